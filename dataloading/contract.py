@@ -1,0 +1,151 @@
+"""The tf_raw contract: what a dataset's feature specification and files must hold before anything is trained on it.
+
+The quick part looks at the specification and the file sizes and runs at every start; the scan of the rows is
+`dataloading.validate`'s. A dataset that passes here can also be read by NVIDIA's TensorFlow 2 DLRM.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, NUMERICAL_DTYPE, SPLIT_BINARY, FeatureSpec
+from utils.errors import UserError
+
+
+class DatasetError(UserError):
+    """A dataset that does not keep the tf_raw contract."""
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """Where one split's columns are: absolute or working-directory-relative paths, categorical ones in the model's order."""
+
+    label: Path
+    numerical: Path
+    categorical: tuple[Path, ...]
+
+    def all(self) -> tuple[Path, ...]:
+        """Every file of the split."""
+        return (self.label, self.numerical, *self.categorical)
+
+
+def split_files(spec: FeatureSpec, split: str) -> SplitFiles:
+    """The files of a split whose specification has no faults."""
+    paths = {chunk.features[0]: spec.base_directory / chunk.files[0] for chunk in spec.sources[split]}
+    return SplitFiles(paths[spec.label], paths[spec.numerical[0]], tuple(paths[feature.name] for feature in spec.categorical))
+
+
+def bytes_per_sample(spec: FeatureSpec) -> dict[str, int]:
+    """Width in bytes of one sample in the file of each feature; the numerical file is named by its first feature."""
+    widths = {feature.name: np.dtype(feature.dtype).itemsize for feature in spec.categorical}
+    return widths | {spec.numerical[0]: 2 * len(spec.numerical), spec.label: 1}
+
+
+def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) -> list[str]:
+    """Everything in the specification that the contract forbids, a line each; looks at no file."""
+    faults = []
+    for feature in spec.categorical:
+        if feature.dtype not in CATEGORICAL_DTYPES:
+            faults.append(f"feature {feature.name}: dtype is {feature.dtype}, expected one of {', '.join(CATEGORICAL_DTYPES)}")
+        elif feature.cardinality - 1 > np.iinfo(feature.dtype).max:
+            faults.append(f"feature {feature.name}: cardinality {feature.cardinality} does not fit dtype {feature.dtype}")
+        if feature.hotness != 1:
+            faults.append(f"feature {feature.name}: hotness is {feature.hotness}, tf_raw holds one id a sample")
+    for name in spec.numerical:
+        if spec.dtypes[name] != NUMERICAL_DTYPE:
+            faults.append(f"feature {name}: dtype is {spec.dtypes[name]}, numerical features must be {NUMERICAL_DTYPE}")
+    if spec.dtypes[spec.label] != LABEL_DTYPE:
+        faults.append(f"feature {spec.label}: dtype is {spec.dtypes[spec.label]}, the label must be {LABEL_DTYPE}")
+    if spec.sources is None:
+        return [*faults, "source_spec is empty: this describes data that is yet to be generated (python -m dataloading.transcribe does)"]
+    for split in splits:
+        if split not in spec.sources:
+            faults.append(f"source_spec: split {split} is missing")
+    for split, chunks in spec.sources.items():
+        faults += [f"source_spec.{split}: {fault}" for fault in _chunk_faults(spec, chunks)]
+    return faults
+
+
+def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
+    faults = []
+    seen: list[str] = []
+    categorical = {feature.name for feature in spec.categorical}
+    for chunk in chunks:
+        name = ", ".join(chunk.features[:3]) + (", …" if len(chunk.features) > 3 else "")
+        if chunk.type != SPLIT_BINARY:
+            faults.append(f"chunk [{name}]: type is {chunk.type}, expected {SPLIT_BINARY}")
+        if len(chunk.files) != 1:
+            faults.append(f"chunk [{name}]: {len(chunk.files)} files, expected exactly one")
+        for path in chunk.files:
+            if "\0" in path or not path:
+                faults.append(f"chunk [{name}]: {path!r} is not a file name")
+        if not chunk.features:
+            faults.append("a chunk lists no features")
+            continue
+        seen += chunk.features
+        first = chunk.features[0]
+        if first in spec.numerical:
+            if chunk.features != spec.numerical:
+                faults.append(f"chunk [{name}]: must list all numerical features, in the order of channel_spec.numerical")
+        elif first in categorical or first == spec.label:
+            if len(chunk.features) > 1:
+                faults.append(f"chunk [{name}]: {len(chunk.features)} features in one file; the label and each categorical feature need their own")
+        else:
+            faults.append(f"chunk [{name}]: feature {first} stands in no channel")
+    for name in (*categorical, *spec.numerical, spec.label):
+        if seen.count(name) != 1:
+            faults.append(f"feature {name} stands in {seen.count(name)} chunks, expected exactly one")
+    return faults
+
+
+def file_faults(spec: FeatureSpec, split: str) -> tuple[list[str], int]:
+    """Missing, truncated, empty or disagreeing files of a split whose specification has no faults.
+
+    Returns:
+        the faults, a line each, and the number of samples (0 where a fault leaves it open).
+    """
+    faults = []
+    samples: dict[Path, int] = {}
+    files = split_files(spec, split)
+    names = (spec.label, spec.numerical[0], *(feature.name for feature in spec.categorical))
+    widths = bytes_per_sample(spec)
+    for name, path in zip(names, files.all(), strict=True):
+        try:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                file.read(1)
+        except OSError as error:
+            faults.append(f"{path}: {error.strerror}")
+            continue
+        if size % widths[name]:
+            faults.append(f"{path}: {size} bytes, not a whole number of samples of {widths[name]} bytes; the file is truncated or of another type")
+        else:
+            samples[path] = size // widths[name]
+    counts = list(samples.values())
+    if counts and len(set(counts)) > 1:
+        usual = max(set(counts), key=lambda count: (counts.count(count), count))
+        faults += [f"{path}: {count} samples, the other files of {split} hold {usual}" for path, count in samples.items() if count != usual]
+    elif counts and counts[0] == 0:
+        faults.append(f"split {split} is empty")
+    return faults, counts[0] if counts and not faults else 0
+
+
+def check_quick(spec: FeatureSpec, splits: tuple[str, ...]) -> dict[str, int]:
+    """Check the specification and the files of `splits`; returns the samples of each.
+
+    Raises:
+        DatasetError: the first fault, and how many more there are.
+    """
+    faults = spec_faults(spec, splits)
+    samples = {}
+    if not faults:
+        for split in splits:
+            found, samples[split] = file_faults(spec, split)
+            faults += found
+    if faults:
+        more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
+        where = f"{spec.path}: " if spec.path else ""
+        hint = f"; python -m dataloading.validate --dataset_path {spec.base_directory} lists everything"
+        raise DatasetError(f"{where}{faults[0]}{more}{hint}")
+    return samples

@@ -1,0 +1,200 @@
+"""Reading and writing tf_raw: one binary file per categorical feature, one for the numerical ones, one for the label."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from dataloading.contract import DatasetError, check_quick, file_faults, split_files
+from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+
+
+class ColumnFile:
+    """One open binary file of fixed-width samples, read by position.
+
+    Plain `pread` and not a memory map: a file that is cut short while the run goes on is then a clear error, where a
+    map would end the process with SIGBUS.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype, width: int = 1):
+        self.path, self.dtype, self.width = path, np.dtype(dtype), width
+        self._descriptor = os.open(path, os.O_RDONLY)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Samples start to stop: `[n]`, or `[n, width]` where width > 1.
+
+        Raises:
+            DatasetError: the file ends before `stop`.
+        """
+        out = np.empty((stop - start, self.width) if self.width > 1 else stop - start, self.dtype)
+        size = self.dtype.itemsize * self.width
+        view, done = memoryview(out.reshape(-1).view(np.uint8)), 0
+        while done < len(view):
+            count = os.preadv(self._descriptor, [view[done:]], start * size + done)
+            if count == 0:
+                found = os.fstat(self._descriptor).st_size // size
+                raise DatasetError(f"{self.path}: holds {found} samples, expected at least {stop}; it was cut short after this run started")
+            done += count
+        return out
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+class TfRawSplit:
+    """One split of a tf_raw dataset, read by ranges of rows. Files are opened when first read, so a worker opens only its own."""
+
+    def __init__(self, spec: FeatureSpec, split: str):
+        self.spec, self.name = spec, split
+        self.num_samples = check_quick(spec, (split,))[split]
+        files = split_files(spec, split)
+        self._paths: dict[str, tuple[Path, str, int]] = {
+            "label": (files.label, "uint8", 1),  # bool on disk; read as bytes, so that a value other than 0 and 1 is seen
+            "numerical": (files.numerical, "float16", len(spec.numerical)),
+        }
+        for i, (feature, path) in enumerate(zip(spec.categorical, files.categorical, strict=True)):
+            self._paths[f"ids {i}"] = (path, feature.dtype, 1)
+        self._open: dict[str, ColumnFile] = {}
+
+    def _column(self, key: str) -> ColumnFile:
+        if key not in self._open:
+            self._open[key] = ColumnFile(*self._paths[key])
+        return self._open[key]
+
+    def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
+        """Ids of a feature (by its place in the model's order), rows start to stop: `[n]`, int8, int16 or int32."""
+        return self._column(f"ids {feature}").read(start, stop)
+
+    def read_numerical(self, start: int, stop: int) -> np.ndarray:
+        """Numerical features of rows start to stop: `[n, M]` float16."""
+        return self._column("numerical").read(start, stop).reshape(stop - start, len(self.spec.numerical))
+
+    def read_labels(self, start: int, stop: int) -> np.ndarray:
+        """Labels of rows start to stop: `[n]` uint8, 0 or 1."""
+        return self._column("label").read(start, stop)
+
+    def close(self) -> None:
+        """Close every file."""
+        for column in self._open.values():
+            column.close()
+        self._open.clear()
+
+
+class TfRawWriter:
+    """Writes a tf_raw dataset that is whole or not there.
+
+    Files grow in a hidden folder inside the destination; `publish` checks that they agree, moves them in place and
+    writes the feature specification last. Leaving the `with` block by an exception removes what was written.
+
+        with TfRawWriter(destination, spec, splits=("train", "test")) as writer:
+            writer.append("train", numerical, ids, labels)      # or fill the files at writer.files("train") yourself
+            writer.publish(metadata)
+
+    Raises:
+        DatasetError: the destination holds a dataset already and `overwrite` is not given.
+    """
+
+    def __init__(
+        self,
+        destination: str | Path,
+        spec: FeatureSpec,
+        splits: Sequence[str] = ("train", "test"),
+        spec_name: str = DEFAULT_FILE_NAME,
+        overwrite: bool = False,
+    ):
+        self._destination, self._spec_name = Path(destination), spec_name
+        self._source, self._splits = spec, tuple(splits)
+        self.spec = spec.as_tf_raw(splits, metadata={})
+        refuse_dataset(self._destination, spec_name, overwrite)
+        self._created = not self._destination.exists()
+        self._destination.mkdir(parents=True, exist_ok=True)
+        self._folder = Path(tempfile.mkdtemp(prefix=".writing-", dir=self._destination))
+        for split in self._splits:
+            (self._folder / split).mkdir()
+        self._open: dict[Path, Any] = {}
+
+    def __enter__(self) -> "TfRawWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        for file in self._open.values():
+            file.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if kind is not None and self._created and not any(self._destination.iterdir()):
+            self._destination.rmdir()
+
+    @property
+    def folder(self) -> Path:
+        """The hidden folder: whatever else is put here is published with the dataset."""
+        return self._folder
+
+    def files(self, split: str):
+        """Where the split's columns are being written (`contract.SplitFiles`), for a writer that works column by column."""
+        return split_files(self._placed(self._folder), split)
+
+    def append(self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray) -> None:
+        """Append rows.
+
+        Args:
+            split: which split they belong to.
+            numerical: `[n, M]`, stored as float16.
+            ids: F arrays `[n]`, already known to be in range.
+            labels: `[n]`, 0 or 1.
+        """
+        files = self.files(split)
+        self._write(files.numerical, np.ascontiguousarray(numerical, np.float16))
+        for feature, path, column in zip(self.spec.categorical, files.categorical, ids, strict=True):
+            self._write(path, np.ascontiguousarray(column, feature.dtype))
+        self._write(files.label, np.ascontiguousarray(labels, np.bool_))
+
+    def publish(self, metadata: dict[str, Any]) -> FeatureSpec:
+        """Make the dataset visible; returns its specification.
+
+        Raises:
+            DatasetError: the columns do not hold the same number of samples, or a split is empty.
+        """
+        for split in self._splits:
+            for path in self.files(split).all():
+                self._write(path, np.empty(0, np.uint8))  # a split without rows has empty files, not missing ones
+        for file in self._open.values():
+            file.flush()
+            os.fsync(file.fileno())
+        for split in self._splits:
+            faults, _ = file_faults(self._placed(self._folder), split)
+            if faults:
+                raise DatasetError(f"nothing was written: {faults[0]}")
+        target = self._destination / self._spec_name
+        target.unlink(missing_ok=True)  # from here until the last rename the folder is no dataset
+        for entry in sorted(self._folder.iterdir()):
+            old = self._destination / entry.name
+            if old.is_dir():
+                shutil.rmtree(old)
+            entry.rename(old)
+        final = self._placed(self._destination, metadata)
+        partial = self._folder / self._spec_name
+        partial.write_text(final.to_yaml())
+        partial.rename(target)
+        return final
+
+    def _placed(self, folder: Path, metadata: dict[str, Any] | None = None) -> FeatureSpec:
+        spec = self._source.as_tf_raw(self._splits, metadata or {})
+        return FeatureSpec(spec.categorical, spec.numerical, spec.label, spec.dtypes, spec.sources, spec.metadata, folder / self._spec_name)
+
+    def _write(self, path: Path, values: np.ndarray) -> None:
+        if path not in self._open:
+            self._open[path] = path.open("ab")
+        self._open[path].write(values.data if values.size else b"")
+
+
+def refuse_dataset(destination: Path, spec_name: str, overwrite: bool) -> None:
+    """Raise DatasetError where `destination` holds a dataset and may not be overwritten."""
+    if destination.is_file():
+        raise DatasetError(f"{destination} is a file; expected a folder for the dataset")
+    if not overwrite and (destination / spec_name).exists():
+        raise DatasetError(f"{destination} holds a dataset already ({spec_name}); choose another folder or pass --overwrite")
