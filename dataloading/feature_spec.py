@@ -96,7 +96,7 @@ class FeatureSpec:
             content = yaml.safe_load(path.read_bytes())
         except FileNotFoundError:
             raise FeatureSpecError(f"{path}: no such file; expected a feature specification (--dataset_path and --feature_spec say where)") from None
-        except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:  # PyYAML lets all of these out
             raise FeatureSpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
         except RecursionError:
             raise FeatureSpecError(f"{path}: not valid YAML: nested too deeply") from None
@@ -235,12 +235,9 @@ def _kind(value: Any) -> str:
 
 
 def _dtype(value: Any, where: str) -> str:
-    try:
-        if not isinstance(value, str):
-            raise TypeError
-        return np.dtype(value).name
-    except (TypeError, ValueError, SyntaxError):
-        raise FeatureSpecError(f"{where}: dtype: expected the name of a NumPy type, found {_kind(value)}") from None
+    if not isinstance(value, str) or value not in np.sctypeDict:
+        raise FeatureSpecError(f"{where}: dtype: expected the name of a NumPy type, found {_kind(value)}")
+    return np.dtype(value).name
 
 
 def _categorical(name: str, facts: dict, dtype: str, where: str) -> Categorical:
@@ -252,7 +249,10 @@ def _categorical(name: str, facts: dict, dtype: str, where: str) -> Categorical:
 
     alpha = facts.get("alpha")
     if alpha is not None:
-        alpha = float(number("alpha", None, (int, float), 0))
+        alpha = number("alpha", None, (int, float), 0)
+        if alpha > 100:  # steeper than any data, and (V + 1)^(1 - alpha) leaves the range of float64
+            raise FeatureSpecError(f"{where}feature_spec.{name}: alpha: expected a number from 0 to 100, found {_kind(alpha)}")
+        alpha = float(alpha)
     return Categorical(name, number("cardinality", None, int, 1), dtype, number("hotness", 1, int, 1), alpha)
 
 

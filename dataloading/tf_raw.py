@@ -112,6 +112,10 @@ class TfRawWriter:
         self._source, self._splits = spec, tuple(splits)
         self.spec = spec.as_tf_raw(splits, metadata={})
         refuse_dataset(self._destination, spec_name, overwrite)
+        for split in self._splits:
+            folder = self._destination / split
+            if not overwrite and folder.is_dir() and any(folder.iterdir()):
+                raise DatasetError(f"{folder} exists and would be replaced; choose another folder or pass --overwrite")
         self._created = not self._destination.exists()
         self._destination.mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix=".writing-", dir=self._destination))

@@ -1,0 +1,231 @@
+"""The four modes of dlrm.py: what is built for each, and in which order."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from dataloading.batches import BatchReader, Split, prefetched
+from dataloading.sources import open_split, read_spec, table_rows
+from model import inference
+from model.build import build_model, build_schedule, build_trainer, slots_per_table
+from model.dlrm import DLRM
+from model.embedding import Table
+from model.evaluator import Evaluator
+from model.metrics import Metrics, evaluate, sigmoid
+from model.state import arrays, check_features, describe, restore
+from model.trainer import TensorBatch, to_device
+from model.training import Training
+from utils import predictions
+from utils.checkpoint import Checkpoint, save
+from utils.config import EVAL, INFERENCE, PREDICT, TRAIN, Config
+from utils.console import Console
+from utils.distributed import join
+from utils.errors import UserError
+from utils.inherit import facts, inherit
+from utils.logging import RunLog
+from utils.memory import GIB, check_fits
+from utils.runtime import compute_dtype, configure_tensorflow
+
+INFERENCE_STEPS = 1000  # batches measured of each size where --max_steps says nothing
+
+
+class Batches:
+    """The batches of a split on the device; each iteration starts again."""
+
+    def __init__(self, reader: BatchReader, epoch: int = 0):
+        self._reader, self._epoch = reader, epoch
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        return prefetched(self._reader.epoch(self._epoch), to_device)
+
+
+class Application:
+    """A run: everything cheap is checked when it is constructed, before a table is allocated.
+
+    Raises:
+        UserError: the dataset, the checkpoint, a path or the machine cannot do what the options ask.
+    """
+
+    def __init__(self, config: Config):
+        self.world = join()
+        if self.world.size > 1:
+            raise UserError(f"{self.world.size} workers: this version trains on one; use horovodrun -np 1")
+        self.console = Console(self.world.first)
+        for line in config.warnings:
+            self.console.warn(line)
+        self.checkpoint = self._open_checkpoint(config)
+        self.config = inherit(config, self.checkpoint.manifest) if self.checkpoint else config
+        self.spec = read_spec(self.config.data)
+        self.tables = [
+            Table(feature.name, rows) for feature, rows in zip(self.spec.categorical, table_rows(self.config.data, self.spec), strict=True)
+        ]
+        if self.checkpoint:
+            check_features(self.checkpoint, {table.name: table.num_rows for table in self.tables}, self.spec.numerical)
+        self.splits = self._open_splits()
+        self._check_space()
+        device = configure_tensorflow(self.config.device, self.world.local_rank)
+        self.dtype = compute_dtype(self.config.device, device)
+        self.log = RunLog(self.config.run.log_path if self.world.first else "", self.config.flat())
+        self._announce(device)
+
+    def __enter__(self) -> "Application":
+        return self
+
+    def __exit__(self, *failure) -> None:
+        for split in self.splits.values():
+            split.close()
+        self.log.close()
+
+    # The modes ------------------------------------------------------------------------------------------------------
+
+    def train(self) -> None:
+        """Train, evaluate, save."""
+        reader = self._reader("train", self.config.data.batch_size)
+        trainer = build_trainer(self.config, self.model, self.dtype)
+        training = Training(
+            trainer,
+            build_schedule(self.config.optimizer),
+            self.config,
+            len(reader),
+            lambda epoch: Batches(reader, epoch),
+            self._evaluate if "test" in self.splits else None,
+            self.console,
+            self.log,
+        )
+        figures = training.run()
+        if path := self.config.training.save_checkpoint_path:
+            folder = save(path, training.step, arrays(self.model), facts(self.config) | {"features": describe(self.model, self.spec.numerical)})
+            self.console.say(f"checkpoint written: {folder}")
+        self.log.log((), figures)
+        self.console.say(f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps: {figures['throughput']:,.0f} samples/s")
+
+    def evaluate(self) -> None:
+        """Score the test split with a restored model."""
+        metrics = self._evaluate()
+        self.log.log((), {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples})
+
+    def inference(self) -> None:
+        """Measure latency and throughput of every batch size."""
+        options = self.config.training
+        sizes = options.inference_benchmark_batch_sizes or (self.config.data.valid_batch_size,)
+        steps = options.max_steps if options.max_steps != -1 else INFERENCE_STEPS
+        figures: dict = {}
+        for size in sizes:
+            with self.console.progress(steps + options.benchmark_warmup_steps, f"inference, batch {size}", "batches") as progress:
+                batches = Batches(self._reader("test", size))
+                result = inference.benchmark(
+                    self.evaluator, batches, size, options.benchmark_warmup_steps, steps, options.auc_thresholds, progress.advance
+                )
+            figures |= result
+            if len(sizes) > 1:
+                figures |= {f"{name}_batch_{size}": value for name, value in result.items()}
+            self.console.say(
+                f"batch {size}: {result['mean_inference_throughput']:,.0f} samples/s, latency mean {1e3 * result['mean_inference_latency']:.3f} ms, "
+                + ", ".join(f"p{q} {1e3 * result[f'p{q}_inference_latency']:.3f} ms" for q in (90, 95, 99))
+                + f"; AUC {_shown(result['auc'])} over {result['samples']:,} samples"
+            )
+        self.log.log((), figures)
+
+    def predict(self) -> None:
+        """Write a probability for every row of the test split."""
+        path = predictions.check_path(self.config.run.predictions_path)
+        logits, labels = self._score()
+        predictions.write(path, sigmoid(logits), labels)
+        self.console.say(f"{len(logits):,} predictions written: {path}")
+        self.log.log((), {"samples": len(logits)})
+
+    # What they are built from -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def model(self) -> DLRM:
+        """The model, its tables allocated, its weights restored."""
+        zeros = self.config.model.embedding_zeros_initializer or self.checkpoint is not None  # what is overwritten need not be drawn
+        model = build_model(self.config.model, self.tables, len(self.spec.numerical), dtype=self.dtype, seed=self.config.run.seed, zeros=zeros)
+        if self.checkpoint:
+            restore(model, self.checkpoint)
+            self.console.say(f"weights restored: {self.checkpoint.folder} (step {self.checkpoint.step})")
+        return model
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """Scores batches with the model."""
+        return Evaluator(self.model, self.config.device.xla)
+
+    def _evaluate(self) -> Metrics:
+        metrics = evaluate(*self._score(), self.config.training.auc_thresholds)
+        kind = "exact" if self.config.training.auc_thresholds is None else f"{self.config.training.auc_thresholds} thresholds"
+        self.console.say(
+            f"test AUC {_shown(metrics.auc)} ({kind}), log loss {metrics.log_loss:.6f}, normalised entropy {_shown(metrics.normalized_entropy, 6)}, "
+            f"calibration {_shown(metrics.calibration, 6)}, {metrics.samples:,} samples"
+        )
+        if metrics.auc is None:
+            self.console.warn("all labels of the test split are the same: its AUC is undefined")
+        return metrics
+
+    def _score(self):
+        reader = self._reader("test", self.config.data.valid_batch_size)
+        samples = reader.split.num_samples
+        with self.console.progress(samples, "evaluation", "samples") as progress:
+            return self.evaluator.score(Batches(reader), samples, progress.advance)
+
+    def _reader(self, split: str, batch_size: int) -> BatchReader:
+        shuffled = split == "train" and self.config.data.shuffle_batch_order
+        return BatchReader(
+            self.splits[split],
+            batch_size,
+            rank=self.world.rank,
+            num_workers=self.world.size,
+            num_rows=[table.num_rows for table in self.tables] if self.config.data.hash_indices else None,
+            shuffle_seed=self.config.run.seed if shuffled else None,
+        )
+
+    # Checks before the expensive part -----------------------------------------------------------------------------------
+
+    def _open_checkpoint(self, config: Config) -> Checkpoint | None:
+        path = config.training.restore_checkpoint_path
+        if path is not None:
+            return Checkpoint(path)
+        if config.run.mode in (EVAL, PREDICT):
+            raise UserError(f"--restore_checkpoint_path is missing: --mode {config.run.mode} needs a trained model")
+        if config.run.mode == INFERENCE:
+            self.console.warn("no --restore_checkpoint_path: the benchmark runs with random weights, its AUC means nothing")
+        return None
+
+    def _open_splits(self) -> dict[str, Split]:
+        training = self.config.run.mode == TRAIN
+        stored = self.config.data.dataset_type == "tf_raw"
+        names = ["train", "test"] if training else ["test"]
+        if training and stored and self.spec.sources is not None and "test" not in self.spec.sources:
+            self.console.warn(f"{self.spec.path}: there is no test split; the model will not be evaluated")
+            names.remove("test")
+        if self.config.run.mode == PREDICT:
+            predictions.check_path(self.config.run.predictions_path)
+        return {name: open_split(self.config.data, self.spec, name, self.config.run.seed) for name in names}
+
+    def _check_space(self) -> None:
+        config, training = self.config, self.config.run.mode == TRAIN
+        tables = 4 * config.model.embedding_dim * sum(table.num_rows for table in self.tables)
+        slots = slots_per_table(config.optimizer.optimizer) if training and config.model.embedding_trainable else 0
+        check_fits(tables * (1 + slots), f"the embedding tables ({tables / GIB:.1f} GiB, {slots} optimizer slots)")
+        path = config.training.save_checkpoint_path
+        if training and path:
+            Path(path).mkdir(parents=True, exist_ok=True)
+            if not os.access(path, os.W_OK | os.X_OK):
+                raise UserError(f"--save_checkpoint_path {path}: no permission to write there")
+            check_fits(tables, f"--save_checkpoint_path {path}: the tables", shutil.disk_usage(path).free)
+
+    def _announce(self, device: str) -> None:
+        config, mode = self.config, self.config.run.mode
+        size = config.data.batch_size if mode == TRAIN else config.data.valid_batch_size
+        parameters = config.model.embedding_dim * sum(table.num_rows for table in self.tables)
+        self.console.say(
+            f"{mode} on {self.world.size} worker{'s' if self.world.size > 1 else ''} ({device}, {self.dtype}{', XLA' if config.device.xla else ''}): "
+            f"batch {size} global, {size // self.world.size} local; {len(self.tables)} tables, {parameters:,} embedding parameters "
+            f"({4 * parameters / GIB:.1f} GiB); " + ", ".join(f"{name} {split.num_samples:,} samples" for name, split in self.splits.items())
+        )
+
+
+def _shown(value: float | None, digits: int = 10) -> str:
+    return "undefined" if value is None else f"{value:.{digits}f}"

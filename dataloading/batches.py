@@ -1,0 +1,165 @@
+"""Batches of one epoch: every row exactly once, the last batch padded to full size."""
+
+import math
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from dataloading.feature_spec import FeatureSpec
+from dataloading.ranges import check_ids
+
+T = TypeVar("T")
+
+
+class Split(Protocol):
+    """Rows that can be read by ranges: `TfRawSplit` from files, `SyntheticSplit` from a formula."""
+
+    spec: FeatureSpec
+    name: str
+    num_samples: int
+
+    def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
+        """`[n]` integer."""
+
+    def read_numerical(self, start: int, stop: int) -> np.ndarray:
+        """`[n, M]` float16."""
+
+    def read_labels(self, start: int, stop: int) -> np.ndarray:
+        """`[n]` uint8."""
+
+    def close(self) -> None:
+        """Close what is open."""
+
+
+class Batch(NamedTuple):
+    """One worker's part of a global batch: the global ids of its features, its own slice of everything else.
+
+    Padding repeats the batch's last real row with weight 0, so that it touches no row of a table that the batch does not touch anyway.
+    """
+
+    numerical: np.ndarray  # [b, M] float16
+    ids: np.ndarray  # [F_r, B] int32, feature by feature
+    labels: np.ndarray  # [b] uint8
+    weights: np.ndarray  # [b] float32, 1 for a real sample, 0 for padding
+    num_samples: int  # real samples in the global batch
+
+
+class BatchReader:
+    """Cuts a split into global batches of B rows and reads one worker's part of each.
+
+    Args:
+        split: where the rows are.
+        batch_size: B.
+        features: places, in the model's order, of the features whose ids this worker reads; default all.
+        rank, num_workers: which slice of b = B / num_workers samples is this worker's.
+        num_rows: rows of each feature's table, where ids are taken modulo (`--hash_indices`); None where ids out of range
+            are errors.
+        shuffle_seed: seed of the batch order, another one each epoch; None for file order.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        *,
+        features: Sequence[int] | None = None,
+        rank: int = 0,
+        num_workers: int = 1,
+        num_rows: Sequence[int] | None = None,
+        shuffle_seed: int | None = None,
+    ):
+        self.split, self.batch_size = split, batch_size
+        self._features = tuple(range(len(split.spec.categorical)) if features is None else features)
+        self._local = batch_size // num_workers
+        self._offset = rank * self._local
+        self._num_rows, self._shuffle_seed = num_rows, shuffle_seed
+
+    def __len__(self) -> int:
+        return math.ceil(self.split.num_samples / self.batch_size)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The batch numbers of an epoch in the order in which they are visited."""
+        if self._shuffle_seed is None:
+            return np.arange(len(self))
+        return np.random.default_rng([self._shuffle_seed, epoch]).permutation(len(self))
+
+    def epoch(self, epoch: int = 0, first: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from its `first`-th on. Raises DatasetError for an id out of range or a file cut short."""
+        for number in self.order(epoch)[first:]:
+            yield self.read(int(number))
+
+    def read(self, number: int) -> Batch:
+        """Batch `number`, rows number·B on."""
+        start = number * self.batch_size
+        stop = min(start + self.batch_size, self.split.num_samples)
+        ids = np.empty((len(self._features), self.batch_size), np.int32)
+        for row, feature in zip(ids, self._features, strict=True):
+            column = self.split.read_ids(feature, start, stop)
+            facts = self.split.spec.categorical[feature]
+            if self._num_rows is None:
+                check_ids(column, facts.cardinality, facts.name, start)
+                row[: stop - start] = column
+            else:
+                row[: stop - start] = column.astype(np.int32) % self._num_rows[feature]
+            row[stop - start :] = row[stop - start - 1]
+        mine = min(start + self._offset, stop - 1), min(start + self._offset + self._local, stop)
+        real = max(stop - start - self._offset, 0)
+        weights = (np.arange(self._local) < real).astype(np.float32)
+        return Batch(
+            _padded(self.split.read_numerical(*mine), self._local),
+            ids,
+            _padded(self.split.read_labels(*mine), self._local),
+            weights,
+            stop - start,
+        )
+
+
+def _padded(values: np.ndarray, size: int) -> np.ndarray:
+    """`values` with its last row repeated up to `size` rows."""
+    if len(values) == size:
+        return values
+    return np.concatenate([values, np.repeat(values[-1:], size - len(values), axis=0)])
+
+
+def prefetched(items: Iterable[T], transform: Callable[[T], object] = lambda item: item, depth: int = 3) -> Iterator:
+    """`transform(item)` for each item, made ahead in a thread: reading a batch overlaps with training on the one before.
+
+    What the thread raises is raised here, at its place in the order.
+    """
+    ready: queue.Queue = queue.Queue(depth)
+    stop = threading.Event()
+
+    def put(value: tuple) -> bool:
+        while not stop.is_set():
+            try:
+                ready.put(value, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def work() -> None:
+        try:
+            for item in items:
+                if not put(("item", transform(item))):
+                    return
+            put(("end", None))
+        except BaseException as error:  # handed to the consumer, who raises it
+            put(("error", error))
+
+    thread = threading.Thread(target=work, name="prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            kind, value = ready.get()
+            if kind == "end":
+                return
+            if kind == "error":
+                raise value
+            yield value
+    finally:
+        stop.set()
+        thread.join()

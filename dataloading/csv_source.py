@@ -1,0 +1,211 @@
+"""Rows from CSV files with a header whose names are the feature names, read in bounded memory.
+
+Which files: the chunks of type csv of the specification's source_spec. A chunk lists features and the files, in order,
+that hold them; several chunks stand side by side. Without a source_spec, `train.csv` and `test.csv` hold everything.
+"""
+
+import csv
+import io
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from dataloading.contract import DatasetError
+from dataloading.feature_spec import Chunk, FeatureSpec
+
+CSV = "csv"
+_BLOCK_BYTES = 16 << 20
+_HEADER_BYTES = 1 << 20  # a header longer than this is no header
+
+
+@dataclass(frozen=True)
+class _Column:
+    """How one feature's values are parsed and what they have to be."""
+
+    name: str
+    dtype: str
+    cardinality: int | None = None  # ids and labels; None for a numerical feature
+
+    @property
+    def expected(self) -> str:
+        if self.cardinality is None:
+            return "a finite number that float16 holds (up to 65504)"
+        return "0 or 1" if self.cardinality == 2 and self.dtype == "uint8" else f"a whole number in [0, {self.cardinality})"
+
+    def convert(self, values: pl.Series) -> tuple[np.ndarray, int | None]:
+        """The values as stored, and the place of the first that cannot be (None where all can)."""
+        missing = values.is_null()
+        if self.cardinality is None:
+            with np.errstate(over="ignore"):  # what overflows is found as infinite just below
+                numbers = values.fill_null(float("nan")).to_numpy().astype(np.float16)
+            bad = ~np.isfinite(numbers)
+            return numbers, int(np.argmax(bad)) if bad.any() else None
+        ids = values.fill_null(-1).to_numpy()
+        bad = (ids < 0) | (ids >= self.cardinality) | missing.to_numpy()
+        first = int(np.argmax(bad)) if bad.any() else None
+        return ids.astype(self.dtype) if first is None else ids, first
+
+
+def csv_chunks(spec: FeatureSpec, split: str) -> tuple[Chunk, ...]:
+    """The CSV chunks of a split.
+
+    Raises:
+        DatasetError: the split is missing, a chunk is of another type, or a feature stands in no chunk or in several.
+    """
+    where = f"{spec.path}: " if spec.path else ""
+    names = (*(feature.name for feature in spec.categorical), *spec.numerical, spec.label)
+    if spec.sources is None:
+        return (Chunk(CSV, names, (f"{split}.csv",)),)
+    if split not in spec.sources:
+        raise DatasetError(f"{where}source_spec: split {split} is missing")
+    listed: list[str] = []
+    for i, chunk in enumerate(spec.sources[split]):
+        if chunk.type != CSV:
+            raise DatasetError(f"{where}source_spec.{split}[{i}]: type is {chunk.type}, expected {CSV} with --src_dataset_type csv")
+        if not chunk.files or not chunk.features:
+            raise DatasetError(f"{where}source_spec.{split}[{i}]: a chunk needs at least one feature and one file")
+        listed += chunk.features
+    for name in names:
+        if listed.count(name) != 1:
+            raise DatasetError(f"{where}source_spec.{split}: feature {name} stands in {listed.count(name)} chunks, expected exactly one")
+    for name in listed:
+        if name not in names:
+            raise DatasetError(f"{where}source_spec.{split}: feature {name} stands in no channel")
+    return spec.sources[split]
+
+
+def csv_paths(spec: FeatureSpec, split: str) -> list[Path]:
+    """Every file of a split."""
+    return [spec.base_directory / file for chunk in csv_chunks(spec, split) for file in chunk.files]
+
+
+def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[tuple[np.ndarray, list[np.ndarray], np.ndarray]]:
+    """Batches of rows: numericals `[n, M]` float16, F id columns `[n]`, labels `[n]` uint8; n is batch_size but for the last.
+
+    Raises:
+        DatasetError: a missing file or column, a value that is not what the specification says (file, line, feature,
+            value), or chunks with different numbers of rows.
+    """
+    columns = {feature.name: _Column(feature.name, "int32", feature.cardinality) for feature in spec.categorical}
+    columns |= {name: _Column(name, "float16") for name in spec.numerical} | {spec.label: _Column(spec.label, "uint8", 2)}
+    chunks = csv_chunks(spec, split)
+    streams = [_rebatch(_chunk_blocks(spec, chunk, columns), batch_size) for chunk in chunks]
+    row = 0
+    while True:
+        parts = [next(stream, None) for stream in streams]
+        lengths = [len(next(iter(part.values()))) if part else 0 for part in parts]
+        if len(set(lengths)) > 1:
+            short, long = int(np.argmin(lengths)), int(np.argmax(lengths))
+            raise DatasetError(
+                f"{spec.base_directory / chunks[short].files[-1]}: the chunk of feature {chunks[short].features[0]} ends after "
+                f"{row + lengths[short]} rows, the chunk of feature {chunks[long].features[0]} has more"
+            )
+        if lengths[0] == 0:
+            return
+        row += lengths[0]
+        values = {name: column for part in parts if part for name, column in part.items()}
+        numerical = np.stack([values[name] for name in spec.numerical], axis=1)
+        yield numerical, [values[feature.name] for feature in spec.categorical], values[spec.label]
+
+
+def _chunk_blocks(spec: FeatureSpec, chunk: Chunk, columns: Mapping[str, _Column]) -> Iterator[dict[str, np.ndarray]]:
+    for file in chunk.files:
+        yield from _file_blocks(spec.base_directory / file, [columns[name] for name in chunk.features], set(columns))
+
+
+def _file_blocks(path: Path, wanted: list[_Column], known: set[str]) -> Iterator[dict[str, np.ndarray]]:
+    """Blocks of whole lines of one file, parsed and checked."""
+    with path.open("rb") as file:
+        header = _header(path, file.readline(_HEADER_BYTES), wanted)
+        extra = [name for name in header if name not in known]
+        if extra:
+            shown = ", ".join(extra[:5]) + (", …" if len(extra) > 5 else "")
+            print(f"{path}: {len(extra)} columns are not in the feature specification and are ignored: {shown}", file=sys.stderr)
+        line, rest = 2, b""
+        while True:
+            read = file.read(_BLOCK_BYTES)
+            block = rest + read
+            if read:
+                end = block.rfind(b"\n") + 1
+                if end == 0 and len(block) > 2 * _BLOCK_BYTES:
+                    raise DatasetError(f"{path}, line {line}: no end of line in {len(block)} bytes; expected lines of text")
+                block, rest = block[:end], block[end:]
+            else:
+                block = block.rstrip(b"\r\n")  # blank lines at the very end are no rows
+                rest = b""
+            if block:
+                frame = _parse(path, line, block, header, wanted)
+                yield _convert(path, line, block, header, frame, wanted)
+                line += frame.height
+            if not read:
+                return
+
+
+def _header(path: Path, text: bytes, wanted: list[_Column]) -> list[str]:
+    if not text.strip():
+        raise DatasetError(f"{path}: no header; expected a first line with the names of the features")
+    try:
+        header = [name.strip() for name in next(csv.reader([text.decode("utf-8-sig").rstrip("\r\n")]))]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DatasetError(f"{path}: the first line is not a CSV header: {error}") from None
+    for column in wanted:
+        if header.count(column.name) != 1:
+            found = f"found {len(header)} columns: {', '.join(header[:5])}{', …' if len(header) > 5 else ''}"
+            raise DatasetError(f"{path}: the header names feature {column.name} {header.count(column.name)} times, expected once; {found}")
+    return header
+
+
+def _parse(path: Path, line: int, block: bytes, header: list[str], wanted: list[_Column], text: bool = False) -> pl.DataFrame:
+    """A block as columns; a value that is no number becomes null, or stays what it is where `text` is asked for."""
+    kinds = {column.name: pl.Float64 if column.cardinality is None else pl.Int64 for column in wanted}
+    # Place and name, for columns that are ignored may share a name.
+    schema = {f"{i} {name}": pl.String if text else kinds.get(name, pl.String) for i, name in enumerate(header)}
+    lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    try:
+        frame = pl.read_csv(io.BytesIO(block), has_header=False, schema=schema, ignore_errors=True, encoding="utf8-lossy" if text else "utf8")
+    except pl.exceptions.PolarsError as error:
+        raise _ragged(path, line, block, header) or DatasetError(f"{path}, line {line} or later: {' '.join(str(error).split())}") from None
+    if frame.height != lines:
+        raise _ragged(path, line, block, header) or DatasetError(f"{path}, line {line} or later: a quoted value spans lines; expected one row a line")
+    return frame.rename({f"{i} {name}": name for i, name in enumerate(header) if name in kinds})
+
+
+def _ragged(path: Path, line: int, block: bytes, header: list[str]) -> DatasetError | None:
+    for i, text in enumerate(block.splitlines()):
+        count = len(next(csv.reader([text.decode(errors="replace")]), []))
+        if count != len(header):
+            return DatasetError(f"{path}, line {line + i}: {count} values, the header names {len(header)} columns")
+    return None
+
+
+def _convert(path: Path, line: int, block: bytes, header: list[str], frame: pl.DataFrame, wanted: list[_Column]) -> dict[str, np.ndarray]:
+    converted, faults = {}, []
+    for column in wanted:
+        converted[column.name], bad = column.convert(frame[column.name])
+        if bad is not None:
+            faults.append((bad, column))
+    if faults:
+        row, column = min(faults, key=lambda fault: fault[0])
+        value = _parse(path, line, block, header, wanted, text=True)[column.name][row]
+        found = "nothing" if value is None or not value.strip() else repr(value[:60])
+        raise DatasetError(f"{path}, line {line + row}, feature {column.name}: expected {column.expected}, found {found}")
+    return converted
+
+
+def _rebatch(blocks: Iterator[dict[str, np.ndarray]], size: int) -> Iterator[dict[str, np.ndarray]]:
+    """The same rows in batches of `size`; only the last may be smaller."""
+    pending: dict[str, np.ndarray] = {}
+    for block in blocks:
+        if pending:
+            block = {name: np.concatenate([pending[name], column]) for name, column in block.items()}
+        rows, start = len(next(iter(block.values()))), 0
+        while rows - start >= size:
+            yield {name: column[start : start + size] for name, column in block.items()}
+            start += size
+        pending = {name: column[start:] for name, column in block.items()} if start < rows else {}
+    if pending:
+        yield pending

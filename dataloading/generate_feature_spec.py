@@ -1,0 +1,84 @@
+"""Write the feature specification of synthetic data.
+
+    python -m dataloading.generate_feature_spec --variant criteo_t15_synthetic --dst feature_spec.yaml
+
+The Criteo variants have the table sizes of the Criteo 1TB click logs after ids seen fewer than 15, 3 or 0 times are
+merged. `python -m dataloading.transcribe --src_dataset_type synthetic` draws the data.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
+from utils.errors import UserError, run_command
+
+NUM_NUMERICAL = 13
+ALPHA = 1.45  # exponent of the ids' power law; what NVIDIA's generator uses for Criteo
+
+_T15 = """7912889 33823 17139 7339 20046 4 7105 1382 63 5554114 582469 245828 11 2209 10667 104 4 968 15
+    8165896 2675940 7156453 302516 12022 97 35"""
+_T3 = """45833188 36747 1572176 345139 11 2209 11268 128 4 975 15 48937457 17246 11316796 40094537 452104 12607 105
+    36 7414 20244 4 7115 1442 63 29275261"""
+_T0 = """227605432 39061 3067956 405283 11 2209 11939 155 4 977 15 292775614 17296 40790948 187188510 590152 12974 109
+    37 7425 20266 4 7123 1544 64 130229467"""
+_SMALL_TABLE = 10_000  # rows of the largest small_synthetic table: all tables together hold 123,000 rows, 63 MB at width 128
+
+VARIANTS: dict[str, tuple[int, ...]] = {
+    "criteo_t15_synthetic": tuple(map(int, _T15.split())),
+    "criteo_t3_synthetic": tuple(map(int, _T3.split())),
+    "criteo_t0_synthetic": tuple(map(int, _T0.split())),
+    "small_synthetic": tuple(min(int(rows), _SMALL_TABLE) for rows in _T15.split()),
+}
+
+
+def variant_spec(variant: str) -> FeatureSpec:
+    """The generator specification of a variant, one of VARIANTS."""
+    return generator_spec(VARIANTS[variant], NUM_NUMERICAL, ALPHA)
+
+
+def write_spec(spec: FeatureSpec, path: Path) -> None:
+    """Write a specification so that `path` holds the old or the new one, never a part.
+
+    Raises:
+        UserError: the path is a folder, or its folder does not exist.
+    """
+    if path.is_dir():
+        raise UserError(f"--dst {path} is a folder; expected a file name, {path / DEFAULT_FILE_NAME} for instance")
+    if not path.parent.is_dir():
+        raise UserError(f"--dst {path}: folder {path.parent} does not exist")
+    descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(spec.to_yaml())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(partial, 0o666 & ~mask)  # mkstemp's 0600 would hide the file from other users of the data
+        os.replace(partial, path)
+    except BaseException:
+        os.unlink(partial)
+        raise
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, write, say so."""
+    parser = argparse.ArgumentParser(
+        prog="dataloading.generate_feature_spec",
+        description="Write the feature specification of synthetic data.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--variant", choices=sorted(VARIANTS), default="criteo_t15_synthetic", help="table sizes to write")
+    parser.add_argument("--dst", type=Path, default=Path(DEFAULT_FILE_NAME), help="file to write; an old one is replaced")
+    args = parser.parse_args(argv)
+    spec = variant_spec(args.variant)
+    write_spec(spec, args.dst)
+    print(f"wrote {args.dst}: {args.variant}, {len(spec.categorical)} tables, {sum(spec.cardinalities):,} rows, {NUM_NUMERICAL} numerical features")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, "dataloading.generate_feature_spec"))

@@ -1,0 +1,75 @@
+"""Synthetic click logs, drawn instead of stored: ids by a power law, labels that follow a planted relation.
+
+Every value is a pure function of (seed, split, feature, row), so a worker that needs some rows of some features draws
+just these, and gets what any other worker, or `dataloading.transcribe`, gets.
+"""
+
+import numpy as np
+
+from dataloading.feature_spec import FeatureSpec, FeatureSpecError, smallest_dtype
+from dataloading.planted_signal import DEFAULT_SIGNAL, PlantedSignal
+from dataloading.power_law import ids_from_uniforms
+from dataloading.streams import stream_key, uniforms
+
+__all__ = ["DEFAULT_SIGNAL", "SyntheticSplit"]
+
+
+class SyntheticSplit:
+    """One split of synthetic data, read by ranges of rows like a stored one (`tf_raw.TfRawSplit`)."""
+
+    def __init__(self, spec: FeatureSpec, split: str, num_samples: int, seed: int, signal: float = DEFAULT_SIGNAL):
+        """Prepare to draw.
+
+        Args:
+            spec: the features; alpha is the exponent of a feature's power law, a feature without one is uniform.
+            split: part of the random numbers' key, so that train and test differ; they share the planted relation.
+            num_samples: rows there are.
+            seed: any whole number.
+            signal: standard deviation of the planted logit; 0 makes the labels independent of the features.
+
+        Raises:
+            FeatureSpecError: a feature with more than one id a sample, or more rows than 32-bit ids can name.
+        """
+        for feature in spec.categorical:
+            if feature.hotness != 1:
+                raise FeatureSpecError(f"feature {feature.name}: hotness is {feature.hotness}, synthetic data has one id a sample")
+        self.spec, self.name, self.num_samples = spec, split, num_samples
+        self._dtypes = [np.dtype(smallest_dtype(feature.cardinality)) for feature in spec.categorical]
+        self._id_keys = [stream_key(seed, split, "ids", feature.name) for feature in spec.categorical]
+        self._numerical_key = stream_key(seed, split, "numerical")
+        self._label_key = stream_key(seed, split, "label")
+        self._planted = PlantedSignal(spec, seed, signal)
+
+    def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
+        """Ids of a feature (by its place in the model's order), rows start to stop: `[n]`, int8, int16 or int32."""
+        facts = self.spec.categorical[feature]
+        u = uniforms(self._id_keys[feature], start, stop)
+        return ids_from_uniforms(u, facts.cardinality, facts.alpha or 0.0).astype(self._dtypes[feature], copy=False)
+
+    def read_numerical(self, start: int, stop: int) -> np.ndarray:
+        """Numerical features of rows start to stop: `[n, M]` float16, uniform on [0, 1]."""
+        width = len(self.spec.numerical)
+        return uniforms(self._numerical_key, start * width, stop * width).astype(np.float16).reshape(stop - start, width)
+
+    def read_labels(self, start: int, stop: int) -> np.ndarray:
+        """Labels of rows start to stop: `[n]` uint8, 0 or 1. Draws every feature of the rows, for labels depend on all."""
+        return self._labels(self.probabilities(start, stop), start, stop)
+
+    def probabilities(self, start: int, stop: int) -> np.ndarray:
+        """The true P(click) of rows start to stop: `[n]` float32. No model can score better than this does."""
+        return self._planted.probabilities(self._all_ids(start, stop), self.read_numerical(start, stop))
+
+    def read_rows(self, start: int, stop: int) -> tuple[np.ndarray, list[np.ndarray], np.ndarray, np.ndarray]:
+        """Everything about rows start to stop, each feature drawn once: numericals, F id columns, labels, P(click)."""
+        numerical, ids = self.read_numerical(start, stop), self._all_ids(start, stop)
+        probabilities = self._planted.probabilities(ids, numerical)
+        return numerical, ids, self._labels(probabilities, start, stop), probabilities
+
+    def close(self) -> None:
+        """Nothing is open; here so that a split is a split."""
+
+    def _all_ids(self, start: int, stop: int) -> list[np.ndarray]:
+        return [self.read_ids(feature, start, stop) for feature in range(len(self.spec.categorical))]
+
+    def _labels(self, probabilities: np.ndarray, start: int, stop: int) -> np.ndarray:
+        return (uniforms(self._label_key, start, stop) < probabilities).view(np.uint8)

@@ -1,0 +1,240 @@
+"""Turn synthetic data, CSV files or another tf_raw dataset into a tf_raw dataset.
+
+    # synthetic, from a specification that generate_feature_spec wrote
+    python -m dataloading.transcribe --src_dataset_type synthetic --src_dataset_path . --dst_dataset_path /data/synthetic \\
+        --max_batches_train 1000 --max_batches_test 100
+
+    # CSV files with a header
+    python -m dataloading.transcribe --src_dataset_type csv --src_dataset_path /data/logs --dst_dataset_path /data/logs_raw
+
+    # the first rows of a tf_raw dataset
+    python -m dataloading.transcribe --src_dataset_path /data/criteo --dst_dataset_path /data/criteo_small --max_batches_train 10
+
+The dataset appears whole or not at all: files grow in a hidden folder, the feature specification comes last.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from dataloading.bayes import bayes_metrics
+from dataloading.contract import DatasetError, bytes_per_sample, check_quick, split_files
+from dataloading.csv_source import csv_paths, read_csv_split
+from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.ranges import check_ids, check_labels, check_numerical
+from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
+from dataloading.tf_raw import TfRawSplit, TfRawWriter
+from utils.errors import UserError, run_command
+
+NAME = "dataloading.transcribe"
+DEFAULT_BATCH_SIZE = 65536
+DEFAULT_SEED = 0
+
+Rows = tuple[np.ndarray, Sequence[np.ndarray], np.ndarray, np.ndarray | None]
+"""Some rows of a split: numericals `[n, M]` float16, F id columns `[n]`, labels `[n]`, the true P(click) where it is known."""
+
+_NO_EFFECT = {  # flags of NVIDIA's transcriber that its scripts pass
+    "--dst_prebatch_size": "tf_raw files hold samples without batches",
+    "--src_synthetic_dataset_use_feature_spec": "synthetic data always follows the feature specification",
+}
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; flags that only some sources read default to None, so that a needless one can be told."""
+    parser = argparse.ArgumentParser(
+        prog=NAME, description="Write a tf_raw dataset from synthetic data, CSV files or another tf_raw dataset.", allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--src_dataset_type", choices=("synthetic", "tf_raw", "csv"), default="tf_raw", help="what to read (default: tf_raw)")
+    add("--src_dataset_path", type=Path, default=Path("."), help="folder of the source (default: the working directory)")
+    add("--src_feature_spec", default=DEFAULT_FILE_NAME, help=f"the source's specification, in that folder (default: {DEFAULT_FILE_NAME})")
+    add("--src_batch_size", type=int, default=DEFAULT_BATCH_SIZE, help=f"rows a batch, the unit of --max_batches (default: {DEFAULT_BATCH_SIZE})")
+    add("--dst_dataset_type", choices=("tf_raw",), default="tf_raw", help="what to write (default: tf_raw)")
+    add("--dst_dataset_path", type=Path, required=True, help="folder to write; created when missing")
+    add("--dst_feature_spec", default=DEFAULT_FILE_NAME, help=f"name of the written specification (default: {DEFAULT_FILE_NAME})")
+    add("--max_batches_train", type=int, default=-1, help="batches of the training split; -1: all the source has (default: -1)")
+    add("--max_batches_test", type=int, help="batches of the test split; -1: all the source has (default: -1)")
+    add("--train_only", action="store_true", help="write no test split")
+    add("--seed", type=int, help=f"synthetic: seed of all random numbers (default: {DEFAULT_SEED})")
+    add("--signal", type=float, help=f"synthetic: standard deviation of the planted logit; 0: labels are noise (default: {DEFAULT_SIGNAL})")
+    add("--overwrite", action="store_true", help="replace a dataset in the destination")
+    add("--dst_prebatch_size", type=int, help="accepted for NVIDIA's command lines, has no effect")
+    add("--src_synthetic_dataset_use_feature_spec", action="store_true", help="accepted for NVIDIA's command lines, has no effect")
+    return parser.parse_args(argv)
+
+
+def warn_needless(args: argparse.Namespace) -> None:
+    """Say, a line each, which of the given flags have no effect in this mode."""
+    reasons = {}
+    if args.src_dataset_type != "synthetic":
+        reasons |= dict.fromkeys(("--seed", "--signal"), f"with --src_dataset_type {args.src_dataset_type}")
+    if args.train_only:
+        reasons["--max_batches_test"] = "with --train_only"
+    reasons |= {flag: f"here: {reason}" for flag, reason in _NO_EFFECT.items()}
+    for flag, reason in reasons.items():
+        if getattr(args, flag.removeprefix("--")) not in (None, False):
+            print(f"{NAME}: warning: {flag} has no effect {reason}", file=sys.stderr)
+
+
+def check_arguments(args: argparse.Namespace, splits: Sequence[str], batches: dict[str, int]) -> None:
+    """Raise UserError for values that no mode accepts."""
+    if args.src_batch_size < 1:
+        raise UserError(f"--src_batch_size is {args.src_batch_size}, expected at least 1 row")
+    if Path(args.dst_feature_spec).name != args.dst_feature_spec or args.dst_feature_spec in ("", ".", ".."):
+        raise UserError(f"--dst_feature_spec is {args.dst_feature_spec!r}, expected a file name; it is written into --dst_dataset_path")
+    for split in splits:
+        if batches[split] < 1 and batches[split] != -1:
+            hint = "; --train_only writes no test split" if split == "test" else ""
+            raise UserError(f"--max_batches_{split} is {batches[split]}, expected -1 (all) or at least 1{hint}")
+        if args.src_dataset_type == "synthetic" and batches[split] == -1:
+            raise UserError(f"synthetic data has no end: give --max_batches_{split} (batches of {args.src_batch_size} rows)")
+    if args.signal is not None and not 0 <= args.signal < 100:
+        raise UserError(f"--signal is {args.signal}, expected a number from 0 to 100")
+
+
+def refuse_own_files(args: argparse.Namespace, spec: FeatureSpec, splits: Sequence[str]) -> None:
+    """Raise DatasetError where writing would replace the files that are read."""
+    destination = args.dst_dataset_path.resolve()
+    if args.src_dataset_type == "tf_raw" and args.src_dataset_path.resolve() == destination:
+        raise DatasetError(f"{args.dst_dataset_path} is source and destination; choose another --dst_dataset_path")
+    for split in splits:
+        files = {"tf_raw": lambda s: split_files(spec, s).all(), "csv": lambda s: csv_paths(spec, s)}.get(args.src_dataset_type, lambda s: ())(split)
+        for path in files:
+            for written in splits:
+                if path.resolve().is_relative_to(destination / written):
+                    raise DatasetError(f"{path} is read and would be replaced by what is written; choose another --dst_dataset_path")
+
+
+def in_order(read: Callable[[int, int], Rows], num_samples: int, batch_size: int, workers: int) -> Iterator[Rows]:
+    """Blocks of rows in order, read by threads while earlier ones are written. NumPy lets go of the interpreter in the long loops."""
+    starts = iter(range(0, num_samples, batch_size))
+
+    def submit(start: int) -> Future[Rows]:
+        return pool.submit(read, start, min(start + batch_size, num_samples))
+
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = deque(submit(start) for start in islice(starts, workers + 1))
+        try:
+            while waiting:
+                rows = waiting.popleft().result()
+                waiting.extend(submit(start) for start in islice(starts, 1))
+                yield rows
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def stored_rows(split: TfRawSplit) -> Callable[[int, int], Rows]:
+    """Reading of a tf_raw split that checks every value."""
+    spec, files = split.spec, split_files(split.spec, split.name)
+
+    def read(start: int, stop: int) -> Rows:
+        numerical, labels = split.read_numerical(start, stop), split.read_labels(start, stop)
+        check_numerical(numerical, spec.numerical, start, str(files.numerical))
+        check_labels(labels, spec.label, start, str(files.label))
+        ids = []
+        for i, (feature, path) in enumerate(zip(spec.categorical, files.categorical, strict=True)):
+            ids.append(split.read_ids(i, start, stop))
+            check_ids(ids[-1], feature.cardinality, feature.name, start, str(path))
+        return numerical, ids, labels, None
+
+    return read
+
+
+def source_rows(args: argparse.Namespace, spec: FeatureSpec, split: str, batches: int) -> tuple[Iterator[Rows], int | None]:
+    """The rows of a split in batches, and how many there will be (None where only reading tells)."""
+    size = args.src_batch_size
+    if args.src_dataset_type == "csv":
+        blocks = islice(read_csv_split(spec, split, size), None if batches == -1 else batches)
+        return ((*rows, None) for rows in blocks), None
+    if args.src_dataset_type == "tf_raw":
+        stored = TfRawSplit(spec, split)
+        rows = stored.num_samples if batches == -1 else min(stored.num_samples, batches * size)
+        return _closing(stored, in_order(stored_rows(stored), rows, size, workers=1)), rows
+    drawn = SyntheticSplit(spec, split, batches * size, args.seed, args.signal)
+    return in_order(drawn.read_rows, drawn.num_samples, size, workers=min(os.cpu_count() or 1, 8)), drawn.num_samples
+
+
+def _closing(split: TfRawSplit, blocks: Iterator[Rows]) -> Iterator[Rows]:
+    with closing(split):
+        yield from blocks
+
+
+def write_split(writer: TfRawWriter, split: str, blocks: Iterator[Rows], total: int | None) -> dict[str, Any]:
+    """Append all rows; returns `samples`, `click_rate` and, where P(click) is known, the Bayes metrics."""
+    samples, clicks = 0, 0
+    known: list[tuple[np.ndarray, np.ndarray]] = []
+    with tqdm(total=total, unit=" rows", unit_scale=True, desc=split, disable=not sys.stderr.isatty()) as bar:
+        for numerical, ids, labels, probabilities in blocks:
+            writer.append(split, numerical, ids, labels)
+            samples += len(labels)
+            clicks += int(np.count_nonzero(labels))
+            if probabilities is not None and split == "test":
+                known.append((probabilities, labels))
+            bar.update(len(labels))
+    facts: dict[str, Any] = {"samples": samples, "click_rate": round(clicks / max(samples, 1), 6)}
+    if known:
+        metrics = bayes_metrics(*(np.concatenate(column) for column in zip(*known, strict=True)))
+        facts |= {name: round(value, 6) for name, value in metrics.items() if np.isfinite(value)}
+    return facts
+
+
+def generator_metadata(spec: FeatureSpec, args: argparse.Namespace, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the written specification says about synthetic data: how to draw it again, and the best score there is."""
+    alphas = [feature.alpha or 0.0 for feature in spec.categorical]
+    metadata: dict[str, Any] = {
+        "generator": {
+            "seed": args.seed,
+            "signal": args.signal,
+            "alpha": alphas[0] if len(set(alphas)) == 1 else alphas,
+        },
+        "click_rate": {split: values["click_rate"] for split, values in facts.items()},
+    }
+    return metadata | {name: value for name, value in facts.get("test", {}).items() if name.startswith("bayes_")}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, check, transcribe each split, publish, say what was written."""
+    args = parse_arguments(argv)
+    splits = ("train",) if args.train_only else ("train", "test")
+    batches = {"train": args.max_batches_train, "test": -1 if args.max_batches_test is None else args.max_batches_test}
+    warn_needless(args)
+    check_arguments(args, splits, batches)
+    args.seed = DEFAULT_SEED if args.seed is None else args.seed
+    args.signal = DEFAULT_SIGNAL if args.signal is None else args.signal
+
+    spec = FeatureSpec.from_yaml(args.src_dataset_path / args.src_feature_spec)
+    if args.src_dataset_type == "tf_raw":
+        check_quick(spec, splits)
+    refuse_own_files(args, spec, splits)
+
+    started = time.perf_counter()
+    facts = {}
+    with TfRawWriter(args.dst_dataset_path, spec, splits, args.dst_feature_spec, args.overwrite) as writer:
+        for split in splits:
+            blocks, total = source_rows(args, spec, split, batches[split])
+            facts[split] = write_split(writer, split, blocks, total)
+        metadata = generator_metadata(spec, args, facts) if args.src_dataset_type == "synthetic" else dict(spec.metadata)
+        written = writer.publish(metadata)
+    seconds = time.perf_counter() - started
+
+    rows = sum(values["samples"] for values in facts.values())
+    size = rows * sum(bytes_per_sample(written).values())
+    shares = ", ".join(f"{split} {values['samples']:,} rows" for split, values in facts.items())
+    print(f"wrote {args.dst_dataset_path}: {shares}, {size / 1e6:,.1f} MB in {seconds:.1f} s, {rows / seconds:,.0f} samples/s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, NAME))

@@ -1,0 +1,137 @@
+"""Check a tf_raw dataset: its specification, its files and every value in them.
+
+    python -m dataloading.validate --dataset_path /data/criteo
+
+Exit code 0 and a summary where the dataset is sound; 1 and every fault, a line each, where it is not.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from dataloading.contract import bytes_per_sample, file_faults, spec_faults, split_files
+from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, smallest_dtype
+from dataloading.scan import Figures, Progress, scan_ids, scan_labels, scan_numerical
+from utils.errors import UserError, run_command
+
+NAME = "dataloading.validate"
+_TABLE = "{:<6} {:<20} {:>13} {:>13} {:>13} {:>10} {:>9}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+def table_row(split: str, figures: Figures) -> str:
+    """One feature's line of the table."""
+    share = "-" if figures.zero_share is None else f"{100 * figures.zero_share:.2f} %"
+    cells = (figures.low, figures.high, figures.distinct, figures.mean)
+    return _TABLE.format(split, figures.feature, *map(_number, cells), share)
+
+
+def whole_samples(path: Path, width: int) -> int | None:
+    """Samples of a file; None where it cannot be read or does not hold whole samples (`file_faults` says which)."""
+    try:
+        if not path.is_file():
+            return None
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError:
+        return None
+    return None if size % width else size // width
+
+
+def scan_split(spec: FeatureSpec, split: str, progress: Progress) -> list[Figures]:
+    """Scan every file of the split that can be read, whatever is wrong with the others."""
+    files, widths = split_files(spec, split), bytes_per_sample(spec)
+    figures = []
+    samples = whole_samples(files.label, widths[spec.label])
+    if samples is not None:
+        figures.append(scan_labels(files.label, spec.label, samples, progress))
+    samples = whole_samples(files.numerical, widths[spec.numerical[0]])
+    if samples is not None:
+        figures += scan_numerical(files.numerical, spec.numerical, samples, progress)
+    for feature, path in zip(spec.categorical, files.categorical, strict=True):
+        samples = whole_samples(path, widths[feature.name])
+        if samples is not None:
+            figures.append(scan_ids(path, feature.name, feature.dtype, feature.cardinality, samples, progress))
+    return figures
+
+
+def notes(spec: FeatureSpec, splits: Sequence[str]) -> list[str]:
+    """What is allowed and still worth a line."""
+    found = [f"there is no {split} split" for split in ("train", "test") if split not in splits]
+    for feature in spec.categorical:
+        if feature.dtype != smallest_dtype(feature.cardinality):
+            found.append(f"feature {feature.name} is {feature.dtype}, {smallest_dtype(feature.cardinality)} would hold its ids")
+    return found
+
+
+def _total_bytes(spec: FeatureSpec, splits: Sequence[str]) -> int:
+    paths = (path for split in splits for path in split_files(spec, split).all())
+    return sum(path.stat().st_size for path in paths if path.is_file())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, check the specification, the files, then the rows; say what was found."""
+    parser = argparse.ArgumentParser(
+        prog=NAME,
+        description="Check a tf_raw dataset: its specification, its files and every value in them.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--dataset_path", type=Path, required=True, help="folder of the dataset")
+    parser.add_argument("--feature_spec", default=DEFAULT_FILE_NAME, help="file name of its specification")
+    parser.add_argument("--quick", action="store_true", help="check the specification and the file sizes, read no rows")
+    args = parser.parse_args(argv)
+    started = time.perf_counter()
+
+    if not args.dataset_path.is_dir():
+        raise UserError(f"--dataset_path {args.dataset_path} is not a folder; expected one that holds {args.feature_spec}")
+    spec = FeatureSpec.from_yaml(args.dataset_path / args.feature_spec)
+    # A dataset that is only trained on, or only scored, is whole with one split; one without either is not.
+    splits = tuple(split for split in ("train", "test") if split in (spec.sources or {})) or ("train",)
+    faults = [f"{spec.path}: {fault}" for fault in spec_faults(spec, splits)]
+    samples: dict[str, int] = {}
+    if not faults:
+        for split in splits:
+            found, samples[split] = file_faults(spec, split)
+            faults += found
+        if not args.quick:
+            faults += _scan(spec, splits)
+        for note in notes(spec, splits):
+            print(f"note: {note}")
+    for fault in faults:
+        print(f"fault: {fault}", file=sys.stderr)
+    if faults:
+        print(f"{NAME}: {args.dataset_path}: {len(faults)} fault{'s' if len(faults) > 1 else ''}", file=sys.stderr)
+        return 1
+    counts = ", ".join(f"{split} {count:,} samples" for split, count in samples.items())
+    extent = "specification and files" if args.quick else "specification, files and all values"
+    print(f"sound: {args.dataset_path}: {extent}; {counts}, {len(spec.categorical)} tables, {time.perf_counter() - started:.1f} s")
+    return 0
+
+
+def _scan(spec: FeatureSpec, splits: Sequence[str]) -> list[str]:
+    faults, lines = [], []
+    terminal = sys.stderr.isatty()
+    with tqdm(total=_total_bytes(spec, splits), unit="B", unit_scale=True, desc="scan", disable=not terminal, leave=False) as bar:
+        for split in splits:
+            for figures in scan_split(spec, split, bar.update):
+                lines.append(table_row(split, figures))
+                faults += figures.faults
+    print(_TABLE.format("split", "feature", "min", "max", "distinct", "mean", "zero"))
+    for line in lines:
+        print(line)
+    return faults
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, NAME))

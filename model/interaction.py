@@ -1,0 +1,69 @@
+"""The dot-product feature interaction of DLRM."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+def pair_indices(num_vectors: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where each pair stands in the flattened `[F+1, F+1]` product, and the way back.
+
+    Returns:
+        forward: `[P]`, the flat index of each pair of the strict lower triangle, in the order (1,0), (2,0), (2,1), …
+        inverse: `[(F+1)²]`, the pair's number at (i, j) and at (j, i), and P on the diagonal.
+    """
+    row, column = np.tril_indices(num_vectors, -1)
+    forward = row * num_vectors + column
+    inverse = np.full((num_vectors, num_vectors), len(forward), np.int32)
+    inverse[row, column] = inverse[column, row] = np.arange(len(forward), dtype=np.int32)
+    return forward.astype(np.int32), inverse.reshape(-1)
+
+
+def lower_triangle_dots(vectors: tf.Tensor) -> tf.Tensor:
+    """Dot products of all pairs of vectors: `[b, F+1, D] -> [b, P]`.
+
+    The gradient is written out: with S = G + Gᵀ, dZ = S Z. TensorFlow's own would scatter the `[b, P]` gradient and
+    multiply twice; a gather through the inverse index and one product do.
+    """
+    num_vectors = vectors.shape[1]
+    forward, inverse = pair_indices(num_vectors)
+
+    @tf.custom_gradient
+    def dots(z):
+        products = tf.matmul(z, z, transpose_b=True)
+        out = tf.gather(tf.reshape(products, [-1, num_vectors * num_vectors]), forward, axis=1)
+
+        def gradient(upstream):
+            padded = tf.pad(upstream, [[0, 0], [0, 1]])  # the diagonal's gradient is zero: it is no output
+            symmetric = tf.reshape(tf.gather(padded, inverse, axis=1), [-1, num_vectors, num_vectors])
+            return tf.matmul(symmetric, z)
+
+        return out, gradient
+
+    return dots(vectors)
+
+
+class DotInteraction(keras.layers.Layer):
+    """Second-order feature interaction (Naumov et al., arXiv:1906.00091, section 2.1).
+
+    With Z = [bottom MLP output, embeddings] `[b, F+1, D]`, gives [bottom MLP output, strict lower triangle of Z Zᵀ],
+    `[b, D+P]`, P = (F+1)F/2, pairs in the order (1,0), (2,0), (2,1), …
+
+    Raises:
+        ValueError: the bottom output and the embeddings differ in width.
+    """
+
+    def __init__(self, dtype: str = "float32", name: str = "interaction"):
+        super().__init__(name=name, dtype=dtype)
+
+    def compute_output_shape(self, bottom_shape, embeddings_shape):
+        """`[b, D+P]`."""
+        num_features = embeddings_shape[1]
+        return (bottom_shape[0], bottom_shape[1] + num_features * (num_features + 1) // 2)
+
+    def call(self, bottom, embeddings):
+        """bottom `[b, D]`, embeddings `[b, F, D]` -> `[b, D+P]`."""
+        if bottom.shape[-1] != embeddings.shape[-1]:
+            raise ValueError(f"bottom output is {bottom.shape[-1]} wide, embeddings {embeddings.shape[-1]}; the interaction needs equal widths")
+        vectors = tf.concat([bottom[:, tf.newaxis, :], embeddings], axis=1)
+        return tf.concat([bottom, lower_triangle_dots(vectors)], axis=1)

@@ -1,0 +1,85 @@
+"""The training step: forward, backward, and the updates of dense weights and table rows."""
+
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from model.dlrm import DLRM
+
+
+class TensorBatch(NamedTuple):
+    """A batch on the device; shapes as in `dataloading.batches.Batch`, numerical in float32, num_samples a float32 scalar."""
+
+    numerical: tf.Tensor
+    ids: tf.Tensor
+    labels: tf.Tensor
+    weights: tf.Tensor
+    num_samples: tf.Tensor
+
+
+def to_device(batch) -> TensorBatch:
+    """Copy a batch to the device; called from the prefetching thread, so that no step waits for it."""
+    numerical = batch.numerical.astype(np.float32)  # oneDNN complains of float16 inputs, and M columns weigh little
+    parts = (numerical, batch.ids, batch.labels, batch.weights, np.float32(batch.num_samples))
+    return TensorBatch(*(tf.convert_to_tensor(part) for part in parts))
+
+
+def dense_optimizer(name: str, beta1: float, beta2: float) -> keras.optimizers.Optimizer:
+    """The Keras optimizer of the dense layers; the learning rate is set every step."""
+    if name == "adam":
+        return keras.optimizers.Adam(0.0, beta_1=beta1, beta_2=beta2)
+    return {"sgd": keras.optimizers.SGD, "adagrad": keras.optimizers.Adagrad}[name](0.0)
+
+
+class Trainer:
+    """Trains a DLRM by one step at a time.
+
+    The loss is the mean binary cross-entropy over the real samples of the global batch. Only the dense part is compiled
+    with XLA: lookups and sparse updates stay outside, where they work on resources in place.
+
+    Args:
+        model: built.
+        optimizer: of the dense weights.
+        sparse_optimizer: of the tables, see `sparse_optimizers`; None freezes them.
+        xla: compile the dense part.
+        loss_scale: the loss is multiplied by this before the backward pass and gradients are divided by it (float16).
+    """
+
+    def __init__(self, model: DLRM, optimizer: keras.optimizers.Optimizer, sparse_optimizer, *, xla: bool = False, loss_scale: float = 1.0):
+        self.model, self._optimizer, self._sparse_optimizer = model, optimizer, sparse_optimizer
+        self._scale = loss_scale
+        self.scaled = loss_scale != 1
+        self._variables = [*model.bottom_mlp.trainable_variables, *model.top_mlp.trainable_variables]
+        optimizer.build(self._variables)
+        if sparse_optimizer is not None:
+            model.embedding.add_slots(sparse_optimizer)
+        self._dense = tf.function(self._loss_and_gradients, jit_compile=True if xla else None)
+        self._step = tf.function(self._whole_step)
+
+    def step(self, batch: TensorBatch, step: int, learning_rate: float) -> tf.Tensor:
+        """Train on a batch; returns its loss, a float32 scalar that may still be being computed."""
+        return self._step(batch, tf.constant(learning_rate, tf.float32), tf.constant(step, tf.int64))
+
+    def _loss_and_gradients(self, numerical, embeddings, labels, weights, num_samples):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(embeddings)
+            for variable in self._variables:
+                tape.watch(variable.value)
+            logits = self.model.dense(numerical, embeddings)
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(labels, tf.float32), logits=logits)
+            loss = tf.reduce_sum(losses * weights) / num_samples
+            scaled = loss * self._scale
+        return loss, *tape.gradient(scaled, [embeddings, *(variable.value for variable in self._variables)])
+
+    def _whole_step(self, batch: TensorBatch, learning_rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        embeddings = self.model.embedding(batch.ids)
+        loss, by_row, *gradients = self._dense(batch.numerical, embeddings, batch.labels, batch.weights, batch.num_samples)
+        gradients = [gradient / self._scale for gradient in gradients] if self.scaled else gradients
+        self._optimizer.learning_rate.assign(learning_rate)
+        self._optimizer.apply(gradients, self._variables)
+        if self._sparse_optimizer is not None:
+            by_row = tf.cast(by_row, tf.float32) / self._scale if self.scaled else by_row
+            self.model.embedding.update(self._sparse_optimizer, batch.ids, by_row, learning_rate, step)
+        return loss

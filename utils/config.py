@@ -1,0 +1,278 @@
+"""Every option of dlrm.py: typed, documented, checked when constructed."""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from utils.errors import UserError
+from utils.flags import Parser, add_flags, build, option, read_yaml
+
+TRAIN, EVAL, INFERENCE, PREDICT = "train", "eval", "inference", "predict"
+MODES = (TRAIN, EVAL, INFERENCE, PREDICT)
+
+
+def _check(condition: bool, flag: str, value: Any, expected: str) -> None:
+    if not condition:
+        raise ValueError(f"--{flag} {value}: expected {expected}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What to do and where to write about it."""
+
+    mode: str = option(TRAIN, "train a model, evaluate one, measure inference, or write predictions", choices=MODES)
+    seed: int = option(0, "seed of weights, batch order and synthetic data")
+    log_path: str = option("dlrm_tf_log.json", "log file of 'DLLL' JSON lines; empty for none")
+    print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,))
+    predictions_path: str | None = option(None, "Parquet file for the predictions: row, score, label", modes=(PREDICT,))
+    profiler_start_step: int | None = option(None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,))
+    profiled_rank: int = option(0, "worker that --profiler_start_step profiles", modes=(TRAIN,))
+
+    def __post_init__(self):
+        _check(0 <= self.seed < 2**63, "seed", self.seed, "0 or more, below 2^63")
+        _check(self.print_freq >= 1, "print_freq", self.print_freq, "at least 1 step")
+        _check((self.profiler_start_step or 0) >= 0, "profiler_start_step", self.profiler_start_step, "0 or more")
+        _check(self.profiled_rank >= 0, "profiled_rank", self.profiled_rank, "0 or more")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Data."""
+
+    dataset_path: str | None = option(None, "folder of the dataset")
+    feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder")
+    dataset_type: str = option("tf_raw", "read a tf_raw dataset, or draw synthetic data on the fly", choices=("tf_raw", "synthetic"))
+    batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN,))
+    valid_batch_size: int = option(65536, "global batch of evaluation, inference and prediction", unit="samples")
+    shuffle_batch_order: bool = option(False, "visit the training batches in another random order each epoch", modes=(TRAIN,))
+    hash_indices: bool = option(False, "take ids modulo the table's rows, so that ids out of range share rows instead of being errors")
+    max_table_size: int | None = option(None, "rows a table has at most; needs --hash_indices where a cardinality is larger", unit="rows")
+    synthetic_dataset_train_batches: int = option(64008, "training batches of --dataset_type synthetic", unit="batches", modes=(TRAIN,))
+    synthetic_dataset_valid_batches: int = option(1350, "evaluation batches of --dataset_type synthetic", unit="batches")
+    synthetic_dataset_cardinalities: tuple[int, ...] = option((1000,) * 26, "rows of each table of --dataset_type synthetic", unit="rows")
+    synthetic_dataset_num_numerical_features: int = option(13, "numerical features of --dataset_type synthetic")
+    synthetic_dataset_use_feature_spec: bool = option(
+        False, "take features and cardinalities of --dataset_type synthetic from --dataset_path/--feature_spec"
+    )
+
+    def __post_init__(self):
+        for name in ("batch_size", "valid_batch_size", "synthetic_dataset_train_batches", "synthetic_dataset_valid_batches"):
+            _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        _check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
+        cardinalities = self.synthetic_dataset_cardinalities
+        _check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
+        numerical = self.synthetic_dataset_num_numerical_features
+        _check(numerical >= 1, "synthetic_dataset_num_numerical_features", numerical, "at least 1")
+        if self.dataset_path is None and (self.dataset_type == "tf_raw" or self.synthetic_dataset_use_feature_spec):
+            raise ValueError("--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic to train without files")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Model."""
+
+    embedding_dim: int = option(128, "columns of every embedding table, and width of the bottom MLP's output", unit="columns")
+    bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "layer widths of the bottom MLP; the last is --embedding_dim")
+    top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "layer widths of the top MLP; the last is 1")
+    embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN,))
+    embedding_zeros_initializer: bool = option(False, "start the tables at zero: faster to build, for benchmarks", modes=(TRAIN, INFERENCE))
+
+    def __post_init__(self):
+        _check(self.embedding_dim >= 1, "embedding_dim", self.embedding_dim, "at least 1 column")
+        for name in ("bottom_mlp_dims", "top_mlp_dims"):
+            dims = getattr(self, name)
+            _check(len(dims) > 0 and min(dims) >= 1, name, ",".join(map(str, dims)), "one or more positive layer widths")
+        if self.bottom_mlp_dims[-1] != self.embedding_dim:
+            raise ValueError(
+                f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {self.embedding_dim}, "
+                "because the interaction takes dot products of both"
+            )
+        _check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit a sample")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Optimizer and learning rate."""
+
+    optimizer: str = option(
+        "sgd",
+        "optimizer of tables and dense layers; tables are updated where a batch touches them",
+        choices=("sgd", "adam", "adagrad"),
+        modes=(TRAIN,),
+    )
+    learning_rate: float = option(24.0, "learning rate after the warm-up", modes=(TRAIN,))
+    beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,))
+    beta2: float = option(0.999, "decay of Adam's second moment", modes=(TRAIN,))
+    warmup_steps: int = option(8000, "steps over which the learning rate grows linearly from 0", unit="steps", modes=(TRAIN,))
+    decay_start_step: int = option(48000, "step at which the learning rate starts to fall", unit="steps", modes=(TRAIN,))
+    decay_steps: int = option(24000, "steps over which it falls to 0, where it stays", unit="steps", modes=(TRAIN,))
+    decay_power: float = option(2.0, "power of the polynomial decay", modes=(TRAIN,))
+
+    def __post_init__(self):
+        _check(math.isfinite(self.learning_rate) and self.learning_rate > 0, "learning_rate", self.learning_rate, "a positive number")
+        for name in ("beta1", "beta2"):
+            _check(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
+        for name in ("warmup_steps", "decay_start_step"):
+            _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more steps")
+        _check(self.decay_steps >= 1, "decay_steps", self.decay_steps, "at least 1 step")
+        _check(math.isfinite(self.decay_power) and self.decay_power > 0, "decay_power", self.decay_power, "a positive number")
+        if self.warmup_steps > self.decay_start_step:
+            raise ValueError(f"--warmup_steps {self.warmup_steps} is after --decay_start_step {self.decay_start_step}; expected warm-up to end first")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Length of training, evaluation and checkpoints."""
+
+    epochs: int = option(1, "passes over the training data", unit="epochs", modes=(TRAIN,))
+    max_steps: int = option(
+        -1,
+        "stop training after this many steps, or a benchmark after this many batches a size; -1 for no limit",
+        unit="steps",
+        modes=(TRAIN, INFERENCE),
+    )
+    evals_per_epoch: int = option(1, "evaluations an epoch, evenly spread; 0 for none", modes=(TRAIN,))
+    test_freq: int | None = option(None, "evaluate every so many steps instead of --evals_per_epoch times an epoch", unit="steps", modes=(TRAIN,))
+    test_after: float = option(0.0, "do not evaluate before this many epochs have passed", unit="epochs", modes=(TRAIN,))
+    auc_threshold: float | None = option(None, "stop training when the test AUC reaches this", modes=(TRAIN,))
+    auc_thresholds: int | None = option(None, "approximate the AUC with this many thresholds, 2 or more; the default is the exact AUC")
+    save_checkpoint_path: str | None = option(None, "folder for the checkpoint written when training ends", modes=(TRAIN,))
+    restore_checkpoint_path: str | None = option(None, "checkpoint to start from")
+    benchmark_warmup_steps: int = option(10, "first steps that throughput and latency leave out", unit="steps", modes=(TRAIN, INFERENCE))
+    inference_benchmark_batch_sizes: tuple[int, ...] = option(
+        (), "global batch sizes to measure; the default is --valid_batch_size", unit="samples", modes=(INFERENCE,)
+    )
+
+    def __post_init__(self):
+        _check(self.epochs >= 1, "epochs", self.epochs, "at least 1")
+        _check(self.max_steps == -1 or self.max_steps >= 1, "max_steps", self.max_steps, "at least 1 step, or -1 for no limit")
+        _check(self.evals_per_epoch >= 0, "evals_per_epoch", self.evals_per_epoch, "0 or more")
+        _check(self.test_freq is None or self.test_freq >= 1, "test_freq", self.test_freq, "at least 1 step")
+        _check(math.isfinite(self.test_after) and self.test_after >= 0, "test_after", self.test_after, "0 or more epochs")
+        _check(self.auc_threshold is None or 0 < self.auc_threshold <= 1, "auc_threshold", self.auc_threshold, "above 0 and at most 1")
+        _check(self.auc_thresholds is None or self.auc_thresholds >= 2, "auc_thresholds", self.auc_thresholds, "at least 2")
+        _check(self.benchmark_warmup_steps >= 0, "benchmark_warmup_steps", self.benchmark_warmup_steps, "0 or more steps")
+        sizes = self.inference_benchmark_batch_sizes
+        _check(all(size >= 1 for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """Device and precision."""
+
+    cpu: bool = option(False, "run on the CPU even where there is a GPU")
+    amp: bool = option(False, "automatic mixed precision: dense layers compute in --amp_dtype; tables and weights stay float32")
+    amp_dtype: str | None = option(None, "precision of --amp; the default is float16 on a GPU, bfloat16 on a CPU", choices=("float16", "bfloat16"))
+    loss_scale: float = option(65536.0, "static loss scale of float16 training", modes=(TRAIN,))
+    xla: bool = option(False, "compile the dense part of the step with XLA")
+    run_eagerly: bool = option(False, "run without graphs, for debugging")
+    inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's", unit="threads")
+    intra_op_parallelism: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
+
+    def __post_init__(self):
+        _check(math.isfinite(self.loss_scale) and self.loss_scale >= 1, "loss_scale", self.loss_scale, "at least 1")
+        for name in ("inter_op_parallelism", "intra_op_parallelism"):
+            _check(getattr(self, name) is None or getattr(self, name) >= 1, name, getattr(self, name), "at least 1 thread")
+        if self.run_eagerly and self.xla:
+            raise ValueError("--run_eagerly and --xla exclude each other: XLA compiles graphs; drop one of them")
+
+
+GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, DeviceConfig)
+
+# Flags of NVIDIA's application that change nothing about the result here: accepted, so that its commands work, with a warning.
+LEGACY = {
+    "use_mde_embeddings": "there is one embedding implementation",
+    "concat_embedding": "lookups are fused where that is faster",
+    "tfdata_debug": "the input pipeline does not use tf.data",
+    "interaction": "the dot interaction has one implementation",
+    "synthetic_dataset_hotness": "every feature has one id a sample",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """All options of a run; `given` names the flags that stood on the command line or in the configuration file."""
+
+    run: RunConfig
+    data: DataConfig
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    training: TrainingConfig
+    device: DeviceConfig
+    given: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
+
+    def flat(self) -> dict[str, Any]:
+        """Every option by its flag's name."""
+        values: dict[str, Any] = {}
+        for group in (self.run, self.data, self.model, self.optimizer, self.training, self.device):
+            values |= asdict(group)
+        return values
+
+
+def parse(arguments: Sequence[str], description: str) -> Config:
+    """The configuration of a command line.
+
+    Raises:
+        UserError: an unknown flag, a value that cannot be, options that contradict each other.
+    """
+    parser = Parser(prog="dlrm.py", description=description)
+    parser.add_argument("--config", metavar="FILE", help="YAML file of flags, a mapping of names to values; flags on the command line win")
+    add_flags(parser, GROUPS)
+    legacy = parser.add_argument_group("Accepted for NVIDIA's commands, without effect")
+    for name, reason in LEGACY.items():
+        legacy.add_argument(f"--{name}", nargs="?", default=None, const="true", metavar="VALUE", help=reason)
+    namespace = vars(parser.parse_strictly(arguments))
+    warnings = [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if _legacy(name, namespace.pop(name))]
+    file = namespace.pop("config", None)
+    values = (read_yaml(file, GROUPS) if file else {}) | namespace
+    groups = [build(group, values) for group in GROUPS]
+    config = Config(*groups, given=frozenset(values))
+    return Config(*groups, given=config.given, warnings=(*warnings, *_without_effect(config, frozenset(namespace))))
+
+
+def _legacy(name: str, value: str | None) -> bool:
+    if name == "interaction" and value == "cross":
+        raise UserError("--interaction cross is DCNv2, another model; expected dot_tensorflow, dot_custom_cuda or no flag: this is DLRM")
+    if name == "synthetic_dataset_hotness" and value is not None and set(value.split(",")) != {"1"}:
+        raise UserError(f"--synthetic_dataset_hotness {value}: expected 1 for every feature; several ids a sample are not supported")
+    return value is not None
+
+
+def _without_effect(config: Config, given: frozenset[str]) -> list[str]:
+    """A line for each flag of the command line that changes nothing in this run."""
+    mode = config.run.mode
+    lines = []
+    for group in GROUPS:
+        for field in fields(group):
+            modes = field.metadata["modes"]
+            if field.name in given and modes and mode not in modes:
+                lines.append(f"--{field.name} has no effect with --mode {mode}")
+    synthetic = config.data.dataset_type == "synthetic"
+    from_spec = config.data.synthetic_dataset_use_feature_spec
+    useless = {
+        "beta1": (config.optimizer.optimizer != "adam", "without --optimizer adam"),
+        "beta2": (config.optimizer.optimizer != "adam", "without --optimizer adam"),
+        "amp_dtype": (not config.device.amp, "without --amp"),
+        "loss_scale": (not config.device.amp, "without --amp"),
+        "evals_per_epoch": (config.training.test_freq is not None, "with --test_freq"),
+        "feature_spec": (synthetic and not from_spec, "with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"),
+        "dataset_path": (synthetic and not from_spec, "with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"),
+        "synthetic_dataset_train_batches": (not synthetic, "without --dataset_type synthetic"),
+        "synthetic_dataset_valid_batches": (not synthetic, "without --dataset_type synthetic"),
+        "synthetic_dataset_cardinalities": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
+        "synthetic_dataset_num_numerical_features": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
+        "synthetic_dataset_use_feature_spec": (not synthetic, "without --dataset_type synthetic"),
+        "profiled_rank": (config.run.profiler_start_step is None, "without --profiler_start_step"),
+        "embedding_zeros_initializer": (config.training.restore_checkpoint_path is not None, "with --restore_checkpoint_path"),
+    }
+    lines += [f"--{name} has no effect {reason}" for name, (condition, reason) in useless.items() if name in given and condition]
+    return list(dict.fromkeys(lines))
+
+
+def warn(config: Config) -> None:
+    """Print the configuration's warnings to standard error."""
+    for line in config.warnings:
+        print(f"dlrm.py: warning: {line}", file=sys.stderr)

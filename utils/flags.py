@@ -1,0 +1,162 @@
+"""Typed dataclasses to command-line flags, and back: one description of each option serves --help, YAML files and checks."""
+
+import argparse
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from utils.errors import UserError
+
+TRUE, FALSE = ("true", "t", "1", "yes", "on"), ("false", "f", "0", "no", "off")
+
+
+def option(default: Any, help: str, *, unit: str = "", choices: Sequence[str] = (), modes: Sequence[str] = ()) -> Any:
+    """A dataclass field that becomes a flag.
+
+    Args:
+        default: the value where neither the command line nor the configuration file gives one.
+        help: what it does, one sentence; the unit and the default are added.
+        unit: of the value, "samples" for instance.
+        choices: the allowed words.
+        modes: where it has an effect; empty for everywhere.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "unit": unit, "choices": tuple(choices), "modes": tuple(modes)})
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, with the nearest flag's name where one was misspelt."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+
+    def error(self, message: str) -> typing.NoReturn:
+        raise UserError(f"{message} (--help lists every flag)")
+
+    def parse_strictly(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse, and refuse what no flag knows. Raises UserError."""
+        namespace, unknown = self.parse_known_args(list(arguments))
+        if unknown:
+            name = unknown[0].split("=")[0]
+            near = difflib.get_close_matches(name, self._option_string_actions, n=1)
+            self.error(f"unknown {'flag' if name.startswith('-') else 'argument'} {name}" + (f"; did you mean {near[0]}?" if near else ""))
+        return namespace
+
+
+def add_flags(parser: Parser, groups: Iterable[type]) -> None:
+    """Add a flag for every field of every dataclass, grouped by class; the class docstring's first line is the group's title.
+
+    A boolean `amp` answers to `--amp`, `--noamp`, `--amp=true` and `--amp false`; a tuple takes words separated by commas.
+    Flags that were not given are absent from the namespace.
+    """
+    for group in groups:
+        section = parser.add_argument_group(group.__doc__.splitlines()[0].rstrip("."))
+        hints = typing.get_type_hints(group)
+        for field in dataclasses.fields(group):
+            if "help" not in field.metadata:
+                continue
+            kind = hints[field.name]
+            arguments: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": _help(field), "type": _converter(field, kind)}
+            if kind is bool:
+                arguments |= {"nargs": "?", "const": True, "metavar": "true|false"}
+                section.add_argument(f"--no{field.name}", dest=field.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+            else:
+                arguments["metavar"] = "|".join(field.metadata["choices"]) or _metavar(field, kind)
+            section.add_argument(f"--{field.name}", **arguments)
+
+
+def read_yaml(path: str, groups: Iterable[type]) -> dict[str, Any]:
+    """Flags from a YAML file: a mapping of flag names (without dashes) to values.
+
+    Raises:
+        UserError: the file is missing or not a mapping, a name is no flag, a value is of the wrong type.
+    """
+    import yaml  # only where a file is given
+
+    try:
+        content = yaml.safe_load(Path(path).read_bytes()) or {}
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"--config {path}: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"--config {path}: expected a mapping of flags to values, found {type(content).__name__}")
+    known = {field.name: (field, typing.get_type_hints(group)[field.name]) for group in groups for field in dataclasses.fields(group)}
+    values = {}
+    for name, value in content.items():
+        if name not in known or "help" not in known[name][0].metadata:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            raise UserError(f"--config {path}: {name!r} is no flag" + (f"; did you mean {near[0]}?" if near else ""))
+        if isinstance(value, list):
+            value = ",".join(str(item) for item in value)
+        try:
+            values[name] = None if value is None else _converter(*known[name])(str(value))
+        except argparse.ArgumentTypeError as error:
+            raise UserError(f"--config {path}: {name}: {error}") from None
+    return values
+
+
+def build(group: type, values: Mapping[str, Any]) -> Any:
+    """An instance of `group` from those of `values` that are its fields. Raises UserError with what its checks say."""
+    names = {field.name for field in dataclasses.fields(group)}
+    try:
+        return group(**{name: value for name, value in values.items() if name in names})
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _inner(kind: Any) -> Any:
+    """int for `int | None`."""
+    if isinstance(kind, types.UnionType):
+        return next(part for part in typing.get_args(kind) if part is not type(None))
+    return kind
+
+
+def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], Any]:
+    kind = _inner(kind)
+    choices = field.metadata["choices"]
+
+    def convert(text: str) -> Any:
+        try:
+            if typing.get_origin(kind) is tuple:
+                return tuple(typing.get_args(kind)[0](word) for word in text.replace("[", "").replace("]", "").split(",") if word.strip())
+            if kind is bool:
+                if text.lower() not in TRUE + FALSE:
+                    raise ValueError
+                return text.lower() in TRUE
+            if kind is int and text.lstrip("-").replace(".", "", 1).isdigit() and float(text).is_integer():
+                return int(float(text)) if "." in text else int(text)
+            value = kind(text)
+        except (ValueError, OverflowError):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {_kind_name(kind)}") from None
+        if choices and value not in choices:
+            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}")
+        return value
+
+    return convert
+
+
+def _kind_name(kind: Any) -> str:
+    if typing.get_origin(kind) is tuple:
+        return f"a list of {'whole numbers' if typing.get_args(kind)[0] is int else 'words'} separated by commas"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]
+
+
+def _metavar(field: dataclasses.Field, kind: Any) -> str:
+    kind = _inner(kind)
+    if typing.get_origin(kind) is tuple:
+        return "N,N,…" if typing.get_args(kind)[0] is int else "A,B,…"
+    return {int: "N", float: "X", str: "PATH" if "path" in field.name else "TEXT"}[kind]
+
+
+def _help(field: dataclasses.Field) -> str:
+    default = field.default
+    if isinstance(default, tuple):
+        default = ",".join(str(item) for item in default)
+    notes = [field.metadata["unit"]] if field.metadata["unit"] else []
+    if default is not None and default != "":
+        notes.append(f"default: {str(default).lower() if isinstance(default, bool) else default}")
+    if field.metadata["modes"]:
+        notes.append(f"only with --mode {'|'.join(field.metadata['modes'])}")
+    return (field.metadata["help"] + (f" ({'; '.join(notes)})" if notes else "")).replace("%", "%%")

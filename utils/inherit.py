@@ -1,0 +1,61 @@
+"""What a run takes over from the checkpoint it restores, so that evaluating one needs no model flags."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from utils.config import TRAIN, Config
+from utils.errors import UserError
+
+# The weights fit no other values of these.
+ARCHITECTURE = {"model": ("embedding_dim", "bottom_mlp_dims", "top_mlp_dims"), "data": ("hash_indices", "max_table_size")}
+# These change the last digits of a score: evaluation repeats what training used unless told otherwise.
+NUMERICS = {"device": ("amp", "amp_dtype", "xla"), "data": ("valid_batch_size",)}
+
+
+def facts(config: Config) -> dict[str, Any]:
+    """What a checkpoint's manifest keeps of the configuration."""
+    return {"config": config.flat()}
+
+
+def inherit(config: Config, manifest: Mapping[str, Any]) -> Config:
+    """The configuration with the checkpoint's values in place of defaults.
+
+    Raises:
+        UserError: a flag was given that contradicts the checkpoint's model.
+    """
+    saved = manifest.get("config", {})
+    for part, names in ARCHITECTURE.items():
+        for name in names:
+            value, current = _value(saved, name), getattr(getattr(config, part), name)
+            if name in config.given and name in saved and current != value:
+                raise UserError(
+                    f"--{name} {_shown(current)}: the checkpoint's model has {_shown(value)}; drop the flag or restore another checkpoint"
+                )
+        config = _replaced(config, part, {name: _value(saved, name) for name in names if name in saved})
+    if config.run.mode == TRAIN:
+        return config
+    for part, names in NUMERICS.items():
+        taken = {name: _value(saved, name) for name in names if name in saved and name not in config.given}
+        if part == "device" and "amp" in config.given:
+            taken.pop("amp_dtype", None)
+        if part == "device" and config.device.run_eagerly:
+            taken.pop("xla", None)
+        config = _replaced(config, part, taken)
+    return config
+
+
+def _value(saved: Mapping[str, Any], name: str) -> Any:
+    value = saved.get(name)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _replaced(config: Config, part: str, values: Mapping[str, Any]) -> Config:
+    try:
+        return replace(config, **{part: replace(getattr(config, part), **values)})
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the checkpoint's manifest holds options that cannot be: {error}") from None
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,104 @@
+"""The log file: 'DLLL' JSON lines, as the `dllogger` package writes them."""
+
+import atexit
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from utils.errors import UserError
+
+UNITS = {
+    "throughput": "samples/s",
+    "mean_step_time_ms": "ms",
+    "mean_inference_throughput": "samples/s",
+    "mean_inference_latency": "s",
+    "p90_inference_latency": "s",
+    "p95_inference_latency": "s",
+    "p99_inference_latency": "s",
+    "samples": "samples",
+    "samples_per_s": "samples/s",
+}
+
+
+class RunLog:
+    """Writes log lines; silent on every worker but the first.
+
+    A line is `DLLL ` and a JSON object with `timestamp` (seconds, as text), `datetime`, `elapsedtime`, `type`, `step`, `data`.
+    Where `dllogger` can be imported, it does the writing.
+
+    Args:
+        path: the file, replaced; empty for none.
+        parameters: logged first, as `step: "PARAMETER"`.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+
+    def __init__(self, path: str, parameters: Mapping[str, Any]):
+        self._file = self._dllogger = None
+        self._start = time.time()
+        if not path:
+            return
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the run
+        except OSError as error:
+            raise UserError(f"--log_path {path}: {error.strerror}") from None
+        try:
+            import dllogger
+
+            self._file.close()
+            self._dllogger = dllogger
+            dllogger.init(backends=[dllogger.JSONStreamBackend(dllogger.Verbosity.VERBOSE, path)])
+        except ImportError:
+            atexit.register(self.close)
+        self.log("PARAMETER", parameters)
+        for metric, unit in UNITS.items():
+            self._metadata(metric, {"unit": unit})
+
+    def log(self, step: str | int | Sequence[int], data: Mapping[str, Any]) -> None:
+        """A line of data; `step` is the training step, or `()` for the run's final figures."""
+        step = list(step) if isinstance(step, tuple) else step
+        data = {key: _finite(value) for key, value in data.items()}
+        if self._dllogger:
+            self._dllogger.log(step=tuple(step) if isinstance(step, list) else step, data=data)
+        else:
+            self._line({"type": "LOG", "step": step, "data": data})
+
+    def flush(self) -> None:
+        """Make sure that every line is in the file."""
+        if self._dllogger:
+            self._dllogger.flush()
+        elif self._file:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Flush and close."""
+        self.flush()
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    def _metadata(self, metric: str, metadata: Mapping[str, Any]) -> None:
+        if self._dllogger:
+            self._dllogger.metadata(metric, metadata)
+        else:
+            self._line({"type": "METADATA", "metric": metric, "metadata": metadata})
+
+    def _line(self, content: Mapping[str, Any]) -> None:
+        if self._file is None:
+            return
+        now = time.time()
+        elapsed = now - self._start
+        head = {"timestamp": f"{now:.6f}", "datetime": str(datetime.fromtimestamp(now)), "elapsedtime": f"{elapsed:.6f}"}
+        self._file.write(f"DLLL {json.dumps(head | content)}\n")
+        self._file.flush()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: an undefined figure is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

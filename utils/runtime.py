@@ -1,0 +1,64 @@
+"""TensorFlow's process-wide settings, in the one place that makes them."""
+
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from utils.config import DeviceConfig
+
+
+def prepare_tensorflow() -> None:
+    """Set what TensorFlow reads while it is imported, and import it. Call before anything else imports it."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    warnings.filterwarnings("ignore", module="keras|tensorflow|horovod")
+    with _held_back_stderr():  # about oneDNN and its log, before any log level is read; shown if the import fails
+        import tensorflow  # noqa: F401
+
+
+@contextmanager
+def _held_back_stderr() -> Iterator[None]:
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(kept, held.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def configure_tensorflow(config: DeviceConfig, local_rank: int) -> str:
+    """Choose the device and threads; returns "GPU" or "CPU". Call before any tensor exists.
+
+    Args:
+        config: the run's device options.
+        local_rank: this worker's number on its machine; it takes the GPU of that number.
+    """
+    import tensorflow as tf
+
+    gpus = [] if config.cpu else tf.config.list_physical_devices("GPU")
+    tf.config.set_visible_devices(gpus[local_rank % len(gpus)] if gpus else [], "GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if config.inter_op_parallelism:
+        tf.config.threading.set_inter_op_parallelism_threads(config.inter_op_parallelism)
+    if config.intra_op_parallelism:
+        tf.config.threading.set_intra_op_parallelism_threads(config.intra_op_parallelism)
+    tf.config.run_functions_eagerly(config.run_eagerly)
+    return "GPU" if gpus else "CPU"
+
+
+def compute_dtype(config: DeviceConfig, device: str) -> str:
+    """The dtype in which dense layers compute: float32, or what `--amp` says for this device."""
+    if not config.amp:
+        return "float32"
+    return config.amp_dtype or ("float16" if device == "GPU" else "bfloat16")

@@ -1,0 +1,50 @@
+"""Throughput of training and latency of inference."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+
+class Throughput:
+    """Samples per second over the steps after a warm-up; time between `pause` and `resume` does not count.
+
+    Args:
+        skip: first steps to leave out. Where a run is no longer than that, its last step counts.
+    """
+
+    def __init__(self, skip: int):
+        self._skip, self.steps, self._samples, self._seconds = skip, 0, 0, 0.0
+        self._last = (0, 0.0)
+        self.resume()
+
+    def resume(self) -> None:
+        """Start the clock."""
+        self._mark = time.perf_counter()
+
+    def step(self, samples: int) -> float:
+        """Count a finished step; returns its seconds."""
+        now = time.perf_counter()
+        self._last = samples, now - self._mark
+        self._mark = now
+        self.steps += 1
+        if self.steps > self._skip:
+            self._samples += samples
+            self._seconds += self._last[1]
+        return self._last[1]
+
+    def summary(self) -> Mapping[str, float]:
+        """`throughput` in samples/s and `mean_step_time_ms`; NaN before the first step."""
+        steps, samples, seconds = self.steps - self._skip, self._samples, self._seconds
+        if steps <= 0:
+            steps, (samples, seconds) = 1, self._last
+        if not seconds:
+            return {"throughput": float("nan"), "mean_step_time_ms": float("nan")}
+        return {"throughput": samples / seconds, "mean_step_time_ms": 1000 * seconds / steps}
+
+
+def latency_summary(batch_size: int, seconds: Sequence[float]) -> Mapping[str, float]:
+    """Throughput (samples/s) and mean, 90th, 95th and 99th percentile latency (s) of batches of `batch_size` samples."""
+    mean = float(np.mean(seconds))
+    summary = {"mean_inference_throughput": batch_size / mean, "mean_inference_latency": mean}
+    return summary | {f"p{q}_inference_latency": float(np.percentile(seconds, q)) for q in (90, 95, 99)}
