@@ -9,12 +9,12 @@ from pathlib import Path
 from dataloading.batches import BatchReader, Split, prefetched
 from dataloading.sources import open_split, read_spec, table_rows
 from model import inference
-from model.build import build_model, build_schedule, build_trainer, slots_per_table
+from model.build import build_model, build_placement, build_schedule, build_trainer
 from model.dlrm import DLRM
-from model.embedding import Table
 from model.evaluator import Evaluator
 from model.metrics import Metrics, evaluate, sigmoid
-from model.state import arrays, check_features, describe, restore
+from model.placement import Placement
+from model.state import arrays, check_equal, check_features, describe, parts, restore
 from model.trainer import TensorBatch, to_device
 from model.training import Training
 from utils import predictions
@@ -25,7 +25,7 @@ from utils.distributed import join
 from utils.errors import UserError
 from utils.inherit import facts, inherit
 from utils.logging import RunLog
-from utils.memory import GIB, check_fits
+from utils.memory import GIB, available_bytes, check_fits, device_bytes
 from utils.runtime import compute_dtype, configure_tensorflow
 
 INFERENCE_STEPS = 1000  # batches measured of each size where --max_steps says nothing
@@ -50,25 +50,39 @@ class Application:
 
     def __init__(self, config: Config):
         self.world = join()
-        if self.world.size > 1:
-            raise UserError(f"{self.world.size} workers: this version trains on one; use horovodrun -np 1")
         self.console = Console(self.world.first)
         for line in config.warnings:
             self.console.warn(line)
+        try:
+            self._prepare(config)
+        except UserError as error:  # others may have no fault to find: tell them before they wait for this worker
+            self.world.agree(str(error), "prepared")
+        self.world.agree(None, "prepared")
+        self.placement = self._place()
+        self.log = RunLog(self.config.run.log_path if self.world.first else "", self.config.flat())
+        self._announce()
+
+    def _prepare(self, config: Config) -> None:
+        """Everything a worker can check alone."""
         self.checkpoint = self._open_checkpoint(config)
         self.config = inherit(config, self.checkpoint.manifest) if self.checkpoint else config
         self.spec = read_spec(self.config.data)
-        self.tables = [
-            Table(feature.name, rows) for feature, rows in zip(self.spec.categorical, table_rows(self.config.data, self.spec), strict=True)
-        ]
+        self.names = [feature.name for feature in self.spec.categorical]
+        self.rows = table_rows(self.config.data, self.spec)
         if self.checkpoint:
-            check_features(self.checkpoint, {table.name: table.num_rows for table in self.tables}, self.spec.numerical)
+            check_features(self.checkpoint, dict(zip(self.names, self.rows, strict=True)), self.spec.numerical)
+        self._check_batch_sizes()
         self.splits = self._open_splits()
-        self._check_space()
-        device = configure_tensorflow(self.config.device, self.world.local_rank)
-        self.dtype = compute_dtype(self.config.device, device)
-        self.log = RunLog(self.config.run.log_path if self.world.first else "", self.config.flat())
-        self._announce(device)
+        self._check_disk()
+        self.device = configure_tensorflow(self.config.device, self.world.local_rank, self.world.local_size)
+        self.dtype = compute_dtype(self.config.device, self.device)
+
+    def _place(self) -> Placement:
+        """Where the tables go, the same on every worker; raises UserError where they do not fit."""
+        host = available_bytes() // self.world.local_size
+        device = device_bytes(self.world.local_rank) if self.device == "GPU" else host
+        device, host = (min(values) for values in zip(*self.world.everyone((device, host), "memory"), strict=True))
+        return build_placement(self.config, self.rows, self.world.size, device, host if self.device == "GPU" else 0)
 
     def __enter__(self) -> "Application":
         return self
@@ -91,12 +105,14 @@ class Application:
             len(reader),
             lambda epoch: Batches(reader, epoch),
             self._evaluate if "test" in self.splits else None,
+            lambda: check_equal(self.model),
             self.console,
             self.log,
         )
         figures = training.run()
         if path := self.config.training.save_checkpoint_path:
-            folder = save(path, training.step, arrays(self.model), facts(self.config) | {"features": describe(self.model, self.spec.numerical)})
+            about = facts(self.config) | {"features": describe(self.model, self.spec.numerical)}
+            folder = save(path, training.step, arrays(self.model), parts(self.model), about, self.world)
             self.console.say(f"checkpoint written: {folder}")
         self.log.log((), figures)
         self.console.say(f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps: {figures['throughput']:,.0f} samples/s")
@@ -118,6 +134,8 @@ class Application:
                 result = inference.benchmark(
                     self.evaluator, batches, size, options.benchmark_warmup_steps, steps, options.auc_thresholds, progress.advance
                 )
+            if not self.world.first:
+                continue
             figures |= result
             if len(sizes) > 1:
                 figures |= {f"{name}_batch_{size}": value for name, value in result.items()}
@@ -131,10 +149,13 @@ class Application:
     def predict(self) -> None:
         """Write a probability for every row of the test split."""
         path = predictions.check_path(self.config.run.predictions_path)
-        logits, labels = self._score()
-        predictions.write(path, sigmoid(logits), labels)
-        self.console.say(f"{len(logits):,} predictions written: {path}")
-        self.log.log((), {"samples": len(logits)})
+        scores = self._score()
+        if scores is not None:
+            logits, labels = scores
+            predictions.write(path, sigmoid(logits), labels)
+            self.console.say(f"{len(logits):,} predictions written: {path}")
+            self.log.log((), {"samples": len(logits)})
+        self.world.agree(None, "predictions")  # nobody leaves before the file is whole
 
     # What they are built from -----------------------------------------------------------------------------------------
 
@@ -142,9 +163,16 @@ class Application:
     def model(self) -> DLRM:
         """The model, its tables allocated, its weights restored."""
         zeros = self.config.model.embedding_zeros_initializer or self.checkpoint is not None  # what is overwritten need not be drawn
-        model = build_model(self.config.model, self.tables, len(self.spec.numerical), dtype=self.dtype, seed=self.config.run.seed, zeros=zeros)
+        numerical = len(self.spec.numerical)
+        seed = self.config.run.seed
+        model = build_model(self.config.model, self.names, self.placement, self.world, numerical, dtype=self.dtype, seed=seed, zeros=zeros)
         if self.checkpoint:
-            restore(model, self.checkpoint)
+            error = None
+            try:
+                restore(model, self.checkpoint)
+            except UserError as problem:
+                error = str(problem)
+            self.world.agree(error, "restored")
             self.console.say(f"weights restored: {self.checkpoint.folder} (step {self.checkpoint.step})")
         return model
 
@@ -154,7 +182,9 @@ class Application:
         return Evaluator(self.model, self.config.device.xla)
 
     def _evaluate(self) -> Metrics:
-        metrics = evaluate(*self._score(), self.config.training.auc_thresholds)
+        scores = self._score()
+        mine = evaluate(*scores, self.config.training.auc_thresholds) if scores is not None else None
+        metrics = self.world.from_first(mine, "metrics")
         kind = "exact" if self.config.training.auc_thresholds is None else f"{self.config.training.auc_thresholds} thresholds"
         self.console.say(
             f"test AUC {_shown(metrics.auc)} ({kind}), log loss {metrics.log_loss:.6f}, normalised entropy {_shown(metrics.normalized_entropy, 6)}, "
@@ -175,9 +205,11 @@ class Application:
         return BatchReader(
             self.splits[split],
             batch_size,
+            features=self.model.embedding.global_features,
+            local_features=self.model.embedding.local_features,
             rank=self.world.rank,
             num_workers=self.world.size,
-            num_rows=[table.num_rows for table in self.tables] if self.config.data.hash_indices else None,
+            num_rows=self.rows if self.config.data.hash_indices else None,
             shuffle_seed=self.config.run.seed if shuffled else None,
         )
 
@@ -204,26 +236,39 @@ class Application:
             predictions.check_path(self.config.run.predictions_path)
         return {name: open_split(self.config.data, self.spec, name, self.config.run.seed) for name in names}
 
-    def _check_space(self) -> None:
-        config, training = self.config, self.config.run.mode == TRAIN
-        tables = 4 * config.model.embedding_dim * sum(table.num_rows for table in self.tables)
-        slots = slots_per_table(config.optimizer.optimizer) if training and config.model.embedding_trainable else 0
-        check_fits(tables * (1 + slots), f"the embedding tables ({tables / GIB:.1f} GiB, {slots} optimizer slots)")
-        path = config.training.save_checkpoint_path
-        if training and path:
+    def _check_batch_sizes(self) -> None:
+        """Every worker takes the same number of samples of a batch."""
+        training = self.config.run.mode == TRAIN
+        sizes = [("batch_size", self.config.data.batch_size)] if training else []
+        sizes.append(("valid_batch_size", self.config.data.valid_batch_size))
+        sizes += [("inference_benchmark_batch_sizes", size) for size in self.config.training.inference_benchmark_batch_sizes]
+        workers = self.world.size
+        for flag, size in sizes:
+            if size % workers:
+                below, above = size // workers * workers, (size // workers + 1) * workers
+                near = f"{below} and {above}" if below else str(above)
+                raise UserError(f"--{flag} {size}: {workers} workers cannot share it evenly; the nearest sizes that work: {near}")
+
+    def _check_disk(self) -> None:
+        path = self.config.training.save_checkpoint_path
+        if self.config.run.mode == TRAIN and path and self.world.first:
             Path(path).mkdir(parents=True, exist_ok=True)
             if not os.access(path, os.W_OK | os.X_OK):
                 raise UserError(f"--save_checkpoint_path {path}: no permission to write there")
-            check_fits(tables, f"--save_checkpoint_path {path}: the tables", shutil.disk_usage(path).free)
+            check_fits(
+                4 * self.config.model.embedding_dim * sum(self.rows), f"--save_checkpoint_path {path}: the tables", shutil.disk_usage(path).free
+            )
 
-    def _announce(self, device: str) -> None:
-        config, mode = self.config, self.config.run.mode
+    def _announce(self) -> None:
+        config, mode, workers = self.config, self.config.run.mode, self.world.size
         size = config.data.batch_size if mode == TRAIN else config.data.valid_batch_size
-        parameters = config.model.embedding_dim * sum(table.num_rows for table in self.tables)
+        parameters = config.model.embedding_dim * sum(self.rows)
+        fullest = max(self.placement.stored(worker) for worker in range(workers))
         self.console.say(
-            f"{mode} on {self.world.size} worker{'s' if self.world.size > 1 else ''} ({device}, {self.dtype}{', XLA' if config.device.xla else ''}): "
-            f"batch {size} global, {size // self.world.size} local; {len(self.tables)} tables, {parameters:,} embedding parameters "
-            f"({4 * parameters / GIB:.1f} GiB); " + ", ".join(f"{name} {split.num_samples:,} samples" for name, split in self.splits.items())
+            f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({self.device}, {self.dtype}{', XLA' if config.device.xla else ''}): "
+            f"batch {size} global, {size // workers} local; {len(self.rows)} tables, {parameters:,} embedding parameters "
+            f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
+            + ", ".join(f"{name} {split.num_samples:,} samples" for name, split in self.splits.items())
         )
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from dataloading.feature_spec import FeatureSpec
-from dataloading.ranges import check_ids
+from dataloading.ranges import check_ids, check_labels
 
 T = TypeVar("T")
 
@@ -41,7 +41,8 @@ class Batch(NamedTuple):
     """
 
     numerical: np.ndarray  # [b, M] float16
-    ids: np.ndarray  # [F_r, B] int32, feature by feature
+    ids: np.ndarray  # [F_r, B] int32, feature by feature, of the whole global batch
+    local_ids: np.ndarray  # [F_l, b] int32, of the features whose ids are wanted for this worker's slice only
     labels: np.ndarray  # [b] uint8
     weights: np.ndarray  # [b] float32, 1 for a real sample, 0 for padding
     num_samples: int  # real samples in the global batch
@@ -53,11 +54,15 @@ class BatchReader:
     Args:
         split: where the rows are.
         batch_size: B.
-        features: places, in the model's order, of the features whose ids this worker reads; default all.
+        features: places, in the model's order, of the features whose ids this worker reads for the whole batch; default all.
+        local_features: places of the features whose ids it reads for its own slice.
         rank, num_workers: which slice of b = B / num_workers samples is this worker's.
         num_rows: rows of each feature's table, where ids are taken modulo (`--hash_indices`); None where ids out of range
             are errors.
         shuffle_seed: seed of the batch order, another one each epoch; None for file order.
+
+    Raises:
+        ValueError: the workers cannot share B evenly.
     """
 
     def __init__(
@@ -66,13 +71,17 @@ class BatchReader:
         batch_size: int,
         *,
         features: Sequence[int] | None = None,
+        local_features: Sequence[int] = (),
         rank: int = 0,
         num_workers: int = 1,
         num_rows: Sequence[int] | None = None,
         shuffle_seed: int | None = None,
     ):
         self.split, self.batch_size = split, batch_size
+        if batch_size < 1 or batch_size % num_workers:
+            raise ValueError(f"batch_size {batch_size}: expected a positive multiple of the {num_workers} workers")
         self._features = tuple(range(len(split.spec.categorical)) if features is None else features)
+        self._local_features = tuple(local_features)
         self._local = batch_size // num_workers
         self._offset = rank * self._local
         self._num_rows, self._shuffle_seed = num_rows, shuffle_seed
@@ -87,7 +96,7 @@ class BatchReader:
         return np.random.default_rng([self._shuffle_seed, epoch]).permutation(len(self))
 
     def epoch(self, epoch: int = 0, first: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from its `first`-th on. Raises DatasetError for an id out of range or a file cut short."""
+        """The batches of an epoch, from its `first`-th on. Raises DatasetError for an id or label out of range or a file cut short."""
         for number in self.order(epoch)[first:]:
             yield self.read(int(number))
 
@@ -95,8 +104,23 @@ class BatchReader:
         """Batch `number`, rows number·B on."""
         start = number * self.batch_size
         stop = min(start + self.batch_size, self.split.num_samples)
-        ids = np.empty((len(self._features), self.batch_size), np.int32)
-        for row, feature in zip(ids, self._features, strict=True):
+        mine = min(start + self._offset, stop - 1), min(start + self._offset + self._local, stop)
+        real = max(stop - start - self._offset, 0)
+        labels = self.split.read_labels(*mine)
+        check_labels(labels, self.split.spec.label, mine[0])
+        return Batch(
+            _padded(self.split.read_numerical(*mine), self._local),
+            self._ids(self._features, start, stop, self.batch_size),
+            self._ids(self._local_features, *mine, self._local),
+            _padded(labels, self._local),
+            (np.arange(self._local) < real).astype(np.float32),
+            stop - start,
+        )
+
+    def _ids(self, features: Sequence[int], start: int, stop: int, size: int) -> np.ndarray:
+        """`[features, size]`: ids of rows start to stop, the last one repeated up to `size`."""
+        ids = np.empty((len(features), size), np.int32)
+        for row, feature in zip(ids, features, strict=True):
             column = self.split.read_ids(feature, start, stop)
             facts = self.split.spec.categorical[feature]
             if self._num_rows is None:
@@ -105,16 +129,7 @@ class BatchReader:
             else:
                 row[: stop - start] = column.astype(np.int32) % self._num_rows[feature]
             row[stop - start :] = row[stop - start - 1]
-        mine = min(start + self._offset, stop - 1), min(start + self._offset + self._local, stop)
-        real = max(stop - start - self._offset, 0)
-        weights = (np.arange(self._local) < real).astype(np.float32)
-        return Batch(
-            _padded(self.split.read_numerical(*mine), self._local),
-            ids,
-            _padded(self.split.read_labels(*mine), self._local),
-            weights,
-            stop - start,
-        )
+        return ids
 
 
 def _padded(values: np.ndarray, size: int) -> np.ndarray:

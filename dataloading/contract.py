@@ -45,6 +45,8 @@ def bytes_per_sample(spec: FeatureSpec) -> dict[str, int]:
 
 def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) -> list[str]:
     """Everything in the specification that the contract forbids, a line each; looks at no file."""
+    if spec.sources is None:  # a generator specification keeps other rules; what follows would only distract
+        return ["source_spec is empty: this describes data that is yet to be generated (python -m dataloading.transcribe does)"]
     faults = []
     for feature in spec.categorical:
         if feature.dtype not in CATEGORICAL_DTYPES:
@@ -58,8 +60,6 @@ def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) 
             faults.append(f"feature {name}: dtype is {spec.dtypes[name]}, numerical features must be {NUMERICAL_DTYPE}")
     if spec.dtypes[spec.label] != LABEL_DTYPE:
         faults.append(f"feature {spec.label}: dtype is {spec.dtypes[spec.label]}, the label must be {LABEL_DTYPE}")
-    if spec.sources is None:
-        return [*faults, "source_spec is empty: this describes data that is yet to be generated (python -m dataloading.transcribe does)"]
     for split in splits:
         if split not in spec.sources:
             faults.append(f"source_spec: split {split} is missing")

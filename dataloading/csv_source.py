@@ -130,13 +130,13 @@ def _file_blocks(path: Path, wanted: list[_Column], known: set[str]) -> Iterator
             read = file.read(_BLOCK_BYTES)
             block = rest + read
             if read:
-                end = block.rfind(b"\n") + 1
+                # The last line stays for the next block, and the blank lines after it: at the file's very end they are no rows.
+                end = block.rstrip(b"\r\n").rfind(b"\n") + 1
                 if end == 0 and len(block) > 2 * _BLOCK_BYTES:
                     raise DatasetError(f"{path}, line {line}: no end of line in {len(block)} bytes; expected lines of text")
                 block, rest = block[:end], block[end:]
             else:
-                block = block.rstrip(b"\r\n")  # blank lines at the very end are no rows
-                rest = b""
+                block, rest = block.rstrip(b"\r\n"), b""
             if block:
                 frame = _parse(path, line, block, header, wanted)
                 yield _convert(path, line, block, header, frame, wanted)
@@ -165,21 +165,28 @@ def _parse(path: Path, line: int, block: bytes, header: list[str], wanted: list[
     # Place and name, for columns that are ignored may share a name.
     schema = {f"{i} {name}": pl.String if text else kinds.get(name, pl.String) for i, name in enumerate(header)}
     lines = block.count(b"\n") + (not block.endswith(b"\n"))
+    if block.count(b'"') % 2:
+        raise _open_quote(path, line, block)
     try:
         frame = pl.read_csv(io.BytesIO(block), has_header=False, schema=schema, ignore_errors=True, encoding="utf8-lossy" if text else "utf8")
     except pl.exceptions.PolarsError as error:
         raise _ragged(path, line, block, header) or DatasetError(f"{path}, line {line} or later: {' '.join(str(error).split())}") from None
     if frame.height != lines:
-        raise _ragged(path, line, block, header) or DatasetError(f"{path}, line {line} or later: a quoted value spans lines; expected one row a line")
+        raise _open_quote(path, line, block)
     return frame.rename({f"{i} {name}": name for i, name in enumerate(header) if name in kinds})
 
 
 def _ragged(path: Path, line: int, block: bytes, header: list[str]) -> DatasetError | None:
-    for i, text in enumerate(block.splitlines()):
+    for i, text in enumerate(block.split(b"\n")):
         count = len(next(csv.reader([text.decode(errors="replace")]), []))
         if count != len(header):
             return DatasetError(f"{path}, line {line + i}: {count} values, the header names {len(header)} columns")
     return None
+
+
+def _open_quote(path: Path, line: int, block: bytes) -> DatasetError:
+    first = next((i for i, text in enumerate(block.split(b"\n")) if text.count(b'"') % 2), 0)
+    return DatasetError(f"{path}, line {line + first}: a quote is opened and not closed on its line; expected one row a line")
 
 
 def _convert(path: Path, line: int, block: bytes, header: list[str], frame: pl.DataFrame, wanted: list[_Column]) -> dict[str, np.ndarray]:

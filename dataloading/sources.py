@@ -16,7 +16,7 @@ def read_spec(config: DataConfig) -> FeatureSpec:
     """The feature specification of the data. Raises FeatureSpecError."""
     if config.dataset_type == "synthetic" and not config.synthetic_dataset_use_feature_spec:
         return generator_spec(config.synthetic_dataset_cardinalities, config.synthetic_dataset_num_numerical_features, SYNTHETIC_ALPHA)
-    return FeatureSpec.from_yaml(Path(config.dataset_path) / config.feature_spec)
+    return FeatureSpec.from_yaml(Path(config.dataset_path or ".") / config.feature_spec)
 
 
 def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int) -> Split:

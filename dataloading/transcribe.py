@@ -83,7 +83,8 @@ def warn_needless(args: argparse.Namespace) -> None:
         reasons["--max_batches_test"] = "with --train_only"
     reasons |= {flag: f"here: {reason}" for flag, reason in _NO_EFFECT.items()}
     for flag, reason in reasons.items():
-        if getattr(args, flag.removeprefix("--")) not in (None, False):
+        value = getattr(args, flag.removeprefix("--"))
+        if value is not None and value is not False:  # 0 is a value that was given
             print(f"{NAME}: warning: {flag} has no effect {reason}", file=sys.stderr)
 
 

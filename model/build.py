@@ -3,21 +3,29 @@
 from collections.abc import Sequence
 
 from model.dlrm import DLRM
-from model.embedding import Embedding, Table
+from model.embedding import DistributedEmbedding
 from model.interaction import DotInteraction
 from model.mlp import Mlp
+from model.placement import Placement, PlacementError, place
 from model.schedule import LearningRateSchedule
 from model.sparse_optimizers import SparseAdagrad, SparseAdam, SparseSgd
+from model.state import synchronise
 from model.trainer import Trainer, dense_optimizer
-from utils.config import Config, ModelConfig, OptimizerConfig
+from utils.config import PLAN, TRAIN, Config, ModelConfig, OptimizerConfig
+from utils.distributed import World
+from utils.errors import AgreedError
 
 
-def build_model(config: ModelConfig, tables: Sequence[Table], num_numerical: int, *, dtype: str, seed: int, zeros: bool = False) -> DLRM:
-    """A model with all its weights allocated.
+def build_model(
+    config: ModelConfig, names: Sequence[str], placement: Placement, world: World, num_numerical: int, *, dtype: str, seed: int, zeros: bool = False
+) -> DLRM:
+    """A model with all its weights allocated, dense ones equal on every worker.
 
     Args:
         config: layer widths and D.
-        tables: one a categorical feature, in the model's order.
+        names: of the categorical features, in the model's order.
+        placement: of their tables.
+        world: this worker and the collectives.
         num_numerical: M.
         dtype: in which dense layers compute; weights are float32.
         seed: of the initial weights.
@@ -25,13 +33,49 @@ def build_model(config: ModelConfig, tables: Sequence[Table], num_numerical: int
     """
     policy = dtype if dtype == "float32" else f"mixed_{dtype}"
     model = DLRM(
-        Embedding(tables, config.embedding_dim, seed=seed, zeros=zeros, compute_dtype=dtype),
+        DistributedEmbedding(names, placement, world, seed=seed, zeros=zeros, compute_dtype=dtype),
         Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy),
         DotInteraction(policy),
         Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy),
     )
     model.build_weights(num_numerical)
+    synchronise(model)
     return model
+
+
+def build_placement(config: Config, rows: Sequence[int], num_workers: int, memory: float, host_memory: float = 0) -> Placement:
+    """Where the tables go.
+
+    Args:
+        config: of the run.
+        rows: V of each table.
+        num_workers: N.
+        memory: bytes for tables on one worker's device, where `--worker_memory_gb` says nothing.
+        host_memory: bytes beside it, in host memory.
+
+    Raises:
+        UserError: the tables do not fit.
+    """
+    options = config.placement
+    given = options.worker_memory_gb
+    device = memory if given is None else given * 1e9
+    if options.cpu_offloading_threshold_gb is not None and not config.device.cpu:
+        device = min(device, options.cpu_offloading_threshold_gb * 1e9)
+    training = config.run.mode in (TRAIN, PLAN) and config.model.embedding_trainable
+    try:
+        return place(
+            rows,
+            config.model.embedding_dim,
+            num_workers,
+            strategy=options.dist_strategy,
+            memory=device,
+            host_memory=host_memory,
+            slots=slots_per_table(config.optimizer.optimizer) if training else 0,
+            column_slice_threshold=options.column_slice_threshold,
+            data_parallel_threshold=options.data_parallel_threshold,
+        )
+    except PlacementError as error:
+        raise AgreedError(str(error)) from None
 
 
 def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:

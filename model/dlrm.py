@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from model.embedding import Embedding
+from model.embedding import DistributedEmbedding
 from model.interaction import DotInteraction
 from model.mlp import Mlp
 
@@ -11,21 +11,20 @@ from model.mlp import Mlp
 class DLRM(keras.Model):
     """Deep Learning Recommendation Model (Naumov et al., arXiv:1906.00091).
 
-    numerical `[b, M]` -> bottom MLP `[b, D]`; ids `[F, B]` -> embedding `[b, F, D]`; interaction `[b, D+P]`; top MLP -> logits `[b]`.
+    numerical `[b, M]` -> bottom MLP `[b, D]`; ids `[F_r, B]` -> embedding `[b, F, D]`; interaction `[b, D+P]`; top MLP -> logits `[b]`.
 
     The parts are objects, so that each can be replaced; `dense` is everything after the lookup, the part that is data
     parallel and that XLA compiles.
     """
 
-    def __init__(self, embedding: Embedding, bottom_mlp: Mlp, interaction: DotInteraction, top_mlp: Mlp):
+    def __init__(self, embedding: DistributedEmbedding, bottom_mlp: Mlp, interaction: DotInteraction, top_mlp: Mlp):
         super().__init__(name="dlrm")
         self.embedding, self.bottom_mlp, self.interaction, self.top_mlp = embedding, bottom_mlp, interaction, top_mlp
 
     def build_weights(self, num_numerical: int) -> None:
         """Create every weight, for M numerical features; the tables are allocated here."""
         self.embedding.build()
-        self.embedding.built = True
-        num_features, dim = len(self.embedding.tables), self.embedding.dim
+        num_features, dim = len(self.embedding.names), self.embedding.dim
         with keras.name_scope("bottom_mlp"):
             self.bottom_mlp.build((None, num_numerical))
         with keras.name_scope("top_mlp"):
@@ -39,9 +38,9 @@ class DLRM(keras.Model):
         return tf.cast(tf.squeeze(logits, axis=1), tf.float32)
 
     def call(self, inputs):
-        """(numerical `[b, M]`, ids `[F, b]`) -> logits `[b]`."""
-        numerical, ids = inputs
-        return self.dense(numerical, self.embedding(ids))
+        """(numerical `[b, M]`, ids `[F_r, B]`, local_ids `[F_l, b]`) -> logits `[b]`; see `DistributedEmbedding.call`."""
+        numerical, ids, local_ids = inputs
+        return self.dense(numerical, self.embedding(ids, local_ids))
 
     def dense_variables(self) -> dict[str, tf.Variable]:
         """Weights of the MLPs by name: `bottom_mlp/0/kernel`, … — what every worker holds a copy of."""

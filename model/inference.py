@@ -4,9 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
-from model.evaluator import Evaluator
+from model.evaluator import Evaluator, Scores
 from model.metrics import evaluate
 from model.trainer import TensorBatch
 from utils.timing import latency_summary
@@ -34,11 +32,10 @@ def benchmark(
         seen: called with 1 after every batch.
 
     Returns:
-        `latency_summary`'s figures, and `auc` over the `samples` rows that were scored, each counted once.
+        `latency_summary`'s figures, and on the first worker `auc` over the `samples` rows that were scored, each counted once.
     """
     seconds: list[float] = []
-    logits: list[np.ndarray] = []
-    labels: list[np.ndarray] = []
+    collected = Scores(evaluator.world)
     count, first_pass = 0, True
     while len(seconds) < steps:
         for batch in batches:
@@ -48,13 +45,15 @@ def benchmark(
             count += 1
             seen(1)
             if first_pass:
-                real = int(batch.num_samples)
-                logits.append(scores[:real])
-                labels.append(batch.labels.numpy()[:real])
+                collected.add(scores, batch.labels.numpy(), int(batch.num_samples))
             if count > warmup:
                 seconds.append(elapsed)
                 if len(seconds) == steps:
                     break
         first_pass = False
-    metrics = evaluate(np.concatenate(logits), np.concatenate(labels), auc_thresholds)
-    return {**latency_summary(batch_size, seconds), "auc": metrics.auc, "samples": metrics.samples}
+    merged = collected.merged()
+    quality = {}
+    if merged is not None:
+        metrics = evaluate(*merged, auc_thresholds)
+        quality = {"auc": metrics.auc, "samples": metrics.samples}
+    return {**latency_summary(batch_size, seconds), **quality}

@@ -1,29 +1,50 @@
 """A model's weights to a checkpoint and back."""
 
+import functools
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 from model.dlrm import DLRM
-from model.table_memory import read_rows, write_rows
-from utils.checkpoint import ArraySource, Checkpoint, CheckpointError
+from model.table_memory import CHUNK_ROWS, read_rows, write_rows
+from utils.checkpoint import Array, Checkpoint, CheckpointError, Part
+from utils.errors import AgreedError
 
 
-def arrays(model: DLRM) -> dict[str, ArraySource]:
-    """Everything that a checkpoint of the model holds, by name."""
-    sources = {}
-    for name, variable in model.dense_variables().items():
-        values = variable.numpy()
-        sources[f"dense/{name}"] = ArraySource(values.shape, lambda start, stop, values=values: values[start:stop])
-    for name, variable in model.embedding.weights_by_table.items():
-        sources[f"tables/{name}/weights"] = ArraySource(
-            tuple(variable.shape), lambda start, stop, variable=variable: read_rows(variable, start, stop)
-        )
-    return sources
+class DivergedError(AgreedError):
+    """Copies of the dense weights that should be equal are not."""
+
+
+def arrays(model: DLRM) -> dict[str, Array]:
+    """Everything that a checkpoint of the model holds, by name; the same on every worker."""
+    embedding = model.embedding
+    placement = embedding.placement
+    widths: dict[int, int] = {piece.table: piece.width for pieces in placement.workers for piece in pieces}
+    found = {f"dense/{name}": Array(tuple(variable.shape)) for name, variable in model.dense_variables().items()}
+    for table, name in enumerate(embedding.names):
+        found[f"tables/{name}/weights"] = Array((placement.rows[table], placement.dim), widths.get(table, placement.dim))
+    return found
+
+
+def parts(model: DLRM) -> list[Part]:
+    """What this worker writes: its slices, and on the first worker also what all hold."""
+    embedding = model.embedding
+    mine = list(embedding.sharded)
+    written = []
+    if embedding.world.first:
+        mine += embedding.replicated
+        for name, variable in model.dense_variables().items():
+            values = variable.numpy()
+            written.append(Part(f"dense/{name}", lambda start, stop, values=values: values[start:stop]))
+    for held in mine:
+        read = functools.partial(read_rows, held.weights)
+        written.append(Part(f"tables/{held.name}/weights", read, (held.piece.first, held.piece.last)))
+    return written
 
 
 def describe(model: DLRM, numerical: tuple[str, ...]) -> dict[str, Any]:
     """The features that the model's weights belong to, for the manifest."""
-    return {"numerical": list(numerical), "categorical": {table.name: table.num_rows for table in model.embedding.tables}}
+    return {"numerical": list(numerical), "categorical": dict(zip(model.embedding.names, model.embedding.placement.rows, strict=True))}
 
 
 def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numerical: tuple[str, ...]) -> None:
@@ -64,11 +85,42 @@ def restore(model: DLRM, checkpoint: Checkpoint) -> None:
     for name, variable in model.dense_variables().items():
         _check_shape(checkpoint, f"dense/{name}", tuple(variable.shape))
         variable.assign(checkpoint.read(f"dense/{name}"))
-    for name, variable in model.embedding.weights_by_table.items():
-        array = f"tables/{name}/weights"
-        _check_shape(checkpoint, array, tuple(variable.shape))
-        for start, rows in checkpoint.read_rows(array):
-            write_rows(variable, start, rows)
+    rows, dim = model.embedding.placement.rows, model.embedding.dim
+    for held in model.embedding.held:
+        array = f"tables/{held.name}/weights"
+        _check_shape(checkpoint, array, (rows[held.piece.table], dim))
+        for start, values in checkpoint.read_rows(array, (held.piece.first, held.piece.last)):
+            write_rows(held.weights, start, values)
+
+
+def synchronise(model: DLRM) -> None:
+    """Give every worker the first one's dense weights."""
+    for name, variable in model.dense_variables().items():
+        variable.assign(model.embedding.world.broadcast(variable.numpy(), f"broadcast/{name}"))
+
+
+def check_equal(model: DLRM) -> None:
+    """Check, by a hash, that what every worker holds a copy of is still the same everywhere.
+
+    Raises:
+        DivergedError: with the workers that differ from the first.
+    """
+    world = model.embedding.world
+    if world.size == 1:
+        return
+    digest = hashlib.blake2b(digest_size=16)
+    for variable in model.dense_variables().values():
+        digest.update(variable.numpy().tobytes())
+    for held in model.embedding.replicated:
+        for start in range(0, held.piece.rows, CHUNK_ROWS):
+            digest.update(read_rows(held.weights, start, min(start + CHUNK_ROWS, held.piece.rows)).tobytes())
+    digests = world.everyone(digest.hexdigest(), "weights_digest")
+    different = [rank for rank, other in enumerate(digests) if other != digests[0]]
+    if different:
+        raise DivergedError(
+            f"the dense weights of worker{'s' * (len(different) > 1)} {', '.join(map(str, different))} differ from worker 0's; "
+            "nothing is saved. Check the machines (memory, network) and restore the last checkpoint"
+        )
 
 
 def _check_shape(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> None:

@@ -14,6 +14,7 @@ class TensorBatch(NamedTuple):
 
     numerical: tf.Tensor
     ids: tf.Tensor
+    local_ids: tf.Tensor
     labels: tf.Tensor
     weights: tf.Tensor
     num_samples: tf.Tensor
@@ -22,7 +23,7 @@ class TensorBatch(NamedTuple):
 def to_device(batch) -> TensorBatch:
     """Copy a batch to the device; called from the prefetching thread, so that no step waits for it."""
     numerical = batch.numerical.astype(np.float32)  # oneDNN complains of float16 inputs, and M columns weigh little
-    parts = (numerical, batch.ids, batch.labels, batch.weights, np.float32(batch.num_samples))
+    parts = (numerical, batch.ids, batch.local_ids, batch.labels, batch.weights, np.float32(batch.num_samples))
     return TensorBatch(*(tf.convert_to_tensor(part) for part in parts))
 
 
@@ -49,6 +50,7 @@ class Trainer:
 
     def __init__(self, model: DLRM, optimizer: keras.optimizers.Optimizer, sparse_optimizer, *, xla: bool = False, loss_scale: float = 1.0):
         self.model, self._optimizer, self._sparse_optimizer = model, optimizer, sparse_optimizer
+        self._world = model.embedding.world
         self._scale = loss_scale
         self.scaled = loss_scale != 1
         self._variables = [*model.bottom_mlp.trainable_variables, *model.top_mlp.trainable_variables]
@@ -74,12 +76,23 @@ class Trainer:
         return loss, *tape.gradient(scaled, [embeddings, *(variable.value for variable in self._variables)])
 
     def _whole_step(self, batch: TensorBatch, learning_rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        embeddings = self.model.embedding(batch.ids)
-        loss, by_row, *gradients = self._dense(batch.numerical, embeddings, batch.labels, batch.weights, batch.num_samples)
+        embedding, optimizer = self.model.embedding, self._sparse_optimizer
+        vectors = embedding(batch.ids, batch.local_ids)
+        loss, by_vector, *gradients = self._dense(batch.numerical, vectors, batch.labels, batch.weights, batch.num_samples)
         gradients = [gradient / self._scale for gradient in gradients] if self.scaled else gradients
+        replicated = [] if optimizer is None else embedding.replicated_gradients(batch.local_ids, by_vector, self._scale)
+        loss, *sums = self._sum_over_workers([loss, *gradients, *replicated])
         self._optimizer.learning_rate.assign(learning_rate)
-        self._optimizer.apply(gradients, self._variables)
-        if self._sparse_optimizer is not None:
-            by_row = tf.cast(by_row, tf.float32) / self._scale if self.scaled else by_row
-            self.model.embedding.update(self._sparse_optimizer, batch.ids, by_row, learning_rate, step)
+        self._optimizer.apply(sums[: len(gradients)], self._variables)
+        if optimizer is not None:
+            embedding.update(optimizer, batch.ids, by_vector, learning_rate, step, self._scale)
+            embedding.update_replicated(optimizer, sums[len(gradients) :], learning_rate, step)
         return loss
+
+    def _sum_over_workers(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Sum float32 tensors over the workers in one allreduce. The loss is a mean over the global batch, so a sum is right."""
+        if self._world.size == 1:
+            return tensors
+        flat = self._world.sum(tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0), "dense_gradients")
+        parts = tf.split(flat, [tensor.shape.num_elements() for tensor in tensors])
+        return [tf.reshape(part, tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]

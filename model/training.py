@@ -12,15 +12,15 @@ from model.schedule import LearningRateSchedule
 from model.trainer import TensorBatch, Trainer
 from utils.config import Config
 from utils.console import Console
-from utils.errors import UserError
+from utils.errors import AgreedError
 from utils.logging import RunLog
 from utils.timing import Throughput
 
 PROFILED_STEPS = 10
 
 
-class NonFiniteLossError(UserError):
-    """The loss became infinite or not a number."""
+class NonFiniteLossError(AgreedError):
+    """The loss became infinite or not a number; it is summed over the workers, so every one of them sees it."""
 
 
 def evaluation_steps(batches: int, evals_per_epoch: int, test_freq: int | None, epoch: int, test_after: float) -> set[int]:
@@ -36,7 +36,8 @@ def evaluation_steps(batches: int, evals_per_epoch: int, test_freq: int | None, 
     if test_freq is not None:
         steps = {step for step in range(batches) if (epoch * batches + step + 1) % test_freq == 0}
     else:
-        steps = {math.ceil((i + 1) * batches / evals_per_epoch) - 1 for i in range(min(evals_per_epoch, batches))}
+        count = min(evals_per_epoch, batches)
+        steps = {math.ceil((i + 1) * batches / count) - 1 for i in range(count)}
     return {step for step in steps if epoch + (step + 1) / batches >= test_after}
 
 
@@ -49,6 +50,7 @@ class Training:
         batches_per_epoch: how many `epoch` yields.
         epoch: the batches of epoch number i, on the device.
         evaluate: scores the model on the test split; None where there is none.
+        check: called at the end of every epoch.
         console, log: where to report.
     """
 
@@ -60,11 +62,12 @@ class Training:
         batches_per_epoch: int,
         epoch: Callable[[int], Iterable[TensorBatch]],
         evaluate: Callable[[], Metrics] | None,
+        check: Callable[[], None],
         console: Console,
         log: RunLog,
     ):
         self._trainer, self._schedule, self._config = trainer, schedule, config
-        self._batches, self._epoch, self._evaluate = batches_per_epoch, epoch, evaluate
+        self._batches, self._epoch, self._evaluate, self._check = batches_per_epoch, epoch, evaluate, check
         self._console, self._log = console, log
         self.step = 0  # training steps done
         self._samples = 0
@@ -104,6 +107,7 @@ class Training:
                         meter.resume()
                     if stop or last:
                         break
+                self._check()
                 if stop or self.step >= limit:
                     break
         self._check_finite()
@@ -163,6 +167,11 @@ class Training:
     def _test(self, epoch: int) -> None:
         self._check_finite()
         self._metrics = metrics = self._evaluate()
+        if not math.isfinite(metrics.log_loss):  # the losses so far were those of the weights before the last step
+            raise NonFiniteLossError(
+                f"step {self.step - 1}: the test loss after it is {metrics.log_loss}; nothing is saved. Try a lower --learning_rate or a longer "
+                "--warmup_steps"
+            )
         if metrics.auc is not None:
             self._best_auc = max(metrics.auc, self._best_auc or 0.0)
         self._log.log((epoch, self.step), {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples})

@@ -14,13 +14,15 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
+from utils.distributed import World
 from utils.errors import UserError
 
 FORMAT = 1
@@ -32,51 +34,112 @@ class CheckpointError(UserError):
     """A checkpoint that is missing, damaged or of another model."""
 
 
-class ArraySource:
-    """An array to be saved: its shape and a function that gives rows start to stop, so that no table is copied whole."""
+@dataclass(frozen=True)
+class Part:
+    """A part of an array that this worker writes: all rows of the columns first to last (all columns where `columns` is None).
 
-    def __init__(self, shape: tuple[int, ...], read: Callable[[int, int], np.ndarray]):
-        self.shape, self.read = tuple(shape), read
+    `read` gives rows start to stop, so that no table is copied whole.
+    """
+
+    array: str
+    read: Callable[[int, int], np.ndarray]
+    columns: tuple[int, int] | None = None
 
 
-def save(path: str | Path, step: int, arrays: Mapping[str, ArraySource], facts: Mapping[str, Any]) -> Path:
-    """Write a checkpoint of float32 arrays and make it the newest of `path`; returns the step's folder.
+@dataclass(frozen=True)
+class Array:
+    """An array of a checkpoint: its shape, and the number of columns in which it is cut (all of them in one piece where None)."""
+
+    shape: tuple[int, ...]
+    column_step: int | None = None
+
+    @property
+    def chunk(self) -> tuple[int, ...]:
+        """Shape of the chunks it is stored in, about 32 MiB each; no two workers write into the same chunk."""
+        rest = self.shape[1:] if self.column_step is None else (self.column_step,)
+        row_bytes = 4 * int(np.prod(rest, dtype=np.int64))
+        return (max(min(_CHUNK_BYTES // row_bytes, self.shape[0]), 1), *rest)
+
+
+def save(path: str | Path, step: int, arrays: Mapping[str, Array], parts: Iterable[Part], facts: Mapping[str, Any], world: World) -> Path:
+    """Write a checkpoint of float32 arrays, all workers side by side, and make it the newest of `path`; returns the step's folder.
 
     Args:
         path: folder that holds all steps; made where missing.
         step: training steps done.
-        arrays: by name, `dense/bottom_mlp/0/kernel` or `tables/cat_0/weights` for instance.
+        arrays: by name, `dense/bottom_mlp/0/kernel` or `tables/cat_0/weights` for instance; the same on every worker.
+        parts: what this worker writes; the workers' parts together cover every array once.
         facts: anything JSON can say, kept in the manifest.
+        world: the workers.
+
+    Raises:
+        UserError: some worker could not write; nothing has changed then, and every worker knows.
     """
     path = Path(path)
-    path.mkdir(parents=True, exist_ok=True)
     name = f"step-{step:08d}"
     folder = path / f".{name}.writing"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        for array, source in arrays.items():
-            _write(folder / _file(array), source)
+
+    def prepare() -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for array, facts in arrays.items():
+            _create(folder / _file(array), facts)
+
+    def write() -> None:
+        for part in parts:
+            _write(folder / _file(part.array), arrays[part.array], part)
+
+    def publish() -> None:
         manifest = {
             "format": FORMAT,
             "step": step,
             "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "arrays": {array: {"shape": list(source.shape), "dtype": "float32"} for array, source in arrays.items()},
+            "arrays": {array: {"shape": list(facts.shape), "dtype": "float32"} for array, facts in arrays.items()},
             **facts,
         }
         _write_durably(folder / "manifest.json", json.dumps(manifest, indent=1))
-        target, old = path / name, path / f".{name}.old"
-        if target.exists():
-            target.rename(old)
-        folder.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
+        _replace(folder, path / name, path / f".{name}.old")
+        partial = path / ".latest.writing"
+        _write_durably(partial, name + "\n")
+        partial.rename(path / "latest")
+
+    try:
+        _together(prepare if world.first else None, world, "checkpoint_prepared")
+        _together(write, world, "checkpoint_written")
+        _together(publish if world.first else None, world, "checkpoint_published")
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        if world.first:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
-    partial = path / ".latest.writing"
-    _write_durably(partial, name + "\n")
-    partial.rename(path / "latest")
     return path / name
+
+
+def _together(action: Callable[[], None] | None, world: World, name: str) -> None:
+    """Do something, then hear whether every worker managed to; raises UserError on all where one did not."""
+    error = None
+    try:
+        if action:
+            action()
+    except UserError as problem:
+        error = str(problem)
+    except OSError as problem:
+        error = f"{problem.filename or 'checkpoint'}: {problem.strerror or problem}"
+    world.agree(error, name)
+
+
+def _replace(folder: Path, target: Path, old: Path) -> None:
+    """Rename `folder` to `target`; what stood there is set aside first and put back if that fails."""
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+    try:
+        folder.rename(target)
+    except BaseException:
+        if old.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 class Checkpoint:
@@ -94,16 +157,11 @@ class Checkpoint:
         try:
             self.manifest = json.loads((self.folder / "manifest.json").read_bytes())
             self._arrays = {name: tuple(facts["shape"]) for name, facts in self.manifest["arrays"].items()}
-            version = self.manifest["format"]
+            version, self.step = self.manifest["format"], int(self.manifest["step"])  # the training steps done
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{self.folder}/manifest.json: cannot be read ({error}); the checkpoint is damaged") from None
         if version != FORMAT:
             raise CheckpointError(f"{self.folder}: format {version}, this version reads format {FORMAT}")
-
-    @property
-    def step(self) -> int:
-        """Training steps done when it was written."""
-        return self.manifest["step"]
 
     def names(self, prefix: str) -> list[str]:
         """Names of the arrays that start with `prefix`."""
@@ -119,13 +177,14 @@ class Checkpoint:
         """A whole array."""
         return np.concatenate([rows for _, rows in self.read_rows(name)]) if self.shape(name)[0] else np.empty(self.shape(name), np.float32)
 
-    def read_rows(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """An array by blocks of rows: (first row, `[n, …]`), the next blocks being read meanwhile.
+    def read_rows(self, name: str, columns: tuple[int, int] | None = None) -> Iterator[tuple[int, np.ndarray]]:
+        """An array, or some of its columns, by blocks of rows: (first row, `[n, …]`), the next blocks being read meanwhile.
 
         Raises:
             CheckpointError: the array is missing, of another shape than the manifest says, or a chunk's checksum is wrong.
         """
         shape = self.shape(name)
+        chosen = () if columns is None else (slice(*columns),)
         try:
             store = _open(self.folder / _file(name))
             if tuple(store.shape) != shape:
@@ -135,7 +194,7 @@ class Checkpoint:
             pending: deque = deque()
             while True:
                 while len(pending) < _IN_FLIGHT and (start := next(starts, None)) is not None:
-                    pending.append((start, store[start : min(start + rows, shape[0])].read()))
+                    pending.append((start, store[(slice(start, min(start + rows, shape[0])), *chosen)].read()))
                 if not pending:
                     return
                 start, future = pending.popleft()
@@ -180,28 +239,30 @@ def _open(folder: Path, **more: Any):
     return tensorstore.open(spec).result()
 
 
-def _write(folder: Path, source: ArraySource) -> None:
-    shape = source.shape
-    row_bytes = 4 * int(np.prod(shape[1:], dtype=np.int64))
-    rows = max(min(_CHUNK_BYTES // row_bytes, shape[0]), 1)
+def _create(folder: Path, array: Array) -> None:
     codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-    grid = {"name": "regular", "configuration": {"chunk_shape": [rows, *shape[1:]]}}
-    metadata = {"shape": list(shape), "data_type": "float32", "chunk_grid": grid, "codecs": codecs}
-    store = _open(folder, metadata=metadata, create=True, open=False)
-    pending: deque = deque()
-    for start in range(0, shape[0], rows):
-        stop = min(start + rows, shape[0])
-        pending.append(store[start:stop].write(source.read(start, stop)))
-        if len(pending) >= _IN_FLIGHT:
-            _finish(pending.popleft(), folder)
-    while pending:
-        _finish(pending.popleft(), folder)
-
-
-def _finish(future, folder: Path) -> None:
+    grid = {"name": "regular", "configuration": {"chunk_shape": list(array.chunk)}}
+    metadata = {"shape": list(array.shape), "data_type": "float32", "chunk_grid": grid, "codecs": codecs}
     try:
-        future.result()
+        _open(folder, metadata=metadata, create=True, open=False)
     except ValueError as error:  # TensorStore's word for a full disk, too
+        raise CheckpointError(f"{folder}: could not be written: {_brief(error)}") from None
+
+
+def _write(folder: Path, array: Array, part: Part) -> None:
+    chosen = () if part.columns is None else (slice(*part.columns),)
+    rows = array.chunk[0]
+    pending: deque = deque()
+    try:
+        store = _open(folder)
+        for start in range(0, array.shape[0], rows):
+            stop = min(start + rows, array.shape[0])
+            pending.append(store[(slice(start, stop), *chosen)].write(part.read(start, stop)))
+            if len(pending) >= _IN_FLIGHT:
+                pending.popleft().result()
+        while pending:
+            pending.popleft().result()
+    except ValueError as error:
         raise CheckpointError(f"{folder}: could not be written: {_brief(error)}") from None
 
 

@@ -1,16 +1,15 @@
 """Every option of dlrm.py: typed, documented, checked when constructed."""
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from utils.errors import UserError
+from utils.errors import AgreedError, UserError
 from utils.flags import Parser, add_flags, build, option, read_yaml
 
-TRAIN, EVAL, INFERENCE, PREDICT = "train", "eval", "inference", "predict"
-MODES = (TRAIN, EVAL, INFERENCE, PREDICT)
+TRAIN, EVAL, INFERENCE, PREDICT, PLAN = "train", "eval", "inference", "predict", "plan"
+MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
 
 
 def _check(condition: bool, flag: str, value: Any, expected: str) -> None:
@@ -22,7 +21,7 @@ def _check(condition: bool, flag: str, value: Any, expected: str) -> None:
 class RunConfig:
     """What to do and where to write about it."""
 
-    mode: str = option(TRAIN, "train a model, evaluate one, measure inference, or write predictions", choices=MODES)
+    mode: str = option(TRAIN, "train, evaluate, measure inference, write predictions, or show where tables would be placed", choices=MODES)
     seed: int = option(0, "seed of weights, batch order and synthetic data")
     log_path: str = option("dlrm_tf_log.json", "log file of 'DLLL' JSON lines; empty for none")
     print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,))
@@ -65,8 +64,6 @@ class DataConfig:
         _check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
         numerical = self.synthetic_dataset_num_numerical_features
         _check(numerical >= 1, "synthetic_dataset_num_numerical_features", numerical, "at least 1")
-        if self.dataset_path is None and (self.dataset_type == "tf_raw" or self.synthetic_dataset_use_feature_spec):
-            raise ValueError("--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic to train without files")
 
 
 @dataclass(frozen=True)
@@ -179,7 +176,34 @@ class DeviceConfig:
             raise ValueError("--run_eagerly and --xla exclude each other: XLA compiles graphs; drop one of them")
 
 
-GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, DeviceConfig)
+@dataclass(frozen=True)
+class PlacementConfig:
+    """Placement of tables on workers."""
+
+    dist_strategy: str = option(
+        "memory_balanced",
+        "memory_balanced evens out what is looked up, then what is stored; memory_optimized fills the fullest worker least; basic deals round robin",
+        choices=("memory_balanced", "memory_optimized", "basic"),
+    )
+    column_slice_threshold: int = option(10_000_000_000, "tables of more elements than this are split by columns over workers", unit="elements")
+    data_parallel_threshold: int = option(0, "tables of at most so many elements are replicated on every worker", unit="elements")
+    worker_memory_gb: float | None = option(None, "memory for tables on one worker; the default is what its device has", unit="10^9 bytes")
+    cpu_offloading_threshold_gb: float | None = option(
+        None, "on a GPU, tables beyond this size on one worker live in host memory; the default is what the device has", unit="10^9 bytes"
+    )
+    plan_workers: int = option(8, "workers to plan for", modes=(PLAN,))
+    plan_format: str = option("table", "how the plan is printed", choices=("table", "json"), modes=(PLAN,))
+
+    def __post_init__(self):
+        for name in ("column_slice_threshold", "plan_workers"):
+            _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        _check(self.data_parallel_threshold >= 0, "data_parallel_threshold", self.data_parallel_threshold, "0 or more elements")
+        for name in ("worker_memory_gb", "cpu_offloading_threshold_gb"):
+            value = getattr(self, name)
+            _check(value is None or (math.isfinite(value) and value > 0), name, value, "a positive number")
+
+
+GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, PlacementConfig, DeviceConfig)
 
 # Flags of NVIDIA's application that change nothing about the result here: accepted, so that its commands work, with a warning.
 LEGACY = {
@@ -200,6 +224,7 @@ class Config:
     model: ModelConfig
     optimizer: OptimizerConfig
     training: TrainingConfig
+    placement: PlacementConfig
     device: DeviceConfig
     given: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
@@ -207,17 +232,28 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
         values: dict[str, Any] = {}
-        for group in (self.run, self.data, self.model, self.optimizer, self.training, self.device):
+        for group in (self.run, self.data, self.model, self.optimizer, self.training, self.placement, self.device):
             values |= asdict(group)
         return values
+
+
+class UsageError(AgreedError):
+    """A command line that cannot be carried out; all workers have the same one."""
 
 
 def parse(arguments: Sequence[str], description: str) -> Config:
     """The configuration of a command line.
 
     Raises:
-        UserError: an unknown flag, a value that cannot be, options that contradict each other.
+        UsageError: an unknown flag, a value that cannot be, options that contradict each other.
     """
+    try:
+        return _parse(arguments, description)
+    except UserError as error:
+        raise UsageError(str(error)) from None
+
+
+def _parse(arguments: Sequence[str], description: str) -> Config:
     parser = Parser(prog="dlrm.py", description=description)
     parser.add_argument("--config", metavar="FILE", help="YAML file of flags, a mapping of names to values; flags on the command line win")
     add_flags(parser, GROUPS)
@@ -230,6 +266,9 @@ def parse(arguments: Sequence[str], description: str) -> Config:
     values = (read_yaml(file, GROUPS) if file else {}) | namespace
     groups = [build(group, values) for group in GROUPS]
     config = Config(*groups, given=frozenset(values))
+    data = config.data
+    if data.dataset_path is None and config.run.mode != PLAN and (data.dataset_type == "tf_raw" or data.synthetic_dataset_use_feature_spec):
+        raise UserError("--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic to run without files")
     return Config(*groups, given=config.given, warnings=(*warnings, *_without_effect(config, frozenset(namespace))))
 
 
@@ -266,13 +305,8 @@ def _without_effect(config: Config, given: frozenset[str]) -> list[str]:
         "synthetic_dataset_num_numerical_features": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
         "synthetic_dataset_use_feature_spec": (not synthetic, "without --dataset_type synthetic"),
         "profiled_rank": (config.run.profiler_start_step is None, "without --profiler_start_step"),
+        "cpu_offloading_threshold_gb": (config.device.cpu, "with --cpu"),
         "embedding_zeros_initializer": (config.training.restore_checkpoint_path is not None, "with --restore_checkpoint_path"),
     }
     lines += [f"--{name} has no effect {reason}" for name, (condition, reason) in useless.items() if name in given and condition]
     return list(dict.fromkeys(lines))
-
-
-def warn(config: Config) -> None:
-    """Print the configuration's warnings to standard error."""
-    for line in config.warnings:
-        print(f"dlrm.py: warning: {line}", file=sys.stderr)

@@ -1,15 +1,21 @@
-"""The worker's place among the workers. The only file that imports Horovod."""
+"""The worker's place among the workers, and the collectives between them. The only file that imports Horovod."""
 
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_LAUNCHED = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+import numpy as np
+
+from utils import launch
+from utils.errors import AgreedError
 
 
-@dataclass(frozen=True)
+@dataclass
 class World:
-    """Rank and number of workers (N), and Horovod where there is more than one."""
+    """Rank and number of workers (N), and the collectives; a worker alone communicates with nobody.
+
+    Tensors that go through a collective inside a graph need the same `name` on every worker.
+    """
 
     rank: int = 0
     size: int = 1
@@ -22,15 +28,64 @@ class World:
         """Whether this is the worker that speaks."""
         return self.rank == 0
 
+    # Tensors, every step -----------------------------------------------------------------------------------------------
 
-def launched() -> bool:
-    """Whether horovodrun or mpirun started this process; known without importing anything."""
-    return any(name in os.environ for name in _LAUNCHED)
+    def alltoall(self, flat, splits: Sequence[int], name: str):
+        """Send `splits[r]` consecutive elements of a vector to worker r; returns what came, by sender.
+
+        bfloat16 travels as 16-bit integers, which Horovod knows.
+        """
+        import tensorflow as tf
+
+        dtype = flat.dtype
+        if dtype == tf.bfloat16:
+            flat = tf.bitcast(flat, tf.uint16)
+        received, _ = self.horovod.alltoall(flat, splits=tf.constant(list(splits), tf.int32), name=name)
+        return tf.bitcast(received, dtype) if received.dtype != dtype else received
+
+    def sum(self, flat, name: str):
+        """Sum of a vector over the workers."""
+        return flat if self.size == 1 else self.horovod.allreduce(flat, op=self.horovod.Sum, name=name)
+
+    # Values on the host, now and then ----------------------------------------------------------------------------------
+
+    def broadcast(self, flat: np.ndarray, name: str) -> np.ndarray:
+        """The first worker's vector on every worker."""
+        return flat if self.size == 1 else self.horovod.broadcast(flat, root_rank=0, name=name).numpy()
+
+    def gather_to_first(self, flat: np.ndarray, name: str) -> np.ndarray:
+        """On the first worker, every worker's vector one after another; empty elsewhere."""
+        if self.size == 1:
+            return flat
+        splits = [len(flat)] + [0] * (self.size - 1)
+        received, _ = self.horovod.alltoall(flat, splits=splits, name=name)
+        return received.numpy()
+
+    def everyone(self, value: Any, name: str) -> list:
+        """A small picklable value of every worker, by rank."""
+        return [value] if self.size == 1 else self.horovod.allgather_object(value, name=name)
+
+    def from_first(self, value: Any, name: str) -> Any:
+        """The first worker's small picklable value."""
+        return value if self.size == 1 else self.horovod.broadcast_object(value, root_rank=0, name=name)
+
+    def agree(self, error: str | None, name: str) -> None:
+        """Wait for everyone; where some worker brings an error, raise it on all, so that nobody waits for those who gave up.
+
+        Raises:
+            AgreedError: the first error by rank, with the rank of the worker that had it unless all had the same.
+        """
+        errors = self.everyone(error, name)
+        found = [rank for rank, text in enumerate(errors) if text is not None]
+        if found:
+            text = errors[found[0]]
+            everywhere = self.size == 1 or len(set(errors)) == 1
+            raise AgreedError(text if everywhere else f"worker {found[0]}: {text}")
 
 
 def join() -> World:
     """Join the other workers; a process started alone is a world of one and needs no Horovod."""
-    if not launched():
+    if not launch.launched():
         return World()
     import horovod.tensorflow as hvd
 

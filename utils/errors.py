@@ -1,29 +1,66 @@
 """What a user's mistake looks like: one clear line on standard error and a non-zero exit, no traceback."""
 
 import sys
+import traceback
 from collections.abc import Callable
+
+from utils import launch
 
 
 class UserError(Exception):
-    """Something the user can mend. The message says what was wrong, what was expected and how to mend it, in one line."""
+    """Something the user can mend. The message says what was wrong, what was expected and how to mend it, in one line.
+
+    `everywhere` is true where every worker raises the same error at the same point: then only the first one says it.
+    """
+
+    everywhere = False
+
+
+class AgreedError(UserError):
+    """An error that all workers have told each other."""
+
+    everywhere = True
 
 
 def run_command(main: Callable[[], int | None], name: str) -> int:
     """Run a command's `main` and return its exit code; what a user can cause ends in one line.
 
+    With several workers the line names the worker, and the process ends so that the launcher ends the others.
+
     Args:
         main: the command; returns its exit code, None for 0.
         name: what the line starts with, "dlrm.py" for instance.
     """
+    code, everywhere = 1, False
     try:
         return main() or 0
     except UserError as error:
-        message = str(error)
+        message, everywhere = str(error), error.everywhere
     except OSError as error:  # no permission, disk full, a folder where a file should be
         path = f"{error.filename}: " if error.filename else ""
         message = f"{path}{error.strerror or error}"
+    except MemoryError:
+        message = "out of memory"
     except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        return 130
-    print(f"{name}: error: {message}", file=sys.stderr)
-    return 1
+        message, code, everywhere = "interrupted", 130, True
+    except Exception as error:
+        message = _of_tensorflow(error)
+        if message is None:
+            traceback.print_exc()  # a defect of ours: all of it is wanted
+            launch.leave(1, wait=False)
+            return 1
+    if launch.rank() == 0 or not everywhere:
+        worker = f"worker {launch.rank()}: " if launch.size() > 1 and not everywhere else ""
+        print(f"{name}: error: {worker}{message}", file=sys.stderr, flush=True)
+    launch.leave(code, wait=everywhere and launch.rank() != 0)
+    return code
+
+
+def _of_tensorflow(error: Exception) -> str | None:
+    """One line for what TensorFlow or Horovod say of the machine; None for anything else."""
+    kind = type(error).__name__
+    if kind == "ResourceExhaustedError":
+        return f"out of memory: {str(error).splitlines()[0]}"
+    if kind == "HorovodInternalError" or "Horovod has been shut down" in str(error):
+        return "another worker ended, so this one does"
+    return None

@@ -90,8 +90,11 @@ def read_yaml(path: str, groups: Iterable[type]) -> dict[str, Any]:
             raise UserError(f"--config {path}: {name!r} is no flag" + (f"; did you mean {near[0]}?" if near else ""))
         if isinstance(value, list):
             value = ",".join(str(item) for item in value)
+        field, kind = known[name]
+        if value is None and not isinstance(kind, types.UnionType):
+            raise UserError(f"--config {path}: {name}: nothing is not {_kind_name(kind)}")
         try:
-            values[name] = None if value is None else _converter(*known[name])(str(value))
+            values[name] = None if value is None else _converter(field, kind)(str(value))
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--config {path}: {name}: {error}") from None
     return values

@@ -1,5 +1,6 @@
 """How much memory there is, asked before anything large is allocated."""
 
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -23,11 +24,17 @@ def available_bytes() -> int:
     return available
 
 
-def check_fits(needed: int, what: str, available: int | None = None) -> None:
-    """Raise UserError, with the shortfall in GiB, where `needed` bytes are more than there are."""
-    available = available_bytes() if available is None else available
+def device_bytes(local_rank: int) -> int:
+    """Memory for tables on this worker's GPU: nine tenths of what it has, the rest being for activations."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        sizes = [int(line) for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()]
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        raise UserError("the GPU's memory could not be asked for (nvidia-smi); say it with --worker_memory_gb") from None
+    return int(0.9 * sizes[local_rank % len(sizes)] * (1 << 20))
+
+
+def check_fits(needed: int, what: str, available: int) -> None:
+    """Raise UserError, with the shortfall in GiB, where `needed` bytes are more than are available."""
     if needed > available:
-        raise UserError(
-            f"{what} need {needed / GIB:.1f} GiB and {available / GIB:.1f} GiB of memory are available, {(needed - available) / GIB:.1f} GiB short; "
-            "use a smaller --embedding_dim, --max_table_size with --hash_indices, --optimizer sgd, or more machines"
-        )
+        raise UserError(f"{what} need {needed / GIB:.1f} GiB, {available / GIB:.1f} GiB are free: {(needed - available) / GIB:.1f} GiB short")

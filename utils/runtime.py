@@ -36,12 +36,13 @@ def _held_back_stderr() -> Iterator[None]:
             os.close(kept)
 
 
-def configure_tensorflow(config: DeviceConfig, local_rank: int) -> str:
+def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int = 1) -> str:
     """Choose the device and threads; returns "GPU" or "CPU". Call before any tensor exists.
 
     Args:
         config: the run's device options.
         local_rank: this worker's number on its machine; it takes the GPU of that number.
+        local_size: workers on this machine; unless told otherwise each takes its share of the processors as threads.
     """
     import tensorflow as tf
 
@@ -51,8 +52,9 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int) -> str:
         tf.config.experimental.set_memory_growth(gpu, True)
     if config.inter_op_parallelism:
         tf.config.threading.set_inter_op_parallelism_threads(config.inter_op_parallelism)
-    if config.intra_op_parallelism:
-        tf.config.threading.set_intra_op_parallelism_threads(config.intra_op_parallelism)
+    share = max(len(os.sched_getaffinity(0)) // local_size, 1) if local_size > 1 else None
+    if threads := config.intra_op_parallelism or share:
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.run_functions_eagerly(config.run_eagerly)
     return "GPU" if gpus else "CPU"
 

@@ -1,0 +1,137 @@
+"""What the rows of one tf_raw file hold, found in one pass of bounded memory: figures for a table, and every fault."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from dataloading.tf_raw import ColumnFile
+
+BLOCK_BYTES = 16 << 20
+MAX_COUNTED_ROWS = 100_000_000  # of a table; counting distinct ids takes a byte of memory per row of it
+
+Progress = Callable[[int], object]  # called with the bytes of each block
+
+
+@dataclass
+class Figures:
+    """What was found in one feature's column. `distinct` is None where counting is not worth its memory."""
+
+    feature: str
+    samples: int
+    low: float | None = None
+    high: float | None = None
+    mean: float | None = None
+    distinct: int | None = None
+    zero_share: float | None = None  # of id 0 or value 0
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Bad:
+    """Bad rows of one kind: the first and their number."""
+
+    count: int = 0
+    row: int = 0
+    value: float = 0
+
+    def add(self, bad: np.ndarray, values: np.ndarray, first_row: int) -> None:
+        found = int(np.count_nonzero(bad))
+        if found and not self.count:
+            place = int(np.argmax(bad))
+            self.row, self.value = first_row + place, values[place].item()
+        self.count += found
+
+    def fault(self, path: Path, feature: str, what: str) -> list[str]:
+        if not self.count:
+            return []
+        rows = "1 bad row" if self.count == 1 else f"{self.count} bad rows"
+        return [f"{path}: feature {feature}, row {self.row}: {what.format(self.value)}; {rows}"]
+
+
+def _blocks(path: Path, dtype: str, width: int, samples: int, progress: Progress) -> Iterator[tuple[int, np.ndarray]]:
+    file = ColumnFile(path, np.dtype(dtype), width)
+    rows = max(1, BLOCK_BYTES // (file.dtype.itemsize * width))
+    try:
+        for start in range(0, samples, rows):
+            block = file.read(start, min(start + rows, samples))
+            yield start, block
+            progress(block.nbytes)
+    finally:
+        file.close()
+
+
+def scan_ids(path: Path, feature: str, dtype: str, cardinality: int, samples: int, progress: Progress) -> Figures:
+    """Ids of a categorical file against [0, cardinality).
+
+    Args:
+        path: the file.
+        feature: its name.
+        dtype: int8, int16 or int32.
+        cardinality: rows of the feature's table.
+        samples: rows of the file.
+        progress: called with the bytes of each block.
+    """
+    figures, bad = Figures(feature, samples), _Bad()
+    seen = np.zeros(cardinality, np.bool_) if cardinality <= MAX_COUNTED_ROWS else None
+    zeros, low, high = 0, None, None
+    for start, ids in _blocks(path, dtype, 1, samples, progress):
+        block_low, block_high = int(ids.min()), int(ids.max())
+        low = block_low if low is None else min(low, block_low)
+        high = block_high if high is None else max(high, block_high)
+        zeros += len(ids) - int(np.count_nonzero(ids))
+        if block_low < 0 or block_high >= cardinality:
+            outside = (ids < 0) | (ids > cardinality - 1)
+            bad.add(outside, ids, start)
+            ids = ids[~outside]
+        if seen is not None:
+            seen[ids] = True
+    figures.low, figures.high, figures.zero_share = low, high, zeros / samples if samples else None
+    figures.distinct = int(np.count_nonzero(seen)) if seen is not None else None
+    figures.faults = bad.fault(path, feature, f"id {{}} is not in [0, {cardinality})")
+    return figures
+
+
+def scan_labels(path: Path, feature: str, samples: int, progress: Progress) -> Figures:
+    """Labels of a label file against {0, 1}; `mean` is the click rate."""
+    counts, bad = np.zeros(256, np.int64), _Bad()
+    for start, labels in _blocks(path, "uint8", 1, samples, progress):
+        counts += np.bincount(labels, minlength=256)
+        if labels.max() > 1:
+            bad.add(labels > 1, labels, start)
+    figures = Figures(feature, samples, faults=bad.fault(path, feature, "label {} is not 0 or 1"))
+    values = np.flatnonzero(counts)
+    if len(values):
+        figures.low, figures.high, figures.distinct = int(values[0]), int(values[-1]), len(values)
+        figures.mean, figures.zero_share = float(counts @ np.arange(256)) / samples, int(counts[0]) / samples
+    return figures
+
+
+def scan_numerical(path: Path, features: tuple[str, ...], samples: int, progress: Progress) -> list[Figures]:
+    """Values of the numerical file, which have to be finite; the figures leave NaN and infinities out."""
+    width = len(features)
+    bad = [_Bad() for _ in features]
+    low, high = np.full(width, np.inf), np.full(width, -np.inf)
+    total, zeros, finite = np.zeros(width), np.zeros(width, np.int64), np.zeros(width, np.int64)
+    for start, block in _blocks(path, "float16", width, samples, progress):
+        columns = np.ascontiguousarray(block.reshape(-1, width).T)
+        for i, column in enumerate(columns):
+            infinite = ~np.isfinite(column)
+            if infinite.any():
+                bad[i].add(infinite, column, start)
+                column = column[~infinite]
+            if column.size:
+                values = column.astype(np.float32)
+                low[i], high[i] = min(low[i], float(values.min())), max(high[i], float(values.max()))
+                total[i] += float(values.sum(dtype=np.float64))
+                zeros[i] += values.size - np.count_nonzero(values)
+                finite[i] += values.size
+    result = []
+    for i, feature in enumerate(features):
+        figures = Figures(feature, samples, faults=bad[i].fault(path, feature, "value {} is not finite"))
+        if finite[i]:
+            figures.low, figures.high, figures.mean = float(low[i]), float(high[i]), float(total[i] / finite[i])
+            figures.zero_share = float(zeros[i] / samples)
+        result.append(figures)
+    return result

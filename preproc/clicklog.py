@@ -1,0 +1,160 @@
+"""Raw Criteo click logs: reading them in blocks of whole lines, checking every field, and naming the line that is wrong.
+
+A line holds 40 fields separated by tabs: the label (0 or 1), 13 integers (may be empty or negative) and 26 hashed
+categorical values (up to 8 hexadecimal digits, may be empty). There is no header, no quoting and no escaping.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from dataloading.contract import DatasetError
+from preproc.compressed import read_chunks
+
+LABEL = "label"
+NUMERICAL = tuple(f"num_{i}" for i in range(13))
+CATEGORICAL = tuple(f"cat_{i}" for i in range(26))
+FIELDS = (LABEL, *NUMERICAL, *CATEGORICAL)
+
+_TEXT = {LABEL: pl.String} | dict.fromkeys(NUMERICAL, pl.Int64) | dict.fromkeys(CATEGORICAL, pl.String)
+_CHARACTERS = b"0123456789abcdefABCDEF-\t\n"
+_LONGEST_LINE_BYTES = 1 << 20  # a real line has some 250; without a limit a file of another kind would be read whole into memory
+_GOOD_LINE = re.compile(rb"[01](?:\t(?:-?[0-9]{1,18})?){13}(?:\t[0-9a-fA-F]{0,8}){26}").fullmatch
+_INTEGER = re.compile(rb"-?[0-9]+").fullmatch
+_HEX = re.compile(rb"[0-9a-fA-F]{1,8}").fullmatch
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The good rows of one block.
+
+    `frame` has n rows: `label` Boolean, `num_*` Int64 with null for missing, `cat_*` UInt32 with null for missing.
+    `lines` are their line numbers in the file, from 1. `faults` says what was wrong with each line that was skipped.
+    """
+
+    frame: pl.DataFrame
+    lines: Sequence[int]
+    faults: tuple[str, ...] = ()
+
+
+def read_rows(path: Path, block_bytes: int, skip_bad_lines: bool = False, on_read: Callable[[int], object] = lambda count: None) -> Iterator[Rows]:
+    """The rows of one log file, block by block; memory depends on `block_bytes` and not on the file's size.
+
+    Args:
+        path: the log, plain, gzip or zstd.
+        block_bytes: text parsed at once, in bytes; a block is cut after its last whole line.
+        skip_bad_lines: leave malformed lines out and report them in `Rows.faults`.
+        on_read: called with the number of bytes read from the disk.
+
+    Raises:
+        DatasetError: the file is empty, damaged or truncated, or a line is malformed and `skip_bad_lines` is not set.
+    """
+    next_line = 1
+    for text in _blocks(path, block_bytes, on_read):
+        lines = range(next_line, next_line + text.count(b"\n"))
+        next_line = lines.stop
+        frame = _parse(text, len(lines))
+        yield Rows(frame, lines) if frame is not None else _rows_one_by_one(path, text, lines.start, skip_bad_lines)
+    if next_line == 1:
+        raise DatasetError(f"{path}: holds no lines; expected a click log of {len(FIELDS)} tab-separated fields a line")
+
+
+def line_fault(line: bytes) -> str | None:
+    """What is wrong with a line (without its line end): the field by position and name, its value, and what was expected."""
+    fields = line.split(b"\t")
+    if len(fields) != len(FIELDS):
+        return f"{len(fields)} fields, expected {len(FIELDS)} separated by tabs"
+    for position, (name, value) in enumerate(zip(FIELDS, fields, strict=True), 1):
+        if name == LABEL:
+            good, expected = value in (b"0", b"1"), "0 or 1"
+        elif name in NUMERICAL:
+            good, expected = not value or _is_int64(value), "an integer of 64 bits, or nothing"
+        else:
+            good, expected = not value or _HEX(value), "up to 8 hexadecimal digits, or nothing"
+        if not good:
+            shown = value.decode("ascii", "backslashreplace")
+            shown = shown if len(shown) <= 40 else shown[:40] + "…"
+            return f"field {position} ({name}) is {shown!r}, expected {expected}"
+    return None
+
+
+def _is_int64(value: bytes) -> bool:
+    if not _INTEGER(value):
+        return False
+    digits = value.lstrip(b"-").lstrip(b"0")  # int() refuses texts of several thousand digits
+    return len(digits) <= 19 and -(2**63) <= (-1 if value.startswith(b"-") else 1) * int(digits or b"0") < 2**63
+
+
+def _blocks(path: Path, block_bytes: int, on_read: Callable[[int], object]) -> Iterator[bytes]:
+    """Whole lines, each ended by one newline, in blocks near `block_bytes`; newlines at the file's end are dropped."""
+    pending: list[bytes] = []
+    size = 0
+    for chunk in read_chunks(path, block_bytes, on_read):
+        pending.append(chunk)
+        size += len(chunk)
+        if size < block_bytes:
+            continue
+        text = b"".join(pending)
+        cut = text.rfind(b"\n") + 1
+        if not cut and size > max(block_bytes, _LONGEST_LINE_BYTES):
+            raise DatasetError(f"{path}: a line is longer than {_LONGEST_LINE_BYTES >> 20} MiB; this is not a click log in text form")
+        block, blank = _trim(text[:cut])
+        if block:
+            yield block
+        pending = [blank, text[cut:]]
+        size = sum(map(len, pending))
+    block, _ = _trim(b"".join([*pending, b"\n"]))
+    if block:
+        yield block
+
+
+def _trim(text: bytes) -> tuple[bytes, bytes]:
+    """Lines with plain line ends, and the blank lines that followed them: an error if more text comes, nothing at the file's end."""
+    text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
+    end = len(text.rstrip(b"\n"))
+    return (text[: end + 1], text[end + 1 :]) if end else (b"", text)
+
+
+def _parse(text: bytes, num_lines: int) -> pl.DataFrame | None:
+    """The block's columns, or None where anything is wrong with it. `line_fault` is the slow, obvious form of these checks."""
+    # No foreign character leaves to Polars only what it and `line_fault` read alike: its parsers also take "+1" and " 1".
+    if text.translate(None, _CHARACTERS) or text.count(b"\t") != num_lines * (len(FIELDS) - 1):
+        return None
+    try:
+        frame = pl.read_csv(text, has_header=False, separator="\t", quote_char=None, schema=_TEXT)
+    except pl.exceptions.PolarsError:
+        return None
+    if frame.height != num_lines or not frame[LABEL].is_in(["0", "1"]).fill_null(False).all():
+        return None
+    hashes = frame.select(CATEGORICAL)
+    if max(hashes.select(pl.all().str.len_bytes().max().fill_null(0)).row(0)) > 8:
+        return None
+    values = hashes.select(pl.all().str.to_integer(base=16, strict=False, dtype=pl.UInt32))
+    if values.null_count().row(0) != hashes.null_count().row(0):
+        return None
+    return frame.select(pl.col(LABEL) == "1", *NUMERICAL).hstack(values)
+
+
+def _rows_one_by_one(path: Path, text: bytes, first_line: int, skip_bad_lines: bool) -> Rows:
+    good, lines, faults = [], [], []
+    for number, line in enumerate(text[:-1].split(b"\n"), first_line):
+        fault = None if _GOOD_LINE(line) else line_fault(line)
+        if fault is None:
+            good.append(line)
+            lines.append(number)
+            continue
+        faults.append(f"line {number}: {fault}")
+        if not skip_bad_lines:
+            raise DatasetError(f"{path}: {faults[0]}; --bad_lines skip leaves such lines out")
+    frame = _parse(b"\n".join([*good, b""]), len(good)) if good else pl.DataFrame(schema=_TYPED)
+    if frame is None:
+        raise RuntimeError(
+            f"{path}: lines {first_line} to {first_line + len(good) + len(faults) - 1} pass the check of each line and not that of the block"
+        )
+    return Rows(frame, lines, tuple(faults))
+
+
+_TYPED = {LABEL: pl.Boolean} | dict.fromkeys(NUMERICAL, pl.Int64) | dict.fromkeys(CATEGORICAL, pl.UInt32)

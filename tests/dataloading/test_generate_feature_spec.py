@@ -1,0 +1,38 @@
+"""The command that writes specifications of synthetic data."""
+
+from pathlib import Path
+
+import pytest
+
+from dataloading.feature_spec import FeatureSpec
+from dataloading.generate_feature_spec import VARIANTS, main, variant_spec
+from utils.errors import UserError
+
+TRACKED = Path(__file__).parents[2] / "feature_spec.yaml"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_writes_what_it_says_and_replaces_what_is_there(variant, tmp_path, capsys):
+    path = tmp_path / "spec.yaml"
+    path.write_text("old")
+    assert main(["--variant", variant, "--dst", str(path)]) == 0
+    assert FeatureSpec.from_yaml(path).cardinalities == VARIANTS[variant]
+    assert list(tmp_path.iterdir()) == [path]
+    assert variant in capsys.readouterr().out
+
+
+def test_the_tracked_specification_is_the_t15_variant():
+    assert TRACKED.read_text() == variant_spec("criteo_t15_synthetic").to_yaml()
+
+
+def test_destinations_that_cannot_be_written(tmp_path):
+    with pytest.raises(UserError, match="is a folder"):
+        main(["--dst", str(tmp_path)])
+    with pytest.raises(UserError, match="does not exist"):
+        main(["--dst", str(tmp_path / "no" / "spec.yaml")])
+
+
+def test_abbreviated_flags_are_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--vari", "small_synthetic"])
+    assert "unrecognized arguments" in capsys.readouterr().err

@@ -1,0 +1,64 @@
+"""A dataset in the form NVIDIA's preprocessing leaves: written here with NumPy alone, read by this project."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataloading import transcribe, validate
+from dataloading.contract import check_quick
+from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
+from tests.dataloading.make_data import folder_bytes
+
+ROWS = {"train": 101, "test": 23}
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    folder = tmp_path / "nvidia"
+    draw = np.random.default_rng(0)
+    columns = {}
+    for split, rows in ROWS.items():
+        (folder / split).mkdir(parents=True)
+        columns[split] = {
+            "label": draw.integers(0, 2, rows).astype(bool),
+            "numerical": draw.standard_normal((rows, 2)).astype(np.float16),
+            "cat_0": draw.integers(0, 100, rows).astype(np.int8),
+            "cat_1": draw.integers(0, 3000, rows).astype(np.int16),
+            "cat_2": draw.integers(0, 500_000, rows).astype(np.int32),
+        }
+        for name, column in columns[split].items():
+            column.tofile(folder / split / f"{name}.bin")
+    shutil.copy(Path(__file__).with_name("nvidia_feature_spec.yaml"), folder / "feature_spec.yaml")
+    return folder, columns
+
+
+def test_it_loads(dataset):
+    folder, columns = dataset
+    spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+    assert check_quick(spec, ("train", "test")) == ROWS
+    assert [feature.name for feature in spec.categorical] == ["cat_0.bin", "cat_1.bin", "cat_2.bin"]
+    for name, rows in ROWS.items():
+        split = TfRawSplit(spec, name)
+        np.testing.assert_array_equal(split.read_labels(0, rows), columns[name]["label"])
+        np.testing.assert_array_equal(split.read_numerical(5, rows), columns[name]["numerical"][5:])
+        for i in range(3):
+            np.testing.assert_array_equal(split.read_ids(i, 0, rows), columns[name][f"cat_{i}"])
+        split.close()
+
+
+def test_it_validates(dataset, capsys):
+    assert validate.main(["--dataset_path", str(dataset[0])]) == 0
+    assert "sound" in capsys.readouterr().out
+
+
+def test_it_transcribes_to_the_same_files_and_names(dataset, tmp_path):
+    folder, _ = dataset
+    assert transcribe.main(["--src_dataset_path", str(folder), "--dst_dataset_path", str(tmp_path / "copy"), "--src_batch_size", "10"]) == 0
+    old, new = folder_bytes(folder), folder_bytes(tmp_path / "copy")
+    assert old.keys() == new.keys()
+    assert all(old[name] == new[name] for name in old if name.endswith(".bin"))
+    old_spec, new_spec = (FeatureSpec.from_yaml(path / "feature_spec.yaml") for path in (folder, tmp_path / "copy"))
+    assert new_spec.categorical == old_spec.categorical and new_spec.numerical == old_spec.numerical

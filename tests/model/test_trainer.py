@@ -1,0 +1,116 @@
+"""The training step against a slow reference, and what padding, precision and compilation may not change."""
+
+import numpy as np
+import pytest
+from tiny_model import TABLES, batch, model_and_trainer, slow_gradients, weights
+
+RATE = 0.03
+
+
+def sample(tensors, count=None):
+    """What the slow reference takes: the first `count` rows."""
+    return tensors.numerical.numpy()[:count], tensors.ids.numpy()[:, :count], tensors.labels.numpy()[:count]
+
+
+def assert_close(found, expected, **tolerance):
+    assert found.keys() == expected.keys()
+    for name in found:
+        np.testing.assert_allclose(found[name], expected[name], **tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("flags", [(), ("--xla",)], ids=["graph", "xla"])
+def test_steps_of_sgd_equal_the_slow_reference(flags):
+    model, trainer = model_and_trainer(*flags)
+    expected = weights(model)
+    for step in range(4):
+        tensors = batch(32, seed=step)
+        loss, gradients = slow_gradients(expected, *sample(tensors))
+        expected = {name: value - RATE * gradients[name] for name, value in expected.items()}
+        assert float(trainer.step(tensors, step, RATE)) == pytest.approx(loss, rel=1e-5)
+    assert_close(weights(model), expected, rtol=1e-4, atol=2e-6)
+
+
+def test_one_step_of_adagrad_equals_the_slow_reference():
+    model, trainer = model_and_trainer("--optimizer", "adagrad")
+    expected, tensors = weights(model), batch(32)
+    _, gradients = slow_gradients(expected, *sample(tensors))
+    expected = {name: value - RATE * gradients[name] / np.sqrt(0.1 + gradients[name] ** 2 + 1e-7) for name, value in expected.items()}
+    trainer.step(tensors, 0, RATE)
+    assert_close(weights(model), expected, rtol=1e-4, atol=2e-6)
+
+
+def test_one_step_of_adam_equals_the_slow_reference():
+    model, trainer = model_and_trainer("--optimizer", "adam")
+    before, tensors = weights(model), batch(32)
+    _, gradients = slow_gradients(before, *sample(tensors))
+    epsilon = 1e-7 / np.sqrt(1 - 0.999)  # Keras adds it before the bias correction
+    expected = {name: value - RATE * gradients[name] / (np.abs(gradients[name]) + epsilon) for name, value in before.items()}
+    trainer.step(tensors, 0, RATE)
+    assert_close(weights(model), expected, rtol=1e-4, atol=1e-3 * RATE)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
+@pytest.mark.parametrize("real", [1, 9])
+def test_a_padded_batch_trains_like_its_real_rows(optimizer, real):
+    padded, plain = (model_and_trainer("--optimizer", optimizer) for _ in range(2))
+    for step in range(3):
+        tensors = batch(16, real, seed=step)
+        numerical, ids, labels = sample(tensors, real)
+        only = type(tensors)(numerical, ids, labels, np.ones(real, np.float32), np.float32(real))
+        loss = float(padded[1].step(tensors, step, RATE))
+        assert loss == pytest.approx(float(plain[1].step(only, step, RATE)), rel=1e-4)
+        if step == 0:
+            assert loss == pytest.approx(slow_gradients(weights(model_and_trainer()[0]), numerical, ids, labels)[0], rel=1e-5)
+    assert_close(weights(padded[0]), weights(plain[0]), rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
+def test_rows_that_no_sample_names_stay(optimizer):
+    model, trainer = model_and_trainer("--optimizer", optimizer)
+    before = weights(model)
+    named = [set() for _ in TABLES]
+    for step in range(3):
+        tensors = batch(8, 2, seed=step)
+        for names, ids in zip(named, tensors.ids.numpy()[:, :2], strict=True):
+            names.update(ids.tolist())
+        trainer.step(tensors, step, RATE)
+    after = weights(model)
+    for table, names in zip(TABLES, named, strict=True):
+        name = f"tables/{table.name}/weights"
+        changed = set(np.flatnonzero((before[name] != after[name]).any(axis=1)).tolist())
+        assert changed == names
+
+
+@pytest.mark.parametrize(("dtype", "flags"), [("float16", ()), ("float16", ("--amp", "--loss_scale", "128")), ("bfloat16", ())])
+def test_mixed_precision_trains_nearly_like_float32(dtype, flags):
+    exact, mixed = model_and_trainer(), model_and_trainer(*flags, dtype=dtype)
+    start, tensors = weights(exact[0]), batch(64)
+    losses = [float(trainer.step(tensors, 0, RATE)) for _, trainer in (exact, mixed)]
+    assert losses[1] == pytest.approx(losses[0], rel=2e-2)
+    moved = [np.concatenate([(weights(model)[name] - start[name]).ravel() for name in start]) for model, _ in (exact, mixed)]
+    assert np.linalg.norm(moved[1] - moved[0]) < 0.03 * np.linalg.norm(moved[0])
+
+
+def test_xla_changes_no_more_than_rounding():
+    plain, compiled = model_and_trainer("--optimizer", "adam"), model_and_trainer("--optimizer", "adam", "--xla")
+    for step in range(3):
+        tensors = batch(16, seed=step)
+        losses = [float(trainer.step(tensors, step, 0.01)) for _, trainer in (plain, compiled)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert_close(weights(plain[0]), weights(compiled[0]), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.5), ("adam", 0.02), ("adagrad", 0.1)])
+def test_the_loss_falls_on_what_can_be_learnt(optimizer, rate):
+    _, trainer = model_and_trainer("--optimizer", optimizer)
+    tensors = batch(256)
+    tensors = tensors._replace(labels=(tensors.ids.numpy()[0] % 2).astype(np.uint8))
+    losses = [float(trainer.step(tensors, step, rate)) for step in range(120)]
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_a_learning_rate_of_zero_changes_nothing():
+    model, trainer = model_and_trainer()
+    before = weights(model)
+    trainer.step(batch(8), 0, 0.0)
+    assert_close(weights(model), before, rtol=0)

@@ -1,0 +1,188 @@
+"""The training loop: when it evaluates, when it stops, what it says."""
+
+import json
+import math
+
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_model import config
+
+from model.metrics import Metrics
+from model.schedule import LearningRateSchedule
+from model.trainer import TensorBatch
+from model.training import NonFiniteLossError, Training, evaluation_steps
+from utils.console import Console
+from utils.logging import RunLog
+
+
+@pytest.mark.parametrize(
+    ("batches", "evals", "freq", "epoch", "after", "expected"),
+    [
+        (10, 1, None, 0, 0, {9}),
+        (10, 2, None, 0, 0, {4, 9}),
+        (10, 3, None, 0, 0, {3, 6, 9}),
+        (10, 0, None, 0, 0, set()),
+        (2, 4, None, 0, 0, {0, 1}),
+        (1, 1, None, 0, 0, {0}),
+        (10, 1, 4, 0, 0, {3, 7}),
+        (10, 1, 4, 1, 0, {1, 5, 9}),  # steps 12, 16 and 20 of the run
+        (10, 0, 30, 1, 0, set()),
+        (10, 0, 30, 2, 0, {9}),
+        (10, 2, None, 0, 1.0, {9}),
+        (10, 2, None, 0, 1.1, set()),
+        (10, 2, None, 1, 1.5, {4, 9}),
+        (10, 2, None, 1, 1.6, {9}),
+        (10, 1, 1, 0, 0.75, {7, 8, 9}),
+    ],
+)
+def test_evaluation_steps(batches, evals, freq, epoch, after, expected):
+    assert evaluation_steps(batches, evals, freq, epoch, after) == expected
+
+
+@given(batches=st.integers(1, 300), evals=st.integers(1, 400))
+def test_evaluations_are_as_many_as_asked_evenly_spread_and_the_last_after_the_last_step(batches, evals):
+    steps = sorted(evaluation_steps(batches, evals, None, 0, 0))
+    assert len(steps) == min(evals, batches)
+    assert steps[-1] == batches - 1
+    gaps = [b - a for a, b in zip([-1, *steps], steps, strict=False)]
+    assert max(gaps) - min(gaps) <= 1
+
+
+class Loop:
+    """A training run whose step and evaluation are scripted."""
+
+    def __init__(self, tmp_path, *flags, batches=5, losses=lambda step: 0.5, auc=lambda step: 0.6, evaluate=True):
+        self.steps, self.rates, self.epochs, self.evaluated = [], [], [], []
+        self.scaled = False
+        self._losses, self._auc, self._batches = losses, auc, batches
+        self.log_path = tmp_path / "log.json"
+        self.log = RunLog(str(self.log_path), {})
+        schedule = LearningRateSchedule(1.0, 2, 100, 10)
+        score = self._evaluate if evaluate else None
+        self.training = Training(self, schedule, config(*flags), batches, self._epoch, score, Console(), self.log)
+
+    def run(self):
+        try:
+            return self.training.run()
+        finally:
+            self.log.close()
+
+    def step(self, batch, step, learning_rate):
+        self.steps.append(step)
+        self.rates.append(learning_rate)
+        return tf.constant(self._losses(step))
+
+    def _epoch(self, epoch):
+        self.epochs.append(epoch)
+        for i in range(self._batches):
+            real = 3 if i == self._batches - 1 else 4
+            yield TensorBatch(None, None, None, None, tf.constant(float(real)))
+
+    def _evaluate(self):
+        self.evaluated.append(self.training.step)
+        return Metrics(self._auc(self.training.step), 0.4, 0.9, 1.0, 10)
+
+    def lines(self, keys):
+        entries = [json.loads(line.removeprefix("DLLL ")) for line in self.log_path.read_text().splitlines()]
+        return [entry for entry in entries if entry["type"] == "LOG" and keys <= entry["data"].keys()]
+
+
+def test_every_epoch_is_trained_evaluated_and_counted(tmp_path):
+    loop = Loop(tmp_path, "--epochs", "3", losses=lambda step: float(step))
+    figures = loop.run()
+    assert loop.steps == list(range(15))
+    assert loop.rates == [0.0, 0.5, *[1.0] * 13]
+    assert loop.epochs == [0, 1, 2]
+    assert loop.evaluated == [5, 10, 15]
+    assert figures["steps"] == 15 and figures["samples"] == 3 * 19
+    assert figures["auc"] == 0.6 and figures["validation_loss"] == 0.4
+    assert figures["train_loss"] == pytest.approx(7)  # the mean since the last report, here the whole run
+    assert {"throughput", "mean_step_time_ms"} <= figures.keys()
+
+
+@pytest.mark.parametrize(("limit", "epochs", "evaluated"), [(3, [0], [3]), (5, [0], [5]), (7, [0, 1], [5, 7]), (10, [0, 1], [5, 10]), (99, [0, 1], [5, 10])])
+def test_max_steps_ends_the_run_and_the_last_model_is_evaluated_once(tmp_path, limit, epochs, evaluated):
+    loop = Loop(tmp_path, "--epochs", "2", "--max_steps", str(limit))
+    figures = loop.run()
+    assert figures["steps"] == len(loop.steps) == min(limit, 10)
+    assert (loop.epochs, loop.evaluated) == (epochs, evaluated)
+
+
+def test_reaching_the_auc_threshold_ends_every_loop(tmp_path, capsys):
+    loop = Loop(tmp_path, "--epochs", "4", "--test_freq", "3", "--auc_threshold", "0.75", auc=lambda step: 0.6 + step / 40)
+    figures = loop.run()
+    assert loop.evaluated == [3, 6]  # 0.675, 0.75
+    assert loop.steps == list(range(6)) and loop.epochs == [0, 1]
+    assert figures["auc"] == figures["best_auc"] == 0.75
+    assert "reached --auc_threshold 0.75 at step 6" in capsys.readouterr().out
+
+
+def test_the_auc_threshold_reached_at_the_end_of_an_epoch_starts_no_other(tmp_path):
+    loop = Loop(tmp_path, "--epochs", "4", "--auc_threshold", "0.5")
+    loop.run()
+    assert (loop.epochs, loop.evaluated) == ([0], [5])
+
+
+def test_final_figures_are_of_the_last_model_and_the_best_auc_is_kept(tmp_path):
+    loop = Loop(tmp_path, "--test_freq", "2", auc=lambda step: 0.9 - step / 10)
+    figures = loop.run()
+    assert loop.evaluated == [2, 4, 5]
+    assert figures["auc"] == pytest.approx(0.4) and figures["best_auc"] == pytest.approx(0.7)
+
+
+def test_test_after_delays_the_first_evaluation(tmp_path):
+    loop = Loop(tmp_path, "--epochs", "2", "--test_freq", "2", "--test_after", "1.5")
+    loop.run()
+    assert loop.evaluated == [8, 10]
+
+
+def test_without_evaluations_there_are_no_figures_of_them(tmp_path):
+    for i, (flags, evaluate) in enumerate([(("--evals_per_epoch", "0"), True), ((), False)]):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        loop = Loop(folder, *flags, evaluate=evaluate)
+        figures = loop.run()
+        assert loop.evaluated == []
+        assert figures["auc"] is None and figures["validation_loss"] is None and figures["best_auc"] is None
+
+
+def test_an_undefined_auc_stops_nothing(tmp_path):
+    loop = Loop(tmp_path, "--auc_threshold", "0.5", "--epochs", "2", auc=lambda step: None)
+    figures = loop.run()
+    assert figures["auc"] is None and figures["best_auc"] is None and figures["steps"] == 10
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("bad", [0, 3, 8, 9])
+@pytest.mark.parametrize("print_freq", [1, 4, 100])
+def test_a_non_finite_loss_ends_the_run_and_names_the_step(tmp_path, bad, value, print_freq):
+    loop = Loop(tmp_path, "--epochs", "2", "--print_freq", str(print_freq), losses=lambda step: value if step == bad else 0.5)
+    with pytest.raises(NonFiniteLossError, match=f"step {bad}: the loss is {value}; nothing is saved"):
+        loop.run()
+    assert len(loop.steps) <= bad + 2  # noticed at the next step at the latest
+    assert all(step <= bad for step in loop.evaluated)
+
+
+def test_a_model_whose_scores_are_not_finite_ends_the_run(tmp_path):
+    loop = Loop(tmp_path, "--max_steps", "1")  # the loss of step 0 is that of the weights before it
+    loop.training._evaluate = lambda: Metrics(0.5, math.nan, None, None, 10)
+    with pytest.raises(NonFiniteLossError, match="step 0"):
+        loop.run()
+
+
+def test_a_scaled_loss_is_named_as_a_cause(tmp_path):
+    loop = Loop(tmp_path, losses=lambda step: math.nan)
+    loop.scaled = True
+    with pytest.raises(NonFiniteLossError, match="--loss_scale"):
+        loop.run()
+
+
+def test_the_log_has_a_line_each_print_freq_and_at_the_end(tmp_path):
+    loop = Loop(tmp_path, "--epochs", "2", "--print_freq", "4", losses=lambda step: float(step))
+    loop.run()
+    lines = loop.lines({"loss", "samples_per_s", "step_time_ms", "learning_rate"})
+    assert [line["step"] for line in lines] == [[0, 4], [1, 8], [1, 10]]
+    assert [line["data"]["loss"] for line in lines] == [1.5, 5.5, 8.5]
+    assert [line["step"] for line in loop.lines({"auc", "test_loss", "samples"})] == [[0, 5], [1, 10]]

@@ -1,0 +1,69 @@
+"""A model small enough to check by other means, its batches, and a slow reference for its training step."""
+
+import numpy as np
+import tensorflow as tf
+
+from dataloading.batches import Batch
+from model.build import build_model, build_trainer
+from model.embedding import Table
+from model.state import arrays
+from model.trainer import TensorBatch, to_device
+from utils.config import Config, parse
+
+TABLES = (Table("user", 7), Table("item", 5), Table("page", 3))
+NUM_NUMERICAL = 2
+DIMS = ("--embedding_dim", "4", "--bottom_mlp_dims", "6,4", "--top_mlp_dims", "5,1")
+
+
+def config(*flags: str) -> Config:
+    """Options of a tiny run."""
+    return parse(["--dataset_type", "synthetic", "--cpu", *DIMS, *flags], "")
+
+
+def model_and_trainer(*flags: str, dtype: str = "float32", seed: int = 3):
+    """A built model and its trainer."""
+    options = config(*flags)
+    model = build_model(options.model, TABLES, NUM_NUMERICAL, dtype=dtype, seed=seed)
+    return model, build_trainer(options, model, dtype)
+
+
+def batch(size: int, real: int | None = None, seed: int = 0) -> TensorBatch:
+    """A random batch, padded with its last real row from row `real` on."""
+    draw, real = np.random.default_rng(seed), size if real is None else real
+    rows = np.minimum(np.arange(size), real - 1)
+    ids = np.stack([draw.integers(0, table.num_rows, size) for table in TABLES]).astype(np.int32)[:, rows]
+    numerical = draw.random((size, NUM_NUMERICAL)).astype(np.float16)[rows]
+    labels = draw.integers(0, 2, size).astype(np.uint8)[rows]
+    return to_device(Batch(numerical, ids, labels, (np.arange(size) < real).astype(np.float32), real))
+
+
+def weights(model) -> dict[str, np.ndarray]:
+    """Every weight by its checkpoint name."""
+    return {name: np.array(source.read(0, source.shape[0])) for name, source in arrays(model).items()}
+
+
+def slow_loss(values, numerical, ids, labels):
+    """Mean loss of a DLRM written out plainly; `values` by checkpoint name, float64."""
+
+    def mlp(name, x, last):
+        count = sum(key.startswith(f"dense/{name}/") for key in values) // 2
+        for i in range(count):
+            x = x @ values[f"dense/{name}/{i}/kernel"] + values[f"dense/{name}/{i}/bias"]
+            x = tf.nn.relu(x) if i < count - 1 or last else x
+        return x
+
+    bottom = mlp("bottom_mlp", tf.constant(numerical, tf.float64), True)
+    z = [bottom, *(tf.gather(values[f"tables/{table.name}/weights"], column) for table, column in zip(TABLES, ids, strict=True))]
+    dots = [tf.reduce_sum(z[i] * z[j], axis=1, keepdims=True) for i in range(len(z)) for j in range(i)]
+    logits = mlp("top_mlp", tf.concat([bottom, *dots], axis=1), False)[:, 0]
+    return tf.reduce_mean(tf.nn.softplus(logits) - tf.constant(labels, tf.float64) * logits)
+
+
+def slow_gradients(values: dict[str, np.ndarray], numerical, ids, labels) -> tuple[float, dict[str, np.ndarray]]:
+    """Loss and dense gradients, tables included, by TensorFlow's autodiff in float64."""
+    tensors = {name: tf.constant(value, tf.float64) for name, value in values.items()}
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        loss = slow_loss(tensors, numerical, ids, labels)
+    gradients = tape.gradient(loss, tensors)
+    return float(loss), {name: tf.convert_to_tensor(gradient).numpy() for name, gradient in gradients.items()}

@@ -1,0 +1,62 @@
+"""Small click logs and what becomes of them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
+from preproc import criteo
+
+
+def make_line(label="0", num=None, cat=None) -> str:
+    """A line in which only the named fields are filled: `num={4: "-2"}`, `cat={0: "ab"}`."""
+    numbers, hashes = [""] * 13, [""] * 26
+    for i, value in (num or {}).items():
+        numbers[i] = str(value)
+    for i, value in (cat or {}).items():
+        hashes[i] = str(value)
+    return "\t".join([label, *numbers, *hashes])
+
+
+@dataclass
+class Dataset:
+    """A dataset read back whole."""
+
+    folder: Path
+    spec: FeatureSpec
+
+    def columns(self, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Labels `[n]`, numerical features `[n, 13]`, ids `[26, n]`."""
+        rows = TfRawSplit(self.spec, split)
+        n = rows.num_samples
+        ids = np.stack([rows.read_ids(i, 0, n).astype(np.int64) for i in range(26)])
+        found = rows.read_labels(0, n), rows.read_numerical(0, n), ids
+        rows.close()
+        return found
+
+    def vocabulary(self, feature: str) -> list[tuple[int, int, int]]:
+        """(value, id, count), as saved."""
+        return pl.read_parquet(self.folder / "vocabulary" / f"{feature}.parquet").rows()
+
+
+def preprocess(folder: Path, train: list[str] | bytes, test: list[str] | bytes, *flags: str, threshold: int = 0) -> Dataset:
+    """Write the logs, run the command in this process, read the dataset's specification."""
+    for name, content in (("day_0", train), ("day_1", test)):
+        (folder / name).write_bytes(content if isinstance(content, bytes) else "".join(f"{line}\n" for line in content).encode())
+    arguments = ["--train", folder / "day_0", "--test", folder / "day_1", "--dst", folder / "out", "--frequency_threshold", threshold, *flags]
+    assert criteo.main([str(argument) for argument in arguments]) == 0
+    return Dataset(folder / "out", FeatureSpec.from_yaml(folder / "out" / "feature_spec.yaml"))
+
+
+@pytest.fixture(name="make_line", scope="session")
+def _make_line():
+    return make_line
+
+
+@pytest.fixture(name="preprocess", scope="session")
+def _preprocess():
+    return preprocess

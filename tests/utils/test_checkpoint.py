@@ -1,0 +1,220 @@
+"""Checkpoints on disk: what is written is read back, and what is damaged is noticed."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from utils import checkpoint as module
+from utils.checkpoint import ArraySource, Checkpoint, CheckpointError, save
+
+
+def source(values):
+    return ArraySource(values.shape, lambda start, stop: values[start:stop])
+
+
+def write(path, step=1, **arrays):
+    return save(path, step, {name: source(values) for name, values in arrays.items()}, {"note": "hello"})
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def chunks(folder, array):
+    return sorted(path for path in (folder / array / "c").rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (3, 4), (1, 1), (100, 128)])
+def test_arrays_are_read_back_bit_for_bit(tmp_path, shape):
+    values = random(*shape)
+    values.flat[0] = -0.0
+    write(tmp_path, a=values)
+    found = Checkpoint(tmp_path).read("a")
+    assert found.dtype == np.float32 and found.shape == shape
+    np.testing.assert_array_equal(found.view(np.uint32), values.view(np.uint32))
+
+
+def test_an_array_of_many_chunks_is_read_back_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 10 * 4 * 16)  # ten rows
+    values = random(127, 16)
+    folder = write(tmp_path, a=values)
+    assert len(chunks(folder, "a")) == 13
+    blocks = list(Checkpoint(tmp_path).read_rows("a"))
+    assert [start for start, _ in blocks] == list(range(0, 127, 10))
+    np.testing.assert_array_equal(np.concatenate([rows for _, rows in blocks]), values)
+
+
+def test_a_table_is_never_asked_for_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 10 * 4 * 16)
+    values, asked = random(127, 16), []
+
+    def read(start, stop):
+        asked.append(stop - start)
+        return values[start:stop]
+
+    save(tmp_path, 1, {"a": ArraySource(values.shape, read)}, {})
+    assert max(asked) == 10 and sum(asked) == 127
+
+
+def test_zeros_are_written_too(tmp_path):
+    folder = write(tmp_path, a=np.zeros((5, 3), np.float32))
+    assert len(chunks(folder, "a")) == 1
+    assert not Checkpoint(tmp_path).read("a").any()
+    chunks(folder, "a")[0].unlink()
+    with pytest.raises(CheckpointError):
+        Checkpoint(tmp_path).read("a")
+
+
+@pytest.mark.parametrize("name", ["tables/user/weights", "tables/cat 1.bin/weights", "tables/ü/weights", "tables/../weights", "tables/%2F/weights"])
+def test_names_with_odd_characters(tmp_path, name):
+    values = random(4, 2)
+    folder = save(tmp_path / "all", 1, {name: source(values), "b": source(values + 1)}, {})
+    checkpoint = Checkpoint(tmp_path / "all")
+    np.testing.assert_array_equal(checkpoint.read(name), values)
+    assert checkpoint.names("tables/") == [name]
+    assert {path.name for path in tmp_path.iterdir()} == {"all"}
+    assert {path.name for path in folder.iterdir()} == {"manifest.json", "tables", "b"}
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="/\0", exclude_categories=("Cs",)), min_size=1, max_size=12), min_size=1, max_size=4, unique=True))
+@settings(max_examples=15)
+def test_any_feature_name_has_a_file_of_its_own(names):
+    files = [module._file(f"tables/{name}/weights") for name in names]
+    assert len(set(files)) == len(names)
+    assert all(file.count("/") == 2 and "/./" not in file and "/../" not in file for file in files)
+
+
+@pytest.mark.parametrize("place", [0, 17, -1])
+def test_a_flipped_bit_is_an_error_that_names_the_array(tmp_path, place):
+    folder = write(tmp_path, **{"tables/user/weights": random(20, 4), "b": random(3)})
+    path = chunks(folder, "tables/user/weights")[0]
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+    checkpoint = Checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="tables/user/weights: damaged") as raised:
+        checkpoint.read("tables/user/weights")
+    assert str(folder) in str(raised.value) and "\n" not in str(raised.value)
+    np.testing.assert_array_equal(checkpoint.read("b"), random(3))
+
+
+@pytest.mark.parametrize("damage", ["missing chunk", "short chunk", "empty chunk", "missing metadata", "broken metadata", "missing array", "other shape"])
+def test_a_damaged_array_is_an_error_that_names_it(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 5 * 4 * 4)
+    folder = write(tmp_path, a=random(20, 4), b=random(19, 4))
+    last = chunks(folder, "a")[-1]
+    if damage == "missing chunk":
+        last.unlink()
+    elif damage == "short chunk":
+        last.write_bytes(last.read_bytes()[:-8])
+    elif damage == "empty chunk":
+        last.write_bytes(b"")
+    elif damage == "missing metadata":
+        (folder / "a/zarr.json").unlink()
+    elif damage == "broken metadata":
+        (folder / "a/zarr.json").write_text("{")
+    elif damage == "missing array":
+        shutil.rmtree(folder / "a")
+    else:
+        shutil.rmtree(folder / "a")
+        shutil.copytree(folder / "b", folder / "a")
+    with pytest.raises(CheckpointError, match="/a: damaged") as raised:
+        Checkpoint(tmp_path).read("a")
+    assert "\n" not in str(raised.value)
+
+
+def test_the_manifest_keeps_the_facts_and_the_step(tmp_path):
+    folder = write(tmp_path, step=60, a=random(2))
+    checkpoint = Checkpoint(tmp_path)
+    assert (checkpoint.folder, checkpoint.step, checkpoint.manifest["note"]) == (folder, 60, "hello")
+    assert Checkpoint(folder).step == 60  # a step's folder can be named itself
+
+
+def test_an_unknown_array_is_an_error(tmp_path):
+    write(tmp_path, a=random(2))
+    with pytest.raises(CheckpointError, match="no array b"):
+        Checkpoint(tmp_path).read("b")
+
+
+def test_the_newest_step_is_found_and_older_ones_stay(tmp_path):
+    for step in (9, 100, 20):  # the newest is what was written last
+        write(tmp_path, step=step, a=random(2, seed=step))
+    assert (tmp_path / "latest").read_text().strip() == "step-00000020"
+    assert Checkpoint(tmp_path).step == 20
+    assert Checkpoint(tmp_path / "step-00000100").step == 100
+
+
+@pytest.mark.parametrize("latest", [None, "step-00000099\n", "", "../elsewhere", "\udc80".encode("utf-8", "surrogatepass")])
+def test_where_latest_is_missing_or_points_nowhere_the_highest_step_is_taken(tmp_path, latest):
+    for step in (9, 100):
+        write(tmp_path, step=step, a=random(2))
+    (tmp_path / "latest").unlink()
+    if latest is not None:
+        (tmp_path / "latest").write_bytes(latest if isinstance(latest, bytes) else latest.encode())
+    assert Checkpoint(tmp_path).step == 100
+
+
+def test_a_step_without_manifest_is_no_checkpoint(tmp_path):
+    write(tmp_path, step=1, a=random(2))
+    (write(tmp_path, step=2, a=random(2)) / "manifest.json").unlink()
+    assert Checkpoint(tmp_path).step == 1
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", '{"format": 1}', '{"format": 1, "step": 1, "arrays": 3}', '{"format": 1, "arrays": {}}', "\0"])
+def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path, content):
+    (write(tmp_path, a=random(2)) / "manifest.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"manifest\.json: cannot be read"):
+        Checkpoint(tmp_path)
+
+
+def test_another_format_is_refused_with_its_version(tmp_path):
+    path = write(tmp_path, a=random(2)) / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
+    with pytest.raises(CheckpointError, match="format 2, this version reads format 1"):
+        Checkpoint(tmp_path)
+
+
+def test_a_missing_or_empty_folder_is_an_error(tmp_path):
+    with pytest.raises(CheckpointError, match="no such folder"):
+        Checkpoint(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        Checkpoint(tmp_path)
+
+
+def fail(start, stop):
+    raise RuntimeError("interrupted")
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["same step", "next step"])
+def test_an_interrupted_save_leaves_the_older_checkpoint(tmp_path, step):
+    values = random(4, 2)
+    write(tmp_path, step=1, a=values)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        save(tmp_path, step, {"a": ArraySource((4, 2), fail)}, {})
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.step == 1
+    np.testing.assert_array_equal(checkpoint.read("a"), values)
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000001"}
+
+
+def test_what_a_killed_save_left_behind_does_not_disturb_the_next(tmp_path):
+    write(tmp_path, step=1, a=random(4))
+    for name in (".step-00000001.writing", ".step-00000001.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text("{")
+    assert Checkpoint(tmp_path).step == 1
+    write(tmp_path, step=1, a=random(4, seed=1))
+    np.testing.assert_array_equal(Checkpoint(tmp_path).read("a"), random(4, seed=1))
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000001"}
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    write(tmp_path, a=random(4), b=random(3))
+    write(tmp_path, a=random(9, seed=1))
+    checkpoint = Checkpoint(tmp_path)
+    assert checkpoint.names("") == ["a"]
+    np.testing.assert_array_equal(checkpoint.read("a"), random(9, seed=1))

@@ -1,0 +1,216 @@
+"""The options of dlrm.py: defaults, checks, files, what is warned about."""
+
+import dataclasses
+import subprocess
+import sys
+import time
+
+import pytest
+
+from utils.config import GROUPS, LEGACY, Config, parse
+from utils.errors import UserError
+from utils.flags import Parser, add_flags, build
+
+SYNTHETIC = ("--dataset_type", "synthetic")
+FIELDS = [(group, field) for group in GROUPS for field in dataclasses.fields(group)]
+
+
+def configure(*flags) -> Config:
+    return parse([*SYNTHETIC, *flags], "")
+
+
+def test_defaults_are_those_of_the_design():
+    values = parse(["--dataset_path", "data"], "").flat()
+    expected = {
+        "optimizer": "sgd",
+        "learning_rate": 24,
+        "batch_size": 65536,
+        "valid_batch_size": 65536,
+        "warmup_steps": 8000,
+        "decay_start_step": 48000,
+        "decay_steps": 24000,
+        "decay_power": 2,
+        "epochs": 1,
+        "embedding_dim": 128,
+        "bottom_mlp_dims": (512, 256, 128),
+        "top_mlp_dims": (1024, 1024, 512, 256, 1),
+        "loss_scale": 65536,
+        "mode": "train",
+        "dataset_type": "tf_raw",
+        "amp": False,
+        "xla": False,
+        "auc_thresholds": None,
+    }
+    assert {name: values[name] for name in expected} == expected
+
+
+def test_flag_names_are_unique():
+    names = [field.name for _, field in FIELDS]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("group", "field"), FIELDS, ids=lambda value: getattr(value, "name", ""))
+def test_every_option_has_help_and_the_parsers_default_is_the_dataclasses(group, field):
+    assert len(field.metadata["help"]) > 10
+    assert not field.metadata["help"].endswith(".")
+    value = getattr(configure(), {"RunConfig": "run", "DataConfig": "data"}.get(group.__name__, group.__name__.removesuffix("Config").lower()))
+    if field.name != "dataset_type":
+        assert getattr(value, field.name) == field.default
+    parser = Parser(prog="test")
+    add_flags(parser, [group])
+    # what --help states as the default parses to the default
+    if not isinstance(field.default, (bool, type(None))) and field.default not in ("", ()):
+        text = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
+        assert getattr(parser.parse_strictly([f"--{field.name}={text}"]), field.name) == field.default
+
+
+def test_help_texts_are_all_different():
+    texts = [field.metadata["help"] for _, field in FIELDS]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--seed", "-1"], "--seed -1: expected 0 or more"),
+        (["--seed", str(2**63)], "below 2^63"),
+        (["--print_freq", "0"], "--print_freq 0: expected at least 1 step"),
+        (["--profiler_start_step", "-1"], "--profiler_start_step -1: expected 0 or more"),
+        (["--batch_size", "0"], "--batch_size 0: expected at least 1"),
+        (["--valid_batch_size", "-4"], "--valid_batch_size -4: expected at least 1"),
+        (["--synthetic_dataset_train_batches", "0"], "--synthetic_dataset_train_batches 0"),
+        (["--synthetic_dataset_valid_batches", "0"], "--synthetic_dataset_valid_batches 0"),
+        (["--max_table_size", "0"], "--max_table_size 0: expected at least 1 row"),
+        (["--synthetic_dataset_cardinalities", ""], "--synthetic_dataset_cardinalities"),
+        (["--synthetic_dataset_cardinalities", "3,0"], "--synthetic_dataset_cardinalities"),
+        (["--synthetic_dataset_num_numerical_features", "0"], "--synthetic_dataset_num_numerical_features 0"),
+        (["--synthetic_dataset_use_feature_spec"], "--dataset_path is missing"),
+        (["--dataset_type", "tf_raw"], "--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic"),
+        (["--embedding_dim", "0", "--bottom_mlp_dims", "0"], "--embedding_dim 0: expected at least 1 column"),
+        (["--embedding_dim", "64"], "--bottom_mlp_dims 512,256,128: the last width must be --embedding_dim 64"),
+        (["--bottom_mlp_dims", "512,64"], "must be --embedding_dim 128"),
+        (["--bottom_mlp_dims", ""], "--bottom_mlp_dims : expected one or more positive layer widths"),
+        (["--top_mlp_dims", "8,0,1"], "--top_mlp_dims 8,0,1: expected one or more positive layer widths"),
+        (["--top_mlp_dims", "8,2"], "--top_mlp_dims 8,2: expected 1 as the last width"),
+        (["--learning_rate", "0"], "--learning_rate 0.0: expected a positive number"),
+        (["--learning_rate", "nan"], "--learning_rate nan: expected a positive number"),
+        (["--learning_rate", "inf"], "--learning_rate inf: expected a positive number"),
+        (["--beta1", "1"], "--beta1 1.0: expected at least 0 and below 1"),
+        (["--beta2", "-0.5"], "--beta2 -0.5: expected at least 0 and below 1"),
+        (["--warmup_steps", "-1"], "--warmup_steps -1: expected 0 or more steps"),
+        (["--decay_steps", "0"], "--decay_steps 0: expected at least 1 step"),
+        (["--decay_power", "0"], "--decay_power 0.0: expected a positive number"),
+        (["--decay_start_step", "100"], "--warmup_steps 8000 is after --decay_start_step 100"),
+        (["--optimizer", "ftrl"], "'ftrl' is not one of sgd, adam, adagrad"),
+        (["--mode", "test"], "'test' is not one of train, eval, inference, predict"),
+        (["--epochs", "0"], "--epochs 0: expected at least 1"),
+        (["--max_steps", "0"], "--max_steps 0: expected at least 1 step, or -1 for no limit"),
+        (["--max_steps", "-2"], "--max_steps -2"),
+        (["--evals_per_epoch", "-1"], "--evals_per_epoch -1: expected 0 or more"),
+        (["--test_freq", "0"], "--test_freq 0: expected at least 1 step"),
+        (["--test_after", "-0.5"], "--test_after -0.5: expected 0 or more epochs"),
+        (["--auc_threshold", "1.5"], "--auc_threshold 1.5: expected above 0 and at most 1"),
+        (["--auc_threshold", "nan"], "--auc_threshold nan"),
+        (["--auc_thresholds", "1"], "--auc_thresholds 1: expected at least 2"),
+        (["--benchmark_warmup_steps", "-1"], "--benchmark_warmup_steps -1: expected 0 or more steps"),
+        (["--inference_benchmark_batch_sizes", "1,0"], "--inference_benchmark_batch_sizes 1,0: expected positive batch sizes"),
+        (["--amp_dtype", "float8"], "'float8' is not one of float16, bfloat16"),
+        (["--loss_scale", "0.5"], "--loss_scale 0.5: expected at least 1"),
+        (["--inter_op_parallelism", "0"], "--inter_op_parallelism 0: expected at least 1 thread"),
+        (["--intra_op_parallelism", "0"], "--intra_op_parallelism 0: expected at least 1 thread"),
+        (["--run_eagerly", "--xla"], "--run_eagerly and --xla exclude each other"),
+        (["--bach_size", "3"], "unknown flag --bach_size; did you mean --batch_size?"),
+        (["--interaction", "cross"], "--interaction cross is DCNv2"),
+        (["--synthetic_dataset_hotness", "1,20"], "--synthetic_dataset_hotness 1,20: expected 1 for every feature"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
+)
+def test_values_that_cannot_be_are_one_line(flags, message):
+    with pytest.raises(UserError) as raised:
+        configure(*flags)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.__name__)
+def test_checks_run_when_an_instance_is_made_not_only_on_the_command_line(group):
+    bad = {"RunConfig": {"seed": -1}, "DataConfig": {}, "ModelConfig": {"embedding_dim": 3}}.get(
+        group.__name__, {"optimizer": {"beta1": 2}, "training": {"epochs": 0}, "device": {"loss_scale": 0}}.get(group.__name__.removesuffix("Config").lower())
+    )
+    with pytest.raises(ValueError, match="--"):
+        group(**bad)
+    with pytest.raises(UserError):
+        build(group, bad)
+
+
+def test_a_yaml_file_sets_flags_and_the_command_line_wins(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("dataset_type: synthetic\nbatch_size: 512\namp: true\ntop_mlp_dims: [8, 1]\nlearning_rate: 1e-3\n")
+    config = parse(["--config", str(path), "--batch_size", "1024", "--noamp"], "")
+    assert (config.data.batch_size, config.device.amp) == (1024, False)
+    assert (config.model.top_mlp_dims, config.optimizer.learning_rate) == ((8, 1), 0.001)
+    assert config.given == {"dataset_type", "batch_size", "amp", "top_mlp_dims", "learning_rate"}
+
+
+def test_checks_of_values_from_a_yaml_file_are_user_errors(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("dataset_type: synthetic\nepochs: 0\n")
+    with pytest.raises(UserError, match="--epochs 0: expected at least 1"):
+        parse(["--config", str(path)], "")
+
+
+def test_given_names_what_was_given():
+    assert configure("--amp", "--seed=0").given == {"dataset_type", "amp", "seed"}
+
+
+@pytest.mark.parametrize("name", LEGACY)
+def test_flags_of_the_application_that_this_one_succeeds_are_accepted_with_a_warning(name):
+    value = {"interaction": "dot_custom_cuda", "synthetic_dataset_hotness": "1,1,1"}.get(name, "true")
+    (warning,) = configure(f"--{name}", value).warnings
+    assert warning.startswith(f"--{name} has no effect: ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "warnings"),
+    [
+        ([], []),
+        (["--amp", "--loss_scale", "1024", "--seed", "0"], []),
+        (["--mode", "eval", "--epochs", "2"], ["--epochs has no effect with --mode eval"]),
+        (["--mode", "predict", "--max_steps", "2"], ["--max_steps has no effect with --mode predict"]),
+        (["--mode", "inference", "--max_steps", "2"], []),
+        (["--predictions_path", "x"], ["--predictions_path has no effect with --mode train"]),
+        (["--beta1", "0.8"], ["--beta1 has no effect without --optimizer adam"]),
+        (["--beta1", "0.8", "--optimizer", "adam"], []),
+        (["--amp_dtype", "bfloat16"], ["--amp_dtype has no effect without --amp"]),
+        (["--loss_scale", "2"], ["--loss_scale has no effect without --amp"]),
+        (["--test_freq", "3", "--evals_per_epoch", "3"], ["--evals_per_epoch has no effect with --test_freq"]),
+        (["--dataset_path", "x"], ["--dataset_path has no effect with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"]),
+        (["--dataset_path", "x", "--synthetic_dataset_use_feature_spec"], []),
+        (["--dataset_type", "tf_raw", "--dataset_path", "x", "--synthetic_dataset_valid_batches", "3"], ["without --dataset_type synthetic"]),
+        (["--embedding_zeros_initializer", "--restore_checkpoint_path", "x"], ["has no effect with --restore_checkpoint_path"]),
+    ],
+    ids=lambda value: " ".join(value)[:60],
+)
+def test_flags_without_effect_are_warned_about(flags, warnings):
+    found = configure(*flags).warnings
+    assert len(found) == len(warnings)
+    assert all(expected in line for expected, line in zip(warnings, found, strict=True))
+
+
+def test_help_is_quick_and_loads_no_tensorflow():
+    code = "import sys, runpy; sys.argv[1:] = ['--help']\n"
+    code += "try: runpy.run_path('dlrm.py', run_name='__main__')\n"
+    code += "except SystemExit as end: print('code', end.code)\n"
+    code += "print('heavy', [name for name in ('tensorflow', 'keras', 'horovod', 'tensorstore', 'polars') if name in sys.modules])"
+    start = time.perf_counter()
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert time.perf_counter() - start < 3
+    assert result.stdout.endswith("code 0\nheavy []\n"), result.stdout[-500:] + result.stderr
+    for _, field in FIELDS:
+        assert f"--{field.name}" in result.stdout
+    assert "horovodrun -np 1" in result.stdout  # the docstring's commands
+
+
+def test_parsing_loads_no_tensorflow():
+    code = "import sys; from utils.config import parse; parse(['--dataset_type', 'synthetic'], ''); print('tensorflow' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.stdout == "False\n", result.stderr

@@ -1,0 +1,119 @@
+"""The log file's lines."""
+
+import json
+import math
+import re
+import sys
+import types
+
+import pytest
+
+from utils.errors import UserError
+from utils.logging import UNITS, RunLog
+
+
+def read(path):
+    lines = path.read_text().splitlines()
+    assert all(line.startswith("DLLL {") for line in lines)
+    return [json.loads(line.removeprefix("DLLL "), parse_constant=lambda word: pytest.fail(f"{word} is not JSON")) for line in lines]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "folder" / "log.json"
+
+
+def test_every_line_has_the_form_of_dllogger(path):
+    log = RunLog(str(path), {"batch_size": 4, "dims": (1, 2), "path": None})
+    log.log((0, 10), {"loss": 0.5})
+    log.close()
+    for line in read(path):
+        assert list(line)[:4] == ["timestamp", "datetime", "elapsedtime", "type"]
+        assert float(line["timestamp"]) > 1.6e9 and 0 <= float(line["elapsedtime"]) < 60
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}", line["datetime"])
+        assert set(line) - {"timestamp", "datetime", "elapsedtime", "type"} == ({"step", "data"} if line["type"] == "LOG" else {"metric", "metadata"})
+
+
+def test_parameters_come_first_then_the_units_then_the_data(path):
+    log = RunLog(str(path), {"batch_size": 4, "dims": (1, 2), "path": None})
+    log.log((0, 10), {"loss": 0.5})
+    log.log((), {"auc": 0.75, "samples": 3})
+    log.close()
+    first, *units, data, final = read(path)
+    assert (first["step"], first["data"]) == ("PARAMETER", {"batch_size": 4, "dims": [1, 2], "path": None})
+    assert {line["metric"]: line["metadata"] for line in units} == {name: {"unit": unit} for name, unit in UNITS.items()}
+    assert all(line["type"] == "METADATA" for line in units)
+    assert (data["step"], data["data"]) == ([0, 10], {"loss": 0.5})
+    assert (final["step"], final["data"]) == ([], {"auc": 0.75, "samples": 3})
+
+
+def test_units_cover_the_figures_of_the_design():
+    for name in ("throughput", "mean_inference_throughput"):
+        assert UNITS[name] == "samples/s"
+    for name in ("mean_inference_latency", "p90_inference_latency", "p95_inference_latency", "p99_inference_latency"):
+        assert UNITS[name] == "s"
+
+
+def test_what_is_not_finite_is_null(path):
+    log = RunLog(str(path), {})
+    log.log((), {"a": math.nan, "b": math.inf, "c": -math.inf, "d": None, "e": 1})
+    log.close()
+    assert read(path)[-1]["data"] == {"a": None, "b": None, "c": None, "d": None, "e": 1}
+
+
+def test_a_line_is_in_the_file_at_once(path):
+    log = RunLog(str(path), {})
+    log.log(3, {"loss": 1.0})
+    assert read(path)[-1]["step"] == 3
+    log.close()
+
+
+def test_an_older_log_is_replaced(path):
+    for seed in (1, 2):
+        log = RunLog(str(path), {"seed": seed})
+        log.close()
+    assert [line["data"]["seed"] for line in read(path) if line["type"] == "LOG"] == [2]
+
+
+def test_no_path_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    log = RunLog("", {"a": 1})
+    log.log((), {"a": 1})
+    log.flush()
+    log.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_closing_twice_is_harmless(path):
+    log = RunLog(str(path), {})
+    log.close()
+    log.log((), {"afterwards": 1})
+    log.close()
+    assert "afterwards" not in path.read_text()
+
+
+def test_a_path_that_cannot_be_written_is_a_user_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "log.json"):
+        with pytest.raises(UserError, match=r"--log_path .*: "):
+            RunLog(str(path), {})
+
+
+def test_dllogger_writes_where_it_can_be_imported(path, monkeypatch):
+    calls = []
+    fake = types.ModuleType("dllogger")
+    fake.Verbosity = types.SimpleNamespace(VERBOSE=1)
+    fake.JSONStreamBackend = lambda verbosity, filename: (verbosity, filename)
+    fake.init = lambda backends: calls.append(("init", backends))
+    fake.log = lambda step, data: calls.append(("log", step, data))
+    fake.metadata = lambda metric, metadata: calls.append(("metadata", metric, metadata))
+    fake.flush = lambda: calls.append(("flush",))
+    monkeypatch.setitem(sys.modules, "dllogger", fake)
+    log = RunLog(str(path), {"a": 1})
+    log.log((0, 5), {"loss": math.nan})
+    log.log((), {"auc": 0.5})
+    log.close()
+    assert calls[0] == ("init", [(1, str(path))])
+    assert calls[1] == ("log", "PARAMETER", {"a": 1})
+    assert calls[2 : 2 + len(UNITS)] == [("metadata", name, {"unit": unit}) for name, unit in UNITS.items()]
+    assert calls[2 + len(UNITS) :] == [("log", (0, 5), {"loss": None}), ("log", (), {"auc": 0.5}), ("flush",)]

@@ -1,0 +1,52 @@
+"""What the launcher (horovodrun, mpirun) says of this process; known without importing anything."""
+
+import os
+import sys
+import time
+
+_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_LOCAL_SIZES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+def launched() -> bool:
+    """Whether a launcher started this process."""
+    return any(name in os.environ for name in _SIZES)
+
+
+def size() -> int:
+    """Number of workers, 1 without a launcher."""
+    return _first_of(_SIZES, 1)
+
+
+def rank() -> int:
+    """This worker's rank, 0 without a launcher."""
+    return _first_of(_RANKS, 0)
+
+
+def local_size() -> int:
+    """Workers on this machine, 1 without a launcher."""
+    return _first_of(_LOCAL_SIZES, 1)
+
+
+def leave(code: int, wait: bool) -> None:
+    """End this worker after a failure, in such a way that the others end too; returns at once where it is the only one.
+
+    A normal exit would wait in MPI for workers that wait for this one. So the process ends at once, and the launcher,
+    seeing a worker gone with a non-zero code, ends the rest.
+
+    Args:
+        code: exit code.
+        wait: every worker is ending and another one has something to say first.
+    """
+    if size() == 1:
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if wait:
+        time.sleep(5)
+    os._exit(code)
+
+
+def _first_of(names: tuple[str, ...], default: int) -> int:
+    return next((int(os.environ[name]) for name in names if name in os.environ), default)
