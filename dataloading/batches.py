@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from dataloading.feature_spec import FeatureSpec
-from dataloading.ranges import check_ids, check_labels
+from dataloading.ranges import check_ids, check_labels, check_numerical
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ class BatchReader:
         return np.random.default_rng([self._shuffle_seed, epoch]).permutation(len(self))
 
     def epoch(self, epoch: int = 0, first: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from its `first`-th on. Raises DatasetError for an id or label out of range or a file cut short."""
+        """The batches of an epoch, from its `first`-th on. Raises DatasetError for a value out of range or a file cut short."""
         for number in self.order(epoch)[first:]:
             yield self.read(int(number))
 
@@ -106,10 +106,11 @@ class BatchReader:
         stop = min(start + self.batch_size, self.split.num_samples)
         mine = min(start + self._offset, stop - 1), min(start + self._offset + self._local, stop)
         real = max(stop - start - self._offset, 0)
-        labels = self.split.read_labels(*mine)
+        numerical, labels = self.split.read_numerical(*mine), self.split.read_labels(*mine)
+        check_numerical(numerical, self.split.spec.numerical, mine[0])  # ReLU turns NaN into 0, so no loss would show it
         check_labels(labels, self.split.spec.label, mine[0])
         return Batch(
-            _padded(self.split.read_numerical(*mine), self._local),
+            _padded(numerical, self._local),
             self._ids(self._features, start, stop, self.batch_size),
             self._ids(self._local_features, *mine, self._local),
             _padded(labels, self._local),

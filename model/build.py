@@ -88,6 +88,7 @@ def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
         sparse if config.model.embedding_trainable else None,
         xla=config.device.xla,
         loss_scale=config.device.loss_scale if dtype == "float16" else 1.0,
+        gradient_slices=config.device.gradient_slices,
     )
 
 

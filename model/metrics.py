@@ -76,7 +76,8 @@ def log_loss(logits: np.ndarray, positive: np.ndarray) -> float:
     total = 0.0
     for i in range(0, len(logits), 1 << 20):  # blocks: no float64 copy of everything
         z, y = logits[i : i + (1 << 20)].astype(np.float64), positive[i : i + (1 << 20)]
-        total += float((np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))).sum())
+        with np.errstate(invalid="ignore"):  # infinite logits give NaN, which says enough
+            total += float((np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))).sum())
     return total / len(logits)
 
 

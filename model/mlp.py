@@ -5,11 +5,46 @@ import math
 from collections.abc import Sequence
 
 import keras
+import tensorflow as tf
+
+_COLUMNS_SUMMED_AT_ONCE = 512
 
 
 def layer_seed(seed: int, name: str) -> int:
     """A seed of a weight of its own, the same on every worker: 31 bits of a hash of (seed, name)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little") >> 1
+
+
+@tf.custom_gradient
+def product(inputs: tf.Tensor, kernel: tf.Tensor):
+    """`[b, in] x [in, out] -> [b, out]`; the same bits whatever the number of threads.
+
+    TensorFlow's gradient by the inputs is one product over `out`. In float32, oneDNN cuts that sum where the threads are cut as soon as
+    `out` is above 512 or so (seen with 1, 2, 4 and 8 threads), so workers that share a machine's cores would get other last
+    bits than one worker that has them all. Sums over at most 512 columns do not depend on the threads.
+    """
+
+    def gradient(upstream):
+        width = kernel.shape[1]
+        starts = range(0, width, _COLUMNS_SUMMED_AT_ONCE if inputs.dtype == tf.float32 else width)
+        parts = [
+            tf.matmul(upstream[:, i : i + _COLUMNS_SUMMED_AT_ONCE], kernel[:, i : i + _COLUMNS_SUMMED_AT_ONCE], transpose_b=True)
+            if len(starts) > 1
+            else tf.matmul(upstream, kernel, transpose_b=True)
+            for i in starts
+        ]
+        return tf.add_n(parts), tf.matmul(inputs, upstream, transpose_a=True)
+
+    return tf.matmul(inputs, kernel), gradient
+
+
+class ReproducibleDense(keras.layers.Dense):
+    """`keras.layers.Dense` on `[b, in]` with `product` for its matrix product."""
+
+    def call(self, inputs):
+        """`[b, in] -> [b, units]`."""
+        outputs = tf.nn.bias_add(product(inputs, tf.convert_to_tensor(self.kernel)), tf.convert_to_tensor(self.bias))
+        return outputs if self.activation is None else self.activation(outputs)
 
 
 class Mlp(keras.layers.Layer):
@@ -38,7 +73,7 @@ class Mlp(keras.layers.Layer):
             last = i == len(units) - 1
             activation = final_activation if last else "relu"
             self.stack.append(
-                keras.layers.Dense(
+                ReproducibleDense(
                     width,
                     activation=activation,
                     kernel_initializer=keras.initializers.GlorotNormal(layer_seed(seed, f"{name}/{i}/kernel")),

@@ -58,8 +58,10 @@ def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numer
     Raises:
         CheckpointError: a feature is missing or new, or a table has another number of rows.
     """
-    saved = checkpoint.manifest.get("features", {})
-    tables = saved.get("categorical", {})
+    saved = checkpoint.manifest.get("features")
+    tables = saved.get("categorical") if isinstance(saved, Mapping) else None
+    if not isinstance(tables, Mapping) or not isinstance(saved.get("numerical"), list):
+        raise CheckpointError(f"{checkpoint.folder}/manifest.json: does not name the model's features; the checkpoint is damaged")
     for name in categorical:
         if name not in tables:
             raise CheckpointError(f"{checkpoint.folder}: has no table for feature {name}; it was trained on {_listed(tables)}")
@@ -68,8 +70,8 @@ def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numer
             raise CheckpointError(f"{checkpoint.folder}: has a table for feature {name}, which the dataset lacks")
         if rows != categorical[name]:
             raise CheckpointError(f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset needs {categorical[name]}")
-    if list(numerical) != saved.get("numerical"):
-        known = saved.get("numerical") or []
+    known = saved["numerical"]
+    if list(numerical) != known:
         raise CheckpointError(
             f"{checkpoint.folder}: was trained on {len(known)} numerical features ({_listed(known)}), "
             f"the dataset has {len(numerical)} ({_listed(numerical)})"

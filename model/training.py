@@ -75,6 +75,7 @@ class Training:
         self._best_auc: float | None = None
         self._pending: list[tf.Tensor] = []  # losses since the last report, the newest perhaps still being computed
         self._train_loss = math.nan
+        self._profiled_from: int | None = None  # where the profile being taken began
 
     def run(self) -> Mapping[str, Any]:
         """Train; returns the run's final figures.
@@ -111,6 +112,9 @@ class Training:
                 if stop or self.step >= limit:
                     break
         self._check_finite()
+        self._stop_profile()
+        if (self._config.run.profiler_start_step or 0) >= self.step:
+            self._console.warn(f"--profiler_start_step {self._config.run.profiler_start_step}: no profile, training ended at step {self.step}")
         if self._evaluate and evaluated_at != self.step and (options.evals_per_epoch or options.test_freq):
             self._test(epoch)  # stopped by --max_steps, or --test_freq fell between: the final figures need the final model
         metrics = self._metrics
@@ -125,16 +129,21 @@ class Training:
         }
 
     def _train(self, batch: TensorBatch) -> None:
-        profile = self._config.run.profiler_start_step
-        if self.step == profile:
+        if self.step == self._config.run.profiler_start_step:
             tf.profiler.experimental.start("profile")
+            self._profiled_from = self.step
         self._pending.append(self._trainer.step(batch, self.step, self._schedule(self.step)))
         self.step += 1
-        if profile is not None and self.step == profile + PROFILED_STEPS:
-            tf.profiler.experimental.stop()
-            self._console.say(f"profile of steps {profile} to {self.step - 1} written to ./profile")
+        if self._profiled_from is not None and self.step == self._profiled_from + PROFILED_STEPS:
+            self._stop_profile()
         if len(self._pending) > 1:  # the step before has certainly finished: looking at its loss makes nothing wait
             self._check_finite(len(self._pending) - 1)
+
+    def _stop_profile(self) -> None:
+        if self._profiled_from is not None:
+            tf.profiler.experimental.stop()
+            self._console.say(f"profile of steps {self._profiled_from} to {self.step - 1} written to ./profile")
+            self._profiled_from = None
 
     def _check_finite(self, count: int | None = None) -> None:
         """Look at the first `count` pending losses that are still tensors (default all)."""

@@ -257,7 +257,12 @@ def _write(folder: Path, array: Array, part: Part) -> None:
         store = _open(folder)
         for start in range(0, array.shape[0], rows):
             stop = min(start + rows, array.shape[0])
-            pending.append(store[(slice(start, stop), *chosen)].write(part.read(start, stop)))
+            values = part.read(start, stop)
+            if not np.isfinite(values).all():
+                raise CheckpointError(
+                    f"{part.array}: holds weights that are not finite; nothing is saved. Try a lower --learning_rate or --loss_scale"
+                )
+            pending.append(store[(slice(start, stop), *chosen)].write(values))
             if len(pending) >= _IN_FLIGHT:
                 pending.popleft().result()
         while pending:

@@ -11,6 +11,8 @@ from utils.flags import Parser, add_flags, build, option, read_yaml
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN = "train", "eval", "inference", "predict", "plan"
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
 
+_MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
+
 
 def _check(condition: bool, flag: str, value: Any, expected: str) -> None:
     if not condition:
@@ -58,7 +60,7 @@ class DataConfig:
 
     def __post_init__(self):
         for name in ("batch_size", "valid_batch_size", "synthetic_dataset_train_batches", "synthetic_dataset_valid_batches"):
-            _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+            _check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), f"at least 1 and at most {_MAX_SIZE}")
         _check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
         cardinalities = self.synthetic_dataset_cardinalities
         _check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
@@ -80,7 +82,8 @@ class ModelConfig:
         _check(self.embedding_dim >= 1, "embedding_dim", self.embedding_dim, "at least 1 column")
         for name in ("bottom_mlp_dims", "top_mlp_dims"):
             dims = getattr(self, name)
-            _check(len(dims) > 0 and min(dims) >= 1, name, ",".join(map(str, dims)), "one or more positive layer widths")
+            sound = len(dims) > 0 and min(dims) >= 1 and max(dims) <= _MAX_SIZE
+            _check(sound, name, ",".join(map(str, dims)), "one or more positive layer widths")
         if self.bottom_mlp_dims[-1] != self.embedding_dim:
             raise ValueError(
                 f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {self.embedding_dim}, "
@@ -152,7 +155,7 @@ class TrainingConfig:
         _check(self.auc_thresholds is None or self.auc_thresholds >= 2, "auc_thresholds", self.auc_thresholds, "at least 2")
         _check(self.benchmark_warmup_steps >= 0, "benchmark_warmup_steps", self.benchmark_warmup_steps, "0 or more steps")
         sizes = self.inference_benchmark_batch_sizes
-        _check(all(size >= 1 for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
+        _check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,9 @@ class DeviceConfig:
     amp: bool = option(False, "automatic mixed precision: dense layers compute in --amp_dtype; tables and weights stay float32")
     amp_dtype: str | None = option(None, "precision of --amp; the default is float16 on a GPU, bfloat16 on a CPU", choices=("float16", "bfloat16"))
     loss_scale: float = option(65536.0, "static loss scale of float16 training", modes=(TRAIN,))
+    gradient_slices: int = option(
+        8, "slices of the global batch whose gradients are summed in a fixed order: any N that divides it trains the same bits", modes=(TRAIN,)
+    )
     xla: bool = option(False, "compile the dense part of the step with XLA")
     run_eagerly: bool = option(False, "run without graphs, for debugging")
     inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's", unit="threads")
@@ -170,6 +176,7 @@ class DeviceConfig:
 
     def __post_init__(self):
         _check(math.isfinite(self.loss_scale) and self.loss_scale >= 1, "loss_scale", self.loss_scale, "at least 1")
+        _check(self.gradient_slices >= 1, "gradient_slices", self.gradient_slices, "at least 1")
         for name in ("inter_op_parallelism", "intra_op_parallelism"):
             _check(getattr(self, name) is None or getattr(self, name) >= 1, name, getattr(self, name), "at least 1 thread")
         if self.run_eagerly and self.xla:

@@ -25,6 +25,8 @@ def inherit(config: Config, manifest: Mapping[str, Any]) -> Config:
         UserError: a flag was given that contradicts the checkpoint's model.
     """
     saved = manifest.get("config", {})
+    if not isinstance(saved, Mapping):
+        raise UserError("the checkpoint's manifest holds no configuration; it is damaged")
     for part, names in ARCHITECTURE.items():
         for name in names:
             value, current = _value(saved, name), getattr(getattr(config, part), name)

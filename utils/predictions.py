@@ -1,5 +1,6 @@
 """The file that `--mode predict` writes."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,11 @@ def check_path(path: str | None) -> Path:
     """The predictions' path, looked at before the model is built. Raises UserError."""
     if path is None:
         raise UserError("--predictions_path is missing: --mode predict writes a Parquet file, name it")
-    if Path(path).is_dir() or not Path(path).absolute().parent.is_dir():
+    parent = Path(path).absolute().parent
+    if not parent.is_dir() or (Path(path).exists() and not Path(path).is_file()):  # a device would be replaced by a file
         raise UserError(f"--predictions_path {path}: expected a file in an existing folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"--predictions_path {path}: no permission to write into its folder")
     return Path(path)
 
 

@@ -55,6 +55,8 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int 
     share = max(len(os.sched_getaffinity(0)) // local_size, 1) if local_size > 1 else None
     if threads := config.intra_op_parallelism or share:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
+    # It would turn the tree of additions in `distributed.pairwise_sum` into one long sum, whose bits depend on N.
+    tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.run_functions_eagerly(config.run_eagerly)
     return "GPU" if gpus else "CPU"
 

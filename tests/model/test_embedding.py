@@ -2,16 +2,19 @@
 
 import numpy as np
 import pytest
-from tiny_model import TABLES, batch, model_and_trainer, weights
+from tiny_model import TABLES, Table, batch, model_and_trainer, no_ids, weights
 
-from model.embedding import Embedding, Table
+from model.embedding import DistributedEmbedding
 from model.initializers import UniformRows
+from model.placement import single
+from utils.distributed import World
 
 
 def built(tables=TABLES, dim=4, **options):
-    embedding = Embedding(tables, dim, **options)
+    placement = single([table.num_rows for table in tables], dim)
+    embedding = DistributedEmbedding([table.name for table in tables], placement, World(), **options)
     embedding.build()
-    return embedding
+    return lambda ids: embedding(ids, no_ids(len(ids[0])))
 
 
 def initial(table, dim, seed=0):
@@ -24,10 +27,6 @@ def test_a_lookup_gives_each_features_row_in_feature_order():
     ids = np.array([[6, 0, 6, 1], [4, 4, 0, 2], [0, 1, 2, 2]], np.int32)
     expected = np.stack([initial(table, 4)[column] for table, column in zip(TABLES, ids, strict=True)], axis=1)
     np.testing.assert_array_equal(built()(ids), expected)
-
-
-def test_output_shape_is_known():
-    assert built().compute_output_shape((3, 9)) == (9, 3, 4)
 
 
 def test_rows_depend_on_seed_and_feature_and_not_on_the_other_features():

@@ -45,11 +45,17 @@ def test_exact_auc_does_not_depend_on_the_order_of_the_samples():
     assert exact_auc(scores, positive) == exact_auc(scores[order], positive[order])
 
 
-@given(scored(st.floats(-50, 50, width=32)))
+@given(scored(st.floats(-12, 12, width=32)))
 def test_log_loss_equals_scikit_learn(rows):
     logits, positive = columns(rows)
-    expected = sklearn.metrics.log_loss(positive, 1 / (1 + np.exp(-np.clip(logits.astype(np.float64), -34, 34))))
-    assert log_loss(logits, positive) == pytest.approx(expected, rel=1e-6) or np.abs(logits).max() > 30
+    assert log_loss(logits, positive) == pytest.approx(sklearn.metrics.log_loss(positive, 1 / (1 + np.exp(-logits.astype(np.float64)))), rel=1e-8)
+
+
+@given(scored(st.floats(-1000, 1000, width=32)))
+def test_log_loss_equals_the_formula_where_probabilities_are_0_or_1(rows):
+    logits, positive = columns(rows)
+    expected = np.mean(np.logaddexp(0, np.where(positive, -1, 1) * logits.astype(np.float64)))
+    assert log_loss(logits, positive) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_log_loss_of_extreme_logits_is_their_distance_from_the_label():
@@ -120,6 +126,11 @@ def test_extreme_logits_neither_overflow_nor_become_nan():
         assert sigmoid(logits).tolist() == [1, 0, 1, 0, 0.5]
     assert metrics.auc == 1.0
     assert metrics.log_loss == pytest.approx(np.log(2) / 5)
+
+
+def test_logits_that_are_not_finite_make_the_log_loss_so_without_a_warning():
+    assert not np.isfinite(evaluate(np.array([np.inf, -np.inf, 0], np.float32), np.array([0, 1, 0], np.uint8)).log_loss)
+    assert np.isnan(evaluate(np.array([np.nan, 1, 0], np.float32), np.array([0, 1, 0], np.uint8)).log_loss)
 
 
 @given(st.floats(-80, 80, width=32))

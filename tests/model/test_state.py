@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from tiny_model import NUM_NUMERICAL, TABLES, batch, model_and_trainer, weights
 
-from model.state import arrays, check_features, describe, restore
+from model.state import arrays, check_features, describe, parts, restore
 from utils.checkpoint import Checkpoint, CheckpointError, save
+from utils.distributed import World
 
 ROWS = {table.name: table.num_rows for table in TABLES}
 NUMERICAL = tuple(f"num_{i}" for i in range(NUM_NUMERICAL))
@@ -17,7 +18,7 @@ NUMERICAL = tuple(f"num_{i}" for i in range(NUM_NUMERICAL))
 def saved(tmp_path):
     model, trainer = model_and_trainer("--optimizer", "adam")
     trainer.step(batch(16), 0, 0.1)
-    save(tmp_path, 1, arrays(model), {"features": describe(model, NUMERICAL)})
+    save(tmp_path, 1, arrays(model), parts(model), {"features": describe(model, NUMERICAL)}, World())
     return model, Checkpoint(tmp_path)
 
 
@@ -34,7 +35,7 @@ def test_restoring_gives_the_same_weights_bit_for_bit(saved):
 
 
 def test_a_restored_model_trains_on_like_the_saved_one(saved):
-    model, checkpoint = saved
+    _, checkpoint = saved
     first, second = (model_and_trainer(seed=seed) for seed in (1, 2))
     for one, _ in (first, second):
         restore(one, checkpoint)
@@ -72,6 +73,13 @@ def test_the_order_of_categorical_features_does_not_matter(saved):
 def test_other_features_are_refused(saved, categorical, numerical, message):
     with pytest.raises(CheckpointError, match=message):
         check_features(saved[1], categorical, numerical)
+
+
+@pytest.mark.parametrize("features", [None, [], {}, {"categorical": 3, "numerical": []}, {"categorical": ROWS, "numerical": None}])
+def test_a_manifest_that_does_not_name_the_features_is_an_error(saved, features):
+    saved[1].manifest["features"] = features
+    with pytest.raises(CheckpointError, match="does not name the model's features"):
+        check_features(saved[1], ROWS, NUMERICAL)
 
 
 def test_weights_of_another_shape_are_refused(saved, tmp_path):

@@ -54,14 +54,14 @@ class Loop:
     """A training run whose step and evaluation are scripted."""
 
     def __init__(self, tmp_path, *flags, batches=5, losses=lambda step: 0.5, auc=lambda step: 0.6, evaluate=True):
-        self.steps, self.rates, self.epochs, self.evaluated = [], [], [], []
+        self.steps, self.rates, self.epochs, self.evaluated, self.checked = [], [], [], [], []
         self.scaled = False
         self._losses, self._auc, self._batches = losses, auc, batches
         self.log_path = tmp_path / "log.json"
         self.log = RunLog(str(self.log_path), {})
         schedule = LearningRateSchedule(1.0, 2, 100, 10)
         score = self._evaluate if evaluate else None
-        self.training = Training(self, schedule, config(*flags), batches, self._epoch, score, Console(), self.log)
+        self.training = Training(self, schedule, config(*flags), batches, self._epoch, score, self._check, Console(), self.log)
 
     def run(self):
         try:
@@ -78,7 +78,10 @@ class Loop:
         self.epochs.append(epoch)
         for i in range(self._batches):
             real = 3 if i == self._batches - 1 else 4
-            yield TensorBatch(None, None, None, None, tf.constant(float(real)))
+            yield TensorBatch(None, None, None, None, None, tf.constant(float(real)))
+
+    def _check(self):
+        self.checked.append(self.training.step)
 
     def _evaluate(self):
         self.evaluated.append(self.training.step)
@@ -95,14 +98,16 @@ def test_every_epoch_is_trained_evaluated_and_counted(tmp_path):
     assert loop.steps == list(range(15))
     assert loop.rates == [0.0, 0.5, *[1.0] * 13]
     assert loop.epochs == [0, 1, 2]
-    assert loop.evaluated == [5, 10, 15]
+    assert loop.evaluated == loop.checked == [5, 10, 15]
     assert figures["steps"] == 15 and figures["samples"] == 3 * 19
     assert figures["auc"] == 0.6 and figures["validation_loss"] == 0.4
     assert figures["train_loss"] == pytest.approx(7)  # the mean since the last report, here the whole run
     assert {"throughput", "mean_step_time_ms"} <= figures.keys()
 
 
-@pytest.mark.parametrize(("limit", "epochs", "evaluated"), [(3, [0], [3]), (5, [0], [5]), (7, [0, 1], [5, 7]), (10, [0, 1], [5, 10]), (99, [0, 1], [5, 10])])
+@pytest.mark.parametrize(
+    ("limit", "epochs", "evaluated"), [(3, [0], [3]), (5, [0], [5]), (7, [0, 1], [5, 7]), (10, [0, 1], [5, 10]), (99, [0, 1], [5, 10])]
+)
 def test_max_steps_ends_the_run_and_the_last_model_is_evaluated_once(tmp_path, limit, epochs, evaluated):
     loop = Loop(tmp_path, "--epochs", "2", "--max_steps", str(limit))
     figures = loop.run()
@@ -186,3 +191,14 @@ def test_the_log_has_a_line_each_print_freq_and_at_the_end(tmp_path):
     assert [line["step"] for line in lines] == [[0, 4], [1, 8], [1, 10]]
     assert [line["data"]["loss"] for line in lines] == [1.5, 5.5, 8.5]
     assert [line["step"] for line in loop.lines({"auc", "test_loss", "samples"})] == [[0, 5], [1, 10]]
+
+
+@pytest.mark.parametrize(("start", "stopped"), [(0, 10), (3, 13), (12, 15), (None, None), (15, None)])
+def test_a_profile_of_ten_steps_is_taken_and_ends_with_the_run(tmp_path, monkeypatch, capsys, start, stopped):
+    loop = Loop(tmp_path, "--epochs", "3", *(() if start is None else ("--profiler_start_step", str(start))))
+    calls = []
+    monkeypatch.setattr(tf.profiler.experimental, "start", lambda folder: calls.append(("start", folder, loop.training.step)))
+    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append(("stop", loop.training.step)))
+    loop.run()
+    assert calls == ([("start", "profile", start), ("stop", stopped)] if stopped else [])
+    assert ("no profile, training ended at step 15" in capsys.readouterr().err) == (start == 15)

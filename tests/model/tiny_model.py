@@ -1,14 +1,25 @@
 """A model small enough to check by other means, its batches, and a slow reference for its training step."""
 
+from typing import NamedTuple
+
 import numpy as np
 import tensorflow as tf
 
 from dataloading.batches import Batch
 from model.build import build_model, build_trainer
-from model.embedding import Table
-from model.state import arrays
+from model.placement import single
+from model.state import arrays, parts
 from model.trainer import TensorBatch, to_device
 from utils.config import Config, parse
+from utils.distributed import World
+
+
+class Table(NamedTuple):
+    """A categorical feature."""
+
+    name: str
+    num_rows: int
+
 
 TABLES = (Table("user", 7), Table("item", 5), Table("page", 3))
 NUM_NUMERICAL = 2
@@ -23,7 +34,8 @@ def config(*flags: str) -> Config:
 def model_and_trainer(*flags: str, dtype: str = "float32", seed: int = 3):
     """A built model and its trainer."""
     options = config(*flags)
-    model = build_model(options.model, TABLES, NUM_NUMERICAL, dtype=dtype, seed=seed)
+    placement = single([table.num_rows for table in TABLES], options.model.embedding_dim)
+    model = build_model(options.model, [table.name for table in TABLES], placement, World(), NUM_NUMERICAL, dtype=dtype, seed=seed)
     return model, build_trainer(options, model, dtype)
 
 
@@ -34,12 +46,18 @@ def batch(size: int, real: int | None = None, seed: int = 0) -> TensorBatch:
     ids = np.stack([draw.integers(0, table.num_rows, size) for table in TABLES]).astype(np.int32)[:, rows]
     numerical = draw.random((size, NUM_NUMERICAL)).astype(np.float16)[rows]
     labels = draw.integers(0, 2, size).astype(np.uint8)[rows]
-    return to_device(Batch(numerical, ids, labels, (np.arange(size) < real).astype(np.float32), real))
+    return to_device(Batch(numerical, ids, no_ids(size), labels, (np.arange(size) < real).astype(np.float32), real))
+
+
+def no_ids(size: int) -> np.ndarray:
+    """The ids of no feature."""
+    return np.empty((0, size), np.int32)
 
 
 def weights(model) -> dict[str, np.ndarray]:
     """Every weight by its checkpoint name."""
-    return {name: np.array(source.read(0, source.shape[0])) for name, source in arrays(model).items()}
+    shapes = arrays(model)
+    return {part.array: np.array(part.read(0, shapes[part.array].shape[0])) for part in parts(model)}
 
 
 def slow_loss(values, numerical, ids, labels):

@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from utils import checkpoint as module
-from utils.checkpoint import ArraySource, Checkpoint, CheckpointError, save
-
-
-def source(values):
-    return ArraySource(values.shape, lambda start, stop: values[start:stop])
+from utils.checkpoint import Array, Checkpoint, CheckpointError, Part, save
+from utils.distributed import World
+from utils.errors import UserError
 
 
 def write(path, step=1, **arrays):
-    return save(path, step, {name: source(values) for name, values in arrays.items()}, {"note": "hello"})
+    parts = [Part(name, lambda start, stop, values=values: values[start:stop]) for name, values in arrays.items()]
+    return save(path, step, {name: Array(values.shape) for name, values in arrays.items()}, parts, {"note": "hello"}, World())
 
 
 def random(*shape, seed=0):
@@ -56,7 +55,7 @@ def test_a_table_is_never_asked_for_whole(tmp_path, monkeypatch):
         asked.append(stop - start)
         return values[start:stop]
 
-    save(tmp_path, 1, {"a": ArraySource(values.shape, read)}, {})
+    save(tmp_path, 1, {"a": Array(values.shape)}, [Part("a", read)], {}, World())
     assert max(asked) == 10 and sum(asked) == 127
 
 
@@ -72,7 +71,7 @@ def test_zeros_are_written_too(tmp_path):
 @pytest.mark.parametrize("name", ["tables/user/weights", "tables/cat 1.bin/weights", "tables/ü/weights", "tables/../weights", "tables/%2F/weights"])
 def test_names_with_odd_characters(tmp_path, name):
     values = random(4, 2)
-    folder = save(tmp_path / "all", 1, {name: source(values), "b": source(values + 1)}, {})
+    folder = write(tmp_path / "all", **{name: values, "b": values + 1})
     checkpoint = Checkpoint(tmp_path / "all")
     np.testing.assert_array_equal(checkpoint.read(name), values)
     assert checkpoint.names("tables/") == [name]
@@ -80,7 +79,11 @@ def test_names_with_odd_characters(tmp_path, name):
     assert {path.name for path in folder.iterdir()} == {"manifest.json", "tables", "b"}
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="/\0", exclude_categories=("Cs",)), min_size=1, max_size=12), min_size=1, max_size=4, unique=True))
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="/\0", exclude_categories=("Cs",)), min_size=1, max_size=12), min_size=1, max_size=4, unique=True
+    )
+)
 @settings(max_examples=15)
 def test_any_feature_name_has_a_file_of_its_own(names):
     files = [module._file(f"tables/{name}/weights") for name in names]
@@ -102,7 +105,9 @@ def test_a_flipped_bit_is_an_error_that_names_the_array(tmp_path, place):
     np.testing.assert_array_equal(checkpoint.read("b"), random(3))
 
 
-@pytest.mark.parametrize("damage", ["missing chunk", "short chunk", "empty chunk", "missing metadata", "broken metadata", "missing array", "other shape"])
+@pytest.mark.parametrize(
+    "damage", ["missing chunk", "short chunk", "empty chunk", "missing metadata", "broken metadata", "missing array", "other shape"]
+)
 def test_a_damaged_array_is_an_error_that_names_it(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(module, "_CHUNK_BYTES", 5 * 4 * 4)
     folder = write(tmp_path, a=random(20, 4), b=random(19, 4))
@@ -164,7 +169,9 @@ def test_a_step_without_manifest_is_no_checkpoint(tmp_path):
     assert Checkpoint(tmp_path).step == 1
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", '{"format": 1}', '{"format": 1, "step": 1, "arrays": 3}', '{"format": 1, "arrays": {}}', "\0"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", "null", '{"format": 1}', '{"format": 1, "step": 1, "arrays": 3}', '{"format": 1, "arrays": {}}', "\0"]
+)
 def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path, content):
     (write(tmp_path, a=random(2)) / "manifest.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"manifest\.json: cannot be read"):
@@ -194,7 +201,7 @@ def test_an_interrupted_save_leaves_the_older_checkpoint(tmp_path, step):
     values = random(4, 2)
     write(tmp_path, step=1, a=values)
     with pytest.raises(RuntimeError, match="interrupted"):
-        save(tmp_path, step, {"a": ArraySource((4, 2), fail)}, {})
+        save(tmp_path, step, {"a": Array((4, 2))}, [Part("a", fail)], {}, World())
     checkpoint = Checkpoint(tmp_path)
     assert checkpoint.step == 1
     np.testing.assert_array_equal(checkpoint.read("a"), values)
@@ -218,3 +225,31 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     checkpoint = Checkpoint(tmp_path)
     assert checkpoint.names("") == ["a"]
     np.testing.assert_array_equal(checkpoint.read("a"), random(9, seed=1))
+
+
+def test_columns_written_in_parts_are_one_array_and_can_be_read_in_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 10 * 4 * 2)
+    values = random(33, 6)
+    parts = [Part("a", lambda start, stop, i=i: values[start:stop, i : i + 2], (i, i + 2)) for i in (4, 0, 2)]
+    save(tmp_path, 1, {"a": Array((33, 6), column_step=2)}, parts, {}, World())
+    checkpoint = Checkpoint(tmp_path)
+    np.testing.assert_array_equal(checkpoint.read("a"), values)
+    for columns in ((0, 3), (3, 6), (1, 5)):
+        np.testing.assert_array_equal(np.concatenate([rows for _, rows in checkpoint.read_rows("a", columns)]), values[:, slice(*columns)])
+
+
+def test_a_folder_that_cannot_be_made_is_a_user_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file"):
+        write(tmp_path / "file" / "checkpoint", a=random(2))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, value):
+    write(tmp_path, step=1, a=random(20, 4))
+    values = random(20, 4, seed=1)
+    values[13, 2] = value
+    with pytest.raises(UserError, match="a: holds weights that are not finite; nothing is saved"):
+        write(tmp_path, step=2, a=values)
+    np.testing.assert_array_equal(Checkpoint(tmp_path).read("a"), random(20, 4))
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000001"}

@@ -7,7 +7,19 @@ import time
 
 import pytest
 
-from utils.config import GROUPS, LEGACY, Config, parse
+from utils.config import (
+    GROUPS,
+    LEGACY,
+    Config,
+    DataConfig,
+    DeviceConfig,
+    ModelConfig,
+    OptimizerConfig,
+    PlacementConfig,
+    RunConfig,
+    TrainingConfig,
+    parse,
+)
 from utils.errors import UserError
 from utils.flags import Parser, add_flags, build
 
@@ -53,9 +65,8 @@ def test_flag_names_are_unique():
 def test_every_option_has_help_and_the_parsers_default_is_the_dataclasses(group, field):
     assert len(field.metadata["help"]) > 10
     assert not field.metadata["help"].endswith(".")
-    value = getattr(configure(), {"RunConfig": "run", "DataConfig": "data"}.get(group.__name__, group.__name__.removesuffix("Config").lower()))
     if field.name != "dataset_type":
-        assert getattr(value, field.name) == field.default
+        assert configure().flat()[field.name] == field.default
     parser = Parser(prog="test")
     add_flags(parser, [group])
     # what --help states as the default parses to the default
@@ -77,6 +88,8 @@ def test_help_texts_are_all_different():
         (["--print_freq", "0"], "--print_freq 0: expected at least 1 step"),
         (["--profiler_start_step", "-1"], "--profiler_start_step -1: expected 0 or more"),
         (["--batch_size", "0"], "--batch_size 0: expected at least 1"),
+        (["--batch_size", str(2**31)], "--batch_size 2147483648: expected at least 1 and at most 2147483647"),
+        (["--top_mlp_dims", "1" + 20 * "0" + ",1"], "expected one or more positive layer widths"),
         (["--valid_batch_size", "-4"], "--valid_batch_size -4: expected at least 1"),
         (["--synthetic_dataset_train_batches", "0"], "--synthetic_dataset_train_batches 0"),
         (["--synthetic_dataset_valid_batches", "0"], "--synthetic_dataset_valid_batches 0"),
@@ -118,6 +131,11 @@ def test_help_texts_are_all_different():
         (["--loss_scale", "0.5"], "--loss_scale 0.5: expected at least 1"),
         (["--inter_op_parallelism", "0"], "--inter_op_parallelism 0: expected at least 1 thread"),
         (["--intra_op_parallelism", "0"], "--intra_op_parallelism 0: expected at least 1 thread"),
+        (["--column_slice_threshold", "0"], "--column_slice_threshold 0: expected at least 1"),
+        (["--plan_workers", "0"], "--plan_workers 0: expected at least 1"),
+        (["--data_parallel_threshold", "-1"], "--data_parallel_threshold -1: expected 0 or more elements"),
+        (["--worker_memory_gb", "0"], "--worker_memory_gb 0.0: expected a positive number"),
+        (["--cpu_offloading_threshold_gb", "nan"], "--cpu_offloading_threshold_gb nan: expected a positive number"),
         (["--run_eagerly", "--xla"], "--run_eagerly and --xla exclude each other"),
         (["--bach_size", "3"], "unknown flag --bach_size; did you mean --batch_size?"),
         (["--interaction", "cross"], "--interaction cross is DCNv2"),
@@ -131,15 +149,23 @@ def test_values_that_cannot_be_are_one_line(flags, message):
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
+BAD = {
+    RunConfig: {"seed": -1},
+    DataConfig: {"batch_size": 0},
+    ModelConfig: {"embedding_dim": 3},
+    OptimizerConfig: {"beta1": 2.0},
+    TrainingConfig: {"epochs": 0},
+    PlacementConfig: {"plan_workers": 0},
+    DeviceConfig: {"loss_scale": 0.0},
+}
+
+
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.__name__)
 def test_checks_run_when_an_instance_is_made_not_only_on_the_command_line(group):
-    bad = {"RunConfig": {"seed": -1}, "DataConfig": {}, "ModelConfig": {"embedding_dim": 3}}.get(
-        group.__name__, {"optimizer": {"beta1": 2}, "training": {"epochs": 0}, "device": {"loss_scale": 0}}.get(group.__name__.removesuffix("Config").lower())
-    )
     with pytest.raises(ValueError, match="--"):
-        group(**bad)
-    with pytest.raises(UserError):
-        build(group, bad)
+        group(**BAD[group])
+    with pytest.raises(UserError, match="--"):
+        build(group, BAD[group])
 
 
 def test_a_yaml_file_sets_flags_and_the_command_line_wins(tmp_path):
@@ -186,6 +212,8 @@ def test_flags_of_the_application_that_this_one_succeeds_are_accepted_with_a_war
         (["--dataset_path", "x"], ["--dataset_path has no effect with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"]),
         (["--dataset_path", "x", "--synthetic_dataset_use_feature_spec"], []),
         (["--dataset_type", "tf_raw", "--dataset_path", "x", "--synthetic_dataset_valid_batches", "3"], ["without --dataset_type synthetic"]),
+        (["--plan_workers", "4"], ["--plan_workers has no effect with --mode train"]),
+        (["--cpu", "--cpu_offloading_threshold_gb", "4"], ["--cpu_offloading_threshold_gb has no effect with --cpu"]),
         (["--embedding_zeros_initializer", "--restore_checkpoint_path", "x"], ["has no effect with --restore_checkpoint_path"]),
     ],
     ids=lambda value: " ".join(value)[:60],

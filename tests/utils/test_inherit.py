@@ -68,6 +68,12 @@ def test_a_manifest_with_impossible_options_is_an_error():
         inherit(configure("--mode", "eval"), {"config": {"embedding_dim": 0}})
 
 
+@pytest.mark.parametrize("config", [[], None, 3])
+def test_a_manifest_whose_configuration_is_no_mapping_is_an_error(config):
+    with pytest.raises(UserError, match="damaged"):
+        inherit(configure("--mode", "eval"), {"config": config})
+
+
 def test_a_manifest_without_configuration_changes_nothing():
     config = configure("--mode", "eval")
     assert inherit(config, {}) == config

@@ -1,0 +1,45 @@
+"""A small dataset, a model trained on it, and a way to run dlrm.py in this process."""
+
+import shutil
+import sys
+
+import pytest
+from runs import TRAIN, Result, child, read_log, write_dataset
+
+import dlrm
+from utils.errors import run_command
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capfd):
+    """Run dlrm.py's main in this process."""
+
+    def call(*flags):
+        log = tmp_path / "run.json"
+        log.unlink(missing_ok=True)
+        monkeypatch.setattr(sys, "argv", ["dlrm.py", "--log_path", str(log), *map(str, flags)])
+        capfd.readouterr()
+        code = run_command(dlrm.main, "dlrm.py")
+        return Result(code, *capfd.readouterr(), read_log(log))
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("data") / "dataset")
+
+
+@pytest.fixture(scope="session")
+def trained(dataset, tmp_path_factory):
+    """A model trained by a process of its own: its folder and the run."""
+    folder = tmp_path_factory.mktemp("trained")
+    result = child(folder, "--dataset_path", dataset, *TRAIN, "--epochs", "3", "--print_freq", "10", "--save_checkpoint_path", folder / "checkpoint")
+    assert result.code == 0, result.err
+    return folder / "checkpoint", result
+
+
+@pytest.fixture
+def copy(dataset, tmp_path):
+    """The dataset, to be damaged."""
+    return shutil.copytree(dataset, tmp_path / "dataset")

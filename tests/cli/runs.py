@@ -1,0 +1,65 @@
+"""Running dlrm.py, and the small dataset it is run on."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from dataloading.feature_spec import generator_spec
+from dataloading.synthetic import SyntheticSplit
+from dataloading.tf_raw import TfRawWriter
+
+ROOT = Path(__file__).parents[2]
+CARDINALITIES = (50, 300, 7)  # int8, int16, int8
+ROWS = {"train": 4000, "test": 900}
+SMALL = ("--embedding_dim", "8", "--bottom_mlp_dims", "16,8", "--top_mlp_dims", "16,1")
+TRAIN = ("--cpu", *SMALL, "--batch_size", "256", "--valid_batch_size", "512", "--optimizer", "adam", "--learning_rate", "0.01", "--warmup_steps", "0")
+
+
+@dataclass
+class Result:
+    """What a run left behind."""
+
+    code: int
+    out: str
+    err: str
+    log: list[dict]
+
+    @property
+    def final(self) -> dict:
+        """The run's final figures."""
+        assert self.code == 0, self.err
+        assert self.log[-1]["step"] == []
+        return self.log[-1]["data"]
+
+
+def read_log(path):
+    return [json.loads(line.removeprefix("DLLL ")) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def child(folder, *flags):
+    """Run dlrm.py as its users do."""
+    log = folder / "child.json"
+    command = [sys.executable, str(ROOT / "dlrm.py"), "--log_path", str(log), *map(str, flags)]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    return Result(result.returncode, result.stdout, result.stderr, read_log(log))
+
+
+def write_dataset(folder, cardinalities=CARDINALITIES, rows=ROWS):
+    spec = generator_spec(cardinalities, 3, 1.2)
+    with TfRawWriter(folder, spec, tuple(rows)) as writer:
+        for split, count in rows.items():
+            numerical, ids, labels, _ = SyntheticSplit(spec, split, count, seed=1).read_rows(0, count)
+            writer.append(split, numerical, ids, labels)
+        writer.publish({})
+    return folder
+
+
+def edit_spec(folder, change):
+    path = folder / "feature_spec.yaml"
+    content = yaml.safe_load(path.read_text())
+    change(content)
+    path.write_text(yaml.safe_dump(content, sort_keys=False))

@@ -1,0 +1,225 @@
+"""Batches: every row exactly once, the last batch padded, workers' parts of one whole."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataloading.batches import BatchReader, prefetched
+from dataloading.contract import DatasetError
+from dataloading.feature_spec import generator_spec
+
+SPEC = generator_spec((1000, 300, 7), 2, 1.2)
+
+
+class MemorySplit:
+    """Rows that name themselves: numerical feature 0 is the row's number."""
+
+    def __init__(self, num_samples, ids=None):
+        self.spec, self.name, self.num_samples = SPEC, "train", num_samples
+        rows = np.arange(num_samples)
+        self._numerical = np.stack([rows, -rows], axis=1).astype(np.float16)
+        self._ids = ids or [
+            (rows * factor % feature.cardinality).astype(np.int16) for factor, feature in zip((1, 7, 3), SPEC.categorical, strict=True)
+        ]
+        self._labels = (rows % 3 == 0).astype(np.uint8)
+
+    def _cut(self, values, start, stop):
+        assert 0 <= start < stop <= self.num_samples
+        return values[start:stop]
+
+    def read_ids(self, feature, start, stop):
+        return self._cut(self._ids[feature], start, stop)
+
+    def read_numerical(self, start, stop):
+        return self._cut(self._numerical, start, stop)
+
+    def read_labels(self, start, stop):
+        return self._cut(self._labels, start, stop)
+
+    def close(self):
+        pass
+
+
+SIZES = {"n": st.integers(1, 90), "local": st.integers(1, 12), "workers": st.sampled_from([1, 2, 3, 4, 8])}
+
+
+@given(**SIZES, seed=st.none() | st.integers(0, 2**32))
+@settings(max_examples=60)
+def test_every_row_counts_exactly_once_over_an_epoch_whatever_the_number_of_workers(n, local, workers, seed):
+    readers = [BatchReader(MemorySplit(n), local * workers, rank=rank, num_workers=workers, shuffle_seed=seed) for rank in range(workers)]
+    seen = []
+    for parts in zip(*(reader.epoch(3) for reader in readers), strict=True):
+        for batch in parts:
+            seen += batch.numerical[batch.weights == 1, 0].astype(int).tolist()
+            assert batch.num_samples == parts[0].num_samples
+        assert sum(batch.weights.sum() for batch in parts) == parts[0].num_samples
+    assert sorted(seen) == list(range(n))
+    assert len(readers[0]) == -(-n // (local * workers))
+
+
+@given(**SIZES)
+@settings(max_examples=60)
+def test_the_workers_slices_put_together_are_one_workers_batch(n, local, workers):
+    split = MemorySplit(n)
+    whole = BatchReader(split, local * workers)
+    readers = [BatchReader(split, local * workers, features=[2, 0], local_features=[1], rank=rank, num_workers=workers) for rank in range(workers)]
+    for number in range(len(whole)):
+        one, parts = whole.read(number), [reader.read(number) for reader in readers]
+        for name, axis in (("numerical", 0), ("labels", 0), ("weights", 0)):
+            np.testing.assert_array_equal(np.concatenate([getattr(part, name) for part in parts], axis), getattr(one, name))
+        np.testing.assert_array_equal(np.concatenate([part.local_ids for part in parts], axis=1), one.ids[[1]])
+        for part in parts:
+            np.testing.assert_array_equal(part.ids, one.ids[[2, 0]])
+
+
+@given(n=st.integers(1, 60), size=st.integers(1, 25))
+@settings(max_examples=60)
+def test_padding_repeats_the_last_real_row_with_weight_zero(n, size):
+    for batch in BatchReader(MemorySplit(n), size).epoch():
+        real = batch.num_samples
+        assert batch.weights.tolist() == [1] * real + [0] * (size - real)
+        for values in (batch.numerical, batch.labels, batch.ids.T):
+            assert len(values) == size
+            assert (values[real:] == values[real - 1]).all()
+
+
+def test_a_batch_holds_what_the_split_holds():
+    batch = BatchReader(MemorySplit(10), 4).read(1)
+    assert batch.numerical.tolist() == [[4, -4], [5, -5], [6, -6], [7, -7]]
+    assert batch.ids.tolist() == [[4, 5, 6, 7], [28, 35, 42, 49], [5, 1, 4, 0]]
+    assert batch.local_ids.shape == (0, 4)
+    assert batch.labels.tolist() == [0, 0, 1, 0]
+    assert [batch.numerical.dtype, batch.ids.dtype, batch.labels.dtype, batch.weights.dtype] == ["float16", "int32", "uint8", "float32"]
+
+
+def test_without_a_seed_batches_come_in_file_order():
+    assert BatchReader(MemorySplit(50), 8).order(5).tolist() == list(range(7))
+
+
+def test_a_shuffled_order_is_a_permutation_differs_by_epoch_and_repeats_by_seed():
+    def order(seed, epoch):
+        return BatchReader(MemorySplit(80), 2, shuffle_seed=seed).order(epoch).tolist()
+
+    orders = [order(seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
+    assert all(sorted(numbers) == list(range(40)) for numbers in orders)
+    assert len({tuple(numbers) for numbers in orders}) == 4
+    assert order(1, 1) == orders[3]
+
+
+def test_an_epoch_can_start_in_the_middle():
+    reader = BatchReader(MemorySplit(40), 4, shuffle_seed=1)
+    whole, rest = list(reader.epoch(2)), list(reader.epoch(2, first=7))
+    assert [batch.numerical[0, 0] for batch in rest] == [batch.numerical[0, 0] for batch in whole[7:]]
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(10, 4), (0, 1), (3, 8)])
+def test_a_batch_that_workers_cannot_share_evenly_is_refused(batch_size, workers):
+    with pytest.raises(ValueError, match=f"batch_size {batch_size}"):
+        BatchReader(MemorySplit(10), batch_size, num_workers=workers)
+
+
+@pytest.mark.parametrize("bad", [300, -1, 32767])
+@pytest.mark.parametrize("place", ["features", "local_features"])
+def test_an_id_out_of_range_is_an_error_that_names_feature_row_id_and_cardinality(bad, place):
+    ids = [np.zeros(20, np.int16) for _ in SPEC.categorical]
+    ids[1][13] = bad
+    reader = BatchReader(MemorySplit(20, ids), 4, **({"features": []} | {place: [1]}))
+    for number in (0, 1, 2, 4):
+        reader.read(number)
+    with pytest.raises(DatasetError, match=rf"feature cat_1, row 13: id {bad} is not in \[0, 300\)"):
+        reader.read(3)
+
+
+def test_ids_of_other_workers_features_are_not_read():
+    ids = [np.full(8, 9999, np.int16), np.zeros(8, np.int16), np.zeros(8, np.int16)]
+    assert BatchReader(MemorySplit(8, ids), 4, features=[1]).read(0).ids.tolist() == [[0, 0, 0, 0]]
+
+
+def test_a_label_that_is_neither_0_nor_1_is_an_error():
+    split = MemorySplit(20)
+    split._labels[9] = 2
+    with pytest.raises(DatasetError, match="feature label, row 9: label 2 is not 0 or 1"):
+        list(BatchReader(split, 4).epoch())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_numerical_value_that_is_not_finite_is_an_error(value):
+    split = MemorySplit(20)
+    split._numerical[9, 1] = value
+    with pytest.raises(DatasetError, match=f"feature num_1, row 9: value {value} is not finite"):
+        list(BatchReader(split, 4).epoch())
+
+
+def test_hashed_ids_are_taken_modulo_the_tables_rows():
+    ids = [np.array([0, 9, 10, 999], np.int16), np.array([-1, 400, 5, 0], np.int16), np.array([7, 8, 100, 6], np.int16)]
+    batch = BatchReader(MemorySplit(4, ids), 4, num_rows=(10, 300, 7)).read(0)
+    assert batch.ids.tolist() == [[0, 9, 0, 9], [299, 100, 5, 0], [0, 1, 2, 6]]
+
+
+def test_hashing_to_more_rows_than_an_ids_type_can_name():
+    ids = [np.array([-1, 127], np.int8)] * 3
+    assert BatchReader(MemorySplit(2, ids), 2, num_rows=(1000, 1000, 1000)).read(0).ids[0].tolist() == [999, 127]
+
+
+def threads():
+    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+def test_prefetched_items_come_transformed_and_in_order():
+    assert list(prefetched(range(50), lambda item: item * 2)) == list(range(0, 100, 2))
+    assert list(prefetched([])) == []
+    assert not threads()
+
+
+def test_prefetching_runs_ahead_by_no_more_than_its_depth():
+    made = []
+    items = prefetched(iter(range(100)), made.append, depth=2)
+    next(items)
+    deadline = time.monotonic() + 5
+    while len(made) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert len(made) == 4  # one taken, two waiting, one made and not yet accepted
+    items.close()
+
+
+@pytest.mark.parametrize("where", ["source", "transform"])
+def test_an_error_in_the_thread_is_raised_at_its_place(where):
+    def source():
+        yield from range(3)
+        if where == "source":
+            raise DatasetError("cut short")
+        yield 3
+
+    def transform(item):
+        if item == 3:
+            raise DatasetError("cut short")
+        return item
+
+    items = prefetched(source(), transform)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(DatasetError, match="cut short"):
+        next(items)
+    assert not threads()
+
+
+def test_a_consumer_that_stops_early_ends_the_thread():
+    items = prefetched(iter(int, 1))  # without end
+    next(items)
+    assert threads()
+    items.close()
+    assert not threads()
+
+
+def test_a_consumer_that_fails_ends_the_thread():
+    with pytest.raises(RuntimeError, match="enough"):
+        for _ in prefetched(iter(int, 1)):
+            raise RuntimeError("enough")
+    deadline = time.monotonic() + 5
+    while threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not threads()
