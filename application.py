@@ -9,11 +9,12 @@ from pathlib import Path
 from dataloading.batches import BatchReader, Split, prefetched
 from dataloading.sources import open_split, read_spec, table_rows
 from model import inference
-from model.build import build_model, build_placement, build_schedule, build_trainer
+from model.build import build_model, build_schedule, build_trainer
 from model.dlrm import DLRM
 from model.evaluator import Evaluator
 from model.metrics import Metrics, evaluate, sigmoid
 from model.placement import Placement
+from model.plan import build_placement
 from model.state import arrays, check_equal, check_features, describe, parts, restore
 from model.trainer import TensorBatch, to_device
 from model.training import Training

@@ -10,16 +10,23 @@ Train on a tf_raw dataset, save, evaluate, measure inference, write predictions:
   python dlrm.py --dataset_path DATASET --restore_checkpoint_path CHECKPOINT --mode eval
   python dlrm.py --dataset_path DATASET --restore_checkpoint_path CHECKPOINT --mode inference --inference_benchmark_batch_sizes 1,4096,65536
   python dlrm.py --dataset_path DATASET --restore_checkpoint_path CHECKPOINT --mode predict --predictions_path predictions.parquet
+
+See where the tables of a dataset would go, without touching any:
+  python dlrm.py --mode plan --feature_spec feature_spec.yaml --plan_workers 8 --worker_memory_gb 80
 """
 
 import sys
 
-from utils.config import EVAL, INFERENCE, PREDICT, TRAIN, parse
+from utils.config import EVAL, INFERENCE, PLAN, PREDICT, TRAIN, parse
 from utils.errors import run_command
 
 
 def main() -> None:
     config = parse(sys.argv[1:], __doc__)
+    if config.run.mode == PLAN:
+        from planning import show_plan
+
+        return show_plan(config)
     from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()

@@ -6,14 +6,13 @@ from model.dlrm import DLRM
 from model.embedding import DistributedEmbedding
 from model.interaction import DotInteraction
 from model.mlp import Mlp
-from model.placement import Placement, PlacementError, place
+from model.placement import Placement
 from model.schedule import LearningRateSchedule
 from model.sparse_optimizers import SparseAdagrad, SparseAdam, SparseSgd
 from model.state import synchronise
 from model.trainer import Trainer, dense_optimizer
-from utils.config import PLAN, TRAIN, Config, ModelConfig, OptimizerConfig
+from utils.config import Config, ModelConfig, OptimizerConfig
 from utils.distributed import World
-from utils.errors import AgreedError
 
 
 def build_model(
@@ -43,41 +42,6 @@ def build_model(
     return model
 
 
-def build_placement(config: Config, rows: Sequence[int], num_workers: int, memory: float, host_memory: float = 0) -> Placement:
-    """Where the tables go.
-
-    Args:
-        config: of the run.
-        rows: V of each table.
-        num_workers: N.
-        memory: bytes for tables on one worker's device, where `--worker_memory_gb` says nothing.
-        host_memory: bytes beside it, in host memory.
-
-    Raises:
-        UserError: the tables do not fit.
-    """
-    options = config.placement
-    given = options.worker_memory_gb
-    device = memory if given is None else given * 1e9
-    if options.cpu_offloading_threshold_gb is not None and not config.device.cpu:
-        device = min(device, options.cpu_offloading_threshold_gb * 1e9)
-    training = config.run.mode in (TRAIN, PLAN) and config.model.embedding_trainable
-    try:
-        return place(
-            rows,
-            config.model.embedding_dim,
-            num_workers,
-            strategy=options.dist_strategy,
-            memory=device,
-            host_memory=host_memory,
-            slots=slots_per_table(config.optimizer.optimizer) if training else 0,
-            column_slice_threshold=options.column_slice_threshold,
-            data_parallel_threshold=options.data_parallel_threshold,
-        )
-    except PlacementError as error:
-        raise AgreedError(str(error)) from None
-
-
 def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
     """The trainer of a model; allocates the optimizers' slots."""
     options = config.optimizer
@@ -95,8 +59,3 @@ def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
 def build_schedule(options: OptimizerConfig) -> LearningRateSchedule:
     """The learning-rate schedule."""
     return LearningRateSchedule(options.learning_rate, options.warmup_steps, options.decay_start_step, options.decay_steps, options.decay_power)
-
-
-def slots_per_table(optimizer: str) -> int:
-    """Arrays of a table's size that the optimizer keeps beside it."""
-    return {"sgd": 0, "adagrad": 1, "adam": 2}[optimizer]

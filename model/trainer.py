@@ -64,6 +64,7 @@ class Trainer:
     ):
         self.model, self._optimizer, self._sparse_optimizer = model, optimizer, sparse_optimizer
         self._world = model.embedding.world
+        self.rank = self._world.rank
         self._scale = loss_scale
         self._slices = gradient_slices
         self.scaled = loss_scale != 1

@@ -113,7 +113,7 @@ class Training:
                     break
         self._check_finite()
         self._stop_profile()
-        if (self._config.run.profiler_start_step or 0) >= self.step:
+        if self._config.run.profiler_start_step is not None and self._config.run.profiler_start_step >= self.step:
             self._console.warn(f"--profiler_start_step {self._config.run.profiler_start_step}: no profile, training ended at step {self.step}")
         if self._evaluate and evaluated_at != self.step and (options.evals_per_epoch or options.test_freq):
             self._test(epoch)  # stopped by --max_steps, or --test_freq fell between: the final figures need the final model
@@ -129,7 +129,7 @@ class Training:
         }
 
     def _train(self, batch: TensorBatch) -> None:
-        if self.step == self._config.run.profiler_start_step:
+        if self.step == self._config.run.profiler_start_step and self._trainer.rank == self._config.run.profiled_rank:
             tf.profiler.experimental.start("profile")
             self._profiled_from = self.step
         self._pending.append(self._trainer.step(batch, self.step, self._schedule(self.step)))

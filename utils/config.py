@@ -45,7 +45,7 @@ class DataConfig:
     dataset_path: str | None = option(None, "folder of the dataset")
     feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder")
     dataset_type: str = option("tf_raw", "read a tf_raw dataset, or draw synthetic data on the fly", choices=("tf_raw", "synthetic"))
-    batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN,))
+    batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN))
     valid_batch_size: int = option(65536, "global batch of evaluation, inference and prediction", unit="samples")
     shuffle_batch_order: bool = option(False, "visit the training batches in another random order each epoch", modes=(TRAIN,))
     hash_indices: bool = option(False, "take ids modulo the table's rows, so that ids out of range share rows instead of being errors")
@@ -73,13 +73,15 @@ class ModelConfig:
     """Model."""
 
     embedding_dim: int = option(128, "columns of every embedding table, and width of the bottom MLP's output", unit="columns")
-    bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "layer widths of the bottom MLP; the last is --embedding_dim")
+    bottom_mlp_dims: tuple[int, ...] | None = option(None, "layer widths of the bottom MLP, the last --embedding_dim; the default is 512,256,D")
     top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "layer widths of the top MLP; the last is 1")
-    embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN,))
+    embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN, PLAN))
     embedding_zeros_initializer: bool = option(False, "start the tables at zero: faster to build, for benchmarks", modes=(TRAIN, INFERENCE))
 
     def __post_init__(self):
         _check(self.embedding_dim >= 1, "embedding_dim", self.embedding_dim, "at least 1 column")
+        if self.bottom_mlp_dims is None:
+            object.__setattr__(self, "bottom_mlp_dims", (512, 256, self.embedding_dim))
         for name in ("bottom_mlp_dims", "top_mlp_dims"):
             dims = getattr(self, name)
             sound = len(dims) > 0 and min(dims) >= 1 and max(dims) <= _MAX_SIZE
@@ -100,7 +102,7 @@ class OptimizerConfig:
         "sgd",
         "optimizer of tables and dense layers; tables are updated where a batch touches them",
         choices=("sgd", "adam", "adagrad"),
-        modes=(TRAIN,),
+        modes=(TRAIN, PLAN),
     )
     learning_rate: float = option(24.0, "learning rate after the warm-up", modes=(TRAIN,))
     beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,))

@@ -36,6 +36,9 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
         return main() or 0
     except UserError as error:
         message, everywhere = str(error), error.everywhere
+    except BrokenPipeError:  # `| head` has read enough
+        sys.stdout = None
+        return 0
     except OSError as error:  # no permission, disk full, a folder where a file should be
         path = f"{error.filename}: " if error.filename else ""
         message = f"{path}{error.strerror or error}"
