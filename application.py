@@ -1,8 +1,10 @@
 """The four modes of dlrm.py: what is built for each, and in which order."""
 
+import math
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -72,7 +74,7 @@ class Application:
         self.rows = table_rows(self.config.data, self.spec)
         if self.checkpoint:
             check_features(self.checkpoint, dict(zip(self.names, self.rows, strict=True)), self.spec.numerical)
-        self._check_batch_sizes()
+        self._share_batches()
         self.splits = self._open_splits()
         self._check_disk()
         self.device = configure_tensorflow(self.config.device, self.world.local_rank, self.world.local_size)
@@ -237,16 +239,18 @@ class Application:
             predictions.check_path(self.config.run.predictions_path)
         return {name: open_split(self.config.data, self.spec, name, self.config.run.seed) for name in names}
 
-    def _check_batch_sizes(self) -> None:
-        """Every worker takes the same number of samples of a batch."""
-        training = self.config.run.mode == TRAIN
-        sizes = [("batch_size", self.config.data.batch_size)] if training else []
+    def _share_batches(self) -> None:
+        """Every worker takes the same number of samples of a batch; what nobody asked for is rounded up to that."""
+        workers, data = self.world.size, self.config.data
+        if "valid_batch_size" not in self.config.given:
+            rounded = math.ceil(data.valid_batch_size / workers) * workers
+            self.config = replace(self.config, data=replace(data, valid_batch_size=rounded))
+        sizes = [("batch_size", data.batch_size)] if self.config.run.mode == TRAIN else []
         sizes.append(("valid_batch_size", self.config.data.valid_batch_size))
         sizes += [("inference_benchmark_batch_sizes", size) for size in self.config.training.inference_benchmark_batch_sizes]
-        workers = self.world.size
         for flag, size in sizes:
             if size % workers:
-                below, above = size // workers * workers, (size // workers + 1) * workers
+                below, above = size // workers * workers, math.ceil(size / workers) * workers
                 near = f"{below} and {above}" if below else str(above)
                 raise UserError(f"--{flag} {size}: {workers} workers cannot share it evenly; the nearest sizes that work: {near}")
 
