@@ -1,0 +1,31 @@
+# DLRM on GPUs:  docker build -t dlrm .
+#                docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 -v /data:/data dlrm
+#
+# CUDA 13.0's runtime is linked into Horovod, so the host's driver must be 580 or newer; TensorFlow brings its own CUDA 12.
+#
+# No Docker engine has built this file yet. Tried by hand on Debian 12: the names of the system packages, the compiler of this image (nvcc 13.0.88)
+# on Horovod's CUDA source, and scripts/install on the files copied before it, with DLRM_DEVICE=cpu. Not tried: the GPU build of TensorFlow, NCCL, the RUN lines as they stand.
+FROM nvidia/cuda:13.0.2-devel-ubuntu24.04
+
+# What scripts/install checks for, Python with venv, git for dllogger, ssh for workers on other machines.
+RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        openmpi-bin libopenmpi-dev numactl cmake g++ make libhighwayhash-dev libfarmhash-dev \
+        python3 python3-venv python3-dev git openssh-client \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /dlrm
+
+# Only what the install reads, so that a change of the code does not build Horovod again. A GPU is not visible while an image is built, so the
+# device is named. The image also holds a static NCCL for CUDA 13, which must not be linked in place of TensorFlow's: hence SHARED. The install ends with
+# an exchange between two workers, on the CPU; where Horovod asks for the driver's library, the image's compatibility package has it.
+COPY requirements.txt requirements-dev.txt ./
+COPY scripts/install scripts/prove_install.py scripts/
+COPY scripts/horovod_shim scripts/horovod_shim
+ENV DLRM_DEVICE=gpu HOROVOD_NCCL_LINK=SHARED PIP_NO_CACHE_DIR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+RUN LD_LIBRARY_PATH="/usr/local/cuda/compat${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" DLRM_CACHE_DIR=/tmp/dlrm-cache ./scripts/install \
+    && rm -rf /tmp/dlrm-cache
+RUN .venv/bin/python -m pip install --no-deps git+https://github.com/NVIDIA/dllogger@v1.0.0
+
+COPY . .
+ENV PATH=/dlrm/.venv/bin:$PATH
+CMD ["bash"]
