@@ -5,6 +5,7 @@ import math
 from dataloading.sources import read_spec, table_rows
 from model.plan import as_json, as_table, build_placement, dense_elements, report
 from utils.config import Config
+from utils.console import Console
 from utils.errors import UserError
 
 
@@ -14,6 +15,8 @@ def show_plan(config: Config) -> None:
     Raises:
         UserError: the specification cannot be read, the tables do not fit, or the batch cannot be shared evenly.
     """
+    for line in config.warnings:
+        Console().warn(line)
     workers, model, batch_size = config.placement.plan_workers, config.model, config.data.batch_size
     if batch_size % workers:
         raise UserError(f"--batch_size {batch_size}: {workers} workers cannot share it evenly; try {-(-batch_size // workers) * workers}")

@@ -10,7 +10,7 @@ import tensorflow as tf
 from model.initializers import ConstantRows, UniformRows
 from model.placement import Placement, Slice
 from model.table_memory import new_table
-from utils.distributed import World
+from utils.distributed import World, pairwise_sum
 
 
 @dataclass
@@ -117,7 +117,7 @@ class DistributedEmbedding(keras.layers.Layer):
         column = dict(zip(self.global_features, tf.unstack(ids, num=len(self.global_features)), strict=True))
         looked_up = [tf.cast(held.gather(column[held.piece.table]), self._vector_dtype) for held in self.sharded]
         local_batch = ids.shape[1] // self.world.size
-        if self.world.size == 1:  # every slice is here, in order
+        if self.world.size == 1 and not self.replicated:  # every slice is here, in order
             return tf.reshape(tf.concat(looked_up, axis=1), [local_batch, len(self.names), self.dim])
         vectors = dict(self._received(self._exchange(looked_up, ids.shape[1]), local_batch))
         for held, own in zip(self.replicated, tf.unstack(local_ids, num=len(self.replicated)), strict=True):
@@ -170,7 +170,7 @@ class DistributedEmbedding(keras.layers.Layer):
         local_batch = batch // self.world.size
         flat = tf.reshape(gradients, [local_batch, len(self.names) * self.dim])
         widths = [held.piece.width for held in self.sharded]
-        if self.world.size == 1:
+        if self.world.size == 1 and not self.replicated:
             return tf.split(flat, widths, axis=1)
         outgoing, shares = [], []
         for worker, pieces in enumerate(self.placement.workers):
@@ -185,18 +185,20 @@ class DistributedEmbedding(keras.layers.Layer):
         mine = tf.reshape(received, [batch, self.placement.columns(self.world.rank)])
         return tf.split(mine, widths, axis=1)
 
-    def replicated_gradients(self, local_ids: tf.Tensor, gradients: tf.Tensor, loss_scale: float = 1.0) -> list[tf.Tensor]:
+    def replicated_gradients(self, local_ids: tf.Tensor, gradients: tf.Tensor, loss_scale: float = 1.0, slices: int = 1) -> list[tf.Tensor]:
         """For each replicated table, the gradient of its rows and how often each was touched: `[V, D+1]` float32.
 
         Args:
             local_ids: `[F_l, b]`.
             gradients, loss_scale: as in `update`.
+            slices: equal slices of the samples whose sums are added pairwise, so that the order does not depend on N.
         """
         out = []
         for held, own in zip(self.replicated, tf.unstack(local_ids, num=len(self.replicated)), strict=True):
             by_sample = _unscaled(gradients[:, held.piece.table, :], loss_scale)
             with_count = tf.concat([by_sample, tf.ones_like(by_sample[:, :1])], axis=1)
-            out.append(tf.math.unsorted_segment_sum(with_count, own, held.piece.rows))
+            parts = zip(tf.split(with_count, slices), tf.split(own, slices), strict=True)
+            out.append(pairwise_sum([tf.math.unsorted_segment_sum(rows, ids, held.piece.rows) for rows, ids in parts]))
         return out
 
     def update_replicated(self, optimizer, sums: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:

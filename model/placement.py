@@ -104,7 +104,7 @@ def place(
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
     cost = _FLOAT_BYTES * (1 + slots)
-    replicated = tuple(i for i, count in enumerate(rows) if count * dim <= data_parallel_threshold) if num_workers > 1 else ()
+    replicated = tuple(i for i, count in enumerate(rows) if count * dim <= data_parallel_threshold)
     base = Placement(tuple(rows), dim, ((),) * num_workers, replicated, (frozenset(),) * num_workers, cost)
     capacity = memory + host_memory - base.replicated_bytes
     sharded = [i for i in range(len(rows)) if i not in set(replicated)]

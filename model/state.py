@@ -70,6 +70,11 @@ def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numer
             raise CheckpointError(f"{checkpoint.folder}: has a table for feature {name}, which the dataset lacks")
         if rows != categorical[name]:
             raise CheckpointError(f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset needs {categorical[name]}")
+    if list(tables) != list(categorical):
+        raise CheckpointError(
+            f"{checkpoint.folder}: was trained on the categorical features in the order {_listed(tables)}, the dataset has {_listed(categorical)}; "
+            "the interaction depends on the order: put channel_spec.categorical in the checkpoint's"
+        )
     known = saved["numerical"]
     if list(numerical) != known:
         raise CheckpointError(

@@ -95,7 +95,7 @@ class Trainer:
         vectors = embedding(batch.ids, batch.local_ids)
         loss, by_vector, *gradients = self._by_slices(batch, vectors)
         gradients = [gradient / self._scale for gradient in gradients] if self.scaled else gradients
-        replicated = [] if optimizer is None else embedding.replicated_gradients(batch.local_ids, by_vector, self._scale)
+        replicated = [] if optimizer is None else self._replicated_gradients(batch, by_vector)
         loss, *sums = self._sum_over_workers([loss, *gradients, *replicated], vectors.shape[0])
         self._optimizer.learning_rate.assign(learning_rate)
         self._optimizer.apply(sums[: len(gradients)], self._variables)
@@ -106,14 +106,20 @@ class Trainer:
 
     def _by_slices(self, batch: TensorBatch, vectors: tf.Tensor) -> list[tf.Tensor]:
         """Loss, gradient of the vectors and gradients of the dense weights, of this worker's samples."""
-        local_batch = vectors.shape[0]
-        count = self._slices // self._world.size if self._ordered(local_batch) else 1
+        count = self._count(vectors.shape[0])
         if count == 1:
             return self._dense(batch.numerical, vectors, batch.labels, batch.weights, batch.num_samples)
         per_sample = (tf.split(part, count) for part in (batch.numerical, vectors, batch.labels, batch.weights))
         results = [self._dense(*parts, batch.num_samples) for parts in zip(*per_sample, strict=True)]
         loss, by_vector, *gradients = zip(*results, strict=True)
         return [pairwise_sum(loss), tf.concat(by_vector, axis=0), *(pairwise_sum(parts) for parts in gradients)]
+
+    def _replicated_gradients(self, batch: TensorBatch, by_vector: tf.Tensor) -> list[tf.Tensor]:
+        return self.model.embedding.replicated_gradients(batch.local_ids, by_vector, self._scale, self._count(by_vector.shape[0]))
+
+    def _count(self, local_batch: int) -> int:
+        """Slices of this worker's samples."""
+        return self._slices // self._world.size if self._ordered(local_batch) else 1
 
     def _ordered(self, local_batch: int) -> bool:
         """Whether the sums can be taken in the order that does not depend on N."""

@@ -1,0 +1,208 @@
+"""Trains many small models in one launch, on any number of workers, and writes what each worker saw. Run by `conftest.py`.
+
+A launch costs seconds and a step on an oversubscribed machine tens of milliseconds, so all configurations share one launch.
+
+    horovodrun -np N … python tests/distributed/trainings.py DATASET FOLDER
+
+writes FOLDER/RANK.npz: losses, this worker's weights before and after, logits, bytes sent, and what else the tests ask for.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+DIM = 8
+DIMS = ("--embedding_dim", str(DIM), "--bottom_mlp_dims", f"16,{DIM}", "--top_mlp_dims", "16,1")
+BATCH, STEPS = 48, 20
+PLACEMENTS = {  # thresholds in elements; eight tables have 1600 of them, one 504 and one 32
+    "tables": (),
+    "sliced": ("--column_slice_threshold", "800"),
+    "replicated": ("--data_parallel_threshold", "1600"),
+    "mixed": ("--column_slice_threshold", "800", "--data_parallel_threshold", "504"),
+}
+RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1"}
+
+
+@dataclass(frozen=True)
+class Training:
+    """One configuration: flags of dlrm.py, the split it trains on, again and again, and how many features of the data it uses."""
+
+    flags: tuple[str, ...]
+    split: str = "partial"  # of `conftest.ROWS`
+    steps: int = STEPS
+    batch: int = BATCH
+    features: int | None = None  # None for all
+
+
+def _training(where: str, optimizer: str, *flags: str, **options) -> Training:
+    schedule = ("--warmup_steps", "4", "--decay_start_step", "16", "--decay_steps", "10")  # the learning rate rises, stays and falls
+    return Training((*PLACEMENTS[where], "--optimizer", optimizer, "--learning_rate", RATES[optimizer], *schedule, *flags), **options)
+
+
+TRAININGS = {f"{where} {optimizer}": _training(where, optimizer) for where in PLACEMENTS for optimizer in RATES}
+TRAININGS |= {
+    "mixed sgd whole": _training("mixed", "sgd", split="whole"),
+    "sliced adam whole": _training("sliced", "adam", split="whole"),
+    "sliced adam bfloat16": _training("sliced", "adam", "--amp"),
+    "mixed sgd bfloat16": _training("mixed", "sgd", "--amp"),
+    # TensorFlow takes other ways, with threads, from about a thousand ids on.
+    "sliced sgd large": _training("sliced", "sgd", split="large", batch=2048, steps=4),
+    "tables adam large": _training("tables", "adam", split="large", batch=2048, steps=4),
+    "mixed sgd of five": _training("mixed", "sgd", features=5, steps=2),
+    "sliced sgd short": _training("sliced", "sgd", steps=8),
+    "mixed adam short": _training("mixed", "adam", steps=8),
+}
+# Each worker more costs steps: eight on two processors take about a second for one.
+CHOSEN = {
+    1: tuple(TRAININGS),
+    2: tuple(TRAININGS),
+    3: ("tables sgd", "mixed sgd", "replicated adam"),
+    4: ("sliced sgd", "mixed adam", "sliced adam bfloat16", "sliced sgd large", "mixed sgd of five"),
+    8: ("sliced sgd short", "mixed adam short"),
+}
+
+
+class Recorder:
+    """Stands in front of Horovod's module and counts, when a collective runs, the bytes that this worker sends to others by it."""
+
+    def __init__(self, horovod):
+        self._horovod = horovod
+        self.calls: list[tuple[str, str, int]] = []  # operation, name, bytes
+
+    def __getattr__(self, name):
+        return getattr(self._horovod, name)
+
+    def _note(self, operation, name, tensor, elements):
+        import tensorflow as tf
+
+        width = tf.as_dtype(tensor.dtype).size
+
+        def note(count):
+            self.calls.append((operation, name, int(count) * width))
+
+        tf.py_function(note, [elements], [])
+
+    def alltoall(self, tensor, splits, name):
+        import tensorflow as tf
+
+        splits = tf.convert_to_tensor(splits, tf.int32)
+        self._note("alltoall", name, tensor, tf.reduce_sum(splits) - splits[self.rank()])
+        return self._horovod.alltoall(tensor, splits=splits, name=name)
+
+    def allgather(self, tensor, name):
+        import tensorflow as tf
+
+        self._note("allgather", name, tensor, tf.size(tensor) * (self.size() - 1))
+        return self._horovod.allgather(tensor, name=name)
+
+    def allreduce(self, tensor, op, name):
+        import tensorflow as tf
+
+        # A ring: everyone's parts out, the sums back; every part is the largest one's size.
+        self._note("allreduce", name, tensor, -(-tf.size(tensor) // self.size()) * 2 * (self.size() - 1))
+        return self._horovod.allreduce(tensor, op=op, name=name)
+
+
+def pieces(model):
+    """The worker's part of every weight, by "name@first column"."""
+    from model.state import arrays, parts
+
+    shapes = arrays(model)
+    return {f"{part.array}@{(part.columns or (0,))[0]}": np.array(part.read(0, shapes[part.array].shape[0])) for part in parts(model)}
+
+
+def train(training: Training, dataset: Path, world) -> dict:
+    """Run one configuration; what came of it, by name."""
+    from dataloading.batches import BatchReader
+    from dataloading.feature_spec import FeatureSpec
+    from dataloading.tf_raw import TfRawSplit
+    from model.build import build_model, build_schedule, build_trainer
+    from model.evaluator import Evaluator
+    from model.plan import build_placement, dense_elements, report
+    from model.state import check_equal
+    from model.trainer import to_device
+    from utils.config import parse
+    from utils.runtime import compute_dtype
+
+    config = parse(["--dataset_path", str(dataset), "--cpu", "--batch_size", str(training.batch), *DIMS, *training.flags], "")
+    spec = FeatureSpec.from_yaml(dataset / "feature_spec.yaml")
+    names, rows = ([getattr(feature, fact) for feature in spec.categorical][: training.features] for fact in ("name", "cardinality"))
+    placement = build_placement(config, rows, world.size, memory=1e9)
+    dtype = compute_dtype(config.device, "CPU")
+    model = build_model(config.model, names, placement, world, len(spec.numerical), dtype=dtype, seed=5)
+    trainer, schedule = build_trainer(config, model, dtype), build_schedule(config.optimizer)
+    found = {f"before/{name}": values for name, values in pieces(model).items()}
+
+    def batches(split, batch_size, epochs):
+        owned = {"features": model.embedding.global_features, "local_features": model.embedding.local_features}
+        reader = BatchReader(split, batch_size, **owned, rank=world.rank, num_workers=world.size)
+        return (to_device(batch) for epoch in range(epochs) for batch in reader.epoch(epoch))
+
+    calls = world.horovod.calls if world.horovod else []
+    with contextlib.closing(TfRawSplit(spec, training.split)) as split:
+        losses = []
+        for step, batch in enumerate(itertools.islice(batches(split, training.batch, training.steps), training.steps)):
+            calls.clear()
+            losses.append(float(trainer.step(batch, step, schedule(step))))
+        found["losses"], found["calls"] = np.array(losses), json.dumps(calls)
+        found["files"] = sorted(path.name for path in open_files() if path.parent == dataset / training.split)
+    check_equal(model)
+    found |= {f"after/{name}": values for name, values in pieces(model).items()}
+    dense = dense_elements(len(spec.numerical), DIM, config.model.bottom_mlp_dims, config.model.top_mlp_dims, len(names))
+    found["plan"] = json.dumps(report(names, placement, training.batch, 2 if config.device.amp else 4, dense))
+    if training.batch == BATCH and training.features is None:
+        with contextlib.closing(TfRawSplit(spec, "test")) as split:
+            scores = Evaluator(model).score(batches(split, 2 * BATCH, 1), split.num_samples)
+        if world.first:
+            found["logits"], found["labels"] = scores
+    found["diverged"] = diverged(model, world)
+    return found
+
+
+def open_files() -> list[Path]:
+    """Paths of the files that this process has open."""
+    with contextlib.suppress(FileNotFoundError):  # the descriptor by which the folder is listed
+        return [Path(os.readlink(entry)) for entry in sorted(Path("/proc/self/fd").iterdir(), key=lambda entry: int(entry.name))]
+    raise AssertionError
+
+
+def diverged(model, world) -> str:
+    """What `check_equal` says when the last worker's dense weights are off by a little."""
+    from model.state import DivergedError, check_equal
+
+    if world.rank == world.size - 1:
+        bias = next(iter(model.dense_variables().values()))
+        bias.assign(bias + 1e-6)
+    try:
+        check_equal(model)
+    except DivergedError as error:
+        return str(error)
+    return ""
+
+
+def main(dataset: Path, folder: Path) -> None:
+    from utils.config import DeviceConfig
+    from utils.distributed import join
+    from utils.runtime import configure_tensorflow, prepare_tensorflow
+
+    prepare_tensorflow()
+    import tensorflow as tf
+
+    world = join()
+    configure_tensorflow(DeviceConfig(cpu=True), world.local_rank, world.local_size)
+    if world.horovod:
+        world.horovod = Recorder(world.horovod)
+    found = {"threads": tf.config.threading.get_intra_op_parallelism_threads()}
+    for name in CHOSEN[world.size]:
+        found |= {f"{name}/{key}": value for key, value in train(TRAININGS[name], dataset, world).items()}
+    np.savez(folder / f"{world.rank}.npz", **found)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
