@@ -17,8 +17,13 @@ class SparseSgd:
     slots: Mapping[str, float] = {}
 
     def apply(self, table: tf.Variable, slots: Slots, ids: tf.Tensor, gradients: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
-        """Update the rows `ids`; subtraction sums repeated ids by itself."""
+        """Update the rows `ids`.
+
+        Subtraction would sum repeated ids by itself, but from about a thousand ids on TensorFlow's threads do it in an order that changes
+        from run to run, and wait for each other at the frequent rows.
+        """
         del slots, step
+        ids, gradients = sum_repeated(ids, gradients)
         tf.raw_ops.ResourceScatterSub(resource=table.handle, indices=ids, updates=gradients * learning_rate)
 
 

@@ -65,7 +65,7 @@ def test_the_features_of_the_model_pass(saved):
         (ROWS, tuple(reversed(NUMERICAL)), "numerical features"),
         (dict(reversed(ROWS.items())), NUMERICAL, "in the order user, item, page, the dataset has page, item, user"),
     ],
-    ids=["new", "missing", "rows", "more numerical", "order of numerical"],
+    ids=["new", "missing", "rows", "more numerical", "order of numerical", "categorical order"],
 )
 def test_other_features_are_refused(saved, categorical, numerical, message):
     with pytest.raises(CheckpointError, match=message):

@@ -1,0 +1,98 @@
+"""The model after k steps on N workers is the model after k steps on one."""
+
+import numpy as np
+import pytest
+from conftest import ROWS
+from trainings import CHOSEN, TRAININGS
+
+from model.metrics import exact_auc
+
+CASES = [(workers, name) for workers, names in CHOSEN.items() if workers > 1 for name in names]
+
+
+def exact(workers, name):
+    """Whether all bits must be equal.
+
+    Every sum over samples is taken by one tree of additions over eight slices of the global batch, which N in 1, 2, 4 and 8 workers
+    share out among themselves. Two things do not fit into that tree and are equal up to rounding only:
+
+    - Replicated tables: a worker sums the gradients of a row over its own samples, one after another, and the workers' sums are added;
+      one worker adds all samples of the batch in one sequence. ((a+b)+(c+d) is not (((a+b)+c)+d).)
+    - Three workers cannot share eight slices: each sums its own third, and an allreduce adds the thirds.
+    """
+    replicates = name.startswith(("replicated", "mixed")) and TRAININGS[name].features is None
+    return not replicates and workers != 3
+
+
+@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1].replace(' ', '-')}")
+def case(request, trained):
+    """The outcome on N workers, the one on one worker, and whether they must be equal bit by bit."""
+    workers, name = request.param
+    return trained(workers)[name], trained(1)[name], exact(workers, name), TRAININGS[name]
+
+
+def compare(found, expected, same_bits, tolerance, what):
+    if same_bits:
+        np.testing.assert_array_equal(found, expected, err_msg=what)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance, err_msg=what)
+
+
+def tolerance(training):
+    """1e-5; with bfloat16 what one rounding of a gradient that travels in it, 2^-9 of its size, may move a weight by."""
+    return 2e-3 if "--amp" in training.flags else 1e-5
+
+
+def test_initial_values_are_equal_bit_by_bit(case):
+    found, expected, _, _ = case
+    assert found.before.keys() == expected.before.keys()
+    for name, values in expected.before.items():
+        np.testing.assert_array_equal(found.before[name], values, err_msg=name)
+
+
+def test_losses_are_equal(case):
+    found, expected, same_bits, training = case
+    assert len(found.losses) == training.steps and len(set(expected.losses)) == training.steps
+    compare(found.losses, expected.losses, same_bits, tolerance(training), "losses")
+
+
+def test_weights_are_equal(case):
+    found, expected, same_bits, training = case
+    assert found.after.keys() == expected.after.keys()
+    for name, values in expected.after.items():
+        assert not np.array_equal(values, expected.before[name]), f"{name} was not trained"
+        compare(found.after[name], values, same_bits, tolerance(training), name)
+
+
+def test_evaluation_counts_every_row_once_and_scores_are_equal(case, dataset):
+    found, expected, same_bits, training = case
+    if expected.scores is None:
+        return
+    labels = np.fromfile(dataset / "test/label.bin", np.uint8)
+    assert len(labels) == ROWS["test"]
+    for logits, scored in (found.scores, expected.scores):
+        assert len(logits) == ROWS["test"]
+        np.testing.assert_array_equal(scored, labels)
+    if "--amp" not in training.flags:
+        compare(found.scores[0], expected.scores[0], False, 1e-5, "logits")
+        assert auc(found) == pytest.approx(auc(expected), abs=1e-6)
+
+
+def auc(outcome):
+    logits, labels = outcome.scores
+    return exact_auc(logits, labels.astype(bool))
+
+
+def test_placement_changes_no_bit_of_initial_values(trained):
+    for workers, names in CHOSEN.items():
+        for name in names:
+            values = trained(workers)[name].before
+            for array, expected in trained(1)["tables sgd"].before.items():
+                if TRAININGS[name.removesuffix(" again")].features is None or array.startswith("dense/bottom_mlp"):
+                    np.testing.assert_array_equal(values[array], expected, err_msg=f"{workers} workers, {name}, {array}")
+
+
+def test_training_again_gives_the_same_bits(trained):
+    """Two threads and many ids: TensorFlow's own scatter adds repeated rows in an order that changes from run to run."""
+    again = trained(1)["sliced sgd large again"].after
+    for name, values in trained(1)["sliced sgd large"].after.items():
+        np.testing.assert_array_equal(again[name], values, err_msg=name)

@@ -1,0 +1,75 @@
+"""What workers really send, read and use, against what the plan says."""
+
+import os
+
+import pytest
+from trainings import CHOSEN, TRAININGS
+
+CASES = [(workers, name) for workers in (2, 3, 4) for name in CHOSEN[workers]]
+
+
+@pytest.mark.parametrize(("workers", "name"), CASES, ids=lambda value: str(value).replace(" ", "-"))
+def test_the_plan_predicts_the_bytes_that_every_worker_sends(trained, workers, name):
+    outcome = trained(workers)[name]
+    assert len(outcome.plan["workers"]) == workers
+    for worker, calls in zip(outcome.plan["workers"], outcome.calls, strict=True):
+        embedding = sum(count for _, kind, count in calls if kind.startswith("embedding_"))
+        dense = sum(count for _, kind, count in calls if kind.startswith("dense_gradients"))
+        assert (embedding, dense) == (worker["alltoall_bytes"], worker["dense_bytes"])
+        assert embedding + dense == sum(count for _, _, count in calls)
+
+
+@pytest.mark.parametrize(("workers", "name"), CASES, ids=lambda value: str(value).replace(" ", "-"))
+def test_a_step_takes_few_collectives_whatever_the_number_of_tables(trained, workers, name):
+    expected = ["alltoall embedding_vectors", "alltoall embedding_gradients"]
+    if name.startswith("replicated"):
+        expected = []
+    # Two workers: one addition has one order. Three cannot keep the order. Four: everyone's parts out, the sums back.
+    expected += ["allreduce dense_gradients"] if workers < 4 else ["alltoall dense_gradients_parts", "allgather dense_gradients_sums"]
+    for calls in trained(workers)[name].calls:
+        assert sorted(f"{operation} {kind}" for operation, kind, _ in calls) == sorted(expected)
+
+
+def test_half_as_many_tables_take_the_same_number_of_collectives(trained):
+    for workers in (2, 4):
+        counts = [len(trained(workers)[name].calls[0]) for name in ("mixed sgd of five", "sliced sgd large")]
+        assert counts[0] == counts[1]
+
+
+def test_bfloat16_halves_the_vectors_and_not_the_dense_sums(trained):
+    sent = [{kind: count for _, kind, count in trained(2)[name].calls[0]} for name in ("sliced adam", "sliced adam bfloat16")]
+    for kind in ("embedding_vectors", "embedding_gradients"):
+        assert sent[0][kind] == 2 * sent[1][kind] > 0
+    assert sent[0]["dense_gradients"] == sent[1]["dense_gradients"]
+
+
+@pytest.mark.parametrize(("workers", "name"), CASES, ids=lambda value: str(value).replace(" ", "-"))
+def test_a_worker_opens_only_the_files_of_its_own_features(trained, workers, name):
+    outcome = trained(workers)[name]
+    for worker, files in zip(outcome.plan["workers"], outcome.files, strict=True):
+        own = {piece["table"] for piece in worker["slices"]} | set(outcome.plan["replicated"])
+        assert set(files) == {f"{table}.bin" for table in own} | {"label.bin", "numerical.bin"}
+        assert len(files) == len(set(files)), "a file is open twice"
+    if name == "tables sgd":
+        assert all(len(files) < 2 + 10 for files in outcome.files)
+
+
+def test_plans_of_these_trainings_have_slices_and_replicas(trained):
+    plans = {name: trained(2)[name].plan for name in CHOSEN[2] if TRAININGS[name].features is None}
+    for name, plan in plans.items():
+        where = name.split()[0]
+        widths = {piece["columns"][1] - piece["columns"][0] for worker in plan["workers"] for piece in worker["slices"]}
+        assert widths == {"tables": {8}, "sliced": {4, 8}, "replicated": set(), "mixed": {4}}[where]
+        assert len(plan["replicated"]) == {"tables": 0, "sliced": 0, "replicated": 10, "mixed": 2}[where]
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_workers_share_the_processors_as_threads(trained, workers):
+    assert trained(workers).threads == [max(len(os.sched_getaffinity(0)) // workers, 1)] * workers
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 8])
+def test_dense_weights_that_differ_name_their_worker(trained, workers):
+    for name in CHOSEN[workers]:
+        for text in trained(workers)[name].diverged:
+            assert text.startswith(f"the dense weights of worker {workers - 1} differ from worker 0's; nothing is saved")
