@@ -55,7 +55,7 @@ class Loop:
 
     def __init__(self, tmp_path, *flags, batches=5, losses=lambda step: 0.5, auc=lambda step: 0.6, evaluate=True):
         self.steps, self.rates, self.epochs, self.evaluated, self.checked = [], [], [], [], []
-        self.scaled = False
+        self.scaled, self.rank = False, 0
         self._losses, self._auc, self._batches = losses, auc, batches
         self.log_path = tmp_path / "log.json"
         self.log = RunLog(str(self.log_path), {})

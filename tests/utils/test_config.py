@@ -65,7 +65,7 @@ def test_flag_names_are_unique():
 def test_every_option_has_help_and_the_parsers_default_is_the_dataclasses(group, field):
     assert len(field.metadata["help"]) > 10
     assert not field.metadata["help"].endswith(".")
-    if field.name != "dataset_type":
+    if field.name not in ("dataset_type", "bottom_mlp_dims"):  # given by `configure`; worked out from --embedding_dim
         assert configure().flat()[field.name] == field.default
     parser = Parser(prog="test")
     add_flags(parser, [group])
@@ -100,7 +100,7 @@ def test_help_texts_are_all_different():
         (["--synthetic_dataset_use_feature_spec"], "--dataset_path is missing"),
         (["--dataset_type", "tf_raw"], "--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic"),
         (["--embedding_dim", "0", "--bottom_mlp_dims", "0"], "--embedding_dim 0: expected at least 1 column"),
-        (["--embedding_dim", "64"], "--bottom_mlp_dims 512,256,128: the last width must be --embedding_dim 64"),
+        (["--embedding_dim", "64", "--bottom_mlp_dims", "512,256,128"], "--bottom_mlp_dims 512,256,128: the last width must be --embedding_dim 64"),
         (["--bottom_mlp_dims", "512,64"], "must be --embedding_dim 128"),
         (["--bottom_mlp_dims", ""], "--bottom_mlp_dims : expected one or more positive layer widths"),
         (["--top_mlp_dims", "8,0,1"], "--top_mlp_dims 8,0,1: expected one or more positive layer widths"),
@@ -152,7 +152,7 @@ def test_values_that_cannot_be_are_one_line(flags, message):
 BAD = {
     RunConfig: {"seed": -1},
     DataConfig: {"batch_size": 0},
-    ModelConfig: {"embedding_dim": 3},
+    ModelConfig: {"embedding_dim": 0},
     OptimizerConfig: {"beta1": 2.0},
     TrainingConfig: {"epochs": 0},
     PlacementConfig: {"plan_workers": 0},
@@ -242,3 +242,8 @@ def test_parsing_loads_no_tensorflow():
     code = "import sys; from utils.config import parse; parse(['--dataset_type', 'synthetic'], ''); print('tensorflow' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.stdout == "False\n", result.stderr
+
+
+def test_the_bottom_mlp_ends_at_the_embedding_dim_unless_told_otherwise():
+    assert configure().model.bottom_mlp_dims == (512, 256, 128)
+    assert configure("--embedding_dim", "16").model.bottom_mlp_dims == (512, 256, 16)
