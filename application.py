@@ -3,8 +3,8 @@
 import math
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,19 +17,20 @@ from model.evaluator import Evaluator
 from model.metrics import Metrics, evaluate, sigmoid
 from model.placement import Placement
 from model.plan import build_placement
-from model.state import arrays, check_equal, check_features, describe, parts, restore
-from model.trainer import TensorBatch, to_device
-from model.training import Training
+from model.state import arrays, check_equal, check_features, describe, parts, restore, restore_optimizer
+from model.trainer import TensorBatch, Trainer, to_device
+from model.training import Position, Training
 from utils import predictions
-from utils.checkpoint import Checkpoint, save
+from utils.checkpoint import Checkpoint, newest, save
 from utils.config import EVAL, INFERENCE, PREDICT, TRAIN, Config
 from utils.console import Console
 from utils.distributed import join
 from utils.errors import UserError
-from utils.inherit import facts, inherit
+from utils.inherit import check_continues, facts, inherit, training_facts
 from utils.logging import RunLog
 from utils.memory import GIB, available_bytes, check_fits, device_bytes
 from utils.runtime import compute_dtype, configure_tensorflow
+from utils.signals import StopRequest
 
 INFERENCE_STEPS = 1000  # batches measured of each size where --max_steps says nothing
 
@@ -37,11 +38,11 @@ INFERENCE_STEPS = 1000  # batches measured of each size where --max_steps says n
 class Batches:
     """The batches of a split on the device; each iteration starts again."""
 
-    def __init__(self, reader: BatchReader, epoch: int = 0):
-        self._reader, self._epoch = reader, epoch
+    def __init__(self, reader: BatchReader, epoch: int = 0, first: int = 0):
+        self._reader, self._epoch, self._first = reader, epoch, first
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        return prefetched(self._reader.epoch(self._epoch), to_device)
+        return prefetched(self._reader.epoch(self._epoch, self._first), to_device)
 
 
 class Application:
@@ -76,6 +77,8 @@ class Application:
             check_features(self.checkpoint, dict(zip(self.names, self.rows, strict=True)), self.spec.numerical)
         self._share_batches()
         self.splits = self._open_splits()
+        if self.checkpoint and self.config.run.mode == TRAIN and self.config.training.resume != "weights":
+            check_continues(self.checkpoint, training_facts(self.config, self.splits["train"].num_samples))
         self._check_disk()
         self.device = configure_tensorflow(self.config.device, self.world.local_rank, self.world.local_size)
         self.dtype = compute_dtype(self.config.device, self.device)
@@ -101,24 +104,52 @@ class Application:
         """Train, evaluate, save."""
         reader = self._reader("train", self.config.data.batch_size)
         trainer = build_trainer(self.config, self.model, self.dtype)
-        training = Training(
-            trainer,
-            build_schedule(self.config.optimizer),
-            self.config,
-            len(reader),
-            lambda epoch: Batches(reader, epoch),
-            self._evaluate if "test" in self.splits else None,
-            lambda: check_equal(self.model),
-            self.console,
-            self.log,
-        )
-        figures = training.run()
-        if path := self.config.training.save_checkpoint_path:
-            about = facts(self.config) | {"features": describe(self.model, self.spec.numerical)}
-            folder = save(path, training.step, arrays(self.model), parts(self.model), about, self.world)
+        run_facts = training_facts(self.config, reader.split.num_samples)
+        position = self._continue(trainer, run_facts)
+
+        def write(position: Position, best: bool) -> None:
+            about = facts(self.config) | {"features": describe(self.model, self.spec.numerical), "run": run_facts, "position": asdict(position)}
+            path, keep = self.config.training.save_checkpoint_path, self.config.training.keep_checkpoints
+            folder = save(path, position.step, arrays(self.model, trainer), parts(self.model, trainer), about, self.world, keep=keep, best=best)
             self.console.say(f"checkpoint written: {folder}")
+
+        with StopRequest() as stop:
+            training = Training(
+                trainer,
+                build_schedule(self.config.optimizer),
+                self.config,
+                len(reader),
+                lambda epoch, first: Batches(reader, epoch, first),
+                self._evaluate if "test" in self.splits else None,
+                lambda: check_equal(self.model),
+                self.console,
+                self.log,
+                save=write if self.config.training.save_checkpoint_path else None,
+                stop=stop,
+                position=position,
+            )
+            figures = training.run()
         self.log.log((), figures)
         self.console.say(f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps: {figures['throughput']:,.0f} samples/s")
+
+    def _continue(self, trainer: Trainer, run_facts: dict) -> Position:
+        """Where the restored run was, its optimizers' state restored; the start where there is none."""
+        if self.checkpoint is None or self.config.training.resume == "weights":
+            return Position()
+        self._together(lambda: restore_optimizer(self.model, trainer, self.checkpoint), "optimizer_restored")
+        position = Position(**self.checkpoint.manifest["position"])
+        trainer.start_at(position.step)
+        self.console.say(f"going on at epoch {position.epoch}, batch {position.batch}, step {position.step}")
+        return position
+
+    def _together(self, action: Callable[[], None], name: str) -> None:
+        """Do something that can fail on one worker only; then it is an error on all."""
+        error = None
+        try:
+            action()
+        except UserError as problem:
+            error = str(problem)
+        self.world.agree(error, name)
 
     def evaluate(self) -> None:
         """Score the test split with a restored model."""
@@ -170,12 +201,7 @@ class Application:
         seed = self.config.run.seed
         model = build_model(self.config.model, self.names, self.placement, self.world, numerical, dtype=self.dtype, seed=seed, zeros=zeros)
         if self.checkpoint:
-            error = None
-            try:
-                restore(model, self.checkpoint)
-            except UserError as problem:
-                error = str(problem)
-            self.world.agree(error, "restored")
+            self._together(lambda: restore(model, self.checkpoint), "restored")
             self.console.say(f"weights restored: {self.checkpoint.folder} (step {self.checkpoint.step})")
         return model
 
@@ -222,6 +248,10 @@ class Application:
         path = config.training.restore_checkpoint_path
         if path is not None:
             return Checkpoint(path)
+        if config.run.mode == TRAIN and config.training.resume == "auto":
+            if config.training.save_checkpoint_path is None:
+                raise UserError("--resume auto needs --save_checkpoint_path: that is where it looks for a checkpoint")
+            return newest(config.training.save_checkpoint_path)
         if config.run.mode in (EVAL, PREDICT):
             raise UserError(f"--restore_checkpoint_path is missing: --mode {config.run.mode} needs a trained model")
         if config.run.mode == INFERENCE:

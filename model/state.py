@@ -5,8 +5,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from model.dlrm import DLRM
+from model.embedding import HeldSlice
 from model.table_memory import CHUNK_ROWS, read_rows, write_rows
+from model.trainer import Trainer
 from utils.checkpoint import Array, Checkpoint, CheckpointError, Part
 from utils.errors import AgreedError
 
@@ -15,31 +19,44 @@ class DivergedError(AgreedError):
     """Copies of the dense weights that should be equal are not."""
 
 
-def arrays(model: DLRM) -> dict[str, Array]:
-    """Everything that a checkpoint of the model holds, by name; the same on every worker."""
+def arrays(model: DLRM, trainer: Trainer | None = None) -> dict[str, Array]:
+    """Everything that a checkpoint of the model, and of its training, holds, by name; the same on every worker."""
     embedding = model.embedding
     placement = embedding.placement
     widths: dict[int, int] = {piece.table: piece.width for pieces in placement.workers for piece in pieces}
-    found = {f"dense/{name}": Array(tuple(variable.shape)) for name, variable in model.dense_variables().items()}
+    found = {name: Array(tuple(variable.shape)) for name, variable in _shared(model, trainer).items()}
     for table, name in enumerate(embedding.names):
-        found[f"tables/{name}/weights"] = Array((placement.rows[table], placement.dim), widths.get(table, placement.dim))
+        for kind in ("weights", *(trainer.table_slots if trainer else ())):
+            found[f"tables/{name}/{kind}"] = Array((placement.rows[table], placement.dim), widths.get(table, placement.dim))
     return found
 
 
-def parts(model: DLRM) -> list[Part]:
+def parts(model: DLRM, trainer: Trainer | None = None) -> list[Part]:
     """What this worker writes: its slices, and on the first worker also what all hold."""
     embedding = model.embedding
     mine = list(embedding.sharded)
     written = []
     if embedding.world.first:
         mine += embedding.replicated
-        for name, variable in model.dense_variables().items():
+        for name, variable in _shared(model, trainer).items():
             values = variable.numpy()
-            written.append(Part(f"dense/{name}", lambda start, stop, values=values: values[start:stop]))
+            written.append(Part(name, lambda start, stop, values=values: values[start:stop]))
     for held in mine:
-        read = functools.partial(read_rows, held.weights)
-        written.append(Part(f"tables/{held.name}/weights", read, (held.piece.first, held.piece.last)))
+        for kind, variable in _of_slice(held, trainer is not None):
+            written.append(Part(f"tables/{held.name}/{kind}", functools.partial(read_rows, variable), (held.piece.first, held.piece.last)))
     return written
+
+
+def _shared(model: DLRM, trainer: Trainer | None) -> dict[str, tf.Variable]:
+    """What every worker holds a copy of, by its name in a checkpoint; replicated tables apart."""
+    slots = trainer.optimizer_variables() if trainer else {}
+    return {f"dense/{name}": variable for name, variable in model.dense_variables().items()} | {
+        f"optimizer/{name}": variable for name, variable in slots.items()
+    }
+
+
+def _of_slice(held: HeldSlice, with_slots: bool) -> list[tuple[str, tf.Variable]]:
+    return [("weights", held.weights), *(held.slots.items() if with_slots else ())]
 
 
 def describe(model: DLRM, numerical: tuple[str, ...]) -> dict[str, Any]:
@@ -89,15 +106,31 @@ def restore(model: DLRM, checkpoint: Checkpoint) -> None:
     Raises:
         CheckpointError: an array is missing, damaged, or of another shape than the model's.
     """
-    for name, variable in model.dense_variables().items():
-        _check_shape(checkpoint, f"dense/{name}", tuple(variable.shape))
-        variable.assign(checkpoint.read(f"dense/{name}"))
-    rows, dim = model.embedding.placement.rows, model.embedding.dim
+    for name, variable in _shared(model, None).items():
+        _restore_shared(variable, checkpoint, name)
     for held in model.embedding.held:
-        array = f"tables/{held.name}/weights"
-        _check_shape(checkpoint, array, (rows[held.piece.table], dim))
-        for start, values in checkpoint.read_rows(array, (held.piece.first, held.piece.last)):
-            write_rows(held.weights, start, values)
+        _restore_slice(held, "weights", held.weights, checkpoint, model)
+
+
+def restore_optimizer(model: DLRM, trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Overwrite the optimizers' slots with the checkpoint's. Raises CheckpointError like `restore`."""
+    for name, variable in trainer.optimizer_variables().items():
+        _restore_shared(variable, checkpoint, f"optimizer/{name}")
+    for held in model.embedding.held:
+        for kind, variable in held.slots.items():
+            _restore_slice(held, kind, variable, checkpoint, model)
+
+
+def _restore_shared(variable: tf.Variable, checkpoint: Checkpoint, name: str) -> None:
+    _check_shape(checkpoint, name, tuple(variable.shape))
+    variable.assign(checkpoint.read(name))
+
+
+def _restore_slice(held: HeldSlice, kind: str, variable: tf.Variable, checkpoint: Checkpoint, model: DLRM) -> None:
+    name = f"tables/{held.name}/{kind}"
+    _check_shape(checkpoint, name, (held.piece.rows, model.embedding.dim))
+    for start, values in checkpoint.read_rows(name, (held.piece.first, held.piece.last)):
+        write_rows(variable, start, values)
 
 
 def synchronise(model: DLRM) -> None:

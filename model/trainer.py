@@ -77,7 +77,34 @@ class Trainer:
 
     def step(self, batch: TensorBatch, step: int, learning_rate: float) -> tf.Tensor:
         """Train on a batch; returns its loss, a float32 scalar that may still be being computed."""
-        return self._step(batch, tf.constant(learning_rate, tf.float32), tf.constant(step, tf.int64))
+        return self.telling_step(batch, step, learning_rate, ())[0]
+
+    def telling_step(self, batch: TensorBatch, step: int, learning_rate: float, wishes: tuple[float, ...]) -> tf.Tensor:
+        """Train on a batch.
+
+        Args:
+            batch: this worker's part of it.
+            step: from 0.
+            learning_rate: of this step.
+            wishes: numbers that the workers want to tell each other, as many on each; they travel with the dense gradients.
+
+        Returns:
+            float32 `[1 + wishes]`, perhaps still being computed: the loss, and the sum of each wish over the workers.
+        """
+        return self._step(batch, tf.constant(learning_rate, tf.float32), tf.constant(step, tf.int64), tf.constant(wishes, tf.float32))
+
+    def optimizer_variables(self) -> dict[str, tf.Variable]:
+        """Slots of the dense optimizer by name; its learning rate and step are set every step and not among them."""
+        return {str(i): variable.value for i, variable in enumerate(self._optimizer.variables) if len(variable.shape)}
+
+    @property
+    def table_slots(self) -> tuple[str, ...]:
+        """Names of the slots that the sparse optimizer keeps for each table."""
+        return () if self._sparse_optimizer is None else tuple(self._sparse_optimizer.slots)
+
+    def start_at(self, step: int) -> None:
+        """Continue with step `step`: the dense optimizer's own count, which Adam's bias correction uses."""
+        self._optimizer.iterations.assign(step)
 
     def _loss_and_gradients(self, numerical, embeddings, labels, weights, num_samples):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -90,19 +117,20 @@ class Trainer:
             scaled = loss * self._scale
         return loss, *tape.gradient(scaled, [embeddings, *(variable.value for variable in self._variables)])
 
-    def _whole_step(self, batch: TensorBatch, learning_rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+    def _whole_step(self, batch: TensorBatch, learning_rate: tf.Tensor, step: tf.Tensor, wishes: tf.Tensor) -> tf.Tensor:
         embedding, optimizer = self.model.embedding, self._sparse_optimizer
         vectors = embedding(batch.ids, batch.local_ids)
         loss, by_vector, *gradients = self._by_slices(batch, vectors)
         gradients = [gradient / self._scale for gradient in gradients] if self.scaled else gradients
         replicated = [] if optimizer is None else self._replicated_gradients(batch, by_vector)
-        loss, *sums = self._sum_over_workers([loss, *gradients, *replicated], vectors.shape[0])
+        told = tf.concat([[loss], wishes], axis=0)
+        told, *sums = self._sum_over_workers([told, *gradients, *replicated], vectors.shape[0])
         self._optimizer.learning_rate.assign(learning_rate)
         self._optimizer.apply(sums[: len(gradients)], self._variables)
         if optimizer is not None:
             embedding.update(optimizer, batch.ids, by_vector, learning_rate, step, self._scale)
             embedding.update_replicated(optimizer, sums[len(gradients) :], learning_rate, step)
-        return loss
+        return told
 
     def _by_slices(self, batch: TensorBatch, vectors: tf.Tensor) -> list[tf.Tensor]:
         """Loss, gradient of the vectors and gradients of the dense weights, of this worker's samples."""

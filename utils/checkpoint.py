@@ -61,7 +61,17 @@ class Array:
         return (max(min(_CHUNK_BYTES // row_bytes, self.shape[0]), 1), *rest)
 
 
-def save(path: str | Path, step: int, arrays: Mapping[str, Array], parts: Iterable[Part], facts: Mapping[str, Any], world: World) -> Path:
+def save(
+    path: str | Path,
+    step: int,
+    arrays: Mapping[str, Array],
+    parts: Iterable[Part],
+    facts: Mapping[str, Any],
+    world: World,
+    *,
+    keep: int | None = None,
+    best: bool = False,
+) -> Path:
     """Write a checkpoint of float32 arrays, all workers side by side, and make it the newest of `path`; returns the step's folder.
 
     Args:
@@ -71,6 +81,8 @@ def save(path: str | Path, step: int, arrays: Mapping[str, Array], parts: Iterab
         parts: what this worker writes; the workers' parts together cover every array once.
         facts: anything JSON can say, kept in the manifest.
         world: the workers.
+        keep: how many of the newest steps to keep, the best apart; None for all.
+        best: this is the best so far: `best` points to it and it is kept until a better one comes.
 
     Raises:
         UserError: some worker could not write; nothing has changed then, and every worker knows.
@@ -100,9 +112,11 @@ def save(path: str | Path, step: int, arrays: Mapping[str, Array], parts: Iterab
         }
         _write_durably(folder / "manifest.json", json.dumps(manifest, indent=1))
         _replace(folder, path / name, path / f".{name}.old")
-        partial = path / ".latest.writing"
-        _write_durably(partial, name + "\n")
-        partial.rename(path / "latest")
+        for pointer in ("latest", "best") if best else ("latest",):
+            partial = path / f".{pointer}.writing"
+            _write_durably(partial, name + "\n")
+            partial.rename(path / pointer)
+        _prune(path, keep)
 
     try:
         _together(prepare if world.first else None, world, "checkpoint_prepared")
@@ -140,6 +154,35 @@ def _replace(folder: Path, target: Path, old: Path) -> None:
             old.rename(target)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def newest(path: str | Path) -> "Checkpoint | None":
+    """The newest complete checkpoint of a folder; None where there is none yet."""
+    path = Path(path)
+    if not path.is_dir() or not any((entry / "manifest.json").is_file() for entry in path.glob("step-*")):
+        return None
+    return Checkpoint(path)
+
+
+def _prune(path: Path, keep: int | None) -> None:
+    """Remove all steps but the newest `keep` and the one that `best` names; a step is hidden before its files go."""
+    if keep is None:
+        return
+    best = _pointed(path / "best")
+    for entry in sorted(path.glob("step-*"))[:-keep]:
+        if entry != best:
+            hidden = path / f".{entry.name}.removing"
+            entry.rename(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _pointed(pointer: Path) -> Path | None:
+    """The complete step that a pointer file names."""
+    try:
+        step = pointer.parent / pointer.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return step if step.parent == pointer.parent and (step / "manifest.json").is_file() else None
 
 
 class Checkpoint:
@@ -208,12 +251,9 @@ def _find(path: Path) -> Path:
         return path
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such folder; expected a checkpoint (--save_checkpoint_path writes one)")
-    try:
-        newest = path / (path / "latest").read_text().strip()
-        if newest.parent == path and (newest / "manifest.json").is_file():
-            return newest
-    except (OSError, UnicodeDecodeError):
-        pass
+    pointed = _pointed(path / "latest")
+    if pointed is not None:
+        return pointed
     steps = sorted(entry for entry in path.glob("step-*") if (entry / "manifest.json").is_file())
     if not steps:
         raise CheckpointError(f"{path}: holds no checkpoint (no step-… folder with a manifest.json); --save_checkpoint_path writes one")

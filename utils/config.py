@@ -140,8 +140,19 @@ class TrainingConfig:
     test_after: float = option(0.0, "do not evaluate before this many epochs have passed", unit="epochs", modes=(TRAIN,))
     auc_threshold: float | None = option(None, "stop training when the test AUC reaches this", modes=(TRAIN,))
     auc_thresholds: int | None = option(None, "approximate the AUC with this many thresholds, 2 or more; the default is the exact AUC")
-    save_checkpoint_path: str | None = option(None, "folder for the checkpoint written when training ends", modes=(TRAIN,))
-    restore_checkpoint_path: str | None = option(None, "checkpoint to start from")
+    save_checkpoint_path: str | None = option(None, "folder for checkpoints; one is always written when training ends", modes=(TRAIN,))
+    restore_checkpoint_path: str | None = option(None, "checkpoint to go on from: a folder of steps (its newest) or one step")
+    resume: str = option(
+        "exact",
+        "exact goes on where the restored run was; auto does so from --save_checkpoint_path if it holds a checkpoint, else starts afresh; "
+        "weights takes the weights only and starts at step 0",
+        choices=("exact", "auto", "weights"),
+        modes=(TRAIN,),
+    )
+    checkpoint_every_steps: int | None = option(None, "write a checkpoint every so many steps", unit="steps", modes=(TRAIN,))
+    checkpoint_every_minutes: float | None = option(None, "write a checkpoint when so many minutes have passed", unit="minutes", modes=(TRAIN,))
+    keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,))
+    keep_best_checkpoint: bool = option(False, "also write a checkpoint at every best test AUC, and keep the best", modes=(TRAIN,))
     benchmark_warmup_steps: int = option(10, "first steps that throughput and latency leave out", unit="steps", modes=(TRAIN, INFERENCE))
     inference_benchmark_batch_sizes: tuple[int, ...] = option(
         (), "global batch sizes to measure; the default is --valid_batch_size", unit="samples", modes=(INFERENCE,)
@@ -155,6 +166,10 @@ class TrainingConfig:
         _check(math.isfinite(self.test_after) and self.test_after >= 0, "test_after", self.test_after, "0 or more epochs")
         _check(self.auc_threshold is None or 0 < self.auc_threshold <= 1, "auc_threshold", self.auc_threshold, "above 0 and at most 1")
         _check(self.auc_thresholds is None or self.auc_thresholds >= 2, "auc_thresholds", self.auc_thresholds, "at least 2")
+        for name in ("checkpoint_every_steps", "keep_checkpoints"):
+            _check((getattr(self, name) or 1) >= 1 and getattr(self, name) != 0, name, getattr(self, name), "at least 1")
+        minutes = self.checkpoint_every_minutes
+        _check(minutes is None or (math.isfinite(minutes) and minutes > 0), "checkpoint_every_minutes", minutes, "more than 0 minutes")
         _check(self.benchmark_warmup_steps >= 0, "benchmark_warmup_steps", self.benchmark_warmup_steps, "0 or more steps")
         sizes = self.inference_benchmark_batch_sizes
         _check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
@@ -313,6 +328,10 @@ def _without_effect(config: Config, given: frozenset[str]) -> list[str]:
         "synthetic_dataset_cardinalities": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
         "synthetic_dataset_num_numerical_features": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
         "synthetic_dataset_use_feature_spec": (not synthetic, "without --dataset_type synthetic"),
+        "checkpoint_every_steps": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
+        "checkpoint_every_minutes": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
+        "keep_checkpoints": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
+        "keep_best_checkpoint": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
         "profiled_rank": (config.run.profiler_start_step is None, "without --profiler_start_step"),
         "cpu_offloading_threshold_gb": (config.device.cpu, "with --cpu"),
         "embedding_zeros_initializer": (config.training.restore_checkpoint_path is not None, "with --restore_checkpoint_path"),

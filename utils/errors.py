@@ -14,6 +14,7 @@ class UserError(Exception):
     """
 
     everywhere = False
+    code = 1  # exit code
 
 
 class AgreedError(UserError):
@@ -35,7 +36,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
     try:
         return main() or 0
     except UserError as error:
-        message, everywhere = str(error), error.everywhere
+        message, everywhere, code = str(error), error.everywhere, error.code
     except BrokenPipeError:  # `| head` has read enough
         sys.stdout = None
         return 0

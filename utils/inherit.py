@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from utils.checkpoint import Checkpoint
 from utils.config import TRAIN, Config
 from utils.errors import UserError
 
@@ -16,6 +17,39 @@ NUMERICS = {"device": ("amp", "amp_dtype", "xla"), "data": ("valid_batch_size",)
 def facts(config: Config) -> dict[str, Any]:
     """What a checkpoint's manifest keeps of the configuration."""
     return {"config": config.flat()}
+
+
+def training_facts(config: Config, num_samples: int) -> dict[str, Any]:
+    """What a run must have in common with the one it goes on from, for its position in the data and its moments to mean the same."""
+    options = config.optimizer
+    return {
+        "batch_size": config.data.batch_size,
+        "train_samples": num_samples,
+        "shuffle_batch_order": config.data.shuffle_batch_order,
+        "seed": config.run.seed,
+        "optimizer": options.optimizer,
+        "embedding_trainable": config.model.embedding_trainable,
+    }
+
+
+def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
+    """Compare a run with the one that wrote the checkpoint.
+
+    Raises:
+        UserError: they differ in something that the position in the data or the optimizer's state depends on.
+    """
+    saved = checkpoint.manifest.get("run")
+    position = checkpoint.manifest.get("position")
+    known = ("step", "epoch", "batch", "samples")
+    whole = isinstance(saved, Mapping) and isinstance(position, Mapping) and all(isinstance(position.get(name), int) for name in known)
+    if not whole or set(position) != {*known, "best_auc"}:
+        raise UserError(f"{checkpoint.folder}: holds no position to go on from; --resume weights takes its weights and starts at step 0")
+    for name, value in wanted.items():
+        if saved.get(name) != value:
+            raise UserError(
+                f"{checkpoint.folder}: that run had {name} {saved.get(name)}, this one has {value}, so it cannot go on exactly; use the same, or "
+                "--resume weights to take the weights only"
+            )
 
 
 def inherit(config: Config, manifest: Mapping[str, Any]) -> Config:

@@ -90,7 +90,7 @@ def test_predictions_are_the_probabilities_of_every_row_in_file_order(run, train
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
 
 
-def test_training_goes_on_from_a_checkpoint(run, trained, dataset):
+def test_training_starts_from_the_weights_of_a_checkpoint(run, trained, dataset):
     checkpoint, training = trained
     flags = TRAIN[: TRAIN.index("--batch_size")]
     result = run(
@@ -99,6 +99,8 @@ def test_training_goes_on_from_a_checkpoint(run, trained, dataset):
         *flags,
         "--restore_checkpoint_path",
         checkpoint,
+        "--resume",
+        "weights",
         "--batch_size",
         "256",
         "--learning_rate",

@@ -69,14 +69,14 @@ class Loop:
         finally:
             self.log.close()
 
-    def step(self, batch, step, learning_rate):
+    def telling_step(self, batch, step, learning_rate, wishes):
         self.steps.append(step)
         self.rates.append(learning_rate)
-        return tf.constant(self._losses(step))
+        return tf.constant([self._losses(step), *wishes])
 
-    def _epoch(self, epoch):
+    def _epoch(self, epoch, first):
         self.epochs.append(epoch)
-        for i in range(self._batches):
+        for i in range(first, self._batches):
             real = 3 if i == self._batches - 1 else 4
             yield TensorBatch(None, None, None, None, None, tf.constant(float(real)))
 

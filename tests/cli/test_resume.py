@@ -1,0 +1,130 @@
+"""A run that was cut and goes on ends where a run that was never cut ends, bit by bit."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from runs import ROOT, TRAIN
+
+from utils.checkpoint import Checkpoint
+
+RUN = (*TRAIN, "--epochs", "2", "--shuffle_batch_order")  # 16 batches an epoch, the last one partial
+
+
+def contents(path):
+    checkpoint = Checkpoint(path)
+    return {name: checkpoint.read(name) for name in checkpoint.names("")}
+
+
+def assert_same(one, other):
+    one, other = contents(one), contents(other)
+    assert one.keys() == other.keys()
+    assert any(name.startswith("optimizer/") for name in one) or not any(name.endswith("momentum") for name in one)
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], name)
+
+
+def steps(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
+@pytest.mark.parametrize("cut", [5, 16, 21])  # within the first epoch, at its end, within the second
+def test_a_resumed_run_ends_with_the_weights_of_one_never_cut(run, dataset, tmp_path, optimizer, cut):
+    flags = ("--dataset_path", dataset, *RUN, "--optimizer", optimizer, "--evals_per_epoch", "2")
+    whole = run(*flags, "--save_checkpoint_path", tmp_path / "whole")
+    assert run(*flags, "--save_checkpoint_path", tmp_path / "cut", "--max_steps", cut).code == 0
+    resumed = run(*flags, "--save_checkpoint_path", tmp_path / "cut", "--restore_checkpoint_path", tmp_path / "cut")
+    assert f"step {cut}" in resumed.out
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+    for figure in ("auc", "best_auc", "validation_loss", "samples", "steps"):
+        assert resumed.final[figure] == whole.final[figure]
+
+
+def test_checkpoints_are_written_every_so_many_steps_and_the_oldest_removed(run, dataset, tmp_path):
+    flags = ("--dataset_path", dataset, *RUN, "--checkpoint_every_steps", "6", "--keep_checkpoints", "2")
+    assert run(*flags, "--save_checkpoint_path", tmp_path / "c").code == 0
+    assert steps(tmp_path / "c") == ["latest", "step-00000030", "step-00000032"]
+    assert run(*flags, "--save_checkpoint_path", tmp_path / "d", "--restore_checkpoint_path", tmp_path / "c/step-00000030").code == 0
+    assert_same(tmp_path / "c", tmp_path / "d")
+
+
+def test_checkpoints_are_written_when_minutes_have_passed(run, dataset, tmp_path):
+    flags = ("--dataset_path", dataset, *RUN, "--checkpoint_every_minutes", "1e-9", "--keep_checkpoints", "100")
+    assert run(*flags, "--save_checkpoint_path", tmp_path / "c").code == 0
+    assert len(steps(tmp_path / "c")) > 10
+
+
+def test_the_best_checkpoint_is_kept_apart(run, dataset, tmp_path):
+    flags = ("--dataset_path", dataset, *RUN, "--evals_per_epoch", "8", "--keep_checkpoints", "1", "--keep_best_checkpoint", "--learning_rate", "0.1")
+    result = run(*flags, "--save_checkpoint_path", tmp_path / "c")
+    best = tmp_path / "c" / (tmp_path / "c/best").read_text().strip()
+    assert Checkpoint(best).manifest["position"]["best_auc"] == result.final["best_auc"]
+    assert len([name for name in steps(tmp_path / "c") if name.startswith("step-")]) <= 2
+
+
+def test_resume_auto_starts_afresh_and_then_goes_on(run, dataset, tmp_path):
+    flags = ("--dataset_path", dataset, *RUN, "--save_checkpoint_path", tmp_path / "c", "--resume", "auto")
+    first = run(*flags, "--max_steps", "3")
+    assert first.code == 0 and "going on" not in first.out
+    second = run(*flags)
+    assert "going on at epoch 0, batch 3, step 3" in second.out
+    assert second.final["steps"] == 32
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--batch_size", "128"], "that run had batch_size 256, this one has 128"),
+        (["--seed", "9"], "that run had seed 0, this one has 9"),
+        (["--optimizer", "sgd"], "that run had optimizer adam, this one has sgd"),
+        (["--shuffle_batch_order"], "that run had shuffle_batch_order False, this one has True"),
+    ],
+)
+def test_a_run_that_cannot_go_on_exactly_is_refused(run, trained, dataset, flags, message):
+    result = run("--dataset_path", dataset, *TRAIN, *flags, "--restore_checkpoint_path", trained[0])
+    assert result.code == 1
+    assert message in result.err and "--resume weights" in result.err
+    assert "Traceback" not in result.err
+
+
+def test_resume_auto_needs_a_place_to_look(run, dataset):
+    result = run("--dataset_path", dataset, *TRAIN, "--resume", "auto")
+    assert result.code == 1 and "--resume auto needs --save_checkpoint_path" in result.err
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(run, dataset, tmp_path, signum, code):
+    flags = ["--dataset_path", str(dataset), *TRAIN, "--epochs", "500", "--evals_per_epoch", "0", "--print_freq", "1", "--log_path", ""]
+    command = [sys.executable, "-u", str(ROOT / "dlrm.py"), *flags, "--save_checkpoint_path", str(tmp_path / "c")]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if "step 20/" in line:
+                process.send_signal(signum)
+                break
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    step = Checkpoint(tmp_path / "c").step
+    assert step >= 20
+    assert f"stopped by {signum.name} after step {step}, which is saved; to go on, run the same command with" in err
+    assert "Traceback" not in err
+    epochs = str(step // 16 + 1)
+    assert run(*flags[:-2], "--epochs", epochs, "--restore_checkpoint_path", tmp_path / "c").final["steps"] == int(epochs) * 16
+
+
+def test_a_second_signal_ends_at_once(dataset, tmp_path):
+    flags = ["--dataset_path", str(dataset), *TRAIN, "--epochs", "500", "--print_freq", "1", "--log_path", ""]
+    command = [sys.executable, "-u", str(ROOT / "dlrm.py"), *flags]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if "step 5/" in line:
+                break
+        start = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert time.monotonic() - start < 30
