@@ -179,22 +179,26 @@ def _tried(strategy: str) -> tuple[str, ...]:
 def _slice_until_it_fits(
     parts: dict[int, int], rows: Sequence[int], dim: int, num_workers: int, strategy: str, capacity: float, cost: int
 ) -> tuple[tuple[Slice, ...], ...] | Slice:
-    """Deal the slices; while one fits nowhere, cut its table (or else the largest that still can be cut) and deal again.
+    """Deal the slices; while some fit nowhere, cut their tables (or else the largest that still can be cut) and deal again.
 
     Returns:
         the slices of each worker, or a slice that fits nowhere though nothing can be cut any further.
     """
     while True:
         pieces = [piece for i, count in parts.items() for piece in _slices(i, rows[i], dim, count)]
-        dealt = _deal(pieces, num_workers, strategy, capacity, cost)
-        if not isinstance(dealt, Slice):
+        dealt, stuck = _deal(pieces, num_workers, strategy, capacity, cost)
+        if not stuck:
             return dealt
-        table = dealt.table
-        if parts[table] == dim:
+        largest = max(piece.rows * piece.width for piece in stuck)
+        # The small ones may fit once the large ones are cut. Cutting one table a time took minutes for 2,000 tables on 1,024 workers.
+        tables = {piece.table for piece in stuck if 2 * piece.rows * piece.width >= largest and parts[piece.table] < dim}
+        if not tables:
             table = max((i for i in parts if parts[i] < dim), key=lambda i: rows[i] / parts[i], default=None)
             if table is None:
-                return dealt
-        parts[table] = _next_divisor(dim, parts[table])
+                return stuck[0]
+            tables = {table}
+        for table in tables:
+            parts[table] = _next_divisor(dim, parts[table])
 
 
 def _objective(workers: tuple[tuple[Slice, ...], ...], strategy: str, cost: int) -> tuple[int, ...]:
@@ -203,8 +207,8 @@ def _objective(workers: tuple[tuple[Slice, ...], ...], strategy: str, cost: int)
     return (stored, columns) if strategy == "memory_optimized" else (columns, stored)
 
 
-def _deal(pieces: Sequence[Slice], num_workers: int, strategy: str, capacity: float, cost: int) -> tuple[tuple[Slice, ...], ...] | Slice:
-    """Assign slices to workers; returns the first slice that fits nowhere instead, if there is one."""
+def _deal(pieces: Sequence[Slice], num_workers: int, strategy: str, capacity: float, cost: int) -> tuple[tuple[tuple[Slice, ...], ...], list[Slice]]:
+    """Assign slices to workers; returns the slices of each worker, and those that fit nowhere."""
     if strategy == "basic":
         return _deal_round_robin(pieces, num_workers, capacity, cost)
     largest_first = sorted(pieces, key=lambda piece: (-piece.rows * piece.width, piece.table, piece.first))
@@ -215,13 +219,16 @@ def _deal(pieces: Sequence[Slice], num_workers: int, strategy: str, capacity: fl
     held: list[list[Slice]] = [[] for _ in range(num_workers)]
     columns = [0] * num_workers
     heap: list[tuple[int, int, int]] = [(0, 0, worker) for worker in range(num_workers)]  # bytes, columns, worker
+    stuck = []
     for piece in largest_first:
         size = piece.rows * piece.width * cost
         set_aside = []
         while heap:
             stored, _, worker = heapq.heappop(heap)
             if stored + size > capacity:  # the emptiest of those left is too full
-                return piece
+                set_aside.append((stored, columns[worker], worker))
+                stuck.append(piece)
+                break
             if columns[worker] + piece.width <= width_limit:
                 held[worker].append(piece)
                 columns[worker] += piece.width
@@ -230,23 +237,25 @@ def _deal(pieces: Sequence[Slice], num_workers: int, strategy: str, capacity: fl
             if columns[worker] < width_limit:
                 set_aside.append((stored, columns[worker], worker))  # full for this slice, not for a narrower one
         else:
-            return piece
+            stuck.append(piece)
         for entry in set_aside:
             heapq.heappush(heap, entry)
-    return _in_order(held)
+    return _in_order(held), stuck
 
 
-def _deal_round_robin(pieces: Sequence[Slice], num_workers: int, capacity: float, cost: int) -> tuple[tuple[Slice, ...], ...] | Slice:
+def _deal_round_robin(pieces: Sequence[Slice], num_workers: int, capacity: float, cost: int) -> tuple[tuple[tuple[Slice, ...], ...], list[Slice]]:
     held: list[list[Slice]] = [[] for _ in range(num_workers)]
     stored = [0] * num_workers
+    stuck = []
     for i, piece in enumerate(pieces):
         size = piece.rows * piece.width * cost
         worker = next((w % num_workers for w in range(i, i + num_workers) if stored[w % num_workers] + size <= capacity), None)
         if worker is None:
-            return piece
+            stuck.append(piece)
+            continue
         held[worker].append(piece)
         stored[worker] += size
-    return _in_order(held)
+    return _in_order(held), stuck
 
 
 def _in_order(held: list[list[Slice]]) -> tuple[tuple[Slice, ...], ...]:

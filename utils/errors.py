@@ -55,7 +55,8 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
             return 1
     if launch.rank() == 0 or not everywhere:
         worker = f"worker {launch.rank()}: " if launch.size() > 1 and not everywhere else ""
-        print(f"{name}: error: {worker}{message}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"{name}: error: {worker}{message}\n")  # one write: print makes two under `python -u`, and workers' lines would mix
+        sys.stderr.flush()
     launch.leave(code, wait=everywhere and launch.rank() != 0)
     return code
 

@@ -1,16 +1,20 @@
 """Starts workers as users do, with a time limit, and finds their processes."""
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).parents[2]
+_MARK = "DLRM_TEST_LAUNCH"
 _TAG = re.compile(r"^\[1,(\d+)\]<std(out|err)>:", re.M)  # mpirun says whose line it is
 
 
@@ -29,43 +33,71 @@ class Launch:
         return [line for line in self.err.splitlines() if "dlrm.py: error: " in line]
 
 
-def environment() -> dict[str, str]:
-    """This process's, with the repository's modules and the launcher of this Python in reach."""
+def environment(mark: str) -> dict[str, str]:
+    """This process's, with the repository's modules and the launcher of this Python in reach, and a mark to know the launch by."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"} | dict([mark.split("=")])
 
 
-def launch(workers: int, *command, during: Callable[[Callable[[], str]], None] | None = None, limit_s: float = 240) -> Launch:
+def launch(workers: int, *command, during: Callable[["Running"], None] | None = None, limit_s: float = 240) -> Launch:
     """Run a command on so many workers of this machine, or without a launcher on one.
 
     Args:
         workers: how many.
         command: what each of them runs.
-        during: called once they run, with a function that gives what they have written to standard output so far.
+        during: called once they run.
         limit_s: seconds after which all are ended and the test fails.
+
+    No process is left when this returns: where one was, the test has failed.
     """
     words = list(map(str, command))
     if workers > 1:
         words = ["horovodrun", "-np", str(workers), "-H", f"localhost:{workers}", "--mpi-args=--oversubscribe", *words]
     start = time.monotonic()
-    folder = Path(os.environ.get("TMPDIR", "/tmp"))
-    stem = folder / f"launch-{os.getpid()}-{time.monotonic_ns()}"
-    files = [stem.with_suffix(suffix) for suffix in (".out", ".err")]
-    try:
-        with files[0].open("w") as out, files[1].open("w") as err:
-            process = subprocess.Popen(words, cwd=ROOT, env=environment(), stdout=out, stderr=err, start_new_session=True)
-            try:
-                if during:
-                    during(files[0].read_text)
-                code = process.wait(limit_s - (time.monotonic() - start))
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-        return Launch(code, *(_TAG.sub("", file.read_text()) for file in files), time.monotonic() - start)
-    finally:
-        for file in files:
-            file.unlink(missing_ok=True)
+    mark = f"{_MARK}={os.getpid()}-{time.monotonic_ns()}"
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(words, cwd=ROOT, env=environment(mark), stdout=out, stderr=err)
+        try:
+            if during:
+                during(Running(mark, process, out))
+            code = process.wait(limit_s - (time.monotonic() - start))
+            wait_for(lambda: not processes(mark), "a process is left behind", 10)
+        finally:
+            while found := processes(mark):  # nothing, unless the test has failed already
+                for number in found:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(number, signal.SIGKILL)
+                process.wait()
+        return Launch(code, _content(out), _content(err), time.monotonic() - start)
+
+
+def _content(file) -> str:
+    size = os.fstat(file.fileno()).st_size  # pread: the position is the writers', too
+    return _TAG.sub("", os.pread(file.fileno(), size, 0).decode())
+
+
+@dataclass
+class Running:
+    """Workers at work."""
+
+    mark: str
+    process: subprocess.Popen
+    file: IO[str]
+
+    @property
+    def out(self) -> str:
+        """What they have written to standard output so far."""
+        return _content(self.file)
+
+    def worker(self, rank: int) -> int:
+        """Process id of a worker of dlrm.py."""
+        found = [number for number, (other, command) in processes(self.mark).items() if other == rank and "python" in Path(command[0]).name]
+        assert len(found) == 1, found
+        return found[0]
+
+    def end_within(self, limit_s: float) -> None:
+        """Wait for the launcher to end; raises TimeoutExpired."""
+        self.process.wait(limit_s)
 
 
 def dlrm(workers: int, *flags, **options) -> Launch:
@@ -73,15 +105,15 @@ def dlrm(workers: int, *flags, **options) -> Launch:
     return launch(workers, sys.executable, "-u", ROOT / "dlrm.py", *flags, **options)
 
 
-def processes(words: Sequence[str | Path]) -> dict[int, int | None]:
-    """Processes whose command line holds all of the words: their rank by process id, None for those that are no workers."""
+def processes(mark: str) -> dict[int, tuple[int | None, list[str]]]:
+    """Processes of a launch by id: their rank, None where they are no workers, and their command."""
     found = {}
     for entry in Path("/proc").iterdir():
         try:
-            line = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-            if all(any(os.fsencode(str(word)) in part for part in line) for word in words) and line:
-                rank = re.search(rb"(?:^|\0)OMPI_COMM_WORLD_RANK=(\d+)", (entry / "environ").read_bytes())
-                found[int(entry.name)] = int(rank[1]) if rank else None
+            variables = (entry / "environ").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if mark.encode() in variables:
+                rank = next((int(text.split(b"=")[1]) for text in variables if text.startswith(b"OMPI_COMM_WORLD_RANK=")), None)
+                found[int(entry.name)] = rank, (entry / "cmdline").read_bytes().decode().split("\0")
         except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has just ended, or is not ours
             continue
     return found

@@ -134,3 +134,18 @@ def test_adams_first_step_moves_by_the_learning_rate():
     run = Run(SparseAdam(), np.zeros((ROWS, DIM), np.float32))
     run.apply([2], [[5.0, -0.01, 100.0]], 0)
     np.testing.assert_allclose(run.table.numpy()[2], [-RATE, RATE, -RATE], rtol=1e-3)
+
+
+@pytest.mark.parametrize("optimizer", [SparseSgd(), SparseAdagrad(), SparseAdam()], ids=lambda optimizer: type(optimizer).__name__)
+def test_many_repeated_ids_give_the_same_bits_every_time(optimizer):
+    """TensorFlow's scatter of tens of thousands of ids runs in threads that add repeated rows in an order of their own."""
+    draw = np.random.default_rng(0)
+    ids = tf.constant(draw.integers(0, 2000, 65536), tf.int32)
+    gradients = tf.constant(draw.standard_normal((65536, 128)), tf.float32)
+    results = []
+    for _ in range(3):
+        table, *slots = (tf.Variable(tf.fill([2000, 128], start)) for start in (0.0, *optimizer.slots.values()))
+        optimizer.apply(table, slots, ids, gradients, tf.constant(0.1), tf.constant(0, tf.int64))
+        results.append(table.numpy())
+    np.testing.assert_array_equal(results[1], results[0])
+    np.testing.assert_array_equal(results[2], results[0])

@@ -1,0 +1,56 @@
+"""What `trainings.py` wrote, put together from the workers' parts."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+
+@dataclass
+class Outcome:
+    """What one configuration came to on N workers."""
+
+    losses: np.ndarray
+    before: dict[str, np.ndarray]  # weights by checkpoint name, put together from the workers' parts
+    after: dict[str, np.ndarray]
+    scores: tuple[np.ndarray, np.ndarray] | None  # logits and labels of the test split
+    calls: list[list]  # by worker: (operation, name, bytes sent) of one step
+    plan: dict
+    files: list[list[str]]  # by worker: the split's files that it had open
+    diverged: list[str]  # by worker: what it said when the last one's weights were off
+
+
+class Outcomes:
+    """All configurations on N workers, by name; `threads[r]` is worker r's number of threads."""
+
+    def __init__(self, folder: Path, workers: int):
+        self._files = [np.load(folder / f"{rank}.npz") for rank in range(workers)]
+        self.names = sorted({key.split("/")[0] for key in self._files[0].files if "/" in key})
+        self.threads = [int(file["threads"]) for file in self._files]
+
+    def __getitem__(self, name: str) -> Outcome:
+        every = {key: [file[f"{name}/{key}"] for file in self._files] for key in ("losses", "calls", "files", "diverged")}
+        for losses in every["losses"]:
+            np.testing.assert_array_equal(losses, every["losses"][0], err_msg="the workers saw different losses")
+        first = self._files[0]
+        return Outcome(
+            every["losses"][0],
+            self._weights(f"{name}/before/"),
+            self._weights(f"{name}/after/"),
+            (first[f"{name}/logits"], first[f"{name}/labels"]) if f"{name}/logits" in first.files else None,
+            [json.loads(str(calls)) for calls in every["calls"]],
+            json.loads(str(first[f"{name}/plan"])),
+            [files.tolist() for files in every["files"]],
+            [str(text) for text in every["diverged"]],
+        )
+
+    def _weights(self, prefix: str) -> dict[str, np.ndarray]:
+        columns: dict[str, dict[int, np.ndarray]] = {}
+        for file in self._files:
+            for key in file.files:
+                if key.startswith(prefix):
+                    array, first = key.removeprefix(prefix).split("@")
+                    assert int(first) not in columns.setdefault(array, {}), f"{key} is held twice"
+                    columns[array][int(first)] = file[key]
+        return {array: np.concatenate([found[first] for first in sorted(found)], axis=-1) for array, found in columns.items()}

@@ -1,0 +1,89 @@
+"""One worker fails: the whole job ends soon, says once why and on whose side, and leaves nothing behind."""
+
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+from launching import ROOT, dlrm, launch, wait_for
+from small_data import FLAGS, write_dataset
+
+LIMIT_S = 60  # from the failure to the end of the last process
+START_S = 120  # for starting, at most
+
+
+def run(*flags, during=None):
+    """Run dlrm.py on two workers, which must fail without a traceback. `launch` sees to it that no process is left."""
+    result = dlrm(2, *flags, during=during, limit_s=START_S + LIMIT_S)
+    assert result.code != 0
+    assert "Traceback" not in result.out + result.err, result.err
+    return result
+
+
+def after_some_steps(action):
+    """Do something once ten steps are done."""
+
+    def during(running):
+        wait_for(lambda: "step 10/" in running.out, "ten steps")
+        action(running)
+        running.end_within(LIMIT_S)
+
+    return during
+
+
+@pytest.fixture
+def training(tmp_path):
+    """A dataset to damage, and flags of a run on it that would go on for hours."""
+    folder = write_dataset(tmp_path / "dataset", {"train": 4800, "test": 100})
+    return folder, ("--dataset_path", folder, *FLAGS, "--epochs", "100000", "--print_freq", "10", "--log_path", tmp_path / "log.json")
+
+
+def test_an_id_out_of_range_in_one_workers_file_names_that_worker(training):
+    folder, flags = training
+    ids = np.fromfile(folder / "train/cat_1.bin", np.int16)  # of the second table: worker 1 alone reads it
+    ids[4000] = 200
+    ids.tofile(folder / "train/cat_1.bin")
+    result = run(*flags)
+    assert result.errors == ["dlrm.py: error: worker 1: " + result.errors[0].partition("worker 1: ")[2]]
+    assert "feature cat_1, row 4000: id 200 is not in [0, 200)" in result.errors[0]
+
+
+def test_a_file_cut_short_during_the_run_names_its_worker(training):
+    folder, flags = training
+    result = run(*flags, during=after_some_steps(lambda running: os.truncate(folder / "train/cat_1.bin", 200)))
+    assert len(result.errors) == 1, result.err
+    assert result.errors[0].startswith("dlrm.py: error: worker 1: ") and "cut short after this run started" in result.errors[0]
+
+
+def test_a_killed_worker_ends_the_job(training):
+    _, flags = training
+    result = run(*flags, during=after_some_steps(lambda running: os.kill(running.worker(1), signal.SIGKILL)))
+    assert "process rank 1" in result.err and "signal 9" in result.err, result.err
+    assert result.errors == []
+
+
+def test_a_loss_that_is_not_finite_is_said_once(training):
+    folder, flags = training
+    result = run(*flags, "--optimizer", "sgd", "--learning_rate", "3e38", "--save_checkpoint_path", folder.parent / "checkpoint")
+    assert len(result.errors) == 1, result.err
+    assert result.errors[0].startswith("dlrm.py: error: step ") and "the loss is" in result.errors[0]
+    assert not list(folder.parent.glob("checkpoint/step-*"))
+
+
+def test_a_batch_that_the_workers_cannot_share_is_said_once_with_the_nearest_sizes(training):
+    _, flags = training
+    result = run(*flags, "--batch_size", "47")
+    assert result.errors == ["dlrm.py: error: --batch_size 47: 2 workers cannot share it evenly; the nearest sizes that work: 46 and 48"]
+
+
+def test_a_worker_that_runs_out_of_memory_says_so(tmp_path):
+    """A table of 102 GB under a limit of 40 GB of address space; --worker_memory_gb overrides the check that would refuse it."""
+    table = ("--synthetic_dataset_cardinalities", "200000000,10", "--embedding_dim", "128", "--column_slice_threshold", "100000000000")
+    table += ("--dataset_type", "synthetic", "--cpu", "--dist_strategy", "basic")  # on worker 0, the small one on worker 1
+    small = ("--bottom_mlp_dims", "128", "--top_mlp_dims", "1", "--batch_size", "48", "--valid_batch_size", "48", "--worker_memory_gb", "1000")
+    command = (sys.executable, ROOT / "dlrm.py", *table, *small, "--log_path", tmp_path / "log.json")
+    result = launch(2, "sh", "-c", 'ulimit -v 40000000 && exec "$@"', "sh", *command, limit_s=START_S + LIMIT_S)
+    assert result.code != 0 and "Traceback" not in result.err
+    assert len(result.errors) == 1, result.err
+    assert result.errors[0].startswith("dlrm.py: error: worker 0: out of memory"), result.err
