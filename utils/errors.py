@@ -32,7 +32,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
         main: the command; returns its exit code, None for 0.
         name: what the line starts with, "dlrm.py" for instance.
     """
-    code, everywhere = 1, False
+    code, everywhere, kind = 1, False, "error: "
     try:
         return main() or 0
     except UserError as error:
@@ -46,7 +46,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
     except MemoryError:
         message = "out of memory"
     except KeyboardInterrupt:
-        message, code, everywhere = "interrupted", 130, True
+        message, code, everywhere, kind = "interrupted", 130, True, ""
     except Exception as error:
         message = _of_tensorflow(error)
         if message is None:
@@ -55,7 +55,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
             return 1
     if launch.rank() == 0 or not everywhere:
         worker = f"worker {launch.rank()}: " if launch.size() > 1 and not everywhere else ""
-        sys.stderr.write(f"{name}: error: {worker}{message}\n")  # one write: print makes two under `python -u`, and workers' lines would mix
+        sys.stderr.write(f"{name}: {kind}{worker}{message}\n")  # one write: print makes two under `python -u`, and workers' lines would mix
         sys.stderr.flush()
     launch.leave(code, wait=everywhere and launch.rank() != 0)
     return code
