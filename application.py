@@ -16,7 +16,7 @@ from model.dlrm import DLRM
 from model.evaluator import Evaluator
 from model.metrics import Metrics, evaluate, sigmoid
 from model.placement import Placement
-from model.plan import build_placement
+from model.plan import build_placement, check_shared
 from model.state import arrays, check_equal, check_features, describe, parts, restore, restore_optimizer
 from model.trainer import TensorBatch, Trainer, to_device
 from model.training import Position, Training
@@ -279,10 +279,7 @@ class Application:
         sizes.append(("valid_batch_size", self.config.data.valid_batch_size))
         sizes += [("inference_benchmark_batch_sizes", size) for size in self.config.training.inference_benchmark_batch_sizes]
         for flag, size in sizes:
-            if size % workers:
-                below, above = size // workers * workers, math.ceil(size / workers) * workers
-                near = f"{below} and {above}" if below else str(above)
-                raise UserError(f"--{flag} {size}: {workers} workers cannot share it evenly; the nearest sizes that work: {near}")
+            check_shared(flag, size, workers)
 
     def _check_disk(self) -> None:
         path = self.config.training.save_checkpoint_path

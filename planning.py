@@ -3,10 +3,9 @@
 import math
 
 from dataloading.sources import read_spec, table_rows
-from model.plan import as_json, as_table, build_placement, dense_elements, report
+from model.plan import as_json, as_table, build_placement, check_shared, dense_elements, report
 from utils.config import Config
 from utils.console import Console
-from utils.errors import UserError
 
 
 def show_plan(config: Config) -> None:
@@ -18,8 +17,7 @@ def show_plan(config: Config) -> None:
     for line in config.warnings:
         Console().warn(line)
     workers, model, batch_size = config.placement.plan_workers, config.model, config.data.batch_size
-    if batch_size % workers:
-        raise UserError(f"--batch_size {batch_size}: {workers} workers cannot share it evenly; try {-(-batch_size // workers) * workers}")
+    check_shared("batch_size", batch_size, workers)
     spec = read_spec(config.data)
     host_memory = 0 if config.placement.cpu_offloading_threshold_gb is None else math.inf
     placement = build_placement(config, table_rows(config.data, spec), workers, memory=math.inf, host_memory=host_memory)

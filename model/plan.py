@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from model.placement import GIB, Placement, PlacementError, place
 from utils.config import PLAN, TRAIN, Config
-from utils.errors import AgreedError
+from utils.errors import AgreedError, UserError
 
 _FLOAT_BYTES = 4
 
@@ -45,6 +45,14 @@ def build_placement(config: Config, rows: Sequence[int], num_workers: int, memor
         )
     except PlacementError as error:
         raise AgreedError(str(error)) from None
+
+
+def check_shared(flag: str, size: int, num_workers: int) -> None:
+    """Raise UserError, with the nearest sizes that work, where N workers cannot share a global batch evenly."""
+    if size % num_workers:
+        below, above = size // num_workers * num_workers, -(-size // num_workers) * num_workers
+        near = f"{below} and {above}" if below else str(above)
+        raise UserError(f"--{flag} {size}: {num_workers} workers cannot share it evenly; the nearest sizes that work: {near}")
 
 
 def slots_per_table(optimizer: str) -> int:

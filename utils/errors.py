@@ -37,9 +37,10 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
         return main() or 0
     except UserError as error:
         message, everywhere, code = str(error), error.everywhere, error.code
-    except BrokenPipeError:  # `| head` has read enough
+    except BrokenPipeError:  # `| head` has read enough: nothing to say, but what was to be done is not done
         sys.stdout = None
-        return 0
+        launch.leave(141, wait=False)
+        return 141
     except OSError as error:  # no permission, disk full, a folder where a file should be
         path = f"{error.filename}: " if error.filename else ""
         message = f"{path}{error.strerror or error}"

@@ -86,7 +86,7 @@ def test_what_cannot_fit_is_one_line_and_no_plan(plan, shape):
 def test_a_batch_that_workers_cannot_share_is_one_line(plan):
     code, out, err = plan("criteo_t15_synthetic", "--plan_workers", "3")
     assert (code, out) == (1, "")
-    assert err == "dlrm.py: error: --batch_size 65536: 3 workers cannot share it evenly; try 65538\n"
+    assert err == "dlrm.py: error: --batch_size 65536: 3 workers cannot share it evenly; the nearest sizes that work: 65535 and 65538\n"
 
 
 def test_host_memory_takes_what_the_device_cannot(plan):
