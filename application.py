@@ -7,30 +7,39 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from dataloading.batches import BatchReader, Split, prefetched
-from dataloading.sources import open_split, read_spec, table_rows
+from dataloading.ranges import ERROR
+from dataloading.sources import open_split, open_training_splits, read_spec, table_rows
 from model import inference
 from model.build import build_model, build_schedule, build_trainer
 from model.dlrm import DLRM
 from model.evaluator import Evaluator
+from model.growth import Growth
 from model.metrics import Metrics, evaluate, sigmoid
 from model.placement import Placement
 from model.plan import build_placement, check_shared
-from model.state import arrays, check_equal, check_features, describe, parts, restore, restore_optimizer
+from model.snapshot import Snapshot
+from model.state import arrays, check_equal, check_features, describe, features_of, parts, restore, restore_optimizer, snapshot
 from model.trainer import TensorBatch, Trainer, to_device
 from model.training import Position, Training
 from utils import predictions
-from utils.checkpoint import Checkpoint, newest, save
+from utils.checkpoint import Checkpoint, Saving, newest
+from utils.checkpoint_folder import Lock, complete_steps, tidy
 from utils.config import EVAL, INFERENCE, PREDICT, TRAIN, Config
 from utils.console import Console
 from utils.distributed import join
 from utils.errors import UserError
+from utils.fallback import older, sound_checkpoint
 from utils.inherit import check_continues, facts, inherit, training_facts
 from utils.logging import RunLog
+from utils.manifest import DamagedError
 from utils.memory import GIB, available_bytes, check_fits, device_bytes
 from utils.runtime import compute_dtype, configure_tensorflow
 from utils.signals import StopRequest
+
+T = TypeVar("T")
 
 INFERENCE_STEPS = 1000  # batches measured of each size where --max_steps says nothing
 
@@ -54,16 +63,19 @@ class Application:
 
     def __init__(self, config: Config):
         self.world = join()
+        self._lock: Lock | None = None
+        self._growth: Growth | None = None
         self.console = Console(self.world.first)
         for line in config.warnings:
             self.console.warn(line)
+        self._fallback = self._sound_checkpoint(config)
         try:
             self._prepare(config)
         except UserError as error:  # others may have no fault to find: tell them before they wait for this worker
             self.world.agree(str(error), "prepared")
         self.world.agree(None, "prepared")
         self.placement = self._place()
-        self.log = RunLog(self.config.run.log_path if self.world.first else "", self.config.flat())
+        self.log = RunLog(self.config.run.log_path if self.world.first else "", self.config.flat(), append=self._goes_on)
         self._announce()
 
     def _prepare(self, config: Config) -> None:
@@ -74,11 +86,15 @@ class Application:
         self.names = [feature.name for feature in self.spec.categorical]
         self.rows = table_rows(self.config.data, self.spec)
         if self.checkpoint:
-            check_features(self.checkpoint, dict(zip(self.names, self.rows, strict=True)), self.spec.numerical)
+            tables = dict(zip(self.names, self.rows, strict=True))
+            if self.config.training.allow_growth:
+                self._growth = Growth(self.checkpoint, features_of(self.checkpoint), tables, self.spec.numerical)
+            else:
+                check_features(self.checkpoint, tables, self.spec.numerical)
         self._share_batches()
         self.splits = self._open_splits()
-        if self.checkpoint and self.config.run.mode == TRAIN and self.config.training.resume != "weights":
-            check_continues(self.checkpoint, training_facts(self.config, self.splits["train"].num_samples))
+        if self._goes_on:
+            check_continues(self.checkpoint, self._run_facts())
         self._check_disk()
         self.device = configure_tensorflow(self.config.device, self.world.local_rank, self.world.local_size)
         self.dtype = compute_dtype(self.config.device, self.device)
@@ -97,6 +113,8 @@ class Application:
         for split in self.splits.values():
             split.close()
         self.log.close()
+        if self._lock:
+            self._lock.release()
 
     # The modes ------------------------------------------------------------------------------------------------------
 
@@ -104,14 +122,16 @@ class Application:
         """Train, evaluate, save."""
         reader = self._reader("train", self.config.data.batch_size)
         trainer = build_trainer(self.config, self.model, self.dtype)
-        run_facts = training_facts(self.config, reader.split.num_samples)
-        position = self._continue(trainer, run_facts)
+        position = self._continue(trainer)
+        path, keep = self.config.training.save_checkpoint_path, self.config.training.keep_checkpoints
+        about = facts(self.config) | {"features": describe(self.model, self.spec.numerical), "run": self._run_facts()}
 
-        def write(position: Position, best: bool) -> None:
-            about = facts(self.config) | {"features": describe(self.model, self.spec.numerical), "run": run_facts, "position": asdict(position)}
-            path, keep = self.config.training.save_checkpoint_path, self.config.training.keep_checkpoints
-            folder = save(path, position.step, arrays(self.model, trainer), parts(self.model, trainer), about, self.world, keep=keep, best=best)
-            self.console.say(f"checkpoint written: {folder}")
+        def begin_save(position: Position, best: bool) -> tuple[Saving, Snapshot]:
+            frozen, now = snapshot(self.model), about | {"position": asdict(position)}
+            written = parts(self.model, trainer, frozen)
+            return Saving(path, position.step, arrays(self.model, trainer), written, now, self.world, keep=keep, best=best), frozen
+
+        chosen_by = next((name for name in ("valid", "test") if name in self.splits), None)
 
         with StopRequest() as stop:
             training = Training(
@@ -120,27 +140,51 @@ class Application:
                 self.config,
                 len(reader),
                 lambda epoch, first: Batches(reader, epoch, first),
-                self._evaluate if "test" in self.splits else None,
+                (lambda: self._evaluate(chosen_by)) if chosen_by else None,
                 lambda: check_equal(self.model),
                 self.console,
                 self.log,
-                save=write if self.config.training.save_checkpoint_path else None,
+                begin_save=begin_save if path else None,
+                split=chosen_by or "",
                 stop=stop,
                 position=position,
             )
             figures = training.run()
+        if chosen_by == "valid":
+            metrics = self._evaluate("test") if "test" in self.splits else None
+            figures |= {"valid_auc": figures["auc"], "valid_loss": figures["validation_loss"]}
+            figures |= {"auc": metrics and metrics.auc, "validation_loss": metrics and metrics.log_loss}
         self.log.log((), figures)
         self.console.say(f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps: {figures['throughput']:,.0f} samples/s")
 
-    def _continue(self, trainer: Trainer, run_facts: dict) -> Position:
+    @property
+    def _goes_on(self) -> bool:
+        """Whether this run goes on where the checkpoint's was."""
+        options = self.config.training
+        return self.checkpoint is not None and self.config.run.mode == TRAIN and options.resume != "weights" and not options.allow_growth
+
+    def _run_facts(self) -> dict:
+        train = self.splits["train"]
+        return training_facts(self.config, train.num_samples, train.fingerprint())
+
+    def _continue(self, trainer: Trainer) -> Position:
         """Where the restored run was, its optimizers' state restored; the start where there is none."""
-        if self.checkpoint is None or self.config.training.resume == "weights":
+        if not self._goes_on:
             return Position()
-        self._together(lambda: restore_optimizer(self.model, trainer, self.checkpoint), "optimizer_restored")
+        self._together(lambda: self._restoring(lambda: restore_optimizer(self.model, trainer, self.checkpoint)), "optimizer_restored")
         position = Position(**self.checkpoint.manifest["position"])
         trainer.start_at(position.step)
         self.console.say(f"going on at epoch {position.epoch}, batch {position.batch}, step {position.step}")
         return position
+
+    def _restoring(self, action: Callable[[], T]) -> T:
+        """Read from a checkpoint; where it is damaged, the error says what else there is."""
+        try:
+            return action()
+        except DamagedError as error:
+            before = older(error.folder)
+            hint = f"; --restore_fallback takes the newest one before it that is whole (there is {before[0].name})" if before else ""
+            raise UserError(f"{error}{hint}") from None
 
     def _together(self, action: Callable[[], None], name: str) -> None:
         """Do something that can fail on one worker only; then it is an error on all."""
@@ -153,7 +197,7 @@ class Application:
 
     def evaluate(self) -> None:
         """Score the test split with a restored model."""
-        metrics = self._evaluate()
+        metrics = self._evaluate("test")
         self.log.log((), {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples})
 
     def inference(self) -> None:
@@ -183,7 +227,7 @@ class Application:
     def predict(self) -> None:
         """Write a probability for every row of the test split."""
         path = predictions.check_path(self.config.run.predictions_path)
-        scores = self._score()
+        scores = self._score("test")
         if scores is not None:
             logits, labels = scores
             predictions.write(path, sigmoid(logits), labels)
@@ -196,13 +240,16 @@ class Application:
     @cached_property
     def model(self) -> DLRM:
         """The model, its tables allocated, its weights restored."""
-        zeros = self.config.model.embedding_zeros_initializer or self.checkpoint is not None  # what is overwritten need not be drawn
+        overwritten = self.checkpoint is not None and self._growth is None  # what is overwritten need not be drawn
+        zeros = self.config.model.embedding_zeros_initializer or overwritten
         numerical = len(self.spec.numerical)
         seed = self.config.run.seed
         model = build_model(self.config.model, self.names, self.placement, self.world, numerical, dtype=self.dtype, seed=seed, zeros=zeros)
         if self.checkpoint:
-            self._together(lambda: restore(model, self.checkpoint), "restored")
+            self._together(lambda: self._restoring(lambda: restore(model, self.checkpoint, self._growth)), "restored")
             self.console.say(f"weights restored: {self.checkpoint.folder} (step {self.checkpoint.step})")
+            if self._growth:
+                self.console.say(f"{self._growth}; training starts at step 0")
         return model
 
     @cached_property
@@ -210,24 +257,28 @@ class Application:
         """Scores batches with the model."""
         return Evaluator(self.model, self.config.device.xla)
 
-    def _evaluate(self) -> Metrics:
-        scores = self._score()
+    def _evaluate(self, split: str) -> Metrics:
+        scores = self._score(split)
         mine = evaluate(*scores, self.config.training.auc_thresholds) if scores is not None else None
         metrics = self.world.from_first(mine, "metrics")
         kind = "exact" if self.config.training.auc_thresholds is None else f"{self.config.training.auc_thresholds} thresholds"
         self.console.say(
-            f"test AUC {_shown(metrics.auc)} ({kind}), log loss {metrics.log_loss:.6f}, normalised entropy {_shown(metrics.normalized_entropy, 6)}, "
-            f"calibration {_shown(metrics.calibration, 6)}, {metrics.samples:,} samples"
+            f"{split} AUC {_shown(metrics.auc)} ({kind}), log loss {metrics.log_loss:.6f}, "
+            f"normalised entropy {_shown(metrics.normalized_entropy, 6)}, calibration {_shown(metrics.calibration, 6)}, {metrics.samples:,} samples"
         )
         if metrics.auc is None:
-            self.console.warn("all labels of the test split are the same: its AUC is undefined")
+            self.console.warn(f"all labels of the {split} split are the same: its AUC is undefined")
         return metrics
 
-    def _score(self):
-        reader = self._reader("test", self.config.data.valid_batch_size)
+    def _score(self, split: str):
+        reader = self._reader(split, self.config.data.valid_batch_size)
         samples = reader.split.num_samples
         with self.console.progress(samples, "evaluation", "samples") as progress:
-            return self.evaluator.score(Batches(reader), samples, progress.advance)
+            scores = self.evaluator.score(Batches(reader), samples, progress.advance)
+        if self.config.data.out_of_range != ERROR:
+            mended = sum(self.world.everyone(reader.out_of_range, "out_of_range"))
+            self.console.say(f"{split}: {mended:,} ids out of range (--out_of_range {self.config.data.out_of_range})")
+        return scores
 
     def _reader(self, split: str, batch_size: int) -> BatchReader:
         shuffled = split == "train" and self.config.data.shuffle_batch_order
@@ -238,20 +289,32 @@ class Application:
             local_features=self.model.embedding.local_features,
             rank=self.world.rank,
             num_workers=self.world.size,
-            num_rows=self.rows if self.config.data.hash_indices else None,
+            num_rows=self.rows,
+            out_of_range=self.config.data.out_of_range,
+            uncounted=self.model.embedding.uncounted_features,
             shuffle_seed=self.config.run.seed if shuffled else None,
         )
 
     # Checks before the expensive part -----------------------------------------------------------------------------------
 
+    def _sound_checkpoint(self, config: Config) -> Checkpoint | None:
+        """The checkpoint to restore where `--restore_fallback` wants all of it read first."""
+        options = config.training
+        path = options.restore_checkpoint_path or (options.save_checkpoint_path if options.resume == "auto" else None)
+        if not options.restore_fallback or path is None or (options.restore_checkpoint_path is None and not complete_steps(Path(path))):
+            return None
+        return sound_checkpoint(path, self.world, self.console.warn)
+
     def _open_checkpoint(self, config: Config) -> Checkpoint | None:
+        if self._fallback:
+            return self._fallback
         path = config.training.restore_checkpoint_path
         if path is not None:
-            return Checkpoint(path)
+            return self._restoring(lambda: Checkpoint(path))
         if config.run.mode == TRAIN and config.training.resume == "auto":
             if config.training.save_checkpoint_path is None:
                 raise UserError("--resume auto needs --save_checkpoint_path: that is where it looks for a checkpoint")
-            return newest(config.training.save_checkpoint_path)
+            return self._restoring(lambda: newest(config.training.save_checkpoint_path))
         if config.run.mode in (EVAL, PREDICT):
             raise UserError(f"--restore_checkpoint_path is missing: --mode {config.run.mode} needs a trained model")
         if config.run.mode == INFERENCE:
@@ -259,15 +322,15 @@ class Application:
         return None
 
     def _open_splits(self) -> dict[str, Split]:
-        training = self.config.run.mode == TRAIN
-        stored = self.config.data.dataset_type == "tf_raw"
-        names = ["train", "test"] if training else ["test"]
-        if training and stored and self.spec.sources is not None and "test" not in self.spec.sources:
-            self.console.warn(f"{self.spec.path}: there is no test split; the model will not be evaluated")
-            names.remove("test")
+        seed = self.config.run.seed
+        if self.config.run.mode == TRAIN:
+            splits = open_training_splits(self.config.data, self.spec, seed)
+            if "test" not in splits:
+                self.console.warn(f"{self.spec.path}: there is no test split; the model will not be tested")
+            return splits
         if self.config.run.mode == PREDICT:
             predictions.check_path(self.config.run.predictions_path)
-        return {name: open_split(self.config.data, self.spec, name, self.config.run.seed) for name in names}
+        return {"test": open_split(self.config.data, self.spec, "test", seed)}
 
     def _share_batches(self) -> None:
         """Every worker takes the same number of samples of a batch; what nobody asked for is rounded up to that."""
@@ -287,6 +350,8 @@ class Application:
             Path(path).mkdir(parents=True, exist_ok=True)
             if not os.access(path, os.W_OK | os.X_OK):
                 raise UserError(f"--save_checkpoint_path {path}: no permission to write there")
+            self._lock = Lock(Path(path))
+            tidy(Path(path))
             check_fits(
                 4 * self.config.model.embedding_dim * sum(self.rows), f"--save_checkpoint_path {path}: the tables", shutil.disk_usage(path).free
             )

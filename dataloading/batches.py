@@ -9,17 +9,20 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from dataloading.feature_spec import FeatureSpec
-from dataloading.ranges import check_ids, check_labels, check_numerical
+from dataloading.ranges import ERROR, check_ids, check_labels, check_numerical, into_range
 
 T = TypeVar("T")
 
+_HINT = "; mend the dataset, or say what is to become of such ids: --out_of_range clip or hash"
+
 
 class Split(Protocol):
-    """Rows that can be read by ranges: `TfRawSplit` from files, `SyntheticSplit` from a formula."""
+    """Rows that can be read by ranges: `TfRawSplit` from files, `SyntheticSplit` from a formula, `RowRange` from another split."""
 
     spec: FeatureSpec
     name: str
     num_samples: int
+    first_row: int  # of the rows that it is cut from, for messages
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
         """`[n]` integer."""
@@ -29,6 +32,12 @@ class Split(Protocol):
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
         """`[n]` uint8."""
+
+    def file(self, feature: str) -> str:
+        """The file that a feature is read from, for messages; empty where there is none."""
+
+    def fingerprint(self) -> str:
+        """The same for the same rows, different for others."""
 
     def close(self) -> None:
         """Close what is open."""
@@ -46,6 +55,7 @@ class Batch(NamedTuple):
     labels: np.ndarray  # [b] uint8
     weights: np.ndarray  # [b] float32, 1 for a real sample, 0 for padding
     num_samples: int  # real samples in the global batch
+    out_of_range: int = 0  # ids that were out of range and made to fit, of the features that this worker counts
 
 
 class BatchReader:
@@ -57,8 +67,9 @@ class BatchReader:
         features: places, in the model's order, of the features whose ids this worker reads for the whole batch; default all.
         local_features: places of the features whose ids it reads for its own slice.
         rank, num_workers: which slice of b = B / num_workers samples is this worker's.
-        num_rows: rows of each feature's table, where ids are taken modulo (`--hash_indices`); None where ids out of range
-            are errors.
+        num_rows: rows of each feature's table; the default is its cardinality.
+        out_of_range: what becomes of ids beyond them: `error`, `clip` or `hash` (see `ranges.into_range`).
+        uncounted: places of the features whose ids out of range another worker counts.
         shuffle_seed: seed of the batch order, another one each epoch; None for file order.
 
     Raises:
@@ -75,6 +86,8 @@ class BatchReader:
         rank: int = 0,
         num_workers: int = 1,
         num_rows: Sequence[int] | None = None,
+        out_of_range: str = ERROR,
+        uncounted: Sequence[int] = (),
         shuffle_seed: int | None = None,
     ):
         self.split, self.batch_size = split, batch_size
@@ -83,8 +96,10 @@ class BatchReader:
         self._features = tuple(range(len(split.spec.categorical)) if features is None else features)
         self._local_features = tuple(local_features)
         self._local = batch_size // num_workers
+        self.out_of_range = 0  # ids made to fit so far, of the features that this worker counts
         self._offset = rank * self._local
-        self._num_rows, self._shuffle_seed = num_rows, shuffle_seed
+        self._num_rows = [feature.cardinality for feature in split.spec.categorical] if num_rows is None else list(num_rows)
+        self._out_of_range, self._uncounted, self._shuffle_seed = out_of_range, frozenset(uncounted), shuffle_seed
 
     def __len__(self) -> int:
         return math.ceil(self.split.num_samples / self.batch_size)
@@ -107,30 +122,40 @@ class BatchReader:
         mine = min(start + self._offset, stop - 1), min(start + self._offset + self._local, stop)
         real = max(stop - start - self._offset, 0)
         numerical, labels = self.split.read_numerical(*mine), self.split.read_labels(*mine)
-        check_numerical(numerical, self.split.spec.numerical, mine[0])  # ReLU turns NaN into 0, so no loss would show it
-        check_labels(labels, self.split.spec.label, mine[0])
+        spec, first_row = self.split.spec, self.split.first_row + mine[0]
+        # ReLU turns NaN into 0, so no loss would show it
+        check_numerical(numerical, spec.numerical, first_row, self.split.file(spec.numerical[0]))
+        check_labels(labels, spec.label, first_row, self.split.file(spec.label))
+        ids, counted = self._ids(self._features, start, stop, self.batch_size)
+        local_ids, counted_here = self._ids(self._local_features, *mine, self._local, real)
+        self.out_of_range += counted + counted_here
         return Batch(
             _padded(numerical, self._local),
-            self._ids(self._features, start, stop, self.batch_size),
-            self._ids(self._local_features, *mine, self._local),
+            ids,
+            local_ids,
             _padded(labels, self._local),
             (np.arange(self._local) < real).astype(np.float32),
             stop - start,
+            counted + counted_here,
         )
 
-    def _ids(self, features: Sequence[int], start: int, stop: int, size: int) -> np.ndarray:
-        """`[features, size]`: ids of rows start to stop, the last one repeated up to `size`."""
-        ids = np.empty((len(features), size), np.int32)
+    def _ids(self, features: Sequence[int], start: int, stop: int, size: int, real: int = 1) -> tuple[np.ndarray, int]:
+        """`[features, size]`: ids of rows start to stop, the last one repeated up to `size`; and how many of them were out of range.
+
+        Where none of the rows is this worker's own (`real` is 0), they count for nothing.
+        """
+        ids, counted = np.empty((len(features), size), np.int32), 0
         for row, feature in zip(ids, features, strict=True):
             column = self.split.read_ids(feature, start, stop)
             facts = self.split.spec.categorical[feature]
-            if self._num_rows is None:
-                check_ids(column, facts.cardinality, facts.name, start)
-                row[: stop - start] = column
+            if self._out_of_range == ERROR:
+                check_ids(column, self._num_rows[feature], facts.name, self.split.first_row + start, self.split.file(facts.name), _HINT)
             else:
-                row[: stop - start] = column.astype(np.int32) % self._num_rows[feature]
+                column, count = into_range(column, self._num_rows[feature], self._out_of_range)
+                counted += count if real and feature not in self._uncounted else 0
+            row[: stop - start] = column
             row[stop - start :] = row[stop - start - 1]
-        return ids
+        return ids, counted
 
 
 def _padded(values: np.ndarray, size: int) -> np.ndarray:

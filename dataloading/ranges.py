@@ -6,8 +6,10 @@ import numpy as np
 
 from dataloading.contract import DatasetError
 
+ERROR, CLIP, HASH = "error", "clip", "hash"  # what may be done with ids out of range
 
-def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, path: str = "") -> None:
+
+def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, path: str = "", hint: str = "") -> None:
     """Check that every id is in [0, cardinality).
 
     One maximum over the ids read as unsigned: a negative id is then larger than any valid one, so the check costs one
@@ -19,20 +21,43 @@ def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, p
         feature: its name, for the message.
         first_row: the dataset's row that `ids[0]` belongs to.
         path: the file the ids came from, for the message.
+        hint: what can be done about it, for the message.
 
     Raises:
         DatasetError: names the file, the feature, the first bad row, its id and the cardinality.
     """
-    if ids.size == 0:
+    outside = _outside(ids, cardinality)
+    if outside is None:
         return
-    # A table may have more rows than the ids' type can name; what is negative as a signed number is out of range even then.
-    bound = min(cardinality, int(np.iinfo(ids.dtype).max) + 1)
-    unsigned = ids.view(f"u{ids.dtype.itemsize}")
-    if int(unsigned.max()) < bound:
-        return
-    first = int(np.argmax(unsigned >= bound))
+    first = int(np.argmax(outside))
     where = f"{path}: " if path else ""
-    raise DatasetError(f"{where}feature {feature}, row {first_row + first}: id {int(ids[first])} is not in [0, {cardinality})")
+    raise DatasetError(f"{where}feature {feature}, row {first_row + first}: id {int(ids[first])} is not in [0, {cardinality}){hint}")
+
+
+def into_range(ids: np.ndarray, rows: int, how: str) -> tuple[np.ndarray, int]:
+    """Ids made to fit a table, and how many had to be changed.
+
+    Args:
+        ids: `[n]`, any integer dtype; not changed.
+        rows: of the table.
+        how: `clip` takes the nearest row (the first for negative ids), `hash` the id modulo the rows.
+    """
+    outside = _outside(ids, rows)
+    if outside is None:
+        return ids, 0
+    wide = ids.astype(np.int64)
+    fitting = np.clip(wide, 0, rows - 1) if how == CLIP else wide % rows
+    return fitting, int(np.count_nonzero(outside))
+
+
+def _outside(ids: np.ndarray, rows: int) -> np.ndarray | None:
+    """Which ids are not in [0, rows), `[n]` bool; None where all are: that costs one pass and no temporary."""
+    if ids.size == 0:
+        return None
+    # A table may have more rows than the ids' type can name; what is negative as a signed number is out of range even then.
+    bound = min(rows, int(np.iinfo(ids.dtype).max) + 1)
+    unsigned = ids.view(f"u{ids.dtype.itemsize}")
+    return None if int(unsigned.max()) < bound else unsigned >= bound
 
 
 def check_labels(labels: np.ndarray, feature: str, first_row: int, path: str = "") -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 from dataloading.batches import Split
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec, generator_spec
+from dataloading.ranges import HASH
+from dataloading.row_range import hold_out
 from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
 from utils.config import DataConfig
@@ -29,16 +31,34 @@ def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int) -> 
     return SyntheticSplit(spec, split, batches * batch_size, seed)
 
 
+def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int) -> dict[str, Split]:
+    """What a training run reads: `train`, `test` where there is one, and `valid` where the dataset has one or `--valid_fraction` cuts one off.
+
+    Raises:
+        DatasetError: a split's files are damaged, or nothing would be left to train on.
+    """
+    stored = config.dataset_type == "tf_raw"
+    names = ["train"] + [name for name in ("valid", "test") if not stored or spec.sources is None or name in spec.sources]
+    if not stored:
+        names.remove("valid")
+    if config.valid_fraction and "valid" in names:
+        raise DatasetError(f"{spec.path}: has a valid split, and --valid_fraction {config.valid_fraction} would cut off another; drop the flag")
+    splits = {name: open_split(config, spec, name, seed) for name in names}
+    if config.valid_fraction:
+        splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_fraction)
+    return splits
+
+
 def table_rows(config: DataConfig, spec: FeatureSpec) -> tuple[int, ...]:
     """Rows of each feature's table: its cardinality, at most `--max_table_size`.
 
     Raises:
-        DatasetError: a table would be smaller than its cardinality without `--hash_indices`.
+        DatasetError: a table would be smaller than its cardinality without `--out_of_range hash`.
     """
     limit = config.max_table_size
     for feature in spec.categorical:
-        if limit is not None and feature.cardinality > limit and not config.hash_indices:
+        if limit is not None and feature.cardinality > limit and not config.out_of_range == HASH:
             raise DatasetError(
-                f"feature {feature.name}: ids below {feature.cardinality} do not fit a table of --max_table_size {limit} rows; add --hash_indices"
+                f"feature {feature.name}: ids below {feature.cardinality} do not fit --max_table_size {limit} rows; add --out_of_range hash"
             )
     return tuple(min(feature.cardinality, limit or feature.cardinality) for feature in spec.categorical)

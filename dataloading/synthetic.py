@@ -7,6 +7,7 @@ just these, and gets what any other worker, or `dataloading.transcribe`, gets.
 import numpy as np
 
 from dataloading.feature_spec import FeatureSpec, FeatureSpecError, smallest_dtype
+from dataloading.fingerprint import digest
 from dataloading.planted_signal import DEFAULT_SIGNAL, PlantedSignal
 from dataloading.power_law import ids_from_uniforms
 from dataloading.streams import stream_key, uniforms
@@ -33,7 +34,8 @@ class SyntheticSplit:
         for feature in spec.categorical:
             if feature.hotness != 1:
                 raise FeatureSpecError(f"feature {feature.name}: hotness is {feature.hotness}, synthetic data has one id a sample")
-        self.spec, self.name, self.num_samples = spec, split, num_samples
+        self.spec, self.name, self.num_samples, self.first_row = spec, split, num_samples, 0
+        self._drawn_by = (seed, signal)
         self._dtypes = [np.dtype(smallest_dtype(feature.cardinality)) for feature in spec.categorical]
         self._id_keys = [stream_key(seed, split, "ids", feature.name) for feature in spec.categorical]
         self._numerical_key = stream_key(seed, split, "numerical")
@@ -64,6 +66,14 @@ class SyntheticSplit:
         numerical, ids = self.read_numerical(start, stop), self._all_ids(start, stop)
         probabilities = self._planted.probabilities(ids, numerical)
         return numerical, ids, self._labels(probabilities, start, stop), probabilities
+
+    def file(self, feature: str) -> str:
+        """None: nothing is stored."""
+        return ""
+
+    def fingerprint(self) -> str:
+        """The same where the same rows are drawn."""
+        return digest(self.spec, (self.name, self.num_samples, *self._drawn_by))
 
     def close(self) -> None:
         """Nothing is open; here so that a split is a split."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from dataloading.contract import DatasetError, check_quick, file_faults, split_files
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.fingerprint import digest
 
 
 class ColumnFile:
@@ -51,7 +52,7 @@ class TfRawSplit:
     """One split of a tf_raw dataset, read by ranges of rows. Files are opened when first read, so a worker opens only its own."""
 
     def __init__(self, spec: FeatureSpec, split: str):
-        self.spec, self.name = spec, split
+        self.spec, self.name, self.first_row = spec, split, 0
         self.num_samples = check_quick(spec, (split,))[split]
         files = split_files(spec, split)
         self._paths: dict[str, tuple[Path, str, int]] = {
@@ -60,6 +61,8 @@ class TfRawSplit:
         }
         for i, (feature, path) in enumerate(zip(spec.categorical, files.categorical, strict=True)):
             self._paths[f"ids {i}"] = (path, feature.dtype, 1)
+        self._files = {spec.label: str(files.label)} | dict.fromkeys(spec.numerical, str(files.numerical))
+        self._files |= {feature.name: str(path) for feature, path in zip(spec.categorical, files.categorical, strict=True)}
         self._open: dict[str, ColumnFile] = {}
 
     def _column(self, key: str) -> ColumnFile:
@@ -78,6 +81,14 @@ class TfRawSplit:
     def read_labels(self, start: int, stop: int) -> np.ndarray:
         """Labels of rows start to stop: `[n]` uint8, 0 or 1."""
         return self._column("label").read(start, stop)
+
+    def file(self, feature: str) -> str:
+        """The file that a feature is read from."""
+        return self._files[feature]
+
+    def fingerprint(self) -> str:
+        """The same where features, file sizes and a sample of the files' bytes are the same."""
+        return digest(self.spec, (self.name, self.num_samples), split_files(self.spec, self.name).all())
 
     def close(self) -> None:
         """Close every file."""

@@ -68,6 +68,8 @@ class DistributedEmbedding(keras.layers.Layer):
         # Places, in the model's order, of the features whose ids this worker needs: of the global batch, of its own samples.
         self.global_features = tuple(dict.fromkeys(piece.table for piece in placement.workers[world.rank]))
         self.local_features = placement.replicated
+        # Of a table that is cut by columns, several workers read the ids; who has the first column counts those out of range.
+        self.uncounted_features = tuple(set(self.global_features) - {piece.table for piece in placement.workers[world.rank] if piece.first == 0})
 
     def build(self, input_shape=None):
         """Allocate and initialise this worker's tables, in place."""

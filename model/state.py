@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from model.dlrm import DLRM
 from model.embedding import HeldSlice
+from model.growth import Growth
+from model.snapshot import Snapshot
 from model.table_memory import CHUNK_ROWS, read_rows, write_rows
 from model.trainer import Trainer
 from utils.checkpoint import Array, Checkpoint, CheckpointError, Part
@@ -31,19 +33,34 @@ def arrays(model: DLRM, trainer: Trainer | None = None) -> dict[str, Array]:
     return found
 
 
-def parts(model: DLRM, trainer: Trainer | None = None) -> list[Part]:
-    """What this worker writes: its slices, and on the first worker also what all hold."""
+def snapshot(model: DLRM) -> Snapshot:
+    """The sharded tables of this worker as they are now."""
     embedding = model.embedding
-    mine = list(embedding.sharded)
+    return Snapshot(embedding.sharded, [embedding.global_features.index(held.piece.table) for held in embedding.sharded])
+
+
+def parts(model: DLRM, trainer: Trainer | None = None, frozen: Snapshot | None = None) -> list[Part]:
+    """What this worker writes: its slices, and on the first worker also what all hold.
+
+    Args:
+        model: whose weights.
+        trainer: whose optimizers' slots, too.
+        frozen: the sharded tables, to be read while training goes on.
+    """
+    embedding = model.embedding
     written = []
     if embedding.world.first:
-        mine += embedding.replicated
         for name, variable in _shared(model, trainer).items():
             values = variable.numpy()
             written.append(Part(name, lambda start, stop, values=values: values[start:stop]))
-    for held in mine:
+        for held in embedding.replicated:  # a step changes rows of them that other workers looked up
+            for kind, variable in _of_slice(held, trainer is not None):
+                written.append(Part(f"tables/{held.name}/{kind}", functools.partial(read_rows, variable)))
+    for number, held in enumerate(embedding.sharded):
+        columns = (held.piece.first, held.piece.last)
         for kind, variable in _of_slice(held, trainer is not None):
-            written.append(Part(f"tables/{held.name}/{kind}", functools.partial(read_rows, variable), (held.piece.first, held.piece.last)))
+            read = frozen.rows(number, kind).read if frozen else functools.partial(read_rows, variable)
+            written.append(Part(f"tables/{held.name}/{kind}", read, columns, later=frozen is not None))
     return written
 
 
@@ -64,6 +81,15 @@ def describe(model: DLRM, numerical: tuple[str, ...]) -> dict[str, Any]:
     return {"numerical": list(numerical), "categorical": dict(zip(model.embedding.names, model.embedding.placement.rows, strict=True))}
 
 
+def features_of(checkpoint: Checkpoint) -> tuple[Mapping[str, int], list[str]]:
+    """Rows of each table by feature, and the numerical features, that a checkpoint's model has. Raises CheckpointError."""
+    saved = checkpoint.manifest.get("features")
+    tables = saved.get("categorical") if isinstance(saved, Mapping) else None
+    if not isinstance(tables, Mapping) or not isinstance(saved.get("numerical"), list):
+        raise CheckpointError(f"{checkpoint.folder}/manifest.json: does not name the model's features; the checkpoint is damaged")
+    return tables, saved["numerical"]
+
+
 def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numerical: tuple[str, ...]) -> None:
     """Compare the checkpoint's features with the data's, before anything is allocated.
 
@@ -75,10 +101,7 @@ def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numer
     Raises:
         CheckpointError: a feature is missing or new, or a table has another number of rows.
     """
-    saved = checkpoint.manifest.get("features")
-    tables = saved.get("categorical") if isinstance(saved, Mapping) else None
-    if not isinstance(tables, Mapping) or not isinstance(saved.get("numerical"), list):
-        raise CheckpointError(f"{checkpoint.folder}/manifest.json: does not name the model's features; the checkpoint is damaged")
+    tables, known = features_of(checkpoint)
     for name in categorical:
         if name not in tables:
             raise CheckpointError(f"{checkpoint.folder}: has no table for feature {name}; it was trained on {_listed(tables)}")
@@ -92,7 +115,6 @@ def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numer
             f"{checkpoint.folder}: was trained on the categorical features in the order {_listed(tables)}, the dataset has {_listed(categorical)}; "
             "the interaction depends on the order: put channel_spec.categorical in the checkpoint's"
         )
-    known = saved["numerical"]
     if list(numerical) != known:
         raise CheckpointError(
             f"{checkpoint.folder}: was trained on {len(known)} numerical features ({_listed(known)}), "
@@ -100,35 +122,42 @@ def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numer
         )
 
 
-def restore(model: DLRM, checkpoint: Checkpoint) -> None:
+def restore(model: DLRM, checkpoint: Checkpoint, growth: Growth | None = None) -> None:
     """Overwrite the model's weights with the checkpoint's.
+
+    Args:
+        model: whose weights.
+        checkpoint: of the same model, or of one that it has grown from.
+        growth: how; what is new keeps the values it has, see `Growth`.
 
     Raises:
         CheckpointError: an array is missing, damaged, or of another shape than the model's.
     """
     for name, variable in _shared(model, None).items():
-        _restore_shared(variable, checkpoint, name)
+        values = checkpoint.read(name)
+        values = growth.dense(name, values, model.embedding.dim) if growth else values
+        _check_shape(checkpoint, name, values.shape, tuple(variable.shape))
+        variable.assign(values)
     for held in model.embedding.held:
-        _restore_slice(held, "weights", held.weights, checkpoint, model)
+        if growth is None or not growth.is_new(held.name):
+            rows = held.piece.rows - (growth.new_rows.get(held.name, 0) if growth else 0)
+            _restore_slice(held, "weights", held.weights, checkpoint, model, rows)
 
 
 def restore_optimizer(model: DLRM, trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Overwrite the optimizers' slots with the checkpoint's. Raises CheckpointError like `restore`."""
     for name, variable in trainer.optimizer_variables().items():
-        _restore_shared(variable, checkpoint, f"optimizer/{name}")
+        values = checkpoint.read(f"optimizer/{name}")
+        _check_shape(checkpoint, f"optimizer/{name}", values.shape, tuple(variable.shape))
+        variable.assign(values)
     for held in model.embedding.held:
         for kind, variable in held.slots.items():
-            _restore_slice(held, kind, variable, checkpoint, model)
+            _restore_slice(held, kind, variable, checkpoint, model, held.piece.rows)
 
 
-def _restore_shared(variable: tf.Variable, checkpoint: Checkpoint, name: str) -> None:
-    _check_shape(checkpoint, name, tuple(variable.shape))
-    variable.assign(checkpoint.read(name))
-
-
-def _restore_slice(held: HeldSlice, kind: str, variable: tf.Variable, checkpoint: Checkpoint, model: DLRM) -> None:
+def _restore_slice(held: HeldSlice, kind: str, variable: tf.Variable, checkpoint: Checkpoint, model: DLRM, rows: int) -> None:
     name = f"tables/{held.name}/{kind}"
-    _check_shape(checkpoint, name, (held.piece.rows, model.embedding.dim))
+    _check_shape(checkpoint, name, checkpoint.shape(name), (rows, model.embedding.dim))
     for start, values in checkpoint.read_rows(name, (held.piece.first, held.piece.last)):
         write_rows(variable, start, values)
 
@@ -163,9 +192,9 @@ def check_equal(model: DLRM) -> None:
         )
 
 
-def _check_shape(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> None:
-    if checkpoint.shape(name) != shape:
-        raise CheckpointError(f"{checkpoint.folder}: {name} has shape {list(checkpoint.shape(name))}, the model's is {list(shape)}")
+def _check_shape(checkpoint: Checkpoint, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if found != wanted:
+        raise CheckpointError(f"{checkpoint.folder}: {name} has shape {list(found)}, the model's is {list(wanted)}")
 
 
 def _listed(names) -> str:

@@ -67,5 +67,10 @@ def write_rows(variable: tf.Variable, start: int, values: np.ndarray) -> None:
 
 def read_rows(variable: tf.Variable, start: int, stop: int) -> np.ndarray:
     """Rows start to stop of a table, `[n, columns]` (reading the variable itself would copy the whole table)."""
+    return gather_rows(variable, tf.range(start, stop))
+
+
+def gather_rows(variable: tf.Variable, rows) -> np.ndarray:
+    """A copy of some rows of a table, `[n] -> [n, columns]`."""
     with tf.device(variable.device):
-        return tf.raw_ops.ResourceGather(resource=variable.handle, indices=tf.range(start, stop), dtype=variable.dtype).numpy()
+        return tf.raw_ops.ResourceGather(resource=variable.handle, indices=rows, dtype=variable.dtype).numpy()

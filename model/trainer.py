@@ -11,7 +11,7 @@ from utils.distributed import pairwise_sum
 
 
 class TensorBatch(NamedTuple):
-    """A batch on the device; shapes as in `dataloading.batches.Batch`, numerical in float32, num_samples a float32 scalar."""
+    """A batch on the device; shapes as in `dataloading.batches.Batch`, numerical in float32, num_samples and out_of_range float32 scalars."""
 
     numerical: tf.Tensor
     ids: tf.Tensor
@@ -19,12 +19,13 @@ class TensorBatch(NamedTuple):
     labels: tf.Tensor
     weights: tf.Tensor
     num_samples: tf.Tensor
+    out_of_range: tf.Tensor
 
 
 def to_device(batch) -> TensorBatch:
     """Copy a batch to the device; called from the prefetching thread, so that no step waits for it."""
     numerical = batch.numerical.astype(np.float32)  # oneDNN complains of float16 inputs, and M columns weigh little
-    parts = (numerical, batch.ids, batch.local_ids, batch.labels, batch.weights, np.float32(batch.num_samples))
+    parts = (numerical, batch.ids, batch.local_ids, batch.labels, batch.weights, np.float32(batch.num_samples), np.float32(batch.out_of_range))
     return TensorBatch(*(tf.convert_to_tensor(part) for part in parts))
 
 

@@ -1,8 +1,8 @@
 """The training loop: epochs, evaluations, the log, and when to stop."""
 
+import functools
 import math
 import signal
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from model.checkpoints import Checkpoints
 from model.metrics import Metrics
 from model.schedule import LearningRateSchedule
+from model.snapshot import Snapshot
 from model.trainer import TensorBatch, Trainer
+from utils.checkpoint import Saving
 from utils.config import Config
 from utils.console import Console
 from utils.errors import AgreedError
@@ -54,6 +57,7 @@ class Position:
     batch: int = 0  # batches of this epoch done
     samples: int = 0
     best_auc: float | None = None
+    evals_without_gain: int = 0  # evaluations since the best AUC
 
 
 class Training:
@@ -64,9 +68,10 @@ class Training:
         config: of the run.
         batches_per_epoch: how many `epoch` yields.
         epoch: the batches of epoch number i from its j-th on, on the device.
-        evaluate: scores the model on the test split; None where there is none.
+        evaluate: scores the model on the split that the best model is chosen by; None where there is none.
         check: called at the end of every epoch.
-        save: writes a checkpoint of the given position and says whether it is the best so far; None for no checkpoints.
+        begin_save: begins to write a checkpoint of the given position, the best so far or not; None for no checkpoints.
+        split: name of the split that `evaluate` scores.
         stop: whether a signal asked for an end.
         position: where to start.
         console, log: where to report.
@@ -84,23 +89,26 @@ class Training:
         console: Console,
         log: RunLog,
         *,
-        save: Callable[[Position, bool], None] | None = None,
+        begin_save: Callable[[Position, bool], tuple[Saving, Snapshot]] | None = None,
+        split: str = "test",
         stop: StopRequest | None = None,
         position: Position | None = None,
     ):
         self._trainer, self._schedule, self._config = trainer, schedule, config
         self._batches, self._epoch, self._evaluate, self._check = batches_per_epoch, epoch, evaluate, check
         self._console, self._log = console, log
-        self._save, self._stop = save, stop or StopRequest()
-        self.position = position or Position()
+        self._stop, self._split = stop or StopRequest(), split
+        self.position = position = position or Position()
+        begin = functools.partial(begin_save, position) if begin_save else None
+        self._checkpoints = Checkpoints(begin, config.training, position.step, console.say)
         self._metrics: Metrics | None = None
         self._pending: list[tf.Tensor] = []  # what steps since the last report told, the newest perhaps still being computed
         self._train_loss = math.nan
         self._profiled_from: int | None = None  # where the profile being taken began
-        self._saved_at, self._saved_time = self.position.step, time.monotonic()
         self._evaluated_at = -1
-        self._threshold_said = False
+        self._reason_said = False
         self._told_stop = self._told_save = 0.0  # the workers' wishes, as every worker heard them at the same step
+        self._mended = 0  # ids that were out of range, of all workers
 
     @property
     def step(self) -> int:
@@ -114,6 +122,15 @@ class Training:
             NonFiniteLossError: with the step's number.
             Stopped: a signal asked for it; the step was finished and a checkpoint written.
         """
+        try:
+            return self._run()
+        except AgreedError:  # on every worker after the same step: what was begun before it is worth keeping
+            self._checkpoints.finish()
+            raise
+        finally:
+            self._checkpoints.abandon()
+
+    def _run(self) -> Mapping[str, Any]:
         options, position = self._config.training, self.position
         limit = options.epochs * self._batches
         if options.max_steps != -1:
@@ -133,7 +150,7 @@ class Training:
                     if position.batch - 1 in points and self._evaluate:
                         self._test()
                         meter.resume()
-                    if self._save_is_due() and position.step < limit:
+                    if position.step < limit and self._checkpoints.is_due(position.step, self._told_save):
                         self._write(best=False)
                         meter.resume()
                     if position.step >= limit or self._reached():
@@ -147,8 +164,8 @@ class Training:
             self._console.warn(f"--profiler_start_step {self._config.run.profiler_start_step}: no profile, training ended at step {position.step}")
         if self._evaluate and self._evaluated_at != position.step and (options.evals_per_epoch or options.test_freq):
             self._test()  # stopped by --max_steps, or --test_freq fell between: the final figures need the final model
-        if self._save:
-            self._write(best=False)
+        if self._checkpoints.wanted:
+            self._write(best=False, wait=True)
         metrics = self._metrics
         return {
             **meter.summary(),
@@ -158,6 +175,7 @@ class Training:
             "train_loss": self._train_loss,
             "samples": position.samples,
             "steps": position.step,
+            **self._counted(),
         }
 
     def _train(self, batch: TensorBatch) -> None:
@@ -165,11 +183,13 @@ class Training:
         if position.step == self._config.run.profiler_start_step and self._trainer.rank == self._config.run.profiled_rank:
             tf.profiler.experimental.start("profile")
             self._profiled_from = position.step
-        wishes = (float(self._stop.signum), float(self._trainer.rank == 0 and self._minutes_have_passed()))
+        wishes = (float(self._stop.signum), float(batch.out_of_range), *self._checkpoints.wishes())
+        self._checkpoints.before_step(batch)
         self._pending.append(self._trainer.telling_step(batch, position.step, self._schedule(position.step), wishes))
         position.step += 1
         position.batch += 1
         position.samples += int(batch.num_samples)
+        self._checkpoints.after_step()
         if self._profiled_from is not None and position.step == self._profiled_from + PROFILED_STEPS:
             self._stop_profile()
         if len(self._pending) > 1:  # the step before has certainly finished: looking at what it told makes nothing wait
@@ -177,29 +197,18 @@ class Training:
 
     # Checkpoints --------------------------------------------------------------------------------------------------------
 
-    def _minutes_have_passed(self) -> bool:
-        minutes = self._config.training.checkpoint_every_minutes
-        return minutes is not None and time.monotonic() - self._saved_time >= 60 * minutes
-
-    def _save_is_due(self) -> bool:
-        if self._save is None or self._saved_at == self.position.step:
-            return False
-        steps = self._config.training.checkpoint_every_steps
-        return bool(self._told_save) or (steps is not None and self.position.step % steps == 0)
-
-    def _write(self, best: bool) -> None:
+    def _write(self, best: bool, wait: bool = False) -> None:
         self._check_finite()
-        self._save(self.position, best)
-        self._saved_at, self._saved_time = self.position.step, time.monotonic()
+        self._checkpoints.write(self.position.step, best, wait)
         self._told_save = 0.0
 
     def _end_early(self) -> None:
         """Write a checkpoint and end as the signal asked. Every worker comes here after the same step."""
         signum = int(self._told_stop) if self._stop.signum == 0 else self._stop.signum
         signum = signum if signum in (signal.SIGINT, signal.SIGTERM) else signal.SIGTERM  # a sum of several workers' signals
-        if self._save is None:
+        if not self._checkpoints.wanted:
             raise Stopped(signum, f"after step {self.position.step}; nothing is saved, there is no --save_checkpoint_path")
-        self._write(best=False)
+        self._write(best=False, wait=True)
         path = self._config.training.save_checkpoint_path
         raise Stopped(
             signum, f"after step {self.position.step}, which is saved; to go on, run the same command with --restore_checkpoint_path {path}"
@@ -216,15 +225,17 @@ class Training:
         for i, told in enumerate(self._pending[:count]):
             if isinstance(told, float):
                 continue
-            loss, stop, save = (float(value) for value in told.numpy())
+            loss, stop, mended, save, writing = (float(value) for value in told.numpy())
             self._pending[i] = loss
             self._told_stop, self._told_save = max(self._told_stop, stop), max(self._told_save, save)
+            self._mended += int(mended)
+            step = self.position.step - len(self._pending) + i
             if not math.isfinite(loss):
-                step = self.position.step - len(self._pending) + i
                 scale = "; try --amp_dtype bfloat16 or a smaller --loss_scale" if self._trainer.scaled else ""
                 raise NonFiniteLossError(
                     f"step {step}: the loss is {loss}; nothing is saved. Try a lower --learning_rate or a longer --warmup_steps{scale}"
                 )
+            self._checkpoints.told(step, writing)
         known = [loss for loss in self._pending if isinstance(loss, float)]
         if known:
             self._train_loss = float(np.mean(known))
@@ -235,9 +246,12 @@ class Training:
         rate = self._schedule(step - 1)
         self._console.say(
             f"epoch {epoch} step {step}/{limit}: loss {self._train_loss:.6f}, {rates['throughput']:,.0f} samples/s, "
-            f"{rates['mean_step_time_ms']:.1f} ms/step, learning rate {rate:.6g}, {time_left} left"
+            f"{rates['mean_step_time_ms']:.1f} ms/step, learning rate {rate:.6g}, "
+            + (f"{self._mended:,} ids out of range, " if self._mended else "")
+            + f"{time_left} left"
         )
         data = {"loss": self._train_loss, "samples_per_s": rates["throughput"], "step_time_ms": rates["mean_step_time_ms"], "learning_rate": rate}
+        data |= self._counted()
         self._log.log((epoch, step), data)
         self._pending.clear()
 
@@ -248,19 +262,34 @@ class Training:
         self._evaluated_at = position.step
         if not math.isfinite(metrics.log_loss):  # the losses so far were those of the weights before the last step
             raise NonFiniteLossError(
-                f"step {position.step - 1}: the test loss after it is {metrics.log_loss}; nothing is saved. Try a lower --learning_rate or a "
-                "longer --warmup_steps"
+                f"step {position.step - 1}: the {self._split} loss after it is {metrics.log_loss}; nothing is saved. Try a lower --learning_rate or "
+                "a longer --warmup_steps"
             )
-        self._log.log((position.epoch, position.step), {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples})
+        auc = "auc" if self._split == "test" else f"{self._split}_auc"
+        self._log.log((position.epoch, position.step), {auc: metrics.auc, f"{self._split}_loss": metrics.log_loss, "samples": metrics.samples})
+        position.evals_without_gain += 1
         if metrics.auc is not None and metrics.auc > (position.best_auc or 0.0):
-            position.best_auc = metrics.auc
-            if self._save and self._config.training.keep_best_checkpoint:
+            position.best_auc, position.evals_without_gain = metrics.auc, 0
+            if self._checkpoints.wanted and self._config.training.keep_best_checkpoint:
                 self._write(best=True)
 
+    def _counted(self) -> dict[str, int]:
+        return {} if self._config.data.out_of_range == "error" else {"ids_out_of_range": self._mended}
+
     def _reached(self) -> bool:
-        threshold = self._config.training.auc_threshold
-        reached = threshold is not None and self._metrics is not None and self._metrics.auc is not None and self._metrics.auc >= threshold
-        if reached and not self._threshold_said:
-            self._threshold_said = True
-            self._console.say(f"test AUC {self._metrics.auc:.6f} reached --auc_threshold {threshold} at step {self.position.step}: training stops")
-        return reached
+        reason = self._reason_to_end()
+        if reason and not self._reason_said:
+            self._reason_said = True
+            self._console.say(f"{reason} at step {self.position.step}: training stops")
+        return reason is not None
+
+    def _reason_to_end(self) -> str | None:
+        """Why training ends before its last step; None where it does not."""
+        options, metrics, position = self._config.training, self._metrics, self.position
+        threshold, patience = options.auc_threshold, options.early_stop_patience
+        if threshold is not None and metrics is not None and metrics.auc is not None and metrics.auc >= threshold:
+            return f"{self._split} AUC {metrics.auc:.6f} reached --auc_threshold {threshold}"
+        if patience is not None and position.evals_without_gain >= patience:
+            count = position.evals_without_gain
+            return f"{self._split} AUC has not improved on {position.best_auc or 0:.6f} for {count} evaluations (--early_stop_patience)"
+        return None

@@ -1,7 +1,7 @@
 """Checkpoints: one TensorStore array a table and a weight, whole tables by feature name, whatever the number of workers.
 
     PATH/latest                      name of the newest step
-    PATH/step-00000060/manifest.json what is inside, and the model's configuration; written last
+    PATH/step-00000060/manifest.json what is inside, sizes and checksums, and the model's configuration; written last
     PATH/step-00000060/dense/…       weights of the dense layers
     PATH/step-00000060/tables/…      one array `[V, D]` for each categorical feature
 
@@ -9,41 +9,40 @@ Arrays are zarr version 3 with a CRC-32C of every chunk, so that a flipped bit i
 step's folder appears under its name only when it is whole.
 """
 
-import json
-import os
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 
+from utils import manifest
+from utils.checkpoint_folder import being_written, complete_steps, pointed, prune, publish, tidy
 from utils.distributed import World
 from utils.errors import UserError
+from utils.manifest import CheckpointError, DamagedError
+from utils.zarr_store import brief, create_array, file_of, open_array, write_rows
 
-FORMAT = 1
+__all__ = ["Array", "Checkpoint", "CheckpointError", "Part", "Saving", "newest", "save"]
+
 _CHUNK_BYTES = 32 << 20
-_IN_FLIGHT = 4  # chunks being written at a time: bounds the memory to 128 MiB, keeps the disk busy
-
-
-class CheckpointError(UserError):
-    """A checkpoint that is missing, damaged or of another model."""
+_IN_FLIGHT = 8  # chunks being written or read at a time: bounds the memory to 256 MiB, keeps the disk busy
 
 
 @dataclass(frozen=True)
 class Part:
     """A part of an array that this worker writes: all rows of the columns first to last (all columns where `columns` is None).
 
-    `read` gives rows start to stop, so that no table is copied whole.
+    `read` gives rows start to stop, once and in order, so that no table is copied whole; what it gives may not change any more.
+    With `later` it gives the values of now even while training goes on.
     """
 
     array: str
     read: Callable[[int, int], np.ndarray]
     columns: tuple[int, int] | None = None
+    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,18 +60,11 @@ class Array:
         return (max(min(_CHUNK_BYTES // row_bytes, self.shape[0]), 1), *rest)
 
 
-def save(
-    path: str | Path,
-    step: int,
-    arrays: Mapping[str, Array],
-    parts: Iterable[Part],
-    facts: Mapping[str, Any],
-    world: World,
-    *,
-    keep: int | None = None,
-    best: bool = False,
-) -> Path:
-    """Write a checkpoint of float32 arrays, all workers side by side, and make it the newest of `path`; returns the step's folder.
+class Saving:
+    """A checkpoint of float32 arrays being written, all workers side by side; `finish` makes it the newest of `path`.
+
+    What has no `later` is read by the constructor. The rest is read and written by `advance`, a little at a time and
+    without waiting, between training steps; or at once by `finish`.
 
     Args:
         path: folder that holds all steps; made where missing.
@@ -80,53 +72,132 @@ def save(
         arrays: by name, `dense/bottom_mlp/0/kernel` or `tables/cat_0/weights` for instance; the same on every worker.
         parts: what this worker writes; the workers' parts together cover every array once.
         facts: anything JSON can say, kept in the manifest.
-        world: the workers.
+        world: the workers; each calls the constructor and `finish` at the same point.
         keep: how many of the newest steps to keep, the best apart; None for all.
         best: this is the best so far: `best` points to it and it is kept until a better one comes.
 
     Raises:
         UserError: some worker could not write; nothing has changed then, and every worker knows.
     """
-    path = Path(path)
-    name = f"step-{step:08d}"
-    folder = path / f".{name}.writing"
 
-    def prepare() -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        for array, facts in arrays.items():
-            _create(folder / _file(array), facts)
+    def __init__(
+        self,
+        path: str | Path,
+        step: int,
+        arrays: Mapping[str, Array],
+        parts: Iterable[Part],
+        facts: Mapping[str, Any],
+        world: World,
+        *,
+        keep: int | None = None,
+        best: bool = False,
+    ):
+        self._path, self._step, self._arrays, self._facts = Path(path), step, arrays, facts
+        self._world, self._keep, self._best = world, keep, best
+        self._folder = being_written(self._path, step)
+        self._error: str | None = None
+        self._futures: deque = deque()
+        parts = list(parts)
+        now, later = [part for part in parts if not part.later], [part for part in parts if part.later]
+        self._chunks = self._read_and_write(later)
+        self._exhausted = False
+        try:
+            _together(self._prepare if world.first else None, world, "checkpoint_prepared")
+            self._try(lambda: self._write_all(self._read_and_write(now)))
+        except BaseException:
+            self.abandon()
+            raise
 
-    def write() -> None:
+    def advance(self, wait: bool = False) -> bool:
+        """Read and begin to write as many chunks as may be in flight; with `wait` one more than that, after waiting for its turn.
+
+        Returns:
+            whether this worker has nothing left to do but to `finish`: all is written, or something failed.
+        """
+        self._try(lambda: self._advance(wait))
+        return self._error is not None or (self._exhausted and not self._futures)
+
+    def finish(self) -> Path:
+        """Write what is left and make the step visible; returns its folder."""
+        try:
+            self._try(lambda: self._write_all(self._chunks))
+            self._world.agree(self._error, "checkpoint_written")
+            _together(self._publish if self._world.first else None, self._world, "checkpoint_published")
+        except BaseException:
+            self.abandon()
+            raise
+        return self._path / self._folder.name.removeprefix(".").removesuffix(".writing")
+
+    def abandon(self) -> None:
+        """Leave nothing of it behind."""
+        if self._world.first and self._folder.exists():
+            tidy(self._path)
+
+    def _prepare(self) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        tidy(self._path)
+        self._folder.mkdir()
+        for name, array in self._arrays.items():
+            create_array(self._folder / file_of(name), array.shape, array.chunk)
+
+    def _publish(self) -> None:
+        shapes = {name: {"shape": list(array.shape), "dtype": "float32"} for name, array in self._arrays.items()}
+        about = {"step": self._step, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "arrays": shapes, **self._facts}
+        manifest.write(self._folder, about)
+        publish(self._path, self._step, self._best)
+        if self._keep is not None:
+            prune(self._path, self._keep)
+
+    def _read_and_write(self, parts: Iterable[Part]) -> Iterator:
+        """Futures of the chunks, each read only when it is asked for."""
         for part in parts:
-            _write(folder / _file(part.array), arrays[part.array], part)
+            array, store = self._arrays[part.array], open_array(self._folder / file_of(part.array))
+            for start in range(0, array.shape[0], array.chunk[0]):
+                values = part.read(start, min(start + array.chunk[0], array.shape[0]))
+                if (
+                    not np.isfinite(values.sum()) and not np.isfinite(values).all()
+                ):  # a sum is three times as fast, and not finite if one value is not
+                    raise CheckpointError(
+                        f"{part.array}: holds weights that are not finite; nothing is saved. Try a lower --learning_rate or --loss_scale"
+                    )
+                yield write_rows(store, start, values, part.columns)
 
-    def publish() -> None:
-        manifest = {
-            "format": FORMAT,
-            "step": step,
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "arrays": {array: {"shape": list(facts.shape), "dtype": "float32"} for array, facts in arrays.items()},
-            **facts,
-        }
-        _write_durably(folder / "manifest.json", json.dumps(manifest, indent=1))
-        _replace(folder, path / name, path / f".{name}.old")
-        for pointer in ("latest", "best") if best else ("latest",):
-            partial = path / f".{pointer}.writing"
-            _write_durably(partial, name + "\n")
-            partial.rename(path / pointer)
-        _prune(path, keep)
+    def _write_all(self, chunks: Iterator) -> None:
+        for future in chunks:
+            self._futures.append(future)
+            while len(self._futures) >= _IN_FLIGHT:
+                self._futures.popleft().result()
+        while self._futures:
+            self._futures.popleft().result()
 
-    try:
-        _together(prepare if world.first else None, world, "checkpoint_prepared")
-        _together(write, world, "checkpoint_written")
-        _together(publish if world.first else None, world, "checkpoint_published")
-    except BaseException:
-        if world.first:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return path / name
+    def _advance(self, wait: bool) -> None:
+        if wait and self._futures:
+            self._futures.popleft().result()
+        while self._futures and self._futures[0].done():
+            self._futures.popleft().result()
+        while len(self._futures) < _IN_FLIGHT and not self._exhausted:
+            future = next(self._chunks, None)
+            self._exhausted = future is None
+            if future is not None:
+                self._futures.append(future)
+
+    def _try(self, action: Callable[[], None]) -> None:
+        """Do something unless something has failed already; remember what fails for `finish`."""
+        if self._error is not None:
+            return
+        try:
+            action()
+        except UserError as problem:
+            self._error = str(problem)
+        except OSError as problem:
+            self._error = _of_system(problem)
+        except ValueError as problem:  # TensorStore's word for a full disk, too
+            self._error = f"{self._path}: the checkpoint could not be written: {brief(problem)}"
+
+
+def save(path: str | Path, step: int, arrays: Mapping[str, Array], parts: Iterable[Part], facts: Mapping[str, Any], world: World, **options) -> Path:
+    """Write a checkpoint at once; returns the step's folder. See `Saving`."""
+    return Saving(path, step, arrays, parts, facts, world, **options).finish()
 
 
 def _together(action: Callable[[], None] | None, world: World, name: str) -> None:
@@ -138,73 +209,44 @@ def _together(action: Callable[[], None] | None, world: World, name: str) -> Non
     except UserError as problem:
         error = str(problem)
     except OSError as problem:
-        error = f"{problem.filename or 'checkpoint'}: {problem.strerror or problem}"
+        error = _of_system(problem)
+    except ValueError as problem:
+        error = f"the checkpoint could not be written: {brief(problem)}"
     world.agree(error, name)
 
 
-def _replace(folder: Path, target: Path, old: Path) -> None:
-    """Rename `folder` to `target`; what stood there is set aside first and put back if that fails."""
-    if target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        target.rename(old)
-    try:
-        folder.rename(target)
-    except BaseException:
-        if old.exists():
-            old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+def _of_system(problem: OSError) -> str:
+    return f"{problem.filename or 'checkpoint'}: {problem.strerror or problem}"
 
 
 def newest(path: str | Path) -> "Checkpoint | None":
     """The newest complete checkpoint of a folder; None where there is none yet."""
-    path = Path(path)
-    if not path.is_dir() or not any((entry / "manifest.json").is_file() for entry in path.glob("step-*")):
-        return None
-    return Checkpoint(path)
-
-
-def _prune(path: Path, keep: int | None) -> None:
-    """Remove all steps but the newest `keep` and the one that `best` names; a step is hidden before its files go."""
-    if keep is None:
-        return
-    best = _pointed(path / "best")
-    for entry in sorted(path.glob("step-*"))[:-keep]:
-        if entry != best:
-            hidden = path / f".{entry.name}.removing"
-            entry.rename(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _pointed(pointer: Path) -> Path | None:
-    """The complete step that a pointer file names."""
-    try:
-        step = pointer.parent / pointer.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return step if step.parent == pointer.parent and (step / "manifest.json").is_file() else None
+    steps = complete_steps(Path(path))
+    return Checkpoint(steps[0]) if steps else None
 
 
 class Checkpoint:
     """A checkpoint opened for reading.
 
     Args:
-        path: a step's folder, or the folder that holds the steps: then the newest complete one.
+        path: a step's folder; the folder that holds the steps: then the newest complete one; or a file in it that names a
+            step, `…/best`.
 
     Raises:
-        CheckpointError: there is none, or its manifest cannot be read.
+        CheckpointError: there is none, its manifest cannot be read, or a file has not the size or the checksum it should have.
     """
 
     def __init__(self, path: str | Path):
         self.folder = _find(Path(path))
+        self.manifest = manifest.read(self.folder)
         try:
-            self.manifest = json.loads((self.folder / "manifest.json").read_bytes())
-            self._arrays = {name: tuple(facts["shape"]) for name, facts in self.manifest["arrays"].items()}
-            version, self.step = self.manifest["format"], int(self.manifest["step"])  # the training steps done
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CheckpointError(f"{self.folder}/manifest.json: cannot be read ({error}); the checkpoint is damaged") from None
-        if version != FORMAT:
-            raise CheckpointError(f"{self.folder}: format {version}, this version reads format {FORMAT}")
+            self._arrays = {name: tuple(int(size) for size in facts["shape"]) for name, facts in self.manifest["arrays"].items()}
+            self.step = int(self.manifest["step"])  # the training steps done
+            manifest.check_files(self.folder, self.manifest)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise DamagedError(
+                self.folder, f"{self.folder}/{manifest.NAME}: cannot be read ({manifest.brief_cause(error)}); the checkpoint is damaged"
+            ) from None
 
     def names(self, prefix: str) -> list[str]:
         """Names of the arrays that start with `prefix`."""
@@ -229,7 +271,7 @@ class Checkpoint:
         shape = self.shape(name)
         chosen = () if columns is None else (slice(*columns),)
         try:
-            store = _open(self.folder / _file(name))
+            store = open_array(self.folder / file_of(name))
             if tuple(store.shape) != shape:
                 raise ValueError(f"shape {list(store.shape)}, the manifest says {list(shape)}")
             rows = store.chunk_layout.read_chunk.shape[0]
@@ -243,81 +285,31 @@ class Checkpoint:
                 start, future = pending.popleft()
                 yield start, future.result()
         except (ValueError, OSError) as error:
-            raise CheckpointError(f"{self.folder}/{_file(name)}: damaged: {_brief(error)}") from None
+            raise DamagedError(self.folder, f"{self.folder}/{file_of(name)}: damaged: {brief(error)}") from None
+
+    def verify(self, world: World) -> None:
+        """Read everything, the workers side by side, and compare all checksums.
+
+        Raises:
+            UserError: something is damaged; on every worker.
+        """
+
+        def mine() -> None:
+            for name in self.names("")[world.rank :: world.size]:
+                for _ in self.read_rows(name):
+                    pass
+
+        _together(mine, world, "checkpoint_verified")
 
 
 def _find(path: Path) -> Path:
-    if (path / "manifest.json").is_file():
+    if (path / manifest.NAME).is_file():
         return path
+    if path.is_file() and (named := pointed(path)) is not None:
+        return named
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such folder; expected a checkpoint (--save_checkpoint_path writes one)")
-    pointed = _pointed(path / "latest")
-    if pointed is not None:
-        return pointed
-    steps = sorted(entry for entry in path.glob("step-*") if (entry / "manifest.json").is_file())
+    steps = complete_steps(path)
     if not steps:
         raise CheckpointError(f"{path}: holds no checkpoint (no step-… folder with a manifest.json); --save_checkpoint_path writes one")
-    return steps[-1]
-
-
-def _file(name: str) -> str:
-    """Where an array lies: its name with every part safe as a file name."""
-    return "/".join(quote(part, safe="").replace(".", "%2E") for part in name.split("/"))
-
-
-def _open(folder: Path, **more: Any):
-    import tensorstore  # takes a tenth of a second, and --help needs none of it
-
-    # By default a chunk of zeros is not written and a missing chunk reads as zeros: then a lost file would go unnoticed.
-    spec = {
-        "driver": "zarr3",
-        "kvstore": {"driver": "file", "path": str(folder.absolute())},
-        "store_data_equal_to_fill_value": True,
-        "fill_missing_data_reads": False,
-        **more,
-    }
-    return tensorstore.open(spec).result()
-
-
-def _create(folder: Path, array: Array) -> None:
-    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-    grid = {"name": "regular", "configuration": {"chunk_shape": list(array.chunk)}}
-    metadata = {"shape": list(array.shape), "data_type": "float32", "chunk_grid": grid, "codecs": codecs}
-    try:
-        _open(folder, metadata=metadata, create=True, open=False)
-    except ValueError as error:  # TensorStore's word for a full disk, too
-        raise CheckpointError(f"{folder}: could not be written: {_brief(error)}") from None
-
-
-def _write(folder: Path, array: Array, part: Part) -> None:
-    chosen = () if part.columns is None else (slice(*part.columns),)
-    rows = array.chunk[0]
-    pending: deque = deque()
-    try:
-        store = _open(folder)
-        for start in range(0, array.shape[0], rows):
-            stop = min(start + rows, array.shape[0])
-            values = part.read(start, stop)
-            if not np.isfinite(values).all():
-                raise CheckpointError(
-                    f"{part.array}: holds weights that are not finite; nothing is saved. Try a lower --learning_rate or --loss_scale"
-                )
-            pending.append(store[(slice(start, stop), *chosen)].write(values))
-            if len(pending) >= _IN_FLIGHT:
-                pending.popleft().result()
-        while pending:
-            pending.popleft().result()
-    except ValueError as error:
-        raise CheckpointError(f"{folder}: could not be written: {_brief(error)}") from None
-
-
-def _write_durably(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _brief(error: Exception) -> str:
-    """TensorStore's message without the specification it appends."""
-    return " ".join(str(error).split())[:300]
+    return steps[0]

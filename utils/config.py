@@ -48,8 +48,15 @@ class DataConfig:
     batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN))
     valid_batch_size: int = option(65536, "global batch of evaluation, inference and prediction", unit="samples")
     shuffle_batch_order: bool = option(False, "visit the training batches in another random order each epoch", modes=(TRAIN,))
-    hash_indices: bool = option(False, "take ids modulo the table's rows, so that ids out of range share rows instead of being errors")
-    max_table_size: int | None = option(None, "rows a table has at most; needs --hash_indices where a cardinality is larger", unit="rows")
+    out_of_range: str = option(
+        "error",
+        "what becomes of ids beyond their table: error; clip: the nearest row; hash: the id modulo the rows. The last two are counted in the log",
+        choices=("error", "clip", "hash"),
+    )
+    max_table_size: int | None = option(None, "rows a table has at most; needs --out_of_range hash where a cardinality is larger", unit="rows")
+    valid_fraction: float = option(
+        0.0, "share of the training rows, the last ones, that is held out: the best model and the end of training are chosen by it", modes=(TRAIN,)
+    )
     synthetic_dataset_train_batches: int = option(64008, "training batches of --dataset_type synthetic", unit="batches", modes=(TRAIN,))
     synthetic_dataset_valid_batches: int = option(1350, "evaluation batches of --dataset_type synthetic", unit="batches")
     synthetic_dataset_cardinalities: tuple[int, ...] = option((1000,) * 26, "rows of each table of --dataset_type synthetic", unit="rows")
@@ -61,6 +68,7 @@ class DataConfig:
     def __post_init__(self):
         for name in ("batch_size", "valid_batch_size", "synthetic_dataset_train_batches", "synthetic_dataset_valid_batches"):
             _check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), f"at least 1 and at most {_MAX_SIZE}")
+        _check(0 <= self.valid_fraction < 1, "valid_fraction", self.valid_fraction, "0 or more and below 1")
         _check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
         cardinalities = self.synthetic_dataset_cardinalities
         _check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
@@ -138,10 +146,17 @@ class TrainingConfig:
     evals_per_epoch: int = option(1, "evaluations an epoch, evenly spread; 0 for none", modes=(TRAIN,))
     test_freq: int | None = option(None, "evaluate every so many steps instead of --evals_per_epoch times an epoch", unit="steps", modes=(TRAIN,))
     test_after: float = option(0.0, "do not evaluate before this many epochs have passed", unit="epochs", modes=(TRAIN,))
-    auc_threshold: float | None = option(None, "stop training when the test AUC reaches this", modes=(TRAIN,))
+    auc_threshold: float | None = option(None, "stop training when the AUC (of the valid split where there is one) reaches this", modes=(TRAIN,))
+    early_stop_patience: int | None = option(
+        None, "stop training when so many evaluations in a row have not improved the best AUC", unit="evaluations", modes=(TRAIN,)
+    )
     auc_thresholds: int | None = option(None, "approximate the AUC with this many thresholds, 2 or more; the default is the exact AUC")
     save_checkpoint_path: str | None = option(None, "folder for checkpoints; one is always written when training ends", modes=(TRAIN,))
-    restore_checkpoint_path: str | None = option(None, "checkpoint to go on from: a folder of steps (its newest) or one step")
+    restore_checkpoint_path: str | None = option(None, "checkpoint to go on from: a folder of steps (its newest), one step, or FOLDER/best")
+    restore_fallback: bool = option(False, "read the whole checkpoint first; where it is damaged, take the newest one before it that is not")
+    allow_growth: bool = option(
+        False, "take the weights of a model with fewer rows in its tables or fewer features; what is new starts afresh, at step 0", modes=(TRAIN,)
+    )
     resume: str = option(
         "exact",
         "exact goes on where the restored run was; auto does so from --save_checkpoint_path if it holds a checkpoint, else starts afresh; "
@@ -152,7 +167,7 @@ class TrainingConfig:
     checkpoint_every_steps: int | None = option(None, "write a checkpoint every so many steps", unit="steps", modes=(TRAIN,))
     checkpoint_every_minutes: float | None = option(None, "write a checkpoint when so many minutes have passed", unit="minutes", modes=(TRAIN,))
     keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,))
-    keep_best_checkpoint: bool = option(False, "also write a checkpoint at every best test AUC, and keep the best", modes=(TRAIN,))
+    keep_best_checkpoint: bool = option(False, "also write a checkpoint at every best AUC, and keep the best", modes=(TRAIN,))
     benchmark_warmup_steps: int = option(10, "first steps that throughput and latency leave out", unit="steps", modes=(TRAIN, INFERENCE))
     inference_benchmark_batch_sizes: tuple[int, ...] = option(
         (), "global batch sizes to measure; the default is --valid_batch_size", unit="samples", modes=(INFERENCE,)
@@ -166,12 +181,14 @@ class TrainingConfig:
         _check(math.isfinite(self.test_after) and self.test_after >= 0, "test_after", self.test_after, "0 or more epochs")
         _check(self.auc_threshold is None or 0 < self.auc_threshold <= 1, "auc_threshold", self.auc_threshold, "above 0 and at most 1")
         _check(self.auc_thresholds is None or self.auc_thresholds >= 2, "auc_thresholds", self.auc_thresholds, "at least 2")
-        for name in ("checkpoint_every_steps", "keep_checkpoints"):
+        for name in ("checkpoint_every_steps", "keep_checkpoints", "early_stop_patience"):
             _check((getattr(self, name) or 1) >= 1 and getattr(self, name) != 0, name, getattr(self, name), "at least 1")
         minutes = self.checkpoint_every_minutes
         _check(minutes is None or (math.isfinite(minutes) and minutes > 0), "checkpoint_every_minutes", minutes, "more than 0 minutes")
         _check(self.benchmark_warmup_steps >= 0, "benchmark_warmup_steps", self.benchmark_warmup_steps, "0 or more steps")
         sizes = self.inference_benchmark_batch_sizes
+        if self.allow_growth and self.resume == "auto":
+            raise ValueError("--allow_growth and --resume auto exclude each other: a model that has grown starts at step 0; drop one of them")
         _check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
 
 
@@ -333,8 +350,10 @@ def _without_effect(config: Config, given: frozenset[str]) -> list[str]:
         "keep_checkpoints": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
         "keep_best_checkpoint": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
         "profiled_rank": (config.run.profiler_start_step is None, "without --profiler_start_step"),
+        "restore_fallback": (config.training.restore_checkpoint_path is None and config.training.resume != "auto", "without a checkpoint to restore"),
+        "allow_growth": (config.training.restore_checkpoint_path is None, "without --restore_checkpoint_path"),
         "cpu_offloading_threshold_gb": (config.device.cpu, "with --cpu"),
-        "embedding_zeros_initializer": (config.training.restore_checkpoint_path is not None, "with --restore_checkpoint_path"),
+        "embedding_zeros_initializer": (config.training.restore_checkpoint_path is not None and not config.training.allow_growth, "with --restore_checkpoint_path"),
     }
     lines += [f"--{name} has no effect {reason}" for name, (condition, reason) in useless.items() if name in given and condition]
     return list(dict.fromkeys(lines))

@@ -9,7 +9,9 @@ from utils.config import TRAIN, Config
 from utils.errors import UserError
 
 # The weights fit no other values of these.
-ARCHITECTURE = {"model": ("embedding_dim", "bottom_mlp_dims", "top_mlp_dims"), "data": ("hash_indices", "max_table_size")}
+ARCHITECTURE = {"model": ("embedding_dim", "bottom_mlp_dims", "top_mlp_dims"), "data": ("max_table_size",)}
+# What was done with ids out of range in training is done ever after, unless said otherwise.
+DATA_HANDLING = {"data": ("out_of_range",)}
 # These change the last digits of a score: evaluation repeats what training used unless told otherwise.
 NUMERICS = {"device": ("amp", "amp_dtype", "xla"), "data": ("valid_batch_size",)}
 
@@ -19,12 +21,13 @@ def facts(config: Config) -> dict[str, Any]:
     return {"config": config.flat()}
 
 
-def training_facts(config: Config, num_samples: int) -> dict[str, Any]:
+def training_facts(config: Config, num_samples: int, fingerprint: str) -> dict[str, Any]:
     """What a run must have in common with the one it goes on from, for its position in the data and its moments to mean the same."""
     options = config.optimizer
     return {
         "batch_size": config.data.batch_size,
         "train_samples": num_samples,
+        "dataset fingerprint": fingerprint,
         "shuffle_batch_order": config.data.shuffle_batch_order,
         "seed": config.run.seed,
         "optimizer": options.optimizer,
@@ -40,7 +43,7 @@ def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
     """
     saved = checkpoint.manifest.get("run")
     position = checkpoint.manifest.get("position")
-    known = ("step", "epoch", "batch", "samples")
+    known = ("step", "epoch", "batch", "samples", "evals_without_gain")
     whole = isinstance(saved, Mapping) and isinstance(position, Mapping) and all(isinstance(position.get(name), int) for name in known)
     if not whole or set(position) != {*known, "best_auc"}:
         raise UserError(f"{checkpoint.folder}: holds no position to go on from; --resume weights takes its weights and starts at step 0")
@@ -69,9 +72,8 @@ def inherit(config: Config, manifest: Mapping[str, Any]) -> Config:
                     f"--{name} {_shown(current)}: the checkpoint's model has {_shown(value)}; drop the flag or restore another checkpoint"
                 )
         config = _replaced(config, part, {name: _value(saved, name) for name in names if name in saved})
-    if config.run.mode == TRAIN:
-        return config
-    for part, names in NUMERICS.items():
+    kept = DATA_HANDLING if config.run.mode == TRAIN else {"data": DATA_HANDLING["data"] + NUMERICS["data"], "device": NUMERICS["device"]}
+    for part, names in kept.items():
         taken = {name: _value(saved, name) for name in names if name in saved and name not in config.given}
         if part == "device" and "amp" in config.given:
             taken.pop("amp_dtype", None)

@@ -31,21 +31,22 @@ class RunLog:
     Where `dllogger` can be imported, it does the writing.
 
     Args:
-        path: the file, replaced; empty for none.
+        path: the file; empty for none.
         parameters: logged first, as `step: "PARAMETER"`.
+        append: go on in the file instead of replacing it.
 
     Raises:
         UserError: the file cannot be written.
     """
 
-    def __init__(self, path: str, parameters: Mapping[str, Any]):
+    def __init__(self, path: str, parameters: Mapping[str, Any], append: bool = False):
         self._file = self._dllogger = None
         self._start = time.time()
         if not path:
             return
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the run
+            self._file = open(path, "a" if append else "w", encoding="utf-8")  # noqa: SIM115 - open as long as the run
         except OSError as error:
             raise UserError(f"--log_path {path}: {error.strerror}") from None
         try:
@@ -53,7 +54,7 @@ class RunLog:
 
             self._file.close()
             self._dllogger = dllogger
-            dllogger.init(backends=[dllogger.JSONStreamBackend(dllogger.Verbosity.VERBOSE, path)])
+            dllogger.init(backends=[dllogger.JSONStreamBackend(dllogger.Verbosity.VERBOSE, path, **({"append": True} if append else {}))])
         except ImportError:
             atexit.register(self.close)
         self.log("PARAMETER", parameters)

@@ -36,7 +36,7 @@ def test_evaluation_in_another_process_repeats_the_auc_to_the_last_digit_without
         ("--amp",),
         ("--amp", "--amp_dtype", "float16", "--loss_scale", "1024"),
         ("--xla",),
-        ("--hash_indices", "--max_table_size", "20"),
+        ("--out_of_range", "hash", "--max_table_size", "20"),
         ("--optimizer", "adagrad"),
     ],
     ids=lambda flags: " ".join(flags),

@@ -158,7 +158,7 @@ def test_a_flag_that_contradicts_the_checkpoint_is_one_line(run, trained, datase
         (["--dataset_path", "{data}", *TRAIN, "--save_checkpoint_path", "{tmp}/file"], ["{tmp}/file"]),
         (["--dataset_path", "{data}", *TRAIN, "--save_checkpoint_path", "{tmp}/file/below"], ["{tmp}/file"]),
         (["--dataset_path", "{data}", *TRAIN, "--log_path", "{tmp}/file/log.json"], ["--log_path {tmp}/file/log.json"]),
-        (["--dataset_path", "{data}", *TRAIN, "--max_table_size", "10"], ["feature cat_0", "add --hash_indices"]),
+        (["--dataset_path", "{data}", *TRAIN, "--max_table_size", "10"], ["feature cat_0", "add --out_of_range hash"]),
         (["--dataset_path", "{data}", *TRAIN, "--feature_spec", "other.yaml"], ["other.yaml: no such file"]),
         (["--dataset_type", "synthetic", "--cpu", "--synthetic_dataset_cardinalities", "1" + 11 * "0"], ["cardinality"]),
         (["--dataset_type", "synthetic", "--cpu", "--synthetic_dataset_cardinalities", "2000000000", *SMALL, "--optimizer", "adam"], ["GiB"]),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dataloading.batches import BatchReader, prefetched
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import generator_spec
+from dataloading.row_range import hold_out
 
 SPEC = generator_spec((1000, 300, 7), 2, 1.2)
 
@@ -19,7 +20,7 @@ class MemorySplit:
     """Rows that name themselves: numerical feature 0 is the row's number."""
 
     def __init__(self, num_samples, ids=None):
-        self.spec, self.name, self.num_samples = SPEC, "train", num_samples
+        self.spec, self.name, self.num_samples, self.first_row = SPEC, "train", num_samples, 0
         rows = np.arange(num_samples)
         self._numerical = np.stack([rows, -rows], axis=1).astype(np.float16)
         self._ids = ids or [
@@ -39,6 +40,12 @@ class MemorySplit:
 
     def read_labels(self, start, stop):
         return self._cut(self._labels, start, stop)
+
+    def file(self, feature):
+        return f"{feature}.bin"
+
+    def fingerprint(self):
+        return "memory"
 
     def close(self):
         pass
@@ -156,13 +163,13 @@ def test_a_numerical_value_that_is_not_finite_is_an_error(value):
 
 def test_hashed_ids_are_taken_modulo_the_tables_rows():
     ids = [np.array([0, 9, 10, 999], np.int16), np.array([-1, 400, 5, 0], np.int16), np.array([7, 8, 100, 6], np.int16)]
-    batch = BatchReader(MemorySplit(4, ids), 4, num_rows=(10, 300, 7)).read(0)
+    batch = BatchReader(MemorySplit(4, ids), 4, num_rows=(10, 300, 7), out_of_range="hash").read(0)
     assert batch.ids.tolist() == [[0, 9, 0, 9], [299, 100, 5, 0], [0, 1, 2, 6]]
 
 
 def test_hashing_to_more_rows_than_an_ids_type_can_name():
     ids = [np.array([-1, 127], np.int8)] * 3
-    assert BatchReader(MemorySplit(2, ids), 2, num_rows=(1000, 1000, 1000)).read(0).ids[0].tolist() == [999, 127]
+    assert BatchReader(MemorySplit(2, ids), 2, num_rows=(1000, 1000, 1000), out_of_range="hash").read(0).ids[0].tolist() == [999, 127]
 
 
 def threads():
@@ -223,3 +230,41 @@ def test_a_consumer_that_fails_ends_the_thread():
     while threads() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not threads()
+
+
+@pytest.mark.parametrize(("how", "expected"), [("clip", [0, 0, 9, 9, 9, 3]), ("hash", [0, 9, 9, 0, 7, 3])])
+def test_ids_out_of_range_are_made_to_fit_and_counted_once(how, expected):
+    ids = [np.array([0, -1, 9, 10, 127, 3], np.int8), np.zeros(6, np.int16), np.zeros(6, np.int8)]
+    reader = BatchReader(MemorySplit(6, ids), 8, num_rows=(10, 300, 7), out_of_range=how)
+    batch = reader.read(0)
+    assert batch.ids[0].tolist() == [*expected, 3, 3]
+    assert batch.out_of_range == reader.out_of_range == 3  # -1, 10 and 127; padding repeats 3
+
+
+def test_several_workers_count_every_id_once():
+    ids = [np.array([0, 20, 9, 10, 127, 3, 30], np.int8), np.full(7, 300, np.int16), np.zeros(7, np.int8)]
+    workers = [
+        {"features": (0,), "local_features": (1,)},
+        {"features": (0, 2), "local_features": (1,), "uncounted": (0,)},  # feature 0 is cut by columns
+    ]
+    options = {"num_workers": 2, "out_of_range": "clip", "num_rows": (10, 300, 7)}
+    readers = [BatchReader(MemorySplit(7, ids), 4, rank=rank, **options, **features) for rank, features in enumerate(workers)]
+    for reader in readers:
+        for _ in reader.epoch():
+            pass
+    assert sum(reader.out_of_range for reader in readers) == 4 + 7
+
+
+def test_an_error_names_the_file_and_the_row_of_the_whole_file():
+    ids = [np.zeros(9, np.int16), np.array([0, 0, 0, 0, 0, 0, 300, 0, 0], np.int16), np.zeros(9, np.int8)]
+    train, valid = hold_out(MemorySplit(9, ids), 0.4)
+    assert (train.num_samples, valid.num_samples, valid.name) == (5, 4, "valid")
+    with pytest.raises(DatasetError, match=r"^cat_1.bin: feature cat_1, row 6: id 300 is not in \[0, 300\); .*--out_of_range clip or hash"):
+        BatchReader(valid, 4).read(0)
+    assert BatchReader(train, 5).read(0).numerical[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.999])
+def test_nothing_held_out_or_nothing_left_is_an_error(fraction):
+    with pytest.raises(DatasetError, match=f"--valid_fraction {fraction}: "):
+        hold_out(MemorySplit(10), fraction)

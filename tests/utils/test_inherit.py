@@ -36,9 +36,11 @@ def test_eager_evaluation_of_a_compiled_model():
 
 
 def test_training_on_takes_the_architecture_only():
-    config = inherit(configure("--mode", "train"), manifest(*SMALL, "--amp", "--learning_rate", "3", "--hash_indices", "--max_table_size", "9"))
+    config = inherit(
+        configure("--mode", "train"), manifest(*SMALL, "--amp", "--learning_rate", "3", "--out_of_range", "hash", "--max_table_size", "9")
+    )
     assert config.model.embedding_dim == 8
-    assert (config.data.hash_indices, config.data.max_table_size) == (True, 9)
+    assert (config.data.out_of_range, config.data.max_table_size) == ("hash", 9)
     assert (config.device.amp, config.optimizer.learning_rate) == (False, 24)
 
 
@@ -52,7 +54,6 @@ def test_repeating_the_models_flags_is_fine():
     [
         (["--embedding_dim", "16", "--bottom_mlp_dims", "16,16"], "--embedding_dim 16: the checkpoint's model has 8"),
         (["--top_mlp_dims", "5,1"], "--top_mlp_dims 5,1: the checkpoint's model has 4,1"),
-        (["--hash_indices"], "--hash_indices True: the checkpoint's model has False"),
         (["--max_table_size", "7"], "--max_table_size 7: the checkpoint's model has None"),
     ],
 )

@@ -1,0 +1,56 @@
+"""Some consecutive rows of a split as a split of their own: the rows of `train` that are kept for validation."""
+
+import hashlib
+
+import numpy as np
+
+from dataloading.batches import Split
+from dataloading.contract import DatasetError
+
+
+class RowRange:
+    """Rows first to last of a split; files and features are the split's."""
+
+    def __init__(self, split: Split, name: str, first: int, last: int):
+        self._split, self.first_row = split, split.first_row + first
+        self._first, self.num_samples = first, last - first
+        self.spec, self.name = split.spec, name
+
+    def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
+        """`[n]` integer."""
+        return self._split.read_ids(feature, self._first + start, self._first + stop)
+
+    def read_numerical(self, start: int, stop: int) -> np.ndarray:
+        """`[n, M]` float16."""
+        return self._split.read_numerical(self._first + start, self._first + stop)
+
+    def read_labels(self, start: int, stop: int) -> np.ndarray:
+        """`[n]` uint8."""
+        return self._split.read_labels(self._first + start, self._first + stop)
+
+    def file(self, feature: str) -> str:
+        """The file that a feature is read from."""
+        return self._split.file(feature)
+
+    def fingerprint(self) -> str:
+        """The same for the same rows of the same split."""
+        return hashlib.blake2b(f"{self._split.fingerprint()} {self._first} {self.num_samples}".encode(), digest_size=16).hexdigest()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._split.close()
+
+
+def hold_out(split: Split, fraction: float) -> tuple[RowRange, RowRange]:
+    """The first rows of a split to train on and its last ones, the given fraction of all, to validate on.
+
+    Raises:
+        DatasetError: one of them would be empty.
+    """
+    held = round(split.num_samples * fraction)
+    if not 0 < held < split.num_samples:
+        raise DatasetError(
+            f"--valid_fraction {fraction}: {held} of the {split.num_samples} rows of {split.name} would be held out; expected some and not all"
+        )
+    kept = split.num_samples - held
+    return RowRange(split, split.name, 0, kept), RowRange(split, "valid", kept, split.num_samples)

@@ -1,0 +1,349 @@
+"""scripts/elastic: which workers are started, when they are started again, and that nothing but steps since a checkpoint is lost."""
+
+import os
+import re
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+from launching import ROOT, dlrm, launch, processes, wait_for
+from small_data import FLAGS, write_dataset
+
+from utils.checkpoint import Checkpoint
+from utils.config import parse
+from utils.elastic import Request, allot, choose, discover, parse_hosts, restart_reason, resume_flags, saved_step, smallest
+from utils.errors import UserError
+
+# What is asked for, value by value -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a:2\nb:4\n", {"a": 2, "b": 4}),
+        ("a:2,b", {"a": 2, "b": 1}),
+        (" host-1.lan:16 \n\n10.0.0.2\n", {"host-1.lan": 16, "10.0.0.2": 1}),
+        ("a:0\nb:1", {"b": 1}),
+        ("", {}),
+    ],
+)
+def test_hosts_are_parsed(text, hosts):
+    assert parse_hosts(text, "script") == hosts
+
+
+@pytest.mark.parametrize("text", ["a:", "a:x", "a:-1", "a b", "a:2:3", "a slots=2"])
+def test_what_is_no_host_is_named(text):
+    with pytest.raises(UserError, match=f"^script: {text!r} is no host; expected host:slots or host"):
+        parse_hosts(text, "script")
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [("echo a:1; exit 3", "ended with code 3"), ("./no/such/script 2>&-", "ended with code 127"), ("echo a:b", "'a:b' is no host")],
+)
+def test_a_discovery_script_that_fails_says_how(script, message):
+    with pytest.raises(UserError, match=message):
+        discover(script)
+
+
+@pytest.mark.parametrize(
+    ("slots", "minimum", "maximum", "batch", "workers"),
+    [
+        (4, 1, 4, 48, 4),
+        (5, 1, 8, 48, 4),  # 48 samples are not shared by 5
+        (7, 1, None, 48, 6),
+        (100, 1, None, 48, 48),
+        (8, 1, 3, 48, 3),
+        (3, 4, 8, 48, None),  # too few
+        (5, 5, 8, 48, None),  # enough slots, none of these numbers
+        (0, 1, 8, 48, None),
+    ],
+)
+def test_the_number_of_workers(slots, minimum, maximum, batch, workers):
+    assert choose(slots, minimum, maximum, batch) == workers
+
+
+def test_the_smallest_number_of_workers():
+    assert [smallest(least, 48) for least in (1, 5, 17, 48, 49)] == [1, 6, 24, 48, None]
+
+
+def test_hosts_are_filled_in_their_order():
+    assert allot({"a": 2, "b": 4, "c": 4}, 5) == {"a": 2, "b": 3}
+    assert allot({"a": 2, "b": 4}, 2) == {"a": 2}
+
+
+LOST_HOST = "ORTE has lost communication with a remote daemon."
+KILLED = "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal {}."
+NAN = "[1,0]<stderr>:dlrm.py: error: step 3: the loss is nan; nothing is saved."
+OTHER = "[1,0]<stderr>:dlrm.py: error: worker 0: another worker ended, so this one does"
+STOPPED = "[1,0]<stderr>:dlrm.py: error: stopped by SIGTERM after step 20, which is saved"
+DEFECT = "[1,1]<stderr>:Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "changed", "reason"),
+    [
+        (137, [KILLED.format("9 (Killed)"), OTHER], False, "a worker was ended by SIGKILL"),
+        (139, [KILLED.format("11 (Segmentation fault)")], False, "a worker was ended by SIGSEGV"),
+        (134, [KILLED.format("6 (Aborted)")], False, "a worker was ended by SIGABRT"),
+        (137, [], False, "the workers were ended by SIGKILL"),  # mpirun itself
+        (143, [STOPPED], False, "the workers were ended by SIGTERM"),  # one worker got it, all stopped; the supervisor got none
+        (205, [LOST_HOST], False, "a host was lost"),
+        (255, ["ORTE was unable to reliably start one or more daemons."], False, "a host could not be reached"),
+        (1, ["Traceback (most recent call last):", "RuntimeError: could not connect to some hosts via ssh"], False, "a host could not be reached"),
+        (1, [OTHER], False, "a worker was lost"),
+        (1, [NAN], False, None),
+        (1, [NAN], True, "the hosts have changed"),
+        (1, [NAN, OTHER], False, None),
+        (137, [NAN, KILLED.format("9 (Killed)")], False, None),
+        (1, [DEFECT, OTHER], False, None),
+        (1, [], False, None),
+        (2, ["horovodrun: error: unrecognized arguments"], False, None),
+        (134, ["mpirun was unable to find the specified executable file"], False, None),
+        (213, [], False, None),  # mpirun's own, no signal
+    ],
+)
+def test_whether_a_run_is_started_again(code, lines, changed, reason):
+    assert restart_reason(code, lines, changed) == reason
+
+
+SAVE = ("--dataset_type", "synthetic", "--save_checkpoint_path", "C")
+
+
+@pytest.mark.parametrize(
+    ("flags", "begin", "go_on"),
+    [
+        ((), ["--resume", "auto"], ["--resume", "auto"]),
+        (("--resume", "weights"), ["--resume", "auto"], ["--resume", "auto"]),
+        (("--restore_checkpoint_path", "R"), [], ["--restore_checkpoint_path", "C", "--resume", "auto"]),
+        (("--restore_checkpoint_path", "R", "--resume", "weights"), [], ["--restore_checkpoint_path", "C", "--resume", "auto"]),
+        (("--restore_checkpoint_path", "R", "--allow_growth"), [], ["--restore_checkpoint_path", "C", "--noallow_growth", "--resume", "auto"]),
+    ],
+)
+def test_what_is_restored(flags, begin, go_on):
+    options = parse([*SAVE, *flags], "").training
+    assert resume_flags(options, saved=False) == begin
+    assert resume_flags(options, saved=True) == go_on
+    then = parse([*SAVE, *flags, *go_on], "").training
+    assert (then.restore_checkpoint_path in (None, "C"), then.resume, then.allow_growth) == (True, "auto", False)
+
+
+def request(*flags, command=("python", "dlrm.py", *SAVE, "--checkpoint_every_steps", "5")):
+    return Request.parse([*flags, "--", *command])
+
+
+def test_a_request():
+    found = request("-np", "3", "--min-np", "2", "--max-np", "4", "--hosts", "a:4", "--mpi-args=--oversubscribe", "--timeout", "9")
+    assert (found.first, found.minimum, found.maximum, found.timeout_s, found.reset_limit) == (3, 2, 4, 9, 10)
+    assert found.launcher == ["--mpi-args=--oversubscribe"] and found.hosts == {"a": 4}
+    assert found.batch == 65536
+    assert request("-np", "2", "--hosts", "a:4").minimum == 2
+
+
+def test_workers_must_divide_the_batch_sizes_that_were_given(tmp_path):
+    file = tmp_path / "flags.yaml"
+    file.write_text("valid_batch_size: 24\nbatch_size: 36\n")
+    assert request("--hosts", "a:4", command=("python", "dlrm.py", *SAVE, "--config", str(file))).batch == 12
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "either --host-discovery-script"),
+        (("--hosts", "a", "--host-discovery-script", "x"), "either --host-discovery-script"),
+        (("--hosts", "a:1", "--min-np", "2"), "--hosts: found slots for 1, expected at least 2"),
+        (("--hosts", "a:4", "--min-np", "3"), None),
+        (("--hosts", "a:3", "--min-np", "3"), "--hosts: found slots for 3, expected at least 4"),
+        (
+            ("--hosts", "a:3", "--min-np", "3", "--max-np", "3"),
+            "no number of workers from 3 to 3 shares the batch sizes evenly: it must divide 65536",
+        ),
+        (("--hosts", "a:3", "--min-np", "2", "--max-np", "1"), "--max-np 1|from 2 to 1"),
+        (("--hosts", "a:3", "--min-np", "two"), "'two' is not a whole number of 1 or more"),
+        (("--hosts", "a:3", "--min-pn", "2"), "unknown flag --min-pn; did you mean --min-np"),
+    ],
+)
+def test_user_errors_end_before_anything_starts(flags, message):
+    if message is None:
+        request(*flags)
+    else:
+        with pytest.raises(UserError, match=message):
+            request(*flags)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("python", "train.py"), "a command with dlrm.py in it"),
+        (("no-such-program", "dlrm.py", *SAVE), "no-such-program: no such program"),
+        (("python", "dlrm.py", *SAVE, "--bach_size", "3"), "unknown flag --bach_size"),
+        (("python", "dlrm.py", "--dataset_type", "synthetic"), "--save_checkpoint_path is missing"),
+        (("python", "dlrm.py", *SAVE, "--mode", "eval"), "--mode eval: expected train"),
+    ],
+)
+def test_the_workers_command_is_checked(command, message):
+    with pytest.raises(UserError, match=message):
+        request("--hosts", "a:1", command=command)
+
+
+def test_a_run_that_writes_no_checkpoints_is_warned_of(capsys):
+    request("--hosts", "a:1", command=("python", "dlrm.py", *SAVE))
+    assert "a lost worker costs the whole run" in capsys.readouterr().err
+    request("--hosts", "a:1", command=("python", "dlrm.py", *SAVE, "--checkpoint_every_minutes", "5"))
+    assert capsys.readouterr().err == ""
+
+
+# The supervisor alone, with a program in horovodrun's place -----------------------------------------------------------------
+
+
+@pytest.fixture
+def stub(tmp_path, monkeypatch):
+    """Run scripts/elastic with a shell script in the place of horovodrun."""
+
+    def run(script, *flags, during=None):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        program = tmp_path / "bin/horovodrun"
+        program.write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setattr(
+            "launching.environment", lambda mark, before=environment: before(mark) | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+        )
+        return elastic(tmp_path, *flags, dlrm_flags=("--dataset_type", "synthetic", *FLAGS), during=during, limit_s=60)
+
+    from launching import environment
+
+    return run
+
+
+def elastic(tmp_path, *flags, dlrm_flags, **options):
+    """Run scripts/elastic, with checkpoints in tmp_path/C."""
+    checkpoints = ("--save_checkpoint_path", tmp_path / "C", "--checkpoint_every_steps", "50", "--log_path", tmp_path / "log.json")
+    worker = (sys.executable, "-u", ROOT / "dlrm.py", *dlrm_flags, *checkpoints)
+    return launch(1, sys.executable, ROOT / "scripts/elastic", "--mpi-args=--oversubscribe", *flags, "--", *worker, **options)
+
+
+def said(result):
+    return [line.removeprefix("elastic: ") for line in result.err.splitlines() if line.startswith("elastic: ")]
+
+
+def test_restarts_without_progress_are_counted(stub):
+    result = stub("kill -9 $$", "--hosts", "localhost:2", "--reset-limit", "1")
+    assert result.code == 137
+    assert said(result) == [
+        "start 1: 2 workers on localhost:2, from the beginning",
+        "the workers were ended by SIGKILL (code 137): restart",
+        "start 2: 2 workers on localhost:2, from the beginning",
+        "the workers were ended by SIGKILL (code 137); no restart: --reset-limit 1 restarts have brought no newer checkpoint",
+    ]
+
+
+def test_progress_ends_the_count(stub):
+    step = "n=$(ls -d C/step-* 2>/dev/null | wc -l); [ $n = 3 ] && exit 0; d=C/step-0000000$n; mkdir -p $d; echo {} >$d/manifest.json; kill -9 $$"
+    result = stub(step, "--hosts", "localhost:1", "--reset-limit", "0")
+    assert result.code == 0, result.err
+    assert "start 4: 1 worker on localhost:1, from step 2 (latest checkpoint)" in said(result)
+
+
+def test_never_enough_hosts_is_one_line(stub):
+    result = stub("exit 0", "--host-discovery-script", "echo localhost:1", "--min-np", "2", "--timeout", "1")
+    assert result.code == 1
+    assert said(result) == [
+        "waiting for hosts: 1 slot found (localhost:1), 2 needed",
+        "error: not enough hosts after 1 s (--timeout): 1 slot found (localhost:1), 2 needed",
+    ]
+
+
+def test_a_second_signal_ends_all_at_once(stub, tmp_path):
+    def during(running):
+        wait_for(lambda: (tmp_path / "up").exists(), "a start")
+        running.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        running.process.send_signal(signal.SIGTERM)
+        running.end_within(10)
+
+    result = stub("touch up; setsid sleep 1000 & sleep 1000", "--hosts", "localhost:1", during=during)
+    assert result.code == 143
+    assert said(result)[-1] == "error: stopped by SIGTERM while training; nothing is saved; to go on, run the same command"
+
+
+def test_a_supervisor_that_is_killed_leaves_nothing_behind(stub, tmp_path):
+    def during(running):
+        wait_for(lambda: (tmp_path / "up").exists(), "a start")
+        running.process.kill()
+        wait_for(lambda: not processes(running.mark), "the guard ends all", 20)
+
+    assert stub("touch up; sleep 1000 & sleep 1000", "--hosts", "localhost:1", during=during).code == -signal.SIGKILL
+
+
+# Real workers ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("elastic") / "dataset", {"train": 4800, "test": 100})
+
+
+def training(data, epochs):
+    return ("--dataset_path", data, *FLAGS, "--epochs", epochs, "--evals_per_epoch", "0", "--print_freq", "10")
+
+
+def contents(path):
+    checkpoint = Checkpoint(path)
+    return {name: checkpoint.read(name) for name in checkpoint.names("")}
+
+
+def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:2\n")
+
+    def during(running):
+        wait_for(lambda: (saved_step(tmp_path / "C") or 0) >= 100, "a checkpoint")
+        hosts.write_text("localhost:1\n")
+        os.kill(running.worker(1), signal.SIGKILL)
+
+    result = elastic(tmp_path, "--host-discovery-script", f"cat {hosts}", dlrm_flags=training(data, 10), during=during)
+    assert result.code == 0, result.err
+    lines = said(result)
+    assert lines[:2] == ["start 1: 2 workers on localhost:2, from the beginning", "the hosts have changed (code 137): restart"]
+    origin = re.fullmatch(r"start 2: 1 worker on localhost:1, from step (\d+) \(latest checkpoint\)", lines[2])
+    assert 100 <= int(origin[1]) < 1000 and int(origin[1]) % 50 == 0
+    assert lines[3:] == ["training is complete: step 1000"]
+    whole = dlrm(1, *training(data, 10), "--save_checkpoint_path", tmp_path / "whole", "--log_path", "")
+    assert whole.code == 0, whole.err
+    found, expected = contents(tmp_path / "C"), contents(tmp_path / "whole")
+    assert found.keys() == expected.keys() and any(name.startswith("optimizer/") for name in found)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def test_a_user_error_is_not_tried_again(data, tmp_path):
+    flags = (*training(data, 10), "--optimizer", "sgd", "--learning_rate", "3e38")
+    result = elastic(tmp_path, "--hosts", "localhost:1", dlrm_flags=flags)
+    assert result.code == 1
+    assert len(result.errors) == 1 and "the loss is" in result.errors[0]
+    assert said(result)[1:] == ["the workers ended with code 1, and would again: no restart"]
+
+
+def test_more_hosts_are_taken_in_and_sigterm_ends_with_a_checkpoint(data, tmp_path):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:1\n")
+
+    def during(running):
+        wait_for(lambda: "step 10/" in running.out, "ten steps")
+        hosts.write_text("localhost:2\n")
+        wait_for(lambda: "train on 2 workers" in running.out, "the second start")
+        steps = running.out.count(": loss ")
+        wait_for(lambda: running.out.count(": loss ") > steps + 2, "steps of two workers")
+        running.process.send_signal(signal.SIGTERM)
+        running.end_within(60)
+
+    result = elastic(tmp_path, "--host-discovery-script", f"cat {hosts}", dlrm_flags=training(data, 100000), during=during)
+    assert result.code == 143
+    lines, step = said(result), saved_step(tmp_path / "C")
+    assert lines[1:3] == ["the hosts have changed: the workers finish a step and save", "the hosts have changed (code 143): restart"]
+    assert re.fullmatch(r"start 2: 2 workers on localhost:2, from step \d+ \(latest checkpoint\)", lines[3])
+    assert lines[-1] == f"error: stopped by SIGTERM while training; step {step} is saved in {tmp_path / 'C'}; to go on, run the same command"
+    assert f"stopped by SIGTERM after step {step}, which is saved" in result.err
+    assert "Traceback" not in result.err

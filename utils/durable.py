@@ -1,0 +1,29 @@
+"""Writing that survives a power cut, and that is whole or not there."""
+
+import os
+from pathlib import Path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by a new one, at once."""
+    partial = path.with_name(f".{path.name}.writing")
+    with partial.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Make the names in a folder and in all folders below it durable."""
+    for path, _, _ in os.walk(folder):
+        sync_folder(Path(path))

@@ -1,0 +1,90 @@
+"""The manifest of a checkpoint: what is inside, how many bytes each file has, and checksums of the files and of itself."""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from utils.durable import write_text
+from utils.errors import UserError
+from utils.zarr_store import CHECKSUM_BYTES
+
+NAME = "manifest.json"
+FORMAT = 2
+_METADATA = "zarr.json"
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is missing, damaged or of another model."""
+
+
+class DamagedError(CheckpointError):
+    """A checkpoint that is not as it was written."""
+
+    def __init__(self, folder: Path, what: str):
+        super().__init__(what)
+        self.folder = folder
+
+
+def write(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write the manifest of a step's folder, whose other files are complete."""
+    files = {str(path.relative_to(folder)): _stamp(path) for path in sorted(folder.rglob("*")) if path.is_file() and path.name != NAME}
+    whole = {**content, "format": FORMAT, "files": files}
+    write_text(folder / NAME, json.dumps(whole | {"checksum": _checksum(whole)}, indent=1))
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The manifest of a step's folder.
+
+    Raises:
+        CheckpointError: it is missing, damaged or of another format.
+    """
+    path = folder / NAME
+    try:
+        manifest = json.loads(path.read_bytes())
+        version, checksum = manifest["format"], manifest.pop("checksum", None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedError(folder, f"{path}: cannot be read ({brief_cause(error)}); the checkpoint is damaged") from None
+    if version != FORMAT:
+        raise CheckpointError(f"{folder}: format {version}, this version reads format {FORMAT}")
+    if checksum != _checksum(manifest):
+        raise DamagedError(folder, f"{path}: its checksum is wrong; the checkpoint is damaged")
+    return manifest
+
+
+def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Compare size and recorded checksum of every file with the manifest, without reading the data.
+
+    Raises:
+        CheckpointError: names the first file that differs.
+    """
+    for name, stamp in manifest["files"].items():
+        path = folder / name
+        try:
+            found = _stamp(path)
+        except OSError as error:
+            raise DamagedError(folder, f"{path}: {error.strerror}; the checkpoint is damaged") from None
+        if found[0] != stamp[0]:
+            raise DamagedError(folder, f"{path}: {found[0]} bytes, the manifest says {stamp[0]}; the checkpoint is damaged")
+        if found[1] != stamp[1]:
+            raise DamagedError(folder, f"{path}: its checksum is not the manifest's; the checkpoint is damaged")
+
+
+def brief_cause(error: Exception) -> str:
+    """An exception's text in one line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _stamp(path: Path) -> list:
+    """Size and checksum of a file: of a chunk the CRC-32C that ends it, which reading the chunk compares with its data."""
+    size = path.stat().st_size
+    if path.name == _METADATA:
+        return [size, f"{zlib.crc32(path.read_bytes()):08x}"]
+    with path.open("rb") as file:
+        return [size, os.pread(file.fileno(), CHECKSUM_BYTES, max(size - CHECKSUM_BYTES, 0)).hex()]
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(manifest, sort_keys=True).encode()):08x}"

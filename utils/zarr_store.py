@@ -1,0 +1,49 @@
+"""Arrays on disk: zarr version 3 with a CRC-32C behind every chunk, written and read by TensorStore."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+CHECKSUM_BYTES = 4  # at the end of every chunk
+
+
+def file_of(name: str) -> str:
+    """Where an array lies: its name with every part safe as a file name."""
+    return "/".join(quote(part, safe="").replace(".", "%2E") for part in name.split("/"))
+
+
+def open_array(folder: Path, **more: Any):
+    """A TensorStore array; raises ValueError where it is missing or damaged."""
+    import tensorstore  # takes a tenth of a second, and --help needs none of it
+
+    # By default a chunk of zeros is not written and a missing chunk reads as zeros: then a lost file would go unnoticed.
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": str(folder.absolute())},
+        "store_data_equal_to_fill_value": True,
+        "fill_missing_data_reads": False,
+        **more,
+    }
+    return tensorstore.open(spec).result()
+
+
+def create_array(folder: Path, shape: Sequence[int], chunk: Sequence[int]) -> None:
+    """Make an empty float32 array; raises ValueError where it cannot be written."""
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
+    grid = {"name": "regular", "configuration": {"chunk_shape": list(chunk)}}
+    metadata = {"shape": list(shape), "data_type": "float32", "chunk_grid": grid, "codecs": codecs}
+    open_array(folder, metadata=metadata, create=True, open=False)
+
+
+def write_rows(store, start: int, values: np.ndarray, columns: tuple[int, int] | None):
+    """Begin to write rows from `start` on; the future's result raises ValueError where that fails. `values` must not change any more."""
+    place = (slice(start, start + len(values)), *(() if columns is None else (slice(*columns),)))
+    return store[place].write(values, can_reference_source_data_indefinitely=True)
+
+
+def brief(error: Exception) -> str:
+    """TensorStore's message without the specification it appends."""
+    return " ".join(str(error).split())[:300]
