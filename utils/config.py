@@ -353,7 +353,10 @@ def _without_effect(config: Config, given: frozenset[str]) -> list[str]:
         "restore_fallback": (config.training.restore_checkpoint_path is None and config.training.resume != "auto", "without a checkpoint to restore"),
         "allow_growth": (config.training.restore_checkpoint_path is None, "without --restore_checkpoint_path"),
         "cpu_offloading_threshold_gb": (config.device.cpu, "with --cpu"),
-        "embedding_zeros_initializer": (config.training.restore_checkpoint_path is not None and not config.training.allow_growth, "with --restore_checkpoint_path"),
+        "embedding_zeros_initializer": (
+            config.training.restore_checkpoint_path is not None and not config.training.allow_growth,
+            "with --restore_checkpoint_path",
+        ),
     }
     lines += [f"--{name} has no effect {reason}" for name, (condition, reason) in useless.items() if name in given and condition]
     return list(dict.fromkeys(lines))

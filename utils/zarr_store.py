@@ -1,5 +1,7 @@
 """Arrays on disk: zarr version 3 with a CRC-32C behind every chunk, written and read by TensorStore."""
 
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,5 +47,7 @@ def write_rows(store, start: int, values: np.ndarray, columns: tuple[int, int] |
 
 
 def brief(error: Exception) -> str:
-    """TensorStore's message without the specification it appends."""
-    return " ".join(str(error).split())[:300]
+    """TensorStore's message without the specification it appends; the system's own words where it was the system."""
+    text = " ".join(str(error).split())
+    of_system = re.search(r"\[OS error (\d+)", text)
+    return os.strerror(int(of_system[1])) if of_system else text[:300]

@@ -1,0 +1,164 @@
+"""A training run as a child process, to which things happen."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from dataloading.feature_spec import generator_spec
+from dataloading.synthetic import SyntheticSplit
+from dataloading.tf_raw import TfRawWriter
+from utils.checkpoint import Checkpoint
+from utils.checkpoint_folder import complete_steps
+from utils.distributed import World
+
+ROOT = Path(__file__).parents[2]
+EVERY = 4  # steps between checkpoints
+BATCHES = 24  # an epoch
+MODEL = ("--embedding_dim", "16", "--bottom_mlp_dims", "16", "--top_mlp_dims", "16,1")
+DATA = ("--batch_size", "64", "--valid_batch_size", "128", "--shuffle_batch_order", "--evals_per_epoch", "2")
+OPTIMIZER = ("--optimizer", "adam", "--learning_rate", "0.01", "--warmup_steps", "0")
+RUN = ("--cpu", *MODEL, *DATA, *OPTIMIZER, "--print_freq", "1")
+PHASES = {"arrays": "while arrays were written", "manifest": "after the manifest, before the rename", "removal": "while an old one was removed"}
+
+
+def write_dataset(folder: Path) -> Path:
+    """A dataset of 24 batches, the last one partial, with tables large enough for a save to take a while."""
+    rows = {"train": 64 * BATCHES - 20, "test": 300}
+    spec = generator_spec((60_000, 3_000, 9), 3, 1.2)
+    with TfRawWriter(folder, spec, tuple(rows)) as writer:
+        for split, count in rows.items():
+            numerical, ids, labels, _ = SyntheticSplit(spec, split, count, seed=1).read_rows(0, count)
+            writer.append(split, numerical, ids, labels)
+        writer.publish({})
+    return folder
+
+
+class Victim:
+    """dlrm.py at work, on one worker or several; `out` and `err` grow while it runs.
+
+    Args:
+        folder: where it runs and logs.
+        flags: of dlrm.py.
+        workers: more than one for horovodrun.
+        around: words before the command, which run it.
+    """
+
+    def __init__(self, folder: Path, *flags, workers: int = 1, around: tuple = ()):
+        python = [sys.executable, "-u", ROOT / "dlrm.py", *flags, "--log_path", folder / "log.json"]
+        launcher = ["horovodrun", "-np", workers, "-H", f"localhost:{workers}", "--mpi-args=--oversubscribe"] if workers > 1 else []
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        environment = os.environ | {"PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = list(map(str, (*around, *launcher, *python)))
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        self.out, self.err = "", ""
+        self._threads = [threading.Thread(target=self._collect, args=(name,), daemon=True) for name in ("out", "err")]
+        for thread in self._threads:
+            thread.start()
+
+    def _collect(self, name: str) -> None:
+        for line in self.process.stdout if name == "out" else self.process.stderr:
+            setattr(self, name, getattr(self, name) + re.sub(r"^\[1,\d+\]<std(out|err)>:", "", line))
+
+    @property
+    def step(self) -> int:
+        """The last step it has reported."""
+        found = re.findall(r"step (\d+)/", self.out)
+        return int(found[-1]) if found else 0
+
+    def wait_until(self, condition: Callable[[], object], limit_s: float = 240) -> bool:
+        """Wait until something is so; False where the run ended before."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            if condition():
+                return True
+            if self.process.poll() is not None:
+                return False
+            time.sleep(0.0005)
+        self.kill()
+        raise AssertionError(f"hangs:\n{self.out[-2000:]}\n{self.err[-2000:]}")
+
+    def workers(self) -> list[int]:
+        """Process ids of dlrm.py."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                mine = os.getsid(int(entry.name)) == self.process.pid or self._launched(entry)
+                if mine and b"python" in Path(words[0].decode()).name.encode() and str(ROOT / "dlrm.py").encode() in words:
+                    found.append(int(entry.name))
+        return found
+
+    def _launched(self, entry: Path) -> bool:
+        """Whether a process descends from ours; horovodrun starts a session of its own."""
+        number = int(entry.name)
+        while number > 1:
+            if number == self.process.pid:
+                return True
+            number = int((Path("/proc") / str(number) / "stat").read_text().rpartition(")")[2].split()[1])
+        return False
+
+    def kill(self, which: int | None = None) -> None:
+        """kill -9 of one worker, or of all."""
+        found = sorted(self.workers())
+        for number in found if which is None else found[which % len(found) :][:1] if found else []:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+
+    def end(self, limit_s: float = 240) -> int:
+        """Wait for its end; the exit code."""
+        try:
+            code = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"hangs:\n{self.out[-2000:]}\n{self.err[-2000:]}") from None
+        for thread in self._threads:
+            thread.join(10)
+        return code
+
+    @property
+    def errors(self) -> list[str]:
+        """Lines that say what was wrong; a traceback is a failure of the test."""
+        assert "Traceback" not in self.err, self.err
+        return [line for line in self.err.splitlines() if "error: " in line and line.startswith("dlrm.py")]
+
+
+def interrupted_in(folder: Path) -> str:
+    """Where a kill met a save, by what it left behind; empty for nowhere."""
+    names = [entry.name for entry in folder.iterdir()] if folder.exists() else []
+    if any(name.endswith(".removing") for name in names):
+        return "removal"
+    writing = [name for name in names if name.startswith(".step-") and name.endswith(".writing")]
+    if not writing:
+        return ""
+    return "manifest" if (folder / writing[0] / "manifest.json").exists() else "arrays"
+
+
+def check_all(folder: Path) -> list[int]:
+    """Read every byte of every checkpoint; their steps, newest first."""
+    found = [Checkpoint(step) for step in complete_steps(folder)] if folder.exists() else []
+    for checkpoint in found:
+        checkpoint.verify(World())
+    return [checkpoint.step for checkpoint in found]
+
+
+def contents(path: Path) -> dict[str, np.ndarray]:
+    """Every array of the newest checkpoint."""
+    checkpoint = Checkpoint(path)
+    return {name: checkpoint.read(name) for name in checkpoint.names("")}
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    """Names of the arrays that are not the same, bit by bit, in the newest checkpoints of two folders."""
+    first, second = contents(one), contents(other)
+    assert first.keys() == second.keys()
+    return [name for name in first if not np.array_equal(first[name].view(np.uint32), second[name].view(np.uint32))]
