@@ -16,6 +16,8 @@ from model.trainer import Trainer
 from utils.checkpoint import Array, Checkpoint, CheckpointError, Part
 from utils.errors import AgreedError
 
+_GROWS = "; --allow_growth trains on from its weights"
+
 
 class DivergedError(AgreedError):
     """Copies of the dense weights that should be equal are not."""
@@ -104,12 +106,12 @@ def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numer
     tables, known = features_of(checkpoint)
     for name in categorical:
         if name not in tables:
-            raise CheckpointError(f"{checkpoint.folder}: has no table for feature {name}; it was trained on {_listed(tables)}")
+            raise CheckpointError(f"{checkpoint.folder}: has no table for feature {name}; it was trained on {_listed(tables)}{_GROWS}")
     for name, rows in tables.items():
         if name not in categorical:
             raise CheckpointError(f"{checkpoint.folder}: has a table for feature {name}, which the dataset lacks")
         if rows != categorical[name]:
-            raise CheckpointError(f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset needs {categorical[name]}")
+            raise CheckpointError(f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset needs {categorical[name]}{_GROWS}")
     if list(tables) != list(categorical):
         raise CheckpointError(
             f"{checkpoint.folder}: was trained on the categorical features in the order {_listed(tables)}, the dataset has {_listed(categorical)}; "
