@@ -86,10 +86,11 @@ def describe(model: DLRM, numerical: tuple[str, ...]) -> dict[str, Any]:
 def features_of(checkpoint: Checkpoint) -> tuple[Mapping[str, int], list[str]]:
     """Rows of each table by feature, and the numerical features, that a checkpoint's model has. Raises CheckpointError."""
     saved = checkpoint.manifest.get("features")
-    tables = saved.get("categorical") if isinstance(saved, Mapping) else None
-    if not isinstance(tables, Mapping) or not isinstance(saved.get("numerical"), list):
+    tables, known = (saved.get("categorical"), saved.get("numerical")) if isinstance(saved, Mapping) else (None, None)
+    sound = isinstance(tables, Mapping) and isinstance(known, list) and all(isinstance(name, str) for name in (*known, *tables))
+    if not sound or not all(isinstance(rows, int) and rows > 0 for rows in tables.values()) or len(set(known)) < len(known):
         raise CheckpointError(f"{checkpoint.folder}/manifest.json: does not name the model's features; the checkpoint is damaged")
-    return tables, saved["numerical"]
+    return tables, known
 
 
 def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numerical: tuple[str, ...]) -> None:

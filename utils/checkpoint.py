@@ -285,7 +285,7 @@ class Checkpoint:
                 start, future = pending.popleft()
                 yield start, future.result()
         except (ValueError, OSError) as error:
-            raise DamagedError(self.folder, f"{self.folder}/{file_of(name)}: damaged: {brief(error)}") from None
+            raise DamagedError(self.folder, f"{self.folder}/{file_of(name)}: {brief(error)}; the checkpoint is damaged") from None
 
     def verify(self, world: World) -> None:
         """Read everything, the workers side by side, and compare all checksums.

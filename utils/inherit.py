@@ -16,6 +16,9 @@ DATA_HANDLING = {"data": ("out_of_range",)}
 NUMERICS = {"device": ("amp", "amp_dtype", "xla"), "data": ("valid_batch_size",)}
 
 
+FINGERPRINT = "dataset fingerprint"
+
+
 def facts(config: Config) -> dict[str, Any]:
     """What a checkpoint's manifest keeps of the configuration."""
     return {"config": config.flat()}
@@ -27,7 +30,7 @@ def training_facts(config: Config, num_samples: int, fingerprint: str) -> dict[s
     return {
         "batch_size": config.data.batch_size,
         "train_samples": num_samples,
-        "dataset fingerprint": fingerprint,
+        FINGERPRINT: fingerprint,
         "shuffle_batch_order": config.data.shuffle_batch_order,
         "seed": config.run.seed,
         "optimizer": options.optimizer,
@@ -48,6 +51,11 @@ def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
     if not whole or set(position) != {*known, "best_auc"}:
         raise UserError(f"{checkpoint.folder}: holds no position to go on from; --resume weights takes its weights and starts at step 0")
     for name, value in wanted.items():
+        if saved.get(name) != value and name == FINGERPRINT:
+            raise UserError(
+                f"{checkpoint.folder}: that run trained on other rows than this dataset's, so it cannot go on exactly; use the same dataset, or "
+                "--resume weights to take the weights only"
+            )
         if saved.get(name) != value:
             raise UserError(
                 f"{checkpoint.folder}: that run had {name} {saved.get(name)}, this one has {value}, so it cannot go on exactly; use the same, or "

@@ -49,5 +49,8 @@ def write_rows(store, start: int, values: np.ndarray, columns: tuple[int, int] |
 def brief(error: Exception) -> str:
     """TensorStore's message without the specification it appends; the system's own words where it was the system."""
     text = " ".join(str(error).split())
-    of_system = re.search(r"\[OS error (\d+)", text)
-    return os.strerror(int(of_system[1])) if of_system else text[:300]
+    if of_system := re.search(r"\[OS error (\d+)", text):
+        return os.strerror(int(of_system[1]))
+    if "Digest mismatch" in text:
+        return "its data do not fit their checksum"
+    return text.partition(" [source locations")[0][:300]

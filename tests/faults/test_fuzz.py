@@ -1,0 +1,190 @@
+"""Whatever stands in a file that a user can edit, or a disk can spoil: one clear line, never a traceback, never a hang."""
+
+import copy
+import json
+import warnings
+import zlib
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from victim import write_dataset
+
+from dataloading.contract import check_quick
+from dataloading.feature_spec import FeatureSpec
+from dataloading.sources import open_split, table_rows
+from dataloading.tf_raw import TfRawSplit
+from model.growth import Growth
+from model.state import check_features, features_of
+from utils.checkpoint import Array, Checkpoint, Part, save
+from utils.config import parse
+from utils.distributed import World
+from utils.errors import UserError
+from utils.inherit import check_continues, facts, inherit, training_facts
+
+CASES = settings(max_examples=500, deadline=5000, suppress_health_check=list(HealthCheck), database=None, derandomize=True)
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=12),
+    st.sampled_from(
+        ["", "int8", "float16", "bool", "../x", "\0", "nan", "1e400", "step-00000001", "a" * 5000, "train/label.bin", "/dev/zero", "/dev/stdin"]
+    ),
+)
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8) | st.integers(), inner, max_size=4), max_leaves=8
+)
+
+
+def places(node, path=()):
+    """Paths to every node of a document."""
+    yield path
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from places(value, (*path, key))
+    elif isinstance(node, list):
+        for i, value in enumerate(node):
+            yield from places(value, (*path, i))
+
+
+@st.composite
+def spoiled(draw, document):
+    """A document with a few nodes replaced, removed, renamed or repeated."""
+    document = copy.deepcopy(document)
+    for _ in range(draw(st.integers(1, 3))):
+        path = draw(st.sampled_from(list(places(document))))
+        if not path:
+            if draw(st.integers(0, 20)) == 0:
+                return draw(anything)
+            continue
+        *above, last = path
+        node = document
+        for key in above:
+            node = node[key]
+        action = draw(st.sampled_from(["replace", "replace", "remove", "rename", "repeat"]))
+        if action == "replace":
+            node[last] = draw(anything)
+        elif action == "remove":
+            del node[last]
+        elif isinstance(node, dict):
+            node[draw(st.text(max_size=6)) if action == "rename" else f"{last}_"] = copy.deepcopy(node[last])
+        else:
+            node.append(copy.deepcopy(node[last]))
+    return document
+
+
+def one_line(action):
+    """Run something that may refuse, but only in one clear line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            action()
+        except UserError as error:
+            assert str(error).strip() and "\n" not in str(error).strip(), str(error)
+            assert len(str(error)) < 20_000
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("data") / "dataset")
+
+
+@CASES
+@given(st.data())
+def test_feature_specifications(dataset, data):
+    document = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+    text = yaml.safe_dump(data.draw(spoiled(document)), sort_keys=False)
+    path = dataset / "spoiled.yaml"
+    path.write_text(text)
+
+    def use():
+        spec = FeatureSpec.from_yaml(path)
+        check_quick(spec, ("train", "test"))
+        split = TfRawSplit(spec, "train")
+        split.fingerprint()
+        split.close()
+
+    one_line(use)
+
+
+@CASES
+@given(st.data())
+def test_generator_specifications(dataset, data):
+    document = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+    document["source_spec"] = {}
+    path = dataset / "spoiled_generator.yaml"
+    path.write_text(yaml.safe_dump(data.draw(spoiled(document)), sort_keys=False))
+
+    def use():
+        config = parse(
+            ["--dataset_type", "synthetic", "--synthetic_dataset_use_feature_spec", "--dataset_path", str(dataset), "--batch_size", "4"], ""
+        ).data
+        spec = FeatureSpec.from_yaml(path)
+        table_rows(config, spec)
+        open_split(config, spec, "train", 0).fingerprint()
+
+    one_line(use)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    config = parse(["--dataset_type", "synthetic", "--embedding_dim", "4", "--bottom_mlp_dims", "4", "--top_mlp_dims", "1"], "")
+    import numpy as np
+
+    values = np.ones((7, 4), np.float32)
+    about = facts(config) | {"features": {"numerical": ["n"], "categorical": {"cat_0": 7}}, "run": training_facts(config, 100, "abc")}
+    about["position"] = {"step": 1, "epoch": 0, "batch": 1, "samples": 4, "best_auc": 0.5, "evals_without_gain": 0}
+    part = Part("tables/cat_0/weights", lambda start, stop: values[start:stop])
+    return config, save(folder, 1, {part.array: Array(values.shape)}, [part], about, World())
+
+
+@CASES
+@given(st.data())
+def test_manifests(checkpoint, data):
+    """A manifest that lies, its checksum being right."""
+    config, folder = checkpoint
+    path = folder / "manifest.json"
+    original = path.read_text()
+    document = json.loads(original)
+    document.pop("checksum")
+    document = json.loads(json.dumps(data.draw(spoiled(document))))
+    if isinstance(document, dict):
+        document["checksum"] = f"{zlib.crc32(json.dumps(document, sort_keys=True).encode()):08x}"
+    try:
+        path.write_text(json.dumps(document))
+
+        def use():
+            found = Checkpoint(folder)
+            taken = inherit(config, found.manifest)
+            check_features(found, {"cat_0": 7}, ("n",))
+            Growth(found, features_of(found), {"cat_0": 9, "new": 2}, ("n",))
+            check_continues(found, training_facts(taken, 100, "abc"))
+            for name in found.names(""):
+                found.read(name)
+
+        one_line(use)
+    finally:
+        path.write_text(original)
+
+
+@CASES
+@given(st.data())
+def test_yaml_configurations(tmp_path_factory, data):
+    defaults = parse(["--dataset_type", "synthetic"], "").flat()
+    document = {name: list(value) if isinstance(value, tuple) else value for name, value in defaults.items()}
+    path = tmp_path_factory.getbasetemp() / "config.yaml"
+    path.write_text(yaml.safe_dump(data.draw(spoiled(document)), sort_keys=False))
+    one_line(lambda: parse(["--config", str(path)], ""))
+
+
+@CASES
+@given(st.binary(max_size=300), st.sampled_from(["config", "spec"]))
+def test_bytes_that_are_no_yaml(tmp_path_factory, content, kind):
+    path = tmp_path_factory.getbasetemp() / "bytes.yaml"
+    path.write_bytes(content)
+    one_line(lambda: parse(["--config", str(path)], "") if kind == "config" else FeatureSpec.from_yaml(path))
