@@ -123,6 +123,8 @@ class Victim:
             raise AssertionError(f"hangs:\n{self.out[-2000:]}\n{self.err[-2000:]}") from None
         for thread in self._threads:
             thread.join(10)
+        self.process.stdout.close()
+        self.process.stderr.close()
         return code
 
     @property
