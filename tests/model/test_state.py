@@ -82,7 +82,7 @@ def test_weights_of_another_shape_are_refused(saved, tmp_path):
     content = saved[1].manifest
     content["arrays"]["dense/top_mlp/0/kernel"]["shape"] = [1, 1]
     manifest.write(saved[1].folder, content)
-    with pytest.raises(CheckpointError, match="dense/top_mlp/0/kernel.*shape"):
+    with pytest.raises(CheckpointError, match=r"dense/top_mlp/0/kernel.*shape"):
         restore(model_and_trainer()[0], Checkpoint(tmp_path))
 
 
