@@ -40,7 +40,7 @@ class Supervisor:
         self._path = request.training.save_checkpoint_path
         self._signals: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda received, frame: self._signals.append(received))
 
     def run(self) -> int:

@@ -17,8 +17,12 @@ def file_of(name: str) -> str:
     return "/".join(quote(part, safe="").replace(".", "%2E") for part in name.split("/"))
 
 
-def open_array(folder: Path, **more: Any):
+def open_array(folder: Path):
     """A TensorStore array; raises ValueError where it is missing or damaged."""
+    return _open(folder).result()
+
+
+def _open(folder: Path, **more: Any):
     import tensorstore  # takes a tenth of a second, and --help needs none of it
 
     # By default a chunk of zeros is not written and a missing chunk reads as zeros: then a lost file would go unnoticed.
@@ -29,15 +33,15 @@ def open_array(folder: Path, **more: Any):
         "fill_missing_data_reads": False,
         **more,
     }
-    return tensorstore.open(spec).result()
+    return tensorstore.open(spec)
 
 
-def create_array(folder: Path, shape: Sequence[int], chunk: Sequence[int]) -> None:
-    """Make an empty float32 array; raises ValueError where it cannot be written."""
+def create_array(folder: Path, shape: Sequence[int], chunk: Sequence[int]):
+    """Begin to make an empty float32 array; the future's result raises ValueError where it cannot be written."""
     codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
     grid = {"name": "regular", "configuration": {"chunk_shape": list(chunk)}}
     metadata = {"shape": list(shape), "data_type": "float32", "chunk_grid": grid, "codecs": codecs}
-    open_array(folder, metadata=metadata, create=True, open=False)
+    return _open(folder, metadata=metadata, create=True, open=False)
 
 
 def write_rows(store, start: int, values: np.ndarray, columns: tuple[int, int] | None):

@@ -26,7 +26,7 @@ BATCHES = 24  # an epoch
 MODEL = ("--embedding_dim", "16", "--bottom_mlp_dims", "16", "--top_mlp_dims", "16,1")
 DATA = ("--batch_size", "64", "--valid_batch_size", "128", "--shuffle_batch_order", "--evals_per_epoch", "2")
 OPTIMIZER = ("--optimizer", "adam", "--learning_rate", "0.01", "--warmup_steps", "0")
-RUN = ("--cpu", *MODEL, *DATA, *OPTIMIZER, "--print_freq", "1")
+RUN = ("--cpu", *MODEL, *DATA, *OPTIMIZER, "--print_freq", "1", "--gradient_slices", "2")
 PHASES = {"arrays": "while arrays were written", "manifest": "after the manifest, before the rename", "removal": "while an old one was removed"}
 
 
