@@ -1,0 +1,79 @@
+"""The collectives of a training step: how many bytes they move, and the same ones again with nothing else to do. Imports TensorFlow."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.peers import steps
+from benchmarks.rounds import Action
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One call: the operation, the elements of its vector, and, of an alltoall, how many go to each worker."""
+
+    operation: str
+    name: str
+    dtype: tf.DType
+    elements: int
+    splits: tuple[int, ...] = ()
+
+    def sent_bytes(self, rank: int, size: int) -> int:
+        """What this worker sends to others; an allreduce is counted as a ring, which moves the least: everyone's parts out, the sums back."""
+        elements = {
+            "alltoall": sum(self.splits) - (self.splits[rank] if self.splits else 0),
+            "allreduce": -(-self.elements // size) * 2 * (size - 1),
+            "allgather": self.elements * (size - 1),
+        }
+        return elements[self.operation] * self.dtype.size
+
+
+class Recorder:
+    """Stands in front of Horovod's module and notes the collectives that a step is made of, while it is traced."""
+
+    def __init__(self, horovod: Any):
+        self._horovod = horovod
+        self.calls: dict[str, Collective] = {}  # by name, which a step uses once; it may be traced twice
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._horovod, name)
+
+    def _note(self, operation: str, name: str, tensor: tf.Tensor, splits: tuple[int, ...] = ()) -> None:
+        self.calls[name] = Collective(operation, name, tensor.dtype, tensor.shape.num_elements(), splits)
+
+    def alltoall(self, tensor, splits, name):
+        """As Horovod's."""
+        self._note("alltoall", name, tf.convert_to_tensor(tensor), tuple(int(part) for part in tf.get_static_value(tf.convert_to_tensor(splits))))
+        return self._horovod.alltoall(tensor, splits=splits, name=name)
+
+    def allreduce(self, tensor, op, name):
+        """As Horovod's."""
+        self._note("allreduce", name, tensor)
+        return self._horovod.allreduce(tensor, op=op, name=name)
+
+    def allgather(self, tensor, name):
+        """As Horovod's."""
+        self._note("allgather", name, tensor)
+        return self._horovod.allgather(tensor, name=name)
+
+    def alone(self) -> Action:
+        """The same collectives one after another, on vectors of zeros."""
+
+        def again(call: Collective) -> tf.Tensor:
+            vector, name = tf.zeros([call.elements], call.dtype), f"{call.name}_alone"
+            if call.operation == "alltoall":
+                return self._horovod.alltoall(vector, splits=tf.constant(call.splits, tf.int32), name=name)[0]
+            if call.operation == "allreduce":
+                return self._horovod.allreduce(vector, op=self._horovod.Sum, name=name)
+            return self._horovod.allgather(vector, name=name)
+
+        @tf.function(autograph=False)
+        def run():
+            ends = []
+            for call in self.calls.values():
+                with tf.control_dependencies(ends[-1:]):
+                    ends.append(again(call))
+            return [end[:1] for end in ends]
+
+        return steps(lambda _: run())

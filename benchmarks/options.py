@@ -1,0 +1,59 @@
+"""Command lines of the benchmarks: flags from dataclasses as in `utils.config`, `--quick` and `--json` everywhere."""
+
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from benchmarks.report import Report
+from utils.errors import UserError, run_command
+from utils.flags import Parser, add_flags, build, option
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every benchmark takes; `QUICK` replaces defaults where `--quick` is given, the command line wins over both."""
+
+    QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1}
+
+    num_rounds: int = option(5, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
+    json: str | None = option(None, "file for all figures, as JSON")
+    quick: bool = option(False, "sizes so small that it ends in seconds and its figures mean nothing: to see that it works")
+
+    def __post_init__(self):
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not isinstance(value, bool) and value <= 0:
+                raise ValueError(f"--{field.name} {value}: expected a positive number")
+
+
+def parse(kind: type[Options], description: str, arguments: list[str]) -> Any:
+    """The options of a command line. Raises UserError."""
+    parser = Parser(prog=_name(), description=description)
+    add_flags(parser, [kind])
+    given = vars(parser.parse_strictly(arguments))
+    quick = {**Options.QUICK, **kind.QUICK} if given.get("quick") else {}
+    options = build(kind, quick | given)
+    if options.json and not Path(options.json).absolute().parent.is_dir():
+        raise UserError(f"--json {options.json}: its folder does not exist")
+    return options
+
+
+def run(kind: type[Options], main: Callable[[Any, Report], None], description: str) -> int:
+    """Run a benchmark: parse, measure, write the figures; returns the exit code."""
+
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what was started and written is cleaned up
+
+    def command() -> None:
+        options = parse(kind, description, sys.argv[1:])
+        report = Report(options)
+        main(options, report)
+        report.write(options.json)
+
+    return run_command(command, _name())
+
+
+def _name() -> str:
+    return f"python -m benchmarks.{Path(sys.argv[0]).stem}"

@@ -1,0 +1,162 @@
+"""What the project's step is measured against: the matrix products alone, stock Keras, and a plain step by hand.
+
+Imports TensorFlow: prepare it first. All do the same work on the same batches: F one-hot tables, the MLPs, the dot interaction,
+binary cross-entropy, plain SGD.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from benchmarks.rounds import Action
+from benchmarks.workload import Workload
+from model.trainer import to_device
+
+LEARNING_RATE = 0.01
+
+
+class Feed:
+    """The batches that everything trains on in turns, in the form that each wants; `load` puts others in their place."""
+
+    def load(self, work: Workload, ids: str, count: int) -> None:
+        """Draw so many batches; the distribution of the ids is one of `workload.EXPONENTS`."""
+        batches = work.batches(ids, count)
+        self._on_device = [to_device(batch) for batch in batches]
+        self._for_keras = [
+            ([batch.numerical.astype(np.float32), np.ascontiguousarray(batch.ids.T)], batch.labels[:, np.newaxis].astype(np.float32))
+            for batch in batches
+        ]
+
+    def on_device(self, step: int):
+        """The trainer's `TensorBatch` of a step."""
+        return self._on_device[step % len(self._on_device)]
+
+    def for_keras(self, step: int):
+        """Inputs and labels of a step."""
+        return self._for_keras[step % len(self._for_keras)]
+
+
+def steps(step: Callable[[int], object]) -> Action:
+    """An action that makes steps, told their number, and waits for the last one to be done on its device."""
+    done = 0
+
+    def act(count: int) -> None:
+        nonlocal done
+        for _ in range(count):
+            step(done)
+            done += 1
+        tf.test.experimental.sync_devices()
+
+    return act
+
+
+def ceiling(work: Workload, dtype: str) -> Action:
+    """The MLPs' own products, forward and backward, back to back: no step can be faster that computes them so."""
+    shapes = [((work.batch_size, i), (i, o), (work.batch_size, o)) for i, o in work.layers]
+    operands = [[tf.cast(tf.random.normal(shape), dtype) for shape in layer] for layer in shapes]
+
+    @tf.function(autograph=False)
+    def products():
+        ends = []
+        for x, w, g in operands:
+            for product in (tf.matmul(x, w), tf.matmul(g, w, transpose_b=True), tf.matmul(x, g, transpose_a=True)):
+                ends.append(product[0, 0])
+        return tf.add_n(ends)
+
+    return steps(lambda _: products())
+
+
+# Stock Keras ---------------------------------------------------------------------------------------------------------
+
+
+def has_keras_rs() -> bool:
+    """Whether keras-rs, which has a DotInteraction of its own, is installed."""
+    return importlib.util.find_spec("keras_rs") is not None
+
+
+class PlainInteraction(keras.layers.Layer):
+    """The lower triangle of all pairs' dot products by Keras operations, as one writes it down."""
+
+    def call(self, vectors):
+        """F+1 vectors `[B, D]` -> `[B, P]`."""
+        stacked = ops.stack(vectors, axis=1)
+        products = ops.matmul(stacked, ops.transpose(stacked, (0, 2, 1)))
+        count = len(vectors)
+        lower = [i * count + j for i in range(count) for j in range(i)]
+        return ops.take(ops.reshape(products, (-1, count * count)), lower, axis=-1)
+
+    def compute_output_shape(self, shapes):
+        """`[B, P]`."""
+        return (shapes[0][0], len(shapes) * (len(shapes) - 1) // 2)
+
+
+def keras_peer(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
+    """Stock layers and `train_on_batch`, compiled by XLA or not."""
+    policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
+    numerical, ids = keras.Input((work.num_numerical,)), keras.Input((len(work.rows),), dtype="int32")
+    x = numerical
+    for units in work.config.model.bottom_mlp_dims:
+        x = keras.layers.Dense(units, activation="relu", dtype=policy)(x)
+    # The tables look up in float32 and the interaction casts: under a mixed policy Keras would cast whole tables every step.
+    vectors = [x] + [keras.layers.Embedding(rows, work.dim, dtype="float32")(ids[:, i]) for i, rows in enumerate(work.rows)]
+    interaction = importlib.import_module("keras_rs").layers.DotInteraction if has_keras_rs() else PlainInteraction
+    y = keras.layers.Concatenate(dtype=policy)([x, interaction(dtype=policy)(vectors)])
+    for units in work.config.model.top_mlp_dims[:-1]:
+        y = keras.layers.Dense(units, activation="relu", dtype=policy)(y)
+    logits = keras.layers.Dense(1, dtype="float32")(y)
+
+    def action(compiled: bool) -> Action:
+        model = keras.Model([numerical, ids], logits)  # shares the layers: the tables are there once
+        loss = keras.losses.BinaryCrossentropy(from_logits=True)
+        model.compile(optimizer=keras.optimizers.SGD(LEARNING_RATE), loss=loss, jit_compile=compiled)
+        return steps(lambda step: model.train_on_batch(*feed.for_keras(step)))
+
+    return {compiled: action(compiled) for compiled in (False, True)}
+
+
+# By hand ---------------------------------------------------------------------------------------------------------------
+
+
+def plain_peer(work: Workload, dtype: str, feed: Feed) -> Action:
+    """A step as one writes it in TensorFlow: gather, tape, and the tape's IndexedSlices scattered into the tables."""
+    draw = tf.random.Generator.from_seed(0)
+    tables = [tf.Variable(draw.uniform((rows, work.dim), -0.01, 0.01)) for rows in work.rows]
+    layers = [(tf.Variable(draw.normal((i, o), stddev=(2 / (i + o)) ** 0.5)), tf.Variable(tf.zeros(o))) for i, o in work.layers]
+    bottom, top = layers[: len(work.config.model.bottom_mlp_dims)], layers[len(work.config.model.bottom_mlp_dims) :]
+    dense = [variable for layer in layers for variable in layer]
+    count = len(work.rows) + 1
+    lower = tf.constant([i * count + j for i in range(count) for j in range(i)])
+
+    def mlp(x, layers):
+        for kernel, bias in layers:
+            x = tf.nn.relu(tf.matmul(x, tf.cast(kernel, dtype)) + tf.cast(bias, dtype))
+        return x
+
+    @tf.function(autograph=False)
+    def step(numerical, ids, labels):
+        with tf.GradientTape() as tape:
+            x = mlp(tf.cast(numerical, dtype), bottom)
+            vectors = [tf.cast(tf.gather(table, column), dtype) for table, column in zip(tables, tf.unstack(ids), strict=True)]
+            z = tf.stack([x, *vectors], axis=1)
+            products = tf.reshape(tf.matmul(z, z, transpose_b=True), [-1, count * count])
+            y = mlp(tf.concat([x, tf.gather(products, lower, axis=1)], axis=1), top[:-1])
+            kernel, bias = top[-1]
+            logits = tf.matmul(tf.cast(y, tf.float32), kernel) + bias
+            loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits[:, 0]))
+        by_table, by_weight = tape.gradient(loss, [tables, dense])
+        for table, gradient in zip(tables, by_table, strict=True):
+            table.scatter_sub(tf.IndexedSlices(LEARNING_RATE * gradient.values, gradient.indices))
+        for variable, gradient in zip(dense, by_weight, strict=True):
+            variable.assign_sub(LEARNING_RATE * gradient)
+        return loss
+
+    def make(number: int) -> None:
+        batch = feed.on_device(number)
+        step(batch.numerical, batch.ids, batch.labels)
+
+    return steps(make)

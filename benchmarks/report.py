@@ -1,0 +1,62 @@
+"""What a benchmark measured: tables for people, JSON for programs, and the machine it ran on."""
+
+import dataclasses
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+class Report:
+    """Collects figures and prints them; nothing in it is known before the run.
+
+    Args:
+        options: the benchmark's, kept with the figures.
+    """
+
+    def __init__(self, options: Any):
+        self.figures: dict[str, Any] = {
+            "command": " ".join(sys.orig_argv[1:]),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "machine": {"processor": _processor(), "processors": len(os.sched_getaffinity(0)), "load_before": os.getloadavg()[0]},
+            "options": dataclasses.asdict(options),
+        }
+        machine = self.figures["machine"]
+        self.say(f"{machine['processor']}, {machine['processors']} processors, load {machine['load_before']:.1f} before")
+
+    def say(self, line: str) -> None:
+        """A line."""
+        print(line, flush=True)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """A table; the first column is text, floats are shown with three or more digits."""
+        cells = [list(columns), *([_shown(value) for value in row] for row in rows)]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+        self.say(f"\n{title}")
+        for row in cells:
+            self.say("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))))
+
+    def write(self, path: str | None) -> None:
+        """Write the figures as JSON, where a path was given."""
+        if path:
+            Path(path).write_text(json.dumps(self.figures, indent=1, allow_nan=False) + "\n")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,51 @@
+"""Interleaved timing: a machine's speed changes from minute to minute, so what is compared runs in turns and ratios are taken within a round."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+Action = Callable[[int], object]
+"""Does its work so many times and returns when all of it is done."""
+
+Seconds = Mapping[str, list[float]]
+"""Seconds of doing something once, by what it was and round."""
+
+
+def interleave(actions: Mapping[str, Action], rounds: int, times: int = 1, warmup: int = 1) -> Seconds:
+    """Time actions in turns: A B C A B C …
+
+    Args:
+        actions: by name.
+        rounds: how often each has its turn.
+        times: how often it does its work in a turn.
+        warmup: how often it does its work before the first turn, so that tracing, compiling and page faults are not measured.
+    """
+    for action in actions.values():
+        action(warmup)
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(rounds):
+        for name, action in actions.items():
+            seconds[name].append(timed(lambda action=action: action(times)) / times)
+    return seconds
+
+
+def timed(action: Callable[[], object]) -> float:
+    """Seconds that something takes."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def median(seconds: Seconds, name: str) -> float:
+    """Median over the rounds."""
+    return statistics.median(seconds[name])
+
+
+def speedup(seconds: Seconds, name: str, other: str) -> float:
+    """How many times as fast `name` is as `other`: the median over the rounds of the ratio within a round."""
+    return statistics.median(theirs / mine for mine, theirs in zip(seconds[name], seconds[other], strict=True))
+
+
+def spread(seconds: Seconds, name: str) -> float:
+    """How far apart the rounds are: (slowest − fastest) / median. Well above 0.1 the machine was busy."""
+    return (max(seconds[name]) - min(seconds[name])) / median(seconds, name)

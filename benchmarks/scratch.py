@@ -1,0 +1,54 @@
+"""Temporary files of a benchmark: a folder that goes when it ends, and a dataset in it."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from dataloading.feature_spec import generator_spec
+from dataloading.generate_feature_spec import NUM_NUMERICAL
+from dataloading.synthetic import SyntheticSplit
+from dataloading.tf_raw import TfRawWriter
+from utils.errors import UserError
+from utils.memory import check_fits
+
+SPLIT = "train"
+_ROWS_AT_ONCE = 1 << 16
+
+
+@contextmanager
+def scratch(folder: str | None, needed_bytes: int, what: str) -> Iterator[Path]:
+    """A new folder in `folder`, by default where temporary files go, for the time of a `with` block.
+
+    Raises:
+        UserError: `folder` does not exist or has not so many bytes free.
+    """
+    parent = Path(folder or tempfile.gettempdir())
+    if not parent.is_dir():
+        raise UserError(f"--folder {parent}: no such folder")
+    check_fits(needed_bytes, f"--folder {parent}: {what}", shutil.disk_usage(parent).free)
+    work = Path(tempfile.mkdtemp(prefix="dlrm-benchmark-", dir=parent))
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def write_dataset(folder: Path, rows: Sequence[int], num_samples: int, exponent: float) -> None:
+    """Write the train split of a tf_raw dataset.
+
+    Args:
+        folder: where.
+        rows: V of each table.
+        num_samples: how many.
+        exponent: of the ids' power law.
+    """
+    spec = generator_spec(rows, NUM_NUMERICAL, exponent)
+    split = SyntheticSplit(spec, SPLIT, num_samples, seed=0)
+    with TfRawWriter(folder, spec, (SPLIT,)) as writer:
+        for start in range(0, num_samples, _ROWS_AT_ONCE):
+            some = start, min(start + _ROWS_AT_ONCE, num_samples)
+            ids = [split.read_ids(feature, *some) for feature in range(len(rows))]
+            writer.append(SPLIT, split.read_numerical(*some), ids, ids[0] % 2)  # what the labels follow from is of no interest here
+        writer.publish({})

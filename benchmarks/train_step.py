@@ -1,0 +1,178 @@
+"""The project's training step beside the machine's ceiling, stock Keras and a plain step by hand, and where its time goes.
+
+  python -m benchmarks.train_step
+  python -m benchmarks.train_step --precisions bfloat16 --ids power_law --num_rounds 9
+  python -m benchmarks.train_step --t15 --precisions float32
+
+Everything takes its turn in every round, in one process with the settings of dlrm.py; ratios are taken within a round. Batches lie on the
+device before. The ceiling is the matrix products of the MLPs alone, forward and backward; GFLOP/s count these products and nothing else.
+With --t15 the project's step on tables of the 4.2-billion-parameter model (15.6 GiB) is compared with its step on --cardinality rows a table.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from benchmarks.options import Options, run
+from benchmarks.report import Report
+from benchmarks.rounds import Action, Seconds, interleave, median, speedup, spread
+from benchmarks.workload import EXPONENTS, Workload, check_words, options, t15_rows
+from utils.flags import option
+
+PRECISIONS = ("float32", "bfloat16", "float16")
+PROJECT, COMPILED, KERAS, KERAS_COMPILED, PLAIN, CEILING = "project", "project --xla", "Keras", "Keras jit_compile", "plain TensorFlow", "ceiling"
+LARGE, LARGE_COMPILED = "project t15", "project t15 --xla"
+PEERS = (KERAS, KERAS_COMPILED, PLAIN)
+
+
+@dataclass(frozen=True)
+class StepOptions(Options):
+    """Training step benchmark."""
+
+    QUICK: ClassVar[dict[str, Any]] = {
+        "batch_size": 64,
+        "num_tables": 3,
+        "cardinality": 50,
+        "embedding_dim": 8,
+        "bottom_mlp_dims": (16, 8),
+        "top_mlp_dims": (16, 1),
+        "precisions": ("float32",),
+        "ids": ("power_law",),
+        "steps_per_round": 1,
+        "gradient_slices": 2,
+    }
+
+    batch_size: int = option(8192, "batch", unit="samples")
+    num_tables: int = option(26, "tables, equally large", unit="tables")
+    cardinality: int = option(100_000, "rows of each table", unit="rows")
+    embedding_dim: int = option(128, "as in dlrm.py", unit="columns")
+    bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "as in dlrm.py")
+    top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "as in dlrm.py")
+    t15: bool = option(False, "also train on tables of the 4.2-billion-parameter model, and leave the peers out: memory does not hold both")
+    precisions: tuple[str, ...] = option(("float32", "bfloat16"), f"of the dense part, what --amp chooses in dlrm.py: {', '.join(PRECISIONS)}")
+    ids: tuple[str, ...] = option(tuple(EXPONENTS), f"distributions of the ids: {', '.join(EXPONENTS)}")
+    xla: tuple[str, ...] = option(("off", "on"), "the project's step without --xla, with it, or both: off, on")
+    peers: bool = option(True, "measure Keras and plain TensorFlow as well")
+    parts: bool = option(True, "measure the parts of the step as well")
+    steps_per_round: int = option(3, "steps of one turn", unit="steps")
+    num_batches: int = option(4, "different batches, used in turns", unit="batches")
+    gradient_slices: int = option(8, "as in dlrm.py")
+    threads: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
+    cpu: bool = option(False, "run on the CPU even where there is a GPU")
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_words("precisions", self.precisions, PRECISIONS)
+        check_words("ids", self.ids, tuple(EXPONENTS))
+        check_words("xla", self.xla, ("off", "on"))
+
+    def flags(self, dtype: str, xla: bool) -> list[str]:
+        """Those of dlrm.py."""
+        flags = ["--batch_size", self.batch_size, "--gradient_slices", self.gradient_slices, "--embedding_dim", self.embedding_dim]
+        for name in ("bottom_mlp_dims", "top_mlp_dims"):
+            flags += [f"--{name}", ",".join(map(str, getattr(self, name)))]
+        flags += ["--intra_op_parallelism", self.threads] if self.threads else []
+        flags += ["--amp", "--amp_dtype", dtype] if dtype != "float32" else []
+        return [*flags, *(["--xla"] if xla else []), *(["--cpu"] if self.cpu else [])]
+
+
+def main(chosen: StepOptions, report: Report) -> None:
+    """Measure and print."""
+    from utils.runtime import configure_tensorflow, prepare_tensorflow
+
+    prepare_tensorflow()
+    first = options(*chosen.flags(chosen.precisions[0], False))
+    report.figures["device"] = configure_tensorflow(first.device, 0)
+    from benchmarks.peers import has_keras_rs
+
+    report.figures["keras_interaction"] = "keras_rs" if has_keras_rs() else "keras.ops"
+    report.say(f"on the {report.figures['device']}; the Keras peer's interaction is by {report.figures['keras_interaction']}")
+    report.figures["results"] = []
+    for dtype in chosen.precisions:
+        _measure_precision(chosen, dtype, report)
+
+
+def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
+    from benchmarks.peers import Feed, ceiling, keras_peer, plain_peer
+    from benchmarks.step_parts import part_actions
+    from utils.distributed import World
+
+    work = Workload((chosen.cardinality,) * chosen.num_tables, options(*chosen.flags(dtype, False)))
+    large = Workload(t15_rows(), work.config)
+    model, feed, large_feed = work.build(dtype, World()), Feed(), Feed()
+    actions = {CEILING: ceiling(work, dtype)} | _project(chosen, dtype, model, feed, PROJECT, COMPILED)
+    if chosen.t15:
+        actions |= _project(chosen, dtype, large.build(dtype, World()), large_feed, LARGE, LARGE_COMPILED)
+    elif chosen.peers:
+        stock = keras_peer(work, dtype, feed)
+        actions |= {KERAS: stock[False], KERAS_COMPILED: stock[True], PLAIN: plain_peer(work, dtype, feed)}
+    parts = part_actions(work, model, feed, dtype, False) if chosen.parts else {}
+    if chosen.parts and "on" in chosen.xla:
+        parts |= {f"{name}, compiled": action for name, action in part_actions(work, model, feed, dtype, True).items()}
+    for ids in chosen.ids:
+        feed.load(work, ids, chosen.num_batches)
+        if chosen.t15:
+            large_feed.load(large, ids, chosen.num_batches)
+        seconds = interleave(actions | parts, chosen.num_rounds, chosen.steps_per_round, warmup=2)
+        result = {"precision": dtype, "ids": ids, "seconds": seconds}
+        report.figures["results"].append(result)
+        result |= _show_steps(report, f"{dtype}, {ids} ids, batch {work.batch_size}", work, list(actions), seconds)
+        if parts:
+            result["parts"] = _show_parts(report, list(parts), seconds)
+
+
+def _project(chosen: StepOptions, dtype: str, model, feed, plain: str, compiled: str) -> dict[str, Action]:
+    from benchmarks.peers import LEARNING_RATE, steps
+    from model.build import build_trainer
+
+    actions = {}
+    for name, word in ((plain, "off"), (compiled, "on")):
+        if word in chosen.xla:
+            trainer = build_trainer(options(*chosen.flags(dtype, word == "on")), model, dtype)
+            actions[name] = steps(lambda i, trainer=trainer: trainer.step(feed.on_device(i), i, LEARNING_RATE))
+    return actions
+
+
+def _show_steps(report: Report, title: str, work: Workload, names: list[str], seconds: Seconds) -> dict[str, Any]:
+    measured = [peer for peer in PEERS if peer in names]
+    best = min(measured, key=lambda name: median(seconds, name)) if measured else None
+    figures = {
+        name: {
+            "samples_per_s": work.batch_size / median(seconds, name),
+            "step_time_ms": 1000 * median(seconds, name),
+            "of_ceiling": speedup(seconds, name, CEILING),
+            "of_best_peer": speedup(seconds, name, best) if best else None,
+            "gflop_per_s": work.product_flops / median(seconds, name) / 1e9,
+            "spread": spread(seconds, name),
+        }
+        for name in names
+    }
+    columns = ["", "samples/s", "ms", "of the ceiling", "of the best peer", "GFLOP/s", "spread"]
+    report.table(title, columns, [(name, *facts.values()) for name, facts in figures.items()])
+    pairs = {
+        "xla": (COMPILED, PROJECT),
+        "t15": (LARGE, PROJECT),
+        "t15_xla": (LARGE_COMPILED, COMPILED),
+    }
+    ratios = {key: speedup(seconds, *pair) for key, pair in pairs.items() if set(pair) <= set(names)}
+    for key, ratio in ratios.items():
+        report.say(f"{' / '.join(pairs[key])}: {ratio:.3f}")
+    return {"steps": figures, "best_peer": best, "ratios": ratios}
+
+
+def _show_parts(report: Report, names: list[str], seconds: Seconds) -> dict[str, Any]:
+    plain = [name for name in names if not name.endswith(", compiled")]
+    milliseconds = {name: 1000 * median(seconds, name) for name in names}
+    shown = {name: (milliseconds[name], milliseconds.get(f"{name}, compiled", milliseconds[name])) for name in plain}
+    steps = [name for name in (PROJECT, COMPILED) if name in seconds]
+    columns = [0 if name == PROJECT else 1 for name in steps]
+    rows: list[tuple] = [(name, *(shown[name][column] for column in columns)) for name in plain]
+    sums = [sum(shown[name][column] for name in plain) for column in columns]
+    whole = [1000 * median(seconds, name) for name in steps]
+    rows += [("sum of the parts", *sums), ("the whole step", *whole), ("rest", *(step - parts for step, parts in zip(whole, sums, strict=True)))]
+    report.table("where the time goes: each part alone, ms (under --xla, the dense parts compiled)", ["", *steps], rows)
+    return {name: dict(zip(steps, values, strict=True)) for name, *values in rows}
+
+
+if __name__ == "__main__":
+    sys.exit(run(StepOptions, main, __doc__))

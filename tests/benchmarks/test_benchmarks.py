@@ -1,0 +1,110 @@
+"""Every benchmark runs, and writes figures that can be figures. How fast anything is, no test says."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("checkpoint", "dataloader", "scaling", "startup", "train_step", "whole_run")
+
+
+def run(name, *flags):
+    return subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *map(str, flags)], cwd=ROOT, capture_output=True, text=True, timeout=500)
+
+
+def quick(name, tmp_path, *flags):
+    """The figures of a quick run, and what it printed."""
+    result = run(name, "--quick", "--json", tmp_path / "figures.json", *flags)
+    assert result.returncode == 0, result.stdout + result.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert {"command", "time", "machine", "options"} <= set(figures)
+    return figures, result.stdout
+
+
+def sound(*values):
+    return all(math.isfinite(value) and value > 0 for value in values)
+
+
+def test_checkpoint(tmp_path):
+    figures, printed = quick("checkpoint", tmp_path, "--folder", tmp_path, "--gib", "0.004")
+    assert set(figures["seconds"]) == set(figures["gb_per_s"]) == {"raw write", "save", "raw read", "restore"}
+    assert set(figures["of_raw"]) == {"save", "restore"}
+    assert sound(*figures["gb_per_s"].values(), *figures["of_raw"].values(), figures["bytes"])
+    assert "GB/s" in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+
+
+def test_dataloader(tmp_path):
+    figures, printed = quick("dataloader", tmp_path, "--folder", tmp_path)
+    assert len(figures["pipelines"]) == 6
+    for name, facts in figures["pipelines"].items():
+        assert name in printed
+        assert sound(facts["samples_per_s"], facts["of_best_peer"], facts["batch_ms"])
+    assert figures["pipelines"][figures["best_peer"]]["of_best_peer"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+
+
+def test_startup(tmp_path):
+    figures, _ = quick("startup", tmp_path)
+    assert set(figures["medians"]) == {"python", "import tensorflow", "dlrm.py --help", "building the tables", "first step, float32"}
+    assert sound(*(facts["seconds"] for facts in figures["medians"].values()), figures["table_bytes"], figures["memory"]["of_tables"])
+
+
+def test_scaling(tmp_path):
+    figures, _ = quick("scaling", tmp_path)
+    one, two = figures["workers"]["1"], figures["workers"]["2"]
+    assert one["efficiency"] == 1
+    assert sound(one["samples_per_s"], two["samples_per_s"], two["efficiency"], two["collectives_share"], two["collectives_ms"])
+    assert two["exchanged_of_minimum"] == 1, "whole tables on two workers send what must be sent"
+    assert two["summed_of_minimum"] == pytest.approx(1, abs=0.01)
+
+
+def test_train_step(tmp_path):
+    figures, printed = quick("train_step", tmp_path)
+    (result,) = figures["results"]
+    steps = {"ceiling", "project", "project --xla", "Keras", "Keras jit_compile", "plain TensorFlow"}
+    assert set(result["steps"]) == steps and result["best_peer"] in steps
+    for facts in result["steps"].values():
+        assert sound(facts["samples_per_s"], facts["of_ceiling"], facts["of_best_peer"], facts["gflop_per_s"])
+    assert result["steps"]["ceiling"]["of_ceiling"] == 1
+    assert sound(result["ratios"]["xla"])
+    parts = {"lookup", "interaction", "MLPs", "sparse update", "dense optimizer"}
+    assert set(result["parts"]) == {*parts, "sum of the parts", "the whole step", "rest"}
+    assert sound(*(value for part in parts for value in result["parts"][part].values()))
+    assert all(name in printed for name in steps | parts)
+
+
+def test_whole_run(tmp_path):
+    figures, _ = quick("whole_run", tmp_path, "--folder", tmp_path)
+    assert set(figures["runs"]) == {"dlrm.py", "its step alone"}
+    assert all(sound(facts["samples_per_s"], facts["of_step_alone"]) for facts in figures["runs"].values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help(name):
+    result = run(name, "--help")
+    assert result.returncode == 0 and f"python -m benchmarks.{name}" in result.stdout and "--json" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("checkpoint", ("--gib", "0"), "--gib 0.0: expected a positive number"),
+        ("checkpoint", ("--folder", "/no/such"), "--folder /no/such: no such folder"),
+        ("checkpoint", ("--gib", "900000"), "GiB short"),
+        ("dataloader", ("--dataset_path", "/no/such"), "/no/such/feature_spec.yaml: no such file"),
+        ("startup", ("--xla", "perhaps"), "--xla perhaps: expected one or more of off, on"),
+        ("scaling", ("--workers", "3"), "--workers 3: expected positive numbers that divide --batch_size 8192"),
+        ("train_step", ("--ids", "normal"), "--ids normal: expected one or more of uniform, power_law"),
+        ("train_step", ("--bach_size", "3"), "did you mean --batch_size?"),
+        ("train_step", ("--json", "/no/such/file"), "--json /no/such/file: its folder does not exist"),
+    ],
+)
+def test_a_mistake_is_one_line(name, flags, message):
+    result = run(name, *flags)
+    assert result.returncode == 1 and message in result.stderr
+    assert "Traceback" not in result.stderr and len(result.stderr.splitlines()) == 1
