@@ -16,6 +16,8 @@ from utils.config import parse
 from utils.elastic import Request, allot, choose, discover, parse_hosts, restart_reason, resume_flags, saved_step, smallest
 from utils.errors import UserError
 
+START_S = 240  # for starting and some steps, at most; ten seconds where nothing else runs
+
 # What is asked for, value by value -----------------------------------------------------------------------------------------
 
 
@@ -198,30 +200,26 @@ def test_a_run_that_writes_no_checkpoints_is_warned_of(capsys):
 # The supervisor alone, with a program in horovodrun's place -----------------------------------------------------------------
 
 
+def elastic(tmp_path, *flags, dlrm_flags, path=None, **options):
+    """Run scripts/elastic, with checkpoints in tmp_path/C; `path` is searched for horovodrun first."""
+    checkpoints = ("--save_checkpoint_path", tmp_path / "C", "--checkpoint_every_steps", "20", "--log_path", tmp_path / "log.json")
+    worker = (sys.executable, "-u", ROOT / "dlrm.py", *dlrm_flags, *checkpoints)
+    before = ("env", f"PATH={path}:{os.environ['PATH']}") if path else ()
+    command = (*before, sys.executable, ROOT / "scripts/elastic", "--mpi-args=--oversubscribe", *flags, "--", *worker)
+    return launch(1, *command, **{"limit_s": 2 * START_S} | options)
+
+
 @pytest.fixture
-def stub(tmp_path, monkeypatch):
-    """Run scripts/elastic with a shell script in the place of horovodrun."""
+def stub(tmp_path):
+    """Run scripts/elastic with a shell script in the place of horovodrun; it finds the checkpoints in C."""
 
     def run(script, *flags, during=None):
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        program = tmp_path / "bin/horovodrun"
+        program = tmp_path / "horovodrun"
         program.write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
         program.chmod(0o755)
-        monkeypatch.setattr(
-            "launching.environment", lambda mark, before=environment: before(mark) | {"PATH": f"{program.parent}:{os.environ['PATH']}"}
-        )
-        return elastic(tmp_path, *flags, dlrm_flags=("--dataset_type", "synthetic", *FLAGS), during=during, limit_s=60)
-
-    from launching import environment
+        return elastic(tmp_path, *flags, dlrm_flags=("--dataset_type", "synthetic", *FLAGS), path=tmp_path, during=during)
 
     return run
-
-
-def elastic(tmp_path, *flags, dlrm_flags, **options):
-    """Run scripts/elastic, with checkpoints in tmp_path/C."""
-    checkpoints = ("--save_checkpoint_path", tmp_path / "C", "--checkpoint_every_steps", "50", "--log_path", tmp_path / "log.json")
-    worker = (sys.executable, "-u", ROOT / "dlrm.py", *dlrm_flags, *checkpoints)
-    return launch(1, sys.executable, ROOT / "scripts/elastic", "--mpi-args=--oversubscribe", *flags, "--", *worker, **options)
 
 
 def said(result):
@@ -240,10 +238,10 @@ def test_restarts_without_progress_are_counted(stub):
 
 
 def test_progress_ends_the_count(stub):
-    step = "n=$(ls -d C/step-* 2>/dev/null | wc -l); [ $n = 3 ] && exit 0; d=C/step-0000000$n; mkdir -p $d; echo {} >$d/manifest.json; kill -9 $$"
+    step = "n=$(ls -d C/step-* 2>/dev/null | wc -l); [ $n = 3 ] && exit 0; d=C/step-0000001$n; mkdir -p $d; echo {} >$d/manifest.json; kill -9 $$"
     result = stub(step, "--hosts", "localhost:1", "--reset-limit", "0")
     assert result.code == 0, result.err
-    assert "start 4: 1 worker on localhost:1, from step 2 (latest checkpoint)" in said(result)
+    assert "start 4: 1 worker on localhost:1, from step 12 (latest checkpoint)" in said(result)
 
 
 def test_never_enough_hosts_is_one_line(stub):
@@ -255,9 +253,21 @@ def test_never_enough_hosts_is_one_line(stub):
     ]
 
 
+def test_ctrl_c_ends_the_wait_for_hosts(stub, tmp_path):
+    def during(running):
+        wait_for((tmp_path / "asked").exists, "a look at the hosts")
+        time.sleep(0.5)
+        running.process.send_signal(signal.SIGINT)
+        running.end_within(10)
+
+    result = stub("exit 0", "--host-discovery-script", f"touch {tmp_path / 'asked'}", during=during)
+    assert result.code == 130
+    assert said(result)[-1] == "error: stopped by SIGINT while no worker ran; to go on, run the same command"
+
+
 def test_a_second_signal_ends_all_at_once(stub, tmp_path):
     def during(running):
-        wait_for(lambda: (tmp_path / "up").exists(), "a start")
+        wait_for((tmp_path / "up").exists, "a start")
         running.process.send_signal(signal.SIGTERM)
         time.sleep(0.5)
         running.process.send_signal(signal.SIGTERM)
@@ -270,7 +280,7 @@ def test_a_second_signal_ends_all_at_once(stub, tmp_path):
 
 def test_a_supervisor_that_is_killed_leaves_nothing_behind(stub, tmp_path):
     def during(running):
-        wait_for(lambda: (tmp_path / "up").exists(), "a start")
+        wait_for((tmp_path / "up").exists, "a start")
         running.process.kill()
         wait_for(lambda: not processes(running.mark), "the guard ends all", 20)
 
@@ -299,18 +309,18 @@ def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path):
     hosts.write_text("localhost:2\n")
 
     def during(running):
-        wait_for(lambda: (saved_step(tmp_path / "C") or 0) >= 100, "a checkpoint")
+        wait_for(lambda: (saved_step(tmp_path / "C") or 0) >= 20, "a checkpoint", START_S)
         hosts.write_text("localhost:1\n")
         os.kill(running.worker(1), signal.SIGKILL)
 
-    result = elastic(tmp_path, "--host-discovery-script", f"cat {hosts}", dlrm_flags=training(data, 10), during=during)
+    result = elastic(tmp_path, "--host-discovery-script", f"cat {hosts}", dlrm_flags=training(data, 3), during=during)
     assert result.code == 0, result.err
     lines = said(result)
     assert lines[:2] == ["start 1: 2 workers on localhost:2, from the beginning", "the hosts have changed (code 137): restart"]
     origin = re.fullmatch(r"start 2: 1 worker on localhost:1, from step (\d+) \(latest checkpoint\)", lines[2])
-    assert 100 <= int(origin[1]) < 1000 and int(origin[1]) % 50 == 0
-    assert lines[3:] == ["training is complete: step 1000"]
-    whole = dlrm(1, *training(data, 10), "--save_checkpoint_path", tmp_path / "whole", "--log_path", "")
+    assert 20 <= int(origin[1]) < 300 and int(origin[1]) % 20 == 0
+    assert lines[3:] == ["training is complete: step 300"]
+    whole = dlrm(1, *training(data, 3), "--save_checkpoint_path", tmp_path / "whole", "--log_path", "")
     assert whole.code == 0, whole.err
     found, expected = contents(tmp_path / "C"), contents(tmp_path / "whole")
     assert found.keys() == expected.keys() and any(name.startswith("optimizer/") for name in found)
@@ -319,10 +329,9 @@ def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path):
 
 
 def test_a_user_error_is_not_tried_again(data, tmp_path):
-    flags = (*training(data, 10), "--optimizer", "sgd", "--learning_rate", "3e38")
-    result = elastic(tmp_path, "--hosts", "localhost:1", dlrm_flags=flags)
+    result = elastic(tmp_path, "--hosts", "localhost:1", dlrm_flags=training(data / "nope", 3))
     assert result.code == 1
-    assert len(result.errors) == 1 and "the loss is" in result.errors[0]
+    assert len(result.errors) == 1 and "nope/feature_spec.yaml: no such file" in result.errors[0]
     assert said(result)[1:] == ["the workers ended with code 1, and would again: no restart"]
 
 
@@ -331,11 +340,11 @@ def test_more_hosts_are_taken_in_and_sigterm_ends_with_a_checkpoint(data, tmp_pa
     hosts.write_text("localhost:1\n")
 
     def during(running):
-        wait_for(lambda: "step 10/" in running.out, "ten steps")
+        wait_for(lambda: "step 10/" in running.out, "ten steps", START_S)
         hosts.write_text("localhost:2\n")
-        wait_for(lambda: "train on 2 workers" in running.out, "the second start")
+        wait_for(lambda: "train on 2 workers" in running.out, "the second start", START_S)
         steps = running.out.count(": loss ")
-        wait_for(lambda: running.out.count(": loss ") > steps + 2, "steps of two workers")
+        wait_for(lambda: running.out.count(": loss ") > steps + 2, "steps of two workers", START_S)
         running.process.send_signal(signal.SIGTERM)
         running.end_within(60)
 
