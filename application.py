@@ -19,7 +19,7 @@ from model.evaluator import Evaluator
 from model.growth import Growth
 from model.metrics import Metrics, evaluate, sigmoid
 from model.placement import Placement
-from model.plan import build_placement, check_shared
+from model.plan import build_placement, check_shared, slots_per_table
 from model.snapshot import Snapshot
 from model.state import arrays, check_equal, check_features, describe, features_of, parts, restore, restore_optimizer, snapshot
 from model.trainer import TensorBatch, Trainer, to_device
@@ -352,9 +352,9 @@ class Application:
                 raise UserError(f"--save_checkpoint_path {path}: no permission to write there")
             self._lock = Lock(Path(path))
             tidy(Path(path))
-            check_fits(
-                4 * self.config.model.embedding_dim * sum(self.rows), f"--save_checkpoint_path {path}: the tables", shutil.disk_usage(path).free
-            )
+            arrays_a_table = 1 + (slots_per_table(self.config.optimizer.optimizer) if self.config.model.embedding_trainable else 0)
+            size = arrays_a_table * 4 * self.config.model.embedding_dim * sum(self.rows)
+            check_fits(size, f"--save_checkpoint_path {path}: the tables and their optimizer slots", shutil.disk_usage(path).free)
 
     def _announce(self) -> None:
         config, mode, workers = self.config, self.config.run.mode, self.world.size

@@ -112,13 +112,13 @@ def place(
     if needed > capacity * num_workers:
         missing = needed - capacity * num_workers
         raise PlacementError(_shortfall(missing, needed + num_workers * base.replicated_bytes, num_workers, memory + host_memory))
-    # The fullest worker can only come near the mean where slices are smaller than that.
-    wanted = min(capacity, needed / num_workers / 2) if strategy == "memory_optimized" else capacity
-    smallest = {i: _first_parts(rows[i], dim, column_slice_threshold, wanted / cost) for i in sharded}
-    _slice_for_everyone(smallest, rows, dim, num_workers)
     solutions, stuck = [], []
     for name in _tried(strategy):
-        solution = _slice_until_it_fits(dict(smallest), rows, dim, num_workers, name, capacity, cost)
+        # The fullest worker can only come near the mean where slices are smaller than that.
+        wanted = min(capacity, needed / num_workers / 2) if name == strategy == "memory_optimized" else capacity
+        first = {i: _first_parts(rows[i], dim, column_slice_threshold, wanted / cost) for i in sharded}
+        _slice_for_everyone(first, rows, dim, num_workers)
+        solution = _slice_until_it_fits(first, rows, dim, num_workers, name, capacity, cost)
         (stuck if isinstance(solution, Slice) else solutions).append(solution)
     if not solutions:
         size = max(piece.rows * piece.width * cost for piece in stuck)

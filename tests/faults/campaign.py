@@ -205,7 +205,7 @@ class Campaign:
         for i in range(count):
             data, folder = self._folder / f"data-{i}", self._folder / f"damaged-{i}"
             shutil.copytree(self.dataset, data)
-            run = self._run(folder, "--evals_per_epoch", "1", dataset=data)
+            run = self._run(folder, "--test_freq", "60", dataset=data)
             assert run.wait_until(lambda: run.step >= EVERY + 1)  # noqa: B023
             victim = self._draw.choice(sorted((data / "train").iterdir()))
             if i % 2:

@@ -103,7 +103,7 @@ CASES = [
     lambda w: (w.ids(900, 3000), w.run())[1],
     lambda w: (cut(w.data / "train/cat_1.bin"), w.run())[1],
     lambda w: w.meanwhile(lambda: cut(w.data / "train/cat_1.bin", 200)),
-    lambda w: w.meanwhile(lambda: shutil.rmtree(w.data / "test")),
+    lambda w: w.meanwhile(lambda: shutil.rmtree(w.data / "test"), "--test_freq", "400"),
     lambda w: w.run("--optimizer", "sgd", "--learning_rate", "3e38"),
     full_disk,
     no_room,

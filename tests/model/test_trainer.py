@@ -56,7 +56,7 @@ def test_a_padded_batch_trains_like_its_real_rows(optimizer, real):
     for step in range(3):
         tensors = batch(16, real, seed=step)
         numerical, ids, labels = sample(tensors, real)
-        only = type(tensors)(numerical, ids, no_ids(real), labels, np.ones(real, np.float32), np.float32(real))
+        only = type(tensors)(numerical, ids, no_ids(real), labels, np.ones(real, np.float32), np.float32(real), np.float32(0))
         loss = float(padded[1].step(tensors, step, RATE))
         assert loss == pytest.approx(float(plain[1].step(only, step, RATE)), rel=1e-4)
         if step == 0:
