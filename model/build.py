@@ -6,6 +6,7 @@ from model.dlrm import DLRM
 from model.embedding import DistributedEmbedding
 from model.interaction import DotInteraction
 from model.mlp import Mlp
+from model.native import native_operations
 from model.placement import Placement
 from model.schedule import LearningRateSchedule
 from model.sparse_optimizers import SparseAdagrad, SparseAdam, SparseSgd
@@ -32,9 +33,9 @@ def build_model(
     """
     policy = dtype if dtype == "float32" else f"mixed_{dtype}"
     model = DLRM(
-        DistributedEmbedding(names, placement, world, seed=seed, zeros=zeros, compute_dtype=dtype),
+        DistributedEmbedding(names, placement, world, seed=seed, zeros=zeros, compute_dtype=dtype, native=native_operations()),
         Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy),
-        DotInteraction(policy),
+        DotInteraction(policy, native=native_operations() if __import__("os").environ.get("NI") else None),
         Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy),
     )
     model.build_weights(num_numerical)

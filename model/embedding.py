@@ -8,9 +8,12 @@ import keras
 import tensorflow as tf
 
 from model.initializers import ConstantRows, UniformRows
+from model.native import NativeOperations
 from model.placement import Placement, Slice
 from model.table_memory import new_table
 from utils.distributed import World, pairwise_sum
+
+Gradients = tf.Tensor | Sequence[tf.Tensor]
 
 
 @dataclass
@@ -54,15 +57,25 @@ class DistributedEmbedding(keras.layers.Layer):
         seed: of the initial rows, see `UniformRows`.
         zeros: start at zero instead.
         compute_dtype: dtype of the vectors.
+        native: looks up and updates the sharded tables where all of them are in host memory; None for TensorFlow's own operations.
     """
 
     def __init__(
-        self, names: Sequence[str], placement: Placement, world: World, *, seed: int = 0, zeros: bool = False, compute_dtype: str = "float32"
+        self,
+        names: Sequence[str],
+        placement: Placement,
+        world: World,
+        *,
+        seed: int = 0,
+        zeros: bool = False,
+        compute_dtype: str = "float32",
+        native: NativeOperations | None = None,
     ):
         super().__init__(name="embedding", dtype="float32")
         self.names, self.placement, self.world = tuple(names), placement, world
         self.dim = placement.dim
         self._seed, self._zeros, self._vector_dtype = seed, zeros, tf.as_dtype(compute_dtype)
+        self._native = native
         self.sharded: list[HeldSlice] = []  # this worker's slices, in the order of placement.workers[rank]
         self.replicated: list[HeldSlice] = []
         # Places, in the model's order, of the features whose ids this worker needs: of the global batch, of its own samples.
@@ -77,6 +90,8 @@ class DistributedEmbedding(keras.layers.Layer):
         self.sharded = [self._hold(piece, False, "CPU:0" if piece in hosted else "") for piece in self.placement.workers[self.world.rank]]
         whole = [Slice(table, self.placement.rows[table], 0, self.dim) for table in self.placement.replicated]
         self.replicated = [self._hold(piece, True, "") for piece in whole]
+        if not self.sharded or not all(held.weights.device.endswith("CPU:0") for held in self.sharded):
+            self._native = None
         self.built = True
 
     @property
@@ -116,24 +131,36 @@ class DistributedEmbedding(keras.layers.Layer):
         Returns:
             `[b, F, D]` in the compute dtype.
         """
-        column = dict(zip(self.global_features, tf.unstack(ids, num=len(self.global_features)), strict=True))
-        looked_up = [tf.cast(held.gather(column[held.piece.table]), self._vector_dtype) for held in self.sharded]
+        mine = self._look_up(ids)
         local_batch = ids.shape[1] // self.world.size
         if self.world.size == 1 and not self.replicated:  # every slice is here, in order
-            return tf.reshape(tf.concat(looked_up, axis=1), [local_batch, len(self.names), self.dim])
-        vectors = dict(self._received(self._exchange(looked_up, ids.shape[1]), local_batch))
+            return tf.reshape(mine, [local_batch, len(self.names), self.dim])
+        vectors = dict(self._received(self._exchange(mine, ids.shape[1]), local_batch))
         for held, own in zip(self.replicated, tf.unstack(local_ids, num=len(self.replicated)), strict=True):
             vectors[(held.piece.table, 0)] = tf.cast(held.gather(own), self._vector_dtype)
         in_order = [vectors[key] for key in sorted(vectors)]
         return tf.reshape(tf.concat(in_order, axis=1), [local_batch, len(self.names), self.dim])
 
-    def _exchange(self, looked_up: list[tf.Tensor], batch: int) -> tf.Tensor | None:
+    def _look_up(self, ids: tf.Tensor) -> tf.Tensor:
+        """Rows of this worker's slices, side by side: `[B, columns]`."""
+        if self._native is not None:
+            return self._native.look_up([held.weights for held in self.sharded], ids, self._id_rows(), self._vector_dtype)
+        if not self.sharded:
+            return tf.zeros([ids.shape[1], 0], self._vector_dtype)
+        features = tf.unstack(ids, num=len(self.global_features))
+        looked_up = [tf.cast(held.gather(features[row]), self._vector_dtype) for row, held in zip(self._id_rows(), self.sharded, strict=True)]
+        return tf.concat(looked_up, axis=1)
+
+    def _id_rows(self) -> list[int]:
+        """For each of this worker's slices, the row of `ids` that holds its ids."""
+        return [self.global_features.index(held.piece.table) for held in self.sharded]
+
+    def _exchange(self, mine: tf.Tensor, batch: int) -> tf.Tensor | None:
         """Send every worker its samples' columns; gives what came, worker after worker, as one vector."""
         if self._total_columns() == 0:
             return None
-        mine = tf.reshape(tf.concat(looked_up, axis=1), [-1]) if looked_up else tf.zeros([0], self._vector_dtype)
         share = batch // self.world.size * self.placement.columns(self.world.rank)
-        return self.world.alltoall(mine, [share] * self.world.size, "embedding_vectors")
+        return self.world.alltoall(tf.reshape(mine, [-1]), [share] * self.world.size, "embedding_vectors")
 
     def _received(self, flat: tf.Tensor | None, local_batch: int) -> Iterator[tuple[tuple[int, int], tf.Tensor]]:
         """Cut what came into slices: ((table, first column), `[b, width]`)."""
@@ -150,57 +177,69 @@ class DistributedEmbedding(keras.layers.Layer):
     def _total_columns(self) -> int:
         return sum(self.placement.columns(worker) for worker in range(self.world.size))
 
-    def update(self, optimizer, ids: tf.Tensor, gradients: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor, loss_scale: float = 1.0) -> None:
+    def update(self, optimizer, ids: tf.Tensor, gradients: Gradients, learning_rate: tf.Tensor, step: tf.Tensor, loss_scale: float = 1.0) -> None:
         """Apply the gradients of the sharded tables' vectors, in place.
 
         Args:
             optimizer: see `sparse_optimizers`.
             ids: `[F_r, B]` as in the lookup.
-            gradients: `[b, F, D]` of the global loss by this worker's vectors, in the compute dtype.
+            gradients: `[b, F, D]` of the global loss by this worker's vectors, in the compute dtype; whole, or in equal consecutive parts.
             learning_rate: float32 scalar.
             step: from 0.
             loss_scale: what the gradients were multiplied by; they travel so and are divided in float32.
         """
-        column = dict(zip(self.global_features, tf.unstack(ids, num=len(self.global_features)), strict=True))
-        for held, gradient in zip(self.sharded, self._send_back(gradients, ids.shape[1]), strict=True):
-            held.apply(optimizer, column[held.piece.table], _unscaled(gradient, loss_scale), learning_rate, step)
-
-    def _send_back(self, gradients: tf.Tensor, batch: int) -> list[tf.Tensor]:
-        """The gradients of this worker's slices for the whole global batch: `[B, width]` each."""
-        if self._total_columns() == 0:
-            return []
-        local_batch = batch // self.world.size
-        flat = tf.reshape(gradients, [local_batch, len(self.names) * self.dim])
+        parts, columns = self._send_back(_parts(gradients), ids.shape[1])
+        if not self.sharded:
+            return
+        if self._native is not None:
+            tables, slots = [held.weights for held in self.sharded], [slot for held in self.sharded for slot in held.slots.values()]
+            rule = optimizer.rule(learning_rate, step)
+            self._native.update(rule, tables, slots, ids, self._id_rows(), parts, columns, loss_scale)
+            return
+        features, flat = tf.unstack(ids, num=len(self.global_features)), _whole(parts)
         widths = [held.piece.width for held in self.sharded]
-        if self.world.size == 1 and not self.replicated:
-            return tf.split(flat, widths, axis=1)
+        if sum(widths) == flat.shape[1]:
+            by_slice = tf.split(flat, widths, axis=1)
+        else:  # between them lie those of replicated tables
+            by_slice = [flat[:, column : column + width] for column, width in zip(columns, widths, strict=True)]
+        for held, row, gradient in zip(self.sharded, self._id_rows(), by_slice, strict=True):
+            held.apply(optimizer, features[row], _unscaled(gradient, loss_scale), learning_rate, step)
+
+    def _send_back(self, parts: list[tf.Tensor], batch: int) -> tuple[list[tf.Tensor], list[int]]:
+        """The gradients of this worker's slices for the whole global batch, as parts of it `[n, columns]`, and each slice's first column in them."""
+        flat = [tf.reshape(part, [part.shape[0], len(self.names) * self.dim]) for part in parts]
+        if self.world.size == 1:
+            return flat, [held.piece.table * self.dim + held.piece.first for held in self.sharded]
+        if self._total_columns() == 0:
+            return [], []
+        own, local_batch = _whole(flat), batch // self.world.size
         outgoing, shares = [], []
         for worker, pieces in enumerate(self.placement.workers):
             offsets = [piece.table * self.dim + piece.first for piece in pieces]
-            columns = [flat[:, offset : offset + piece.width] for offset, piece in zip(offsets, pieces, strict=True)]
+            columns = [own[:, offset : offset + piece.width] for offset, piece in zip(offsets, pieces, strict=True)]
             shares.append(local_batch * self.placement.columns(worker))
             if columns:
                 outgoing.append(tf.reshape(tf.concat(columns, axis=1), [-1]))
         received = self.world.alltoall(tf.concat(outgoing, axis=0), shares, "embedding_gradients")
-        if not self.sharded:
-            return []
+        widths = [held.piece.width for held in self.sharded]
         mine = tf.reshape(received, [batch, self.placement.columns(self.world.rank)])
-        return tf.split(mine, widths, axis=1)
+        return [mine], [sum(widths[:i]) for i in range(len(widths))]
 
-    def replicated_gradients(self, local_ids: tf.Tensor, gradients: tf.Tensor, loss_scale: float = 1.0, slices: int = 1) -> list[tf.Tensor]:
+    def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float = 1.0) -> list[tf.Tensor]:
         """For each replicated table, the gradient of its rows and how often each was touched: `[V, D+1]` float32.
 
         Args:
             local_ids: `[F_l, b]`.
-            gradients, loss_scale: as in `update`.
-            slices: equal slices of the samples whose sums are added pairwise, so that the order does not depend on N.
+            gradients, loss_scale: as in `update`; the sums over the parts are added pairwise, so that the order does not depend on N.
         """
-        out = []
+        parts, out = _parts(gradients), []
         for held, own in zip(self.replicated, tf.unstack(local_ids, num=len(self.replicated)), strict=True):
-            by_sample = _unscaled(gradients[:, held.piece.table, :], loss_scale)
-            with_count = tf.concat([by_sample, tf.ones_like(by_sample[:, :1])], axis=1)
-            parts = zip(tf.split(with_count, slices), tf.split(own, slices), strict=True)
-            out.append(pairwise_sum([tf.math.unsorted_segment_sum(rows, ids, held.piece.rows) for rows, ids in parts]))
+            sums = []
+            for part, ids in zip(parts, tf.split(own, len(parts)), strict=True):
+                by_sample = _unscaled(part[:, held.piece.table, :], loss_scale)
+                with_count = tf.concat([by_sample, tf.ones_like(by_sample[:, :1])], axis=1)
+                sums.append(tf.math.unsorted_segment_sum(with_count, ids, held.piece.rows))
+            out.append(pairwise_sum(sums))
         return out
 
     def update_replicated(self, optimizer, sums: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
@@ -208,6 +247,14 @@ class DistributedEmbedding(keras.layers.Layer):
         for held, total in zip(self.replicated, sums, strict=True):
             touched = tf.cast(tf.where(total[:, -1] > 0)[:, 0], tf.int32)
             held.apply(optimizer, touched, tf.gather(total[:, :-1], touched), learning_rate, step)
+
+
+def _parts(gradients: Gradients) -> list[tf.Tensor]:
+    return [gradients] if tf.is_tensor(gradients) else list(gradients)
+
+
+def _whole(parts: list[tf.Tensor]) -> tf.Tensor:
+    return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
 
 
 def _unscaled(gradients: tf.Tensor, loss_scale: float) -> tf.Tensor:

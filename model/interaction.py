@@ -4,6 +4,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from model.native import NativeOperations
+
 
 def pair_indices(num_vectors: int) -> tuple[np.ndarray, np.ndarray]:
     """Where each pair stands in the flattened `[F+1, F+1]` product, and the way back.
@@ -53,8 +55,9 @@ class DotInteraction(keras.layers.Layer):
         ValueError: the bottom output and the embeddings differ in width.
     """
 
-    def __init__(self, dtype: str = "float32", name: str = "interaction"):
+    def __init__(self, dtype: str = "float32", name: str = "interaction", native: NativeOperations | None = None):
         super().__init__(name=name, dtype=dtype)
+        self._native = native
 
     def compute_output_shape(self, bottom_shape, embeddings_shape):
         """`[b, D+P]`."""
@@ -65,5 +68,7 @@ class DotInteraction(keras.layers.Layer):
         """bottom `[b, D]`, embeddings `[b, F, D]` -> `[b, D+P]`."""
         if bottom.shape[-1] != embeddings.shape[-1]:
             raise ValueError(f"bottom output is {bottom.shape[-1]} wide, embeddings {embeddings.shape[-1]}; the interaction needs equal widths")
+        if self._native is not None:
+            return self._native.interact(bottom, embeddings)
         vectors = tf.concat([bottom[:, tf.newaxis, :], embeddings], axis=1)
         return tf.concat([bottom, lower_triangle_dots(vectors)], axis=1)

@@ -1,12 +1,15 @@
 """Optimizers of embedding tables: only the rows that a batch touches are read and written.
 
 Each `apply` takes ids `[n]` with repetitions and their gradients `[n, columns]`; the gradients of a repeated id are
-summed first, so that the result is that of the dense optimizer on the touched rows.
+summed first, so that the result is that of the dense optimizer on the touched rows. `rule` tells the same arithmetic to the C++ operation
+(`model/native.py`), which gives the same bits.
 """
 
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
+
+from model.native import Rule
 
 Slots = Sequence[tf.Variable]
 
@@ -15,6 +18,11 @@ class SparseSgd:
     """Plain stochastic gradient descent: row −= learning_rate · gradient."""
 
     slots: Mapping[str, float] = {}
+
+    def rule(self, learning_rate: tf.Tensor, step: tf.Tensor) -> Rule:
+        """The arithmetic of `apply`."""
+        del step
+        return Rule("sgd", learning_rate)
 
     def apply(self, table: tf.Variable, slots: Slots, ids: tf.Tensor, gradients: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         """Update the rows `ids`.
@@ -37,6 +45,11 @@ class SparseAdagrad:
         self.slots: Mapping[str, float] = {"accumulator": initial_accumulator}
         self._epsilon = epsilon
 
+    def rule(self, learning_rate: tf.Tensor, step: tf.Tensor) -> Rule:
+        """The arithmetic of `apply`."""
+        del step
+        return Rule("adagrad", learning_rate, (self._epsilon,))
+
     def apply(self, table: tf.Variable, slots: Slots, ids: tf.Tensor, gradients: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         """Update the rows `ids` of the table and of its accumulator."""
         del step
@@ -44,7 +57,8 @@ class SparseAdagrad:
         (accumulator,) = slots
         total = _gather(accumulator, ids) + tf.square(gradients)
         _overwrite(accumulator, ids, total)
-        delta = learning_rate * gradients * tf.math.rsqrt(total + self._epsilon)
+        # Not rsqrt: TensorFlow's is an approximation that differs with the processor, and with an element's place in the tensor.
+        delta = learning_rate * gradients / tf.sqrt(total + self._epsilon)
         tf.raw_ops.ResourceScatterSub(resource=table.handle, indices=ids, updates=delta)
 
 
@@ -58,6 +72,12 @@ class SparseAdam:
         self.slots: Mapping[str, float] = {"momentum": 0.0, "velocity": 0.0}
         self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
 
+    def rule(self, learning_rate: tf.Tensor, step: tf.Tensor) -> Rule:
+        """The arithmetic of `apply`; `step` counts from 0."""
+        count = tf.cast(step + 1, tf.float32)
+        rate = learning_rate * tf.sqrt(1 - tf.pow(self._beta2, count)) / (1 - tf.pow(self._beta1, count))
+        return Rule("adam", rate, (self._beta1, 1 - self._beta1, self._beta2, 1 - self._beta2, self._epsilon))
+
     def apply(self, table: tf.Variable, slots: Slots, ids: tf.Tensor, gradients: tf.Tensor, learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         """Update the rows `ids` of the table and of its moments; `step` counts from 0."""
         ids, gradients = sum_repeated(ids, gradients)
@@ -66,8 +86,7 @@ class SparseAdam:
         second = self._beta2 * _gather(velocity, ids) + (1 - self._beta2) * tf.square(gradients)
         _overwrite(momentum, ids, first)
         _overwrite(velocity, ids, second)
-        count = tf.cast(step + 1, tf.float32)
-        rate = learning_rate * tf.sqrt(1 - tf.pow(self._beta2, count)) / (1 - tf.pow(self._beta1, count))
+        rate = self.rule(learning_rate, step).rate
         tf.raw_ops.ResourceScatterSub(resource=table.handle, indices=ids, updates=rate * first / (tf.sqrt(second) + self._epsilon))
 
 

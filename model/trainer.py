@@ -121,9 +121,9 @@ class Trainer:
     def _whole_step(self, batch: TensorBatch, learning_rate: tf.Tensor, step: tf.Tensor, wishes: tf.Tensor) -> tf.Tensor:
         embedding, optimizer = self.model.embedding, self._sparse_optimizer
         vectors = embedding(batch.ids, batch.local_ids)
-        loss, by_vector, *gradients = self._by_slices(batch, vectors)
+        loss, by_vector, gradients = self._by_slices(batch, vectors)
         gradients = [gradient / self._scale for gradient in gradients] if self.scaled else gradients
-        replicated = [] if optimizer is None else self._replicated_gradients(batch, by_vector)
+        replicated = [] if optimizer is None else embedding.replicated_gradients(batch.local_ids, by_vector, self._scale)
         told = tf.concat([[loss], wishes], axis=0)
         told, *sums = self._sum_over_workers([told, *gradients, *replicated], vectors.shape[0])
         self._optimizer.learning_rate.assign(learning_rate)
@@ -133,18 +133,13 @@ class Trainer:
             embedding.update_replicated(optimizer, sums[len(gradients) :], learning_rate, step)
         return told
 
-    def _by_slices(self, batch: TensorBatch, vectors: tf.Tensor) -> list[tf.Tensor]:
-        """Loss, gradient of the vectors and gradients of the dense weights, of this worker's samples."""
+    def _by_slices(self, batch: TensorBatch, vectors: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
+        """Of this worker's samples: the loss, the gradient of the vectors slice by slice, and the gradients of the dense weights."""
         count = self._count(vectors.shape[0])
-        if count == 1:
-            return self._dense(batch.numerical, vectors, batch.labels, batch.weights, batch.num_samples)
         per_sample = (tf.split(part, count) for part in (batch.numerical, vectors, batch.labels, batch.weights))
         results = [self._dense(*parts, batch.num_samples) for parts in zip(*per_sample, strict=True)]
         loss, by_vector, *gradients = zip(*results, strict=True)
-        return [pairwise_sum(loss), tf.concat(by_vector, axis=0), *(pairwise_sum(parts) for parts in gradients)]
-
-    def _replicated_gradients(self, batch: TensorBatch, by_vector: tf.Tensor) -> list[tf.Tensor]:
-        return self.model.embedding.replicated_gradients(batch.local_ids, by_vector, self._scale, self._count(by_vector.shape[0]))
+        return pairwise_sum(loss), list(by_vector), [pairwise_sum(parts) for parts in gradients]
 
     def _count(self, local_batch: int) -> int:
         """Slices of this worker's samples."""

@@ -1,0 +1,154 @@
+"""The C++ operations (`ops/`), where they were built: what TensorFlow's own do, in far fewer passes over memory.
+
+`ops/build`, which `scripts/install` calls, compiles them for the sources, the TensorFlow and the processor at hand. Where that was not done, on
+a GPU, or with `DLRM_NATIVE_OPS=0` in the environment, TensorFlow's operations do the work.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+SOURCES = Path(__file__).resolve().parents[1] / "ops"
+
+
+def architecture() -> str:
+    """What the compiler builds for, `-march`: "native", or the value of `DLRM_OPS_ARCH` (an image for other machines: x86-64-v3)."""
+    return os.environ.get("DLRM_OPS_ARCH") or "native"
+
+
+def library_path() -> Path:
+    """Where the library for these sources, this TensorFlow and this processor is, or belongs."""
+    facts = [tensorflow_version(), platform.machine(), architecture()]
+    if architecture() == "native":
+        facts.append(_processor())
+    sources = [path for path in sorted(SOURCES.iterdir()) if path.suffix in (".cc", ".h") or path.name == "build"]
+    digest = hashlib.sha256("\n".join(facts).encode())
+    for path in sources:
+        digest.update(path.read_bytes())
+    return Path(sys.prefix) / "lib" / "dlrm_ops" / f"row_ops-{digest.hexdigest()[:16]}.so"
+
+
+def tensorflow_version() -> str:
+    """Of the installed package, which it takes no import to know."""
+    for package in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return f"{package} {importlib.metadata.version(package)}"
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return "no tensorflow"
+
+
+def _processor() -> str:
+    """Instruction sets of the processor."""
+    try:
+        found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    except OSError:
+        found = None
+    return " ".join(sorted(found[1].split())) if found else platform.processor()
+
+
+class Rule(NamedTuple):
+    """An optimizer's arithmetic, as the C++ operation wants it."""
+
+    name: str  # sgd, adagrad or adam
+    rate: object  # float32 scalar tensor: the learning rate, with Adam after the bias correction
+    constants: tuple[float, ...] = ()  # adagrad: epsilon; adam: beta1, 1 - beta1, beta2, 1 - beta2, epsilon
+
+
+class NativeOperations:
+    """The operations of a loaded library, on tables in host memory."""
+
+    def __init__(self, library):
+        self._library = library
+
+    def look_up(self, tables: Sequence, ids, id_rows: Sequence[int], dtype):
+        """Rows of all tables side by side.
+
+        Args:
+            tables: variables `[V, width]` float32.
+            ids: `[R, B]` int32.
+            id_rows: for each table the row of `ids` that holds its ids.
+            dtype: of the result; float32, bfloat16 or float16.
+
+        Returns:
+            `[B, sum of the widths]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: an id is out of range.
+        """
+        widths = [table.shape[1] for table in tables]
+        return self._library.dlrm_look_up_rows(tables=[table.handle for table in tables], ids=ids, T=dtype, id_rows=list(id_rows), widths=widths)
+
+    def update(
+        self,
+        rule: Rule,
+        tables: Sequence,
+        slots: Sequence,
+        ids,
+        id_rows: Sequence[int],
+        gradients: Sequence,
+        columns: Sequence[int],
+        loss_scale: float,
+    ) -> None:
+        """Update the rows that the ids name, in place; no row is touched if any id is out of range.
+
+        Args:
+            rule: the optimizer's.
+            tables: variables `[V, width]` float32.
+            slots: the optimizer's, of their tables' shapes: all of the first table, then all of the second, …
+            ids: `[R, B]` int32.
+            id_rows: for each table the row of `ids` that holds its ids.
+            gradients: of the B samples, in equal consecutive parts, `[B / parts, …]` in float32, bfloat16 or float16.
+            columns: for each table its first column in a sample's gradient, flattened.
+            loss_scale: what gradients are divided by, in float32.
+
+        Raises:
+            tf.errors.InvalidArgumentError: an id is out of range.
+        """
+        self._library.dlrm_update_rows(
+            tables=[table.handle for table in tables],
+            slots=[slot.handle for slot in slots],
+            ids=ids,
+            gradients=list(gradients),
+            rate=rule.rate,
+            id_rows=list(id_rows),
+            columns=list(columns),
+            rule=rule.name,
+            constants=list(rule.constants),
+            loss_scale=loss_scale,
+        )
+
+    def interact(self, bottom, embeddings):
+        """The dot interaction, bottom `[b, D]`, embeddings `[b, F, D]` -> `[b, D+P]`, see `DotInteraction`; with its gradient.
+
+        Last bits differ from TensorFlow's: the products are summed in another order. It is the same order for every sample, whatever the
+        number of threads and of slices.
+        """
+        import tensorflow as tf
+
+        @tf.custom_gradient
+        def interact(bottom, embeddings):
+            def gradient(upstream):
+                return self._library.dlrm_interact_gradient(bottom=bottom, embeddings=embeddings, upstream=upstream)
+
+            return self._library.dlrm_interact(bottom=bottom, embeddings=embeddings), gradient
+
+        return interact(bottom, embeddings)
+
+
+@functools.cache
+def native_operations() -> NativeOperations | None:
+    """The operations, or None where TensorFlow's are to be used."""
+    import tensorflow as tf
+
+    path = library_path()
+    if os.environ.get("DLRM_NATIVE_OPS") == "0" or not path.is_file():
+        return None
+    return NativeOperations(tf.load_op_library(str(path)))

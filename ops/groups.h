@@ -1,0 +1,85 @@
+// Which positions of a batch name the same row.
+#ifndef DLRM_OPS_GROUPS_H_
+#define DLRM_OPS_GROUPS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace dlrm {
+
+// The distinct ids of one feature in the order of their first occurrence, and where each occurs, in ascending order.
+class Groups {
+ public:
+  // Groups n ids. Returns the position of the first id outside 0..rows-1, or -1 if there is none.
+  int64_t Build(const int32_t* ids, int n, int64_t rows) {
+    place_.reset(new int32_t[n]);
+    positions_.reset(new int32_t[n]);
+    ids_.clear();
+    starts_.clear();
+    ids_.reserve(n);
+    starts_.reserve(n + 1);
+    const int64_t bad = rows <= 4 * static_cast<int64_t>(n) ? Place<true>(ids, n, rows) : Place<false>(ids, n, rows);
+    if (bad >= 0) return bad;
+    int32_t start = 0;  // starts_ holds counts until here
+    for (int32_t& entry : starts_) {
+      const int32_t count = entry;
+      entry = start;
+      start += count;
+    }
+    for (int i = 0; i < n; ++i) positions_[starts_[place_[i]]++] = i;
+    starts_.insert(starts_.begin(), 0);  // every start has moved on to its group's end
+    place_.reset();
+    return -1;
+  }
+
+  int size() const { return static_cast<int>(ids_.size()); }
+  int32_t id(int group) const { return ids_[group]; }
+  int32_t begin(int group) const { return starts_[group]; }
+  int32_t end(int group) const { return starts_[group + 1]; }
+  const int32_t* positions() const { return positions_.get(); }
+
+ private:
+  struct Slot {
+    int32_t id;
+    int32_t group;  // -1: free
+  };
+
+  // Numbers the distinct ids and counts them; by a table of all rows where there are few, else by hashing with open addressing.
+  template <bool kDirect>
+  int64_t Place(const int32_t* ids, int n, int64_t rows) {
+    int bits = 4;
+    while ((int64_t{1} << bits) < 2 * static_cast<int64_t>(n)) ++bits;
+    const uint32_t mask = (uint32_t{1} << bits) - 1;
+    std::vector<int32_t> direct(kDirect ? rows : 0, -1);
+    std::vector<Slot> slots(kDirect ? 0 : size_t{1} << bits, Slot{0, -1});
+    for (int i = 0; i < n; ++i) {
+      const int32_t id = ids[i];
+      if (static_cast<uint32_t>(id) >= static_cast<uint64_t>(rows)) return i;
+      int32_t* group;
+      if (kDirect) {
+        group = &direct[id];
+      } else {
+        uint32_t at = (static_cast<uint32_t>(id) * 2654435769u) >> (32 - bits);
+        while (slots[at].group >= 0 && slots[at].id != id) at = (at + 1) & mask;
+        slots[at].id = id;
+        group = &slots[at].group;
+      }
+      if (*group < 0) {
+        *group = static_cast<int32_t>(ids_.size());
+        ids_.push_back(id);
+        starts_.push_back(0);
+      }
+      ++starts_[*group];
+      place_[i] = *group;
+    }
+    return -1;
+  }
+
+  std::vector<int32_t> ids_, starts_;
+  std::unique_ptr<int32_t[]> place_, positions_;
+};
+
+}  // namespace dlrm
+
+#endif  // DLRM_OPS_GROUPS_H_

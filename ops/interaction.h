@@ -1,0 +1,35 @@
+// The dot-product interaction (Naumov et al., arXiv:1906.00091, section 2.1) and its gradient, a sample at a time in the first-level cache.
+//
+// With Z = [bottom, embeddings], N vectors of D elements: out = [bottom, Z_i . Z_j for j < i]; and with S the symmetric matrix of the dots'
+// gradients, zero on the diagonal, dZ = S Z. Sums are float32 in an order that depends on D alone: not on the number of threads, nor on how a
+// batch is cut. It is another order than TensorFlow's, so last bits differ from its.
+#ifndef DLRM_OPS_INTERACTION_H_
+#define DLRM_OPS_INTERACTION_H_
+
+#include <cstdint>
+
+#include "elements.h"
+#include "parallel.h"
+
+namespace dlrm {
+
+struct InteractionShape {
+  int64_t samples;
+  int vectors;  // N = F + 1
+  int width;    // D
+
+  int pairs() const { return vectors * (vectors - 1) / 2; }
+};
+
+// bottom [samples, D], embeddings [samples, N - 1, D] -> out [samples, D + pairs].
+template <class T>
+void Interact(const InteractionShape& shape, const T* bottom, const T* embeddings, T* out, const Threads& threads);
+
+// And with upstream, the gradient of out -> those of bottom and embeddings.
+template <class T>
+void InteractGradient(const InteractionShape& shape, const T* bottom, const T* embeddings, const T* upstream, T* bottom_gradient,
+                      T* embeddings_gradient, const Threads& threads);
+
+}  // namespace dlrm
+
+#endif  // DLRM_OPS_INTERACTION_H_

@@ -1,0 +1,43 @@
+// How the kernels use threads and the cache.
+#ifndef DLRM_OPS_PARALLEL_H_
+#define DLRM_OPS_PARALLEL_H_
+
+#include <cstdint>
+#include <functional>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace dlrm {
+
+// Threads that someone else owns: `run` calls work(i) once for each i in 0..count-1 and returns when all are done.
+struct Threads {
+  int count;
+  std::function<void(int64_t count, const std::function<void(int64_t)>& work)> run;
+};
+
+// Denormals are zero while this lives, as in TensorFlow's own threads, so that results do not depend on which thread did what.
+class FlushDenormals {
+ public:
+#if defined(__x86_64__)
+  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040); }
+  ~FlushDenormals() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#endif
+};
+
+constexpr int kCacheLine = 64;
+
+inline void PrefetchToRead(const void* row, int bytes) {
+  for (int i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(static_cast<const char*>(row) + i, 0);
+}
+
+inline void PrefetchToWrite(const void* row, int bytes) {
+  for (int i = 0; i < bytes; i += kCacheLine) __builtin_prefetch(static_cast<const char*>(row) + i, 1);
+}
+
+}  // namespace dlrm
+
+#endif  // DLRM_OPS_PARALLEL_H_

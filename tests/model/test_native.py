@@ -1,0 +1,297 @@
+"""The C++ operations against TensorFlow's, bit by bit."""
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from model.initializers import ConstantRows
+from model.native import library_path, native_operations
+from model.sparse_optimizers import SparseAdagrad, SparseAdam, SparseSgd
+from model.table_memory import new_table
+
+ROOT = Path(__file__).parents[2]
+OPTIMIZERS = {"sgd": SparseSgd, "adagrad": SparseAdagrad, "adam": SparseAdam}
+RATE, STEP = 0.3, 5
+
+
+@pytest.fixture(scope="module")
+def native():
+    rows = native_operations()
+    if rows is None:
+        pytest.skip("the C++ operations are not built for this machine: run .venv/bin/python ops/build")
+    return rows
+
+
+class Piece:
+    """A table, or some columns of one, with the slots of an optimizer."""
+
+    def __init__(self, optimizer, num_rows, width, id_row, column, seed=0):
+        draw = np.random.default_rng(seed)
+        self.id_row, self.column, self.width = id_row, column, width
+        self.start = [draw.standard_normal((num_rows, width)).astype(np.float32)]
+        self.start += [(value + draw.random((num_rows, width))).astype(np.float32) for value in optimizer.slots.values()]
+
+    def variables(self):
+        return [tf.Variable(values) for values in self.start]
+
+
+def by_tensorflow(optimizer, pieces, ids, gradients, loss_scale):
+    """Values after the update by TensorFlow's operations, as `DistributedEmbedding.update` has them."""
+    flat = tf.reshape(gradients, [len(ids[0]), -1])
+    out = []
+    for piece in pieces:
+        table, *slots = piece.variables()
+        by_row = tf.cast(flat[:, piece.column : piece.column + piece.width], tf.float32)
+        by_row = by_row if loss_scale == 1 else by_row / loss_scale
+        optimizer.apply(table, slots, tf.constant(ids[piece.id_row]), by_row, tf.constant(RATE), tf.constant(STEP, tf.int64))
+        out += [table, *slots]
+    return [variable.numpy() for variable in out]
+
+
+def by_native(native, optimizer, pieces, ids, gradients, loss_scale, parts=1):
+    variables = [piece.variables() for piece in pieces]
+    native.update(
+        optimizer.rule(tf.constant(RATE), tf.constant(STEP, tf.int64)),
+        [table for table, *_ in variables],
+        [slot for _, *slots in variables for slot in slots],
+        tf.constant(ids),
+        [piece.id_row for piece in pieces],
+        tf.split(gradients, parts),
+        [piece.column for piece in pieces],
+        loss_scale,
+    )
+    return [variable.numpy() for group in variables for variable in group]
+
+
+def assert_same_bits(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.view(np.uint32), other.view(np.uint32))
+
+
+def draw_ids(kind, num_rows, batch, seed=0):
+    draw = np.random.default_rng(seed)
+    if kind == "uniform":
+        return draw.integers(0, num_rows, batch)
+    if kind == "one":
+        return np.full(batch, num_rows - 1)
+    if kind == "heavy":  # one id in two samples of three
+        return np.where(draw.random(batch) < 2 / 3, num_rows // 2, draw.integers(0, num_rows, batch))
+    return np.minimum(draw.pareto(0.45, batch), num_rows - 1).astype(np.int64)  # power law, as in the synthetic data
+
+
+def gradients_of(shape, dtype="float32", seed=1):
+    values = np.random.default_rng(seed).standard_normal(shape)
+    values[np.random.default_rng(seed + 1).random(shape) < 0.05] = -0.0
+    return tf.cast(tf.constant(values, tf.float32), dtype)
+
+
+def check(native, name, tables, batch, dtype="float32", loss_scale=1.0, parts=1):
+    """tables: of (rows, width, kind of ids)."""
+    optimizer = OPTIMIZERS[name]()
+    columns = np.cumsum([0, *(width for _, width, _ in tables)])
+    pieces = [Piece(optimizer, rows, width, i, int(columns[i]), i) for i, (rows, width, _) in enumerate(tables)]
+    ids = np.stack([draw_ids(kind, rows, batch, i) for i, (rows, _, kind) in enumerate(tables)]).astype(np.int32)
+    gradients = gradients_of([batch, columns[-1]], dtype)
+    expected = by_tensorflow(optimizer, pieces, ids, gradients, loss_scale)
+    assert_same_bits(by_native(native, optimizer, pieces, ids, gradients, loss_scale, parts), expected)
+
+
+SHAPES = {
+    "one sample": ([(5, 16, "uniform"), (1, 16, "one")], 1),
+    "few rows": ([(1, 128, "one"), (2, 128, "uniform"), (40, 128, "uniform")], 64),
+    "odd widths": ([(50, 1, "uniform"), (60, 3, "uniform"), (70, 17, "power law"), (80, 37, "heavy"), (9, 300, "uniform")], 96),
+    "hashed": ([(100_000, 128, "uniform"), (100_000, 64, "power law"), (100_000, 32, "heavy")], 2048),
+    "direct": ([(3000, 128, "uniform"), (3000, 128, "power law"), (3000, 128, "heavy")], 2048),
+    "one large table": ([(200_000, 128, "heavy")], 8192),
+    "only one id": ([(200_000, 128, "one")], 8192),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_update_has_the_bits_of_tensorflows(native, name, shape):
+    check(native, name, *SHAPES[shape])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gradients_of_16_bits_are_widened_first(native, name, dtype):
+    check(native, name, [(500, 128, "uniform"), (5000, 20, "power law")], 1024, dtype)
+
+
+@pytest.mark.parametrize("loss_scale", [65536.0, 0.125, 3.0])
+def test_the_loss_scale_divides_each_gradient(native, loss_scale):
+    check(native, "sgd", [(50, 128, "uniform"), (50, 20, "uniform")], 256, "float16", loss_scale)
+
+
+@pytest.mark.parametrize("parts", [2, 8])
+def test_gradients_may_come_in_parts(native, parts):
+    check(native, "adam", [(50, 32, "uniform"), (5000, 16, "power law")], 512, parts=parts)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "power law"])
+def test_large_batches(native, kind):
+    check(native, "sgd", [(100_000, 32, kind), (300, 32, kind)], 65536)
+
+
+def test_denormals_are_zero_as_in_tensorflow(native):
+    optimizer = SparseSgd()
+    piece = Piece(optimizer, 4, 128, 0, 0)
+    piece.start[0] *= np.float32(2e-38)
+    gradients = gradients_of([512, 128]) * 1e-38
+    ids = draw_ids("uniform", 4, 512)[np.newaxis].astype(np.int32)
+    assert_same_bits(by_native(native, optimizer, [piece], ids, gradients, 1.0), by_tensorflow(optimizer, [piece], ids, gradients, 1.0))
+
+
+def test_slices_of_columns_share_their_ids_and_gradients_lie_where_they_are_told(native):
+    optimizer = SparseAdagrad()
+    pieces = [Piece(optimizer, 30, 48, 1, 128), Piece(optimizer, 30, 80, 1, 176), Piece(optimizer, 7, 128, 0, 0)]
+    ids = np.stack([draw_ids("uniform", 7, 64), draw_ids("heavy", 30, 64)]).astype(np.int32)
+    gradients = gradients_of([64, 3, 128])  # the third feature's belong to nobody here
+    expected = by_tensorflow(optimizer, pieces, ids, gradients, 1.0)
+    assert_same_bits(by_native(native, optimizer, pieces, ids, gradients, 1.0, parts=4), expected)
+
+
+def test_no_samples_change_nothing(native):
+    piece = Piece(SparseSgd(), 5, 8, 0, 0)
+    found = by_native(native, SparseSgd(), [piece], np.empty((1, 0), np.int32), tf.zeros([0, 8]), 1.0)
+    assert_same_bits(found, piece.start)
+
+
+@pytest.mark.parametrize("bad", [-1, 30, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("position", [0, 63])
+def test_ids_out_of_range_raise_and_touch_no_row(native, bad, position):
+    optimizer = SparseSgd()
+    pieces = [Piece(optimizer, 30, 16, 0, 0), Piece(optimizer, 30, 16, 1, 16)]
+    ids = np.stack([draw_ids("uniform", 30, 64, seed) for seed in (0, 1)]).astype(np.int32)
+    ids[1, position] = bad
+    tables = [tf.Variable(piece.start[0]) for piece in pieces]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"ids\[1, {position}\] = {bad} is not in \[0, 30\)"):
+        native.update(optimizer.rule(tf.constant(RATE), None), tables, [], tf.constant(ids), [0, 1], [gradients_of([64, 32])], [0, 16], 1.0)
+    assert_same_bits([table.numpy() for table in tables], [piece.start[0] for piece in pieces])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"ids\[1, {position}\] = {bad} is not in \[0, 30\)"):
+        native.look_up(tables, tf.constant(ids), [0, 1], tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"columns": [17]}, "column 17 of 32 of gradients"),
+        ({"columns": [-1]}, "column -1 of 32 of gradients"),
+        ({"id_rows": [2]}, "row 2 of 2 of ids"),
+        ({"slots": [tf.Variable(tf.zeros([30, 15]))]}, r"expected \[30, 16\], received \[30, 15\]"),
+        ({"slots": []}, "1 tables received 0 slots"),
+        ({"gradients": [tf.zeros([63, 32])]}, "equal parts of 64 samples"),
+        ({"gradients": [tf.zeros([32, 32]), tf.zeros([32, 16])]}, "equal parts of 64 samples"),
+    ],
+    ids=lambda value: str(list(value)) if isinstance(value, dict) else "",
+)
+def test_what_does_not_fit_raises(native, change, message):
+    arguments = {
+        "tables": [tf.Variable(tf.zeros([30, 16]))],
+        "slots": [tf.Variable(tf.zeros([30, 16]))],
+        "ids": tf.zeros([2, 64], tf.int32),
+        "id_rows": [0],
+        "gradients": [tf.zeros([64, 32])],
+        "columns": [0],
+        "loss_scale": 1.0,
+    }
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        native.update(SparseAdagrad().rule(tf.constant(RATE), None), **(arguments | change))
+
+
+def test_a_table_is_updated_where_it_lies(native):
+    """A second copy of a table of 4 GiB cannot be afforded."""
+    addresses = []
+
+    def make_variable(tensor):
+        addresses.append(np.frombuffer(memoryview(tensor), np.float32).__array_interface__["data"][0])
+        return tf.Variable(tensor)
+
+    table = new_table(1000, 16, ConstantRows(1.0), make_variable)
+    memory = np.ctypeslib.as_array(ctypes.cast(addresses[0], ctypes.POINTER(ctypes.c_float)), (1000, 16))
+    for step in range(1, 3):
+        ids, gradients = tf.fill([1, 4], 7), [tf.ones([4, 16])]
+        native.update(SparseSgd().rule(tf.constant(0.25), None), [table], [], ids, [0], gradients, [0], 1.0)
+        np.testing.assert_array_equal(memory[6:9, 0], [1, 1 - step, 1])
+        np.testing.assert_array_equal(native.look_up([table], ids, [0], tf.float32), np.full((4, 16), 1 - step, np.float32))
+
+
+def test_a_tensor_read_before_an_update_keeps_its_values(native):
+    table = tf.Variable(tf.ones([10, 4]))
+    read = table.read_value()
+    native.update(SparseSgd().rule(tf.constant(1.0), None), [table], [], tf.zeros([1, 4], tf.int32), [0], [tf.ones([4, 4])], [0], 1.0)
+    np.testing.assert_array_equal(read, np.ones((10, 4)))
+    np.testing.assert_array_equal(table[:2], [[-3.0] * 4, [1.0] * 4])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("batch", [1, 7, 64, 1000])
+def test_a_lookup_has_the_bits_of_gathers_and_casts(native, dtype, batch):
+    shapes = [(50, 128), (1, 128), (70, 3), (100_000, 64)]
+    tables = [tf.Variable(np.random.default_rng(i).standard_normal(shape).astype(np.float32) * 10.0 ** (3 * i - 6)) for i, shape in enumerate(shapes)]
+    ids = np.stack([draw_ids("uniform", rows, batch, rows) for rows, _ in shapes]).astype(np.int32)
+    id_rows = [0, 1, 2, 3]
+    expected = tf.concat([tf.cast(tf.gather(table, ids[row]), dtype) for table, row in zip(tables, id_rows, strict=True)], axis=1)
+    found = native.look_up(tables, tf.constant(ids), id_rows, tf.as_dtype(dtype))
+    assert found.dtype == dtype and found.shape == expected.shape
+    assert tf.io.serialize_tensor(found).numpy() == tf.io.serialize_tensor(expected).numpy()
+
+
+def test_the_shape_of_a_lookup_is_known_in_a_graph(native):
+    tables = [tf.Variable(tf.zeros([5, 8])), tf.Variable(tf.zeros([5, 4]))]
+
+    @tf.function
+    def look_up(ids):
+        vectors = native.look_up(tables, ids, [0, 0], tf.float32)
+        assert vectors.shape == [3, 12]
+        return vectors
+
+    look_up(tf.zeros([1, 3], tf.int32))
+
+
+UPDATE = """
+import sys
+from utils.runtime import prepare_tensorflow
+prepare_tensorflow()
+import numpy as np
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+sys.path.insert(0, "tests/model")
+import test_native as cases
+optimizer = cases.SparseAdam()
+pieces = [cases.Piece(optimizer, 3000, 128, 0, 0), cases.Piece(optimizer, 5, 40, 1, 128)]
+ids = np.stack([cases.draw_ids("heavy", 3000, 8192), cases.draw_ids("power law", 5, 8192)]).astype(np.int32)
+values = cases.by_native(cases.native_operations(), optimizer, pieces, ids, cases.gradients_of([8192, 168]), 1.0)
+np.savez(sys.argv[2], *values)
+"""
+
+
+def test_the_number_of_threads_changes_no_bit(native, tmp_path):
+    results = []
+    for threads in (1, 2, 5):
+        out = tmp_path / f"{threads}.npz"
+        subprocess.run([sys.executable, "-c", UPDATE, str(threads), str(out)], cwd=ROOT, check=True, timeout=300)
+        with np.load(out) as values:
+            results.append([values[name] for name in values.files])
+    assert_same_bits(results[1], results[0])
+    assert_same_bits(results[2], results[0])
+
+
+def test_the_environment_turns_them_off():
+    code = "from model.native import native_operations; print(native_operations())"
+    environment = {**os.environ, "DLRM_NATIVE_OPS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.stdout == "None\n", result.stderr
+
+
+def test_another_architecture_has_a_library_of_its_own(monkeypatch):
+    here = library_path()
+    monkeypatch.setenv("DLRM_OPS_ARCH", "x86-64-v2")
+    assert library_path() != here
