@@ -8,57 +8,66 @@ from benchmarks.peers import Feed, steps
 from benchmarks.rounds import Action
 from benchmarks.workload import Workload
 from model.dlrm import DLRM
+from model.native import native_operations
 from model.sparse_optimizers import SparseSgd
-from model.trainer import dense_optimizer
+from model.trainer import dense_optimizer, summed
 
 
-def part_actions(work: Workload, model: DLRM, feed: Feed, dtype: str, compiled: bool) -> dict[str, Action]:
-    """Actions by part; where `compiled`, only those that XLA could compile.
+def part_actions(work: Workload, model: DLRM, feed: Feed, dtype: str) -> dict[str, Action]:
+    """Actions by part.
 
     Forward and backward together; the slices of the global batch are the trainer's. All gradients are returned, so that none is optimised
     away, and the learning rate is 0, so that weights stay as they are.
     """
     slices = work.config.device.gradient_slices
     slices = slices if work.batch_size % slices == 0 else 1
-    mlps = _by_slices(_mlps(model), slices, compiled)
-    interaction = _by_slices(_interaction(model), slices, compiled)
     shape = (work.batch_size, len(work.rows), work.dim)
     width = model.interaction.compute_output_shape((None, work.dim), (None, *shape[1:]))[1]
     numerical, bottom, vectors, dots = (
         tf.cast(tf.random.normal(size), dtype) for size in ((shape[0], work.num_numerical), (shape[0], work.dim), shape, (shape[0], width))
     )
     logits = tf.random.normal((work.batch_size, 1))
-    actions = {
+    mlps, interaction = _mlps(model, slices), _interaction(model, slices)
+    return {
         "MLPs": steps(lambda _: mlps(numerical, bottom, dots, logits)),
         "interaction": steps(lambda _: interaction(bottom, vectors, dots)),
-    }
-    if compiled:
-        return actions
-    return actions | _plain_parts(model, feed, vectors)
+    } | _plain_parts(model, feed, vectors)
 
 
-def _mlps(model: DLRM) -> Callable:
-    bottom_weights, top_weights = (list(mlp.trainable_variables) for mlp in (model.bottom_mlp, model.top_mlp))
+def _mlps(model: DLRM, slices: int) -> Callable:
+    native = native_operations()
 
+    def gradients(mlp, inputs, weights, upstream):
+        by = [inputs, *(value for layer in weights for value in (layer.kernel, layer.bias))]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(by)
+            outputs = mlp.forward(inputs, weights)
+        return tape.gradient(outputs, by, upstream)
+
+    @tf.function(autograph=False)
     def run(numerical, by_bottom, dots, by_logits):
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([variable.value for variable in bottom_weights])
-            bottom = model.bottom_mlp(numerical)
-        by_weights = tape.gradient(bottom, [variable.value for variable in bottom_weights], by_bottom)
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([dots, *(variable.value for variable in top_weights)])
-            logits = model.top_mlp(dots)
-        return logits, *by_weights, *tape.gradient(logits, [dots, *(variable.value for variable in top_weights)], by_logits)
+        bottom_weights, top_weights = model.bottom_mlp.step_weights(), model.top_mlp.step_weights()
+        results, by_dots = [], []
+        for parts in zip(*(tf.split(value, slices) for value in (numerical, by_bottom, dots, by_logits)), strict=True):
+            bottom = gradients(model.bottom_mlp, parts[0], bottom_weights, parts[1])
+            top = gradients(model.top_mlp, parts[2], top_weights, parts[3])
+            results.append([*bottom[1:], *top[1:]])
+            by_dots.append(top[0])
+        return by_dots, [summed(parts, native) for parts in zip(*results, strict=True)]
 
     return run
 
 
-def _interaction(model: DLRM) -> Callable:
-    def run(bottom, vectors, upstream):
+def _interaction(model: DLRM, slices: int) -> Callable:
+    def part(bottom, vectors, upstream):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([bottom, vectors])
             out = model.interaction(bottom, vectors)
         return out, *tape.gradient(out, [bottom, vectors], upstream)
+
+    @tf.function(autograph=False)
+    def run(*inputs):
+        return [part(*parts) for parts in zip(*(tf.split(value, slices) for value in inputs), strict=True)]
 
     return run
 
@@ -87,13 +96,3 @@ def _plain_parts(model: DLRM, feed: Feed, gradients: tf.Tensor) -> dict[str, Act
         "sparse update": steps(lambda i: update(feed.on_device(i).ids, gradients, rate, number)),
         "dense optimizer": steps(lambda _: apply(dense_gradients)),
     }
-
-
-def _by_slices(function: Callable, slices: int, compiled: bool) -> Callable:
-    part = tf.function(function, autograph=False, jit_compile=True if compiled else None)
-
-    @tf.function(autograph=False)
-    def whole(*inputs):
-        return [part(*parts) for parts in zip(*(tf.split(value, slices) for value in inputs), strict=True)]
-
-    return whole

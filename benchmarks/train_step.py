@@ -106,9 +106,7 @@ def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
     elif chosen.peers:
         stock = keras_peer(work, dtype, feed)
         actions |= {KERAS: stock[False], KERAS_COMPILED: stock[True], PLAIN: plain_peer(work, dtype, feed)}
-    parts = part_actions(work, model, feed, dtype, False) if chosen.parts else {}
-    if chosen.parts and "on" in chosen.xla:
-        parts |= {f"{name}, compiled": action for name, action in part_actions(work, model, feed, dtype, True).items()}
+    parts = part_actions(work, model, feed, dtype) if chosen.parts else {}
     for ids in chosen.ids:
         feed.load(work, ids, chosen.num_batches)
         if chosen.t15:
@@ -161,17 +159,12 @@ def _show_steps(report: Report, title: str, work: Workload, names: list[str], se
 
 
 def _show_parts(report: Report, names: list[str], seconds: Seconds) -> dict[str, Any]:
-    plain = [name for name in names if not name.endswith(", compiled")]
     milliseconds = {name: 1000 * median(seconds, name) for name in names}
-    shown = {name: (milliseconds[name], milliseconds.get(f"{name}, compiled", milliseconds[name])) for name in plain}
-    steps = [name for name in (PROJECT, COMPILED) if name in seconds]
-    columns = [0 if name == PROJECT else 1 for name in steps]
-    rows: list[tuple] = [(name, *(shown[name][column] for column in columns)) for name in plain]
-    sums = [sum(shown[name][column] for name in plain) for column in columns]
-    whole = [1000 * median(seconds, name) for name in steps]
-    rows += [("sum of the parts", *sums), ("the whole step", *whole), ("rest", *(step - parts for step, parts in zip(whole, sums, strict=True)))]
-    report.table("where the time goes: each part alone, ms (under --xla, the dense parts compiled)", ["", *steps], rows)
-    return {name: dict(zip(steps, values, strict=True)) for name, *values in rows}
+    whole = next(1000 * median(seconds, name) for name in (PROJECT, COMPILED) if name in seconds)
+    total = sum(milliseconds.values())
+    milliseconds |= {"sum of the parts": total, "the whole step": whole, "rest": whole - total}
+    report.table("where the time goes: each part alone", ["", "ms"], list(milliseconds.items()))
+    return milliseconds
 
 
 if __name__ == "__main__":

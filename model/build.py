@@ -32,11 +32,12 @@ def build_model(
         zeros: start the tables at zero.
     """
     policy = dtype if dtype == "float32" else f"mixed_{dtype}"
+    native = native_operations()
     model = DLRM(
-        DistributedEmbedding(names, placement, world, seed=seed, zeros=zeros, compute_dtype=dtype, native=native_operations()),
-        Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy),
-        DotInteraction(policy, native=native_operations() if __import__("os").environ.get("NI") else None),
-        Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy),
+        DistributedEmbedding(names, placement, world, seed=seed, zeros=zeros, compute_dtype=dtype, native=native),
+        Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy, native),
+        DotInteraction(policy, native=native),
+        Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy, native),
     )
     model.build_weights(num_numerical)
     synchronise(model)
@@ -54,6 +55,7 @@ def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
         xla=config.device.xla,
         loss_scale=config.device.loss_scale if dtype == "float16" else 1.0,
         gradient_slices=config.device.gradient_slices,
+        native=native_operations(),
     )
 
 

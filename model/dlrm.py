@@ -1,11 +1,13 @@
 """The Deep Learning Recommendation Model, composed of its parts."""
 
+from collections.abc import Sequence
+
 import keras
 import tensorflow as tf
 
 from model.embedding import DistributedEmbedding
 from model.interaction import DotInteraction
-from model.mlp import Mlp
+from model.mlp import LayerWeights, Mlp
 
 
 class DLRM(keras.Model):
@@ -31,16 +33,21 @@ class DLRM(keras.Model):
             self.top_mlp.build(self.interaction.compute_output_shape((None, dim), (None, num_features, dim)))
         self.built = True
 
-    def dense(self, numerical: tf.Tensor, embeddings: tf.Tensor) -> tf.Tensor:
+    def step_weights(self) -> list[LayerWeights]:
+        """Of the layers of the bottom MLP, then of the top MLP: what `dense` takes."""
+        return [*self.bottom_mlp.step_weights(), *self.top_mlp.step_weights()]
+
+    def dense(self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights]) -> tf.Tensor:
         """numerical `[b, M]`, embeddings `[b, F, D]` in the compute dtype -> logits `[b]` float32."""
-        bottom = self.bottom_mlp(tf.cast(numerical, embeddings.dtype))
-        logits = self.top_mlp(self.interaction(bottom, embeddings))
+        num_bottom = len(self.bottom_mlp.stack)
+        bottom = self.bottom_mlp.forward(tf.cast(numerical, embeddings.dtype), weights[:num_bottom])
+        logits = self.top_mlp.forward(self.interaction(bottom, embeddings), weights[num_bottom:])
         return tf.cast(tf.squeeze(logits, axis=1), tf.float32)
 
     def call(self, inputs):
         """(numerical `[b, M]`, ids `[F_r, B]`, local_ids `[F_l, b]`) -> logits `[b]`; see `DistributedEmbedding.call`."""
         numerical, ids, local_ids = inputs
-        return self.dense(numerical, self.embedding(ids, local_ids))
+        return self.dense(numerical, self.embedding(ids, local_ids), self.step_weights())
 
     def dense_variables(self) -> dict[str, tf.Variable]:
         """Weights of the MLPs by name: `bottom_mlp/0/kernel`, … — what every worker holds a copy of."""

@@ -24,7 +24,7 @@ class Evaluator:
         self._logits = tf.function(self._forward)
 
     def _forward(self, batch: TensorBatch) -> tf.Tensor:
-        return self._dense(batch.numerical, self._model.embedding(batch.ids, batch.local_ids))
+        return self._dense(batch.numerical, self._model.embedding(batch.ids, batch.local_ids), self._model.step_weights())
 
     def logits(self, batch: TensorBatch) -> np.ndarray:
         """This worker's logits `[b]` of a batch, padding included, on the host: the device has finished when this returns."""

@@ -3,48 +3,61 @@
 import hashlib
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
 
-_COLUMNS_SUMMED_AT_ONCE = 512
-
+from model.native import NativeOperations
 
 def layer_seed(seed: int, name: str) -> int:
     """A seed of a weight of its own, the same on every worker: 31 bits of a hash of (seed, name)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little") >> 1
 
 
-@tf.custom_gradient
-def product(inputs: tf.Tensor, kernel: tf.Tensor):
-    """`[b, in] x [in, out] -> [b, out]`; the same bits whatever the number of threads.
+class LayerWeights(NamedTuple):
+    """A layer's weights as a step uses them, made once for all slices of the batch."""
 
-    TensorFlow's gradient by the inputs is one product over `out`. In float32, oneDNN cuts that sum where the threads are cut as soon as
-    `out` is above 512 or so (seen with 1, 2, 4 and 8 threads), so workers that share a machine's cores would get other last
-    bits than one worker that has them all. Sums over at most 512 columns do not depend on the threads.
+    kernel: tf.Tensor  # [in, out] in the compute dtype
+    bias: tf.Tensor  # [out] float32
+    transposed: tf.Tensor | None  # [out, in], the float32 kernel's
+
+
+def dense(inputs: tf.Tensor, weights: LayerWeights, relu: bool, native: NativeOperations | None) -> tf.Tensor:
+    """`[b, in] -> [b, out]`; the same bits, and gradients of the same bits, whatever the number of threads.
+
+    Gradients: of the inputs and the kernel in the compute dtype, of the bias in float32. In float32 the gradient by the inputs is a product
+    with a transposed copy of the kernel. Asked to transpose itself, oneDNN cuts the sum over `out` where the threads are cut as soon as `out`
+    is above 512 or so (seen with 1, 2, 4 and 8 threads): workers that share a machine's cores would get other last bits than one worker
+    that has them all. In 16 bits it does not, and is faster so.
     """
 
-    def gradient(upstream):
-        width = kernel.shape[1]
-        starts = range(0, width, _COLUMNS_SUMMED_AT_ONCE if inputs.dtype == tf.float32 else width)
-        parts = [
-            tf.matmul(upstream[:, i : i + _COLUMNS_SUMMED_AT_ONCE], kernel[:, i : i + _COLUMNS_SUMMED_AT_ONCE], transpose_b=True)
-            if len(starts) > 1
-            else tf.matmul(upstream, kernel, transpose_b=True)
-            for i in starts
-        ]
-        return tf.add_n(parts), tf.matmul(inputs, upstream, transpose_a=True)
+    @tf.custom_gradient
+    def layer(inputs, kernel, bias):
+        products = tf.matmul(inputs, kernel)
+        if relu and native is not None and kernel.dtype != tf.float32:
+            outputs = native.bias_relu(products, bias)
+        else:
+            outputs = tf.nn.bias_add(products, tf.cast(bias, kernel.dtype))
+            outputs = tf.nn.relu(outputs) if relu else outputs
 
-    return tf.matmul(inputs, kernel), gradient
+        def gradient(upstream):
+            by_bias = None
+            if relu and native is not None:
+                upstream, by_bias = native.relu_gradient(upstream, outputs)
+            elif relu:
+                upstream = tf.raw_ops.ReluGrad(gradients=upstream, features=outputs)
+            if by_bias is None:
+                by_bias = tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=upstream), tf.float32)
+            if weights.transposed is not None:
+                by_inputs = tf.matmul(upstream, weights.transposed)
+            else:
+                by_inputs = tf.matmul(upstream, kernel, transpose_b=True)
+            return by_inputs, tf.matmul(inputs, upstream, transpose_a=True), by_bias
 
+        return outputs, gradient
 
-class ReproducibleDense(keras.layers.Dense):
-    """`keras.layers.Dense` on `[b, in]` with `product` for its matrix product."""
-
-    def call(self, inputs):
-        """`[b, in] -> [b, units]`."""
-        outputs = tf.nn.bias_add(product(inputs, tf.convert_to_tensor(self.kernel)), tf.convert_to_tensor(self.bias))
-        return outputs if self.activation is None else self.activation(outputs)
+    return layer(inputs, weights.kernel, weights.bias)
 
 
 class Mlp(keras.layers.Layer):
@@ -59,21 +72,31 @@ class Mlp(keras.layers.Layer):
         seed: of the weights, see `layer_seed`.
         name: "bottom_mlp" or "top_mlp"; the weights' seeds depend on it.
         dtype: Keras dtype policy, "float32" or "mixed_bfloat16" for instance.
+        native: makes the elementwise passes of the backward pass; None for TensorFlow's own operations.
 
     Raises:
         ValueError: `units` is empty or holds a width below 1.
     """
 
-    def __init__(self, units: Sequence[int], final_activation: str | None, seed: int, name: str, dtype: str = "float32"):
+    def __init__(
+        self,
+        units: Sequence[int],
+        final_activation: str | None,
+        seed: int,
+        name: str,
+        dtype: str = "float32",
+        native: NativeOperations | None = None,
+    ):
         super().__init__(name=name, dtype=dtype)
         if not units or min(units) < 1:
             raise ValueError(f"units: expected one or more positive layer widths, received {list(units)}")
-        self.stack = []
+        self._native = native
+        self.stack: list[keras.layers.Dense] = []  # their variables and dtypes; `forward` computes
         for i, width in enumerate(units):
             last = i == len(units) - 1
             activation = final_activation if last else "relu"
             self.stack.append(
-                ReproducibleDense(
+                keras.layers.Dense(
                     width,
                     activation=activation,
                     kernel_initializer=keras.initializers.GlorotNormal(layer_seed(seed, f"{name}/{i}/kernel")),
@@ -93,8 +116,21 @@ class Mlp(keras.layers.Layer):
         """`[b, units[-1]]`."""
         return (*input_shape[:-1], self.stack[-1].units)
 
+    def step_weights(self) -> list[LayerWeights]:
+        """The weights of every layer as they are now."""
+        weights = []
+        for layer in self.stack:
+            kernel = tf.cast(layer.kernel.value, layer.compute_dtype)
+            transposed = tf.transpose(kernel) if kernel.dtype == tf.float32 else None
+            weights.append(LayerWeights(kernel, tf.convert_to_tensor(layer.bias.value), transposed))
+        return weights
+
+    def forward(self, inputs: tf.Tensor, weights: Sequence[LayerWeights]) -> tf.Tensor:
+        """`[b, in] -> [b, units[-1]]` with the given weights."""
+        for layer, values in zip(self.stack, weights, strict=True):
+            inputs = dense(tf.cast(inputs, values.kernel.dtype), values, layer.activation is keras.activations.relu, self._native)
+        return inputs
+
     def call(self, inputs):
         """`[b, in] -> [b, units[-1]]`."""
-        for layer in self.stack:
-            inputs = layer(inputs)
-        return inputs
+        return self.forward(inputs, self.step_weights())

@@ -143,6 +143,19 @@ class NativeOperations:
         return interact(bottom, embeddings)
 
 
+    def bias_relu(self, products, bias):
+        """`relu(products + bias)`, products `[b, out]`, bias `[out]` float32, summed in float32."""
+        return self._library.dlrm_bias_relu(products=products, bias=bias)
+
+    def relu_gradient(self, upstream, outputs):
+        """The gradient of `relu(x + bias)` by x, `[b, out]` like `upstream`, and by the bias, `[out]` float32; `outputs` are the layer's."""
+        return self._library.dlrm_relu_gradient(upstream=upstream, outputs=outputs)
+
+    def sum_in_pairs(self, parts: Sequence):
+        """Sum of tensors of one shape, in float32 and in the order of `distributed.pairwise_sum`."""
+        return self._library.dlrm_sum_in_pairs(parts=list(parts))
+
+
 @functools.cache
 def native_operations() -> NativeOperations | None:
     """The operations, or None where TensorFlow's are to be used."""

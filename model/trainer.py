@@ -1,5 +1,6 @@
 """The training step: forward, backward, and the updates of dense weights and table rows."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import keras
@@ -7,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from model.dlrm import DLRM
+from model.native import NativeOperations
 from utils.distributed import pairwise_sum
 
 
@@ -36,6 +38,13 @@ def dense_optimizer(name: str, beta1: float, beta2: float) -> keras.optimizers.O
     return {"sgd": keras.optimizers.SGD, "adagrad": keras.optimizers.Adagrad}[name](0.0)
 
 
+def summed(parts: Sequence[tf.Tensor], native: NativeOperations | None) -> tf.Tensor:
+    """The sum of gradients in float32, in an order that several workers can keep."""
+    if native is not None:
+        return native.sum_in_pairs(parts)
+    return pairwise_sum([tf.cast(part, tf.float32) for part in parts])
+
+
 class Trainer:
     """Trains a DLRM by one step at a time.
 
@@ -51,6 +60,7 @@ class Trainer:
         gradient_slices: the dense part runs on so many equal slices of the global batch, one after another, and their gradients
             are summed in a fixed order. So the sums, bit by bit, are the same for every N that divides it. It costs nothing at
             large batches (a slice's activations stay in the cache) and time at small ones. 1 for one slice a worker.
+        native: sums the slices' gradients; None for TensorFlow's own operations.
     """
 
     def __init__(
@@ -62,12 +72,13 @@ class Trainer:
         xla: bool = False,
         loss_scale: float = 1.0,
         gradient_slices: int = 8,
+        native: NativeOperations | None = None,
     ):
         self.model, self._optimizer, self._sparse_optimizer = model, optimizer, sparse_optimizer
         self._world = model.embedding.world
         self.rank = self._world.rank
         self._scale = loss_scale
-        self._slices = gradient_slices
+        self._slices, self._native = gradient_slices, native
         self.scaled = loss_scale != 1
         self._variables = [*model.bottom_mlp.trainable_variables, *model.top_mlp.trainable_variables]
         optimizer.build(self._variables)
@@ -107,16 +118,15 @@ class Trainer:
         """Continue with step `step`: the dense optimizer's own count, which Adam's bias correction uses."""
         self._optimizer.iterations.assign(step)
 
-    def _loss_and_gradients(self, numerical, embeddings, labels, weights, num_samples):
+    def _loss_and_gradients(self, numerical, embeddings, labels, weights, num_samples, layers):
+        by = [embeddings, *(value for layer in layers for value in (layer.kernel, layer.bias))]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(embeddings)
-            for variable in self._variables:
-                tape.watch(variable.value)
-            logits = self.model.dense(numerical, embeddings)
+            tape.watch(by)
+            logits = self.model.dense(numerical, embeddings, layers)
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=tf.cast(labels, tf.float32), logits=logits)
             loss = tf.reduce_sum(losses * weights) / num_samples
             scaled = loss * self._scale
-        return loss, *tape.gradient(scaled, [embeddings, *(variable.value for variable in self._variables)])
+        return loss, *tape.gradient(scaled, by)
 
     def _whole_step(self, batch: TensorBatch, learning_rate: tf.Tensor, step: tf.Tensor, wishes: tf.Tensor) -> tf.Tensor:
         embedding, optimizer = self.model.embedding, self._sparse_optimizer
@@ -135,11 +145,11 @@ class Trainer:
 
     def _by_slices(self, batch: TensorBatch, vectors: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
         """Of this worker's samples: the loss, the gradient of the vectors slice by slice, and the gradients of the dense weights."""
-        count = self._count(vectors.shape[0])
+        count, layers = self._count(vectors.shape[0]), self.model.step_weights()
         per_sample = (tf.split(part, count) for part in (batch.numerical, vectors, batch.labels, batch.weights))
-        results = [self._dense(*parts, batch.num_samples) for parts in zip(*per_sample, strict=True)]
+        results = [self._dense(*parts, batch.num_samples, layers) for parts in zip(*per_sample, strict=True)]
         loss, by_vector, *gradients = zip(*results, strict=True)
-        return pairwise_sum(loss), list(by_vector), [pairwise_sum(parts) for parts in gradients]
+        return pairwise_sum(loss), list(by_vector), [summed(parts, self._native) for parts in gradients]
 
     def _count(self, local_batch: int) -> int:
         """Slices of this worker's samples."""

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <vector>
+
+#include "interaction_amx.h"
 
 namespace dlrm {
 namespace {
@@ -150,6 +153,9 @@ void ForSamples(const InteractionShape& shape, const Threads& threads, const Wor
 
 template <class T>
 void Interact(const InteractionShape& shape, const T* bottom, const T* embeddings, T* out, const Threads& threads) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (HasTiles()) return InteractByTiles(shape, bottom, embeddings, out, threads);
+  }
   ForSamples(shape, threads, [&](int64_t first, int64_t last) {
     Vectors<T> z(shape);
     std::vector<float> dots(z.count() * z.count());
@@ -167,6 +173,9 @@ void Interact(const InteractionShape& shape, const T* bottom, const T* embedding
 template <class T>
 void InteractGradient(const InteractionShape& shape, const T* bottom, const T* embeddings, const T* upstream, T* bottom_gradient,
                       T* embeddings_gradient, const Threads& threads) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (HasTiles()) return InteractGradientByTiles(shape, bottom, embeddings, upstream, bottom_gradient, embeddings_gradient, threads);
+  }
   ForSamples(shape, threads, [&](int64_t first, int64_t last) {
     Vectors<T> z(shape);
     std::vector<float> s(z.count() * z.count()), product(kBlock * z.stride());

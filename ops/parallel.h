@@ -16,6 +16,10 @@ struct Threads {
   std::function<void(int64_t count, const std::function<void(int64_t)>& work)> run;
 };
 
+inline const Threads kCallingThread{1, [](int64_t count, const std::function<void(int64_t)>& work) {
+                                      for (int64_t i = 0; i < count; ++i) work(i);
+                                    }};
+
 // Denormals are zero while this lives, as in TensorFlow's own threads, so that results do not depend on which thread did what.
 class FlushDenormals {
  public:

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kSamplesPerTask = 32;  // 425 KB of output at 26 features of 128 float32
 #ifndef LOOKUP_AHEAD
-#define LOOKUP_AHEAD 4
+#define LOOKUP_AHEAD 2
 #endif
 constexpr int kAhead = LOOKUP_AHEAD;                // rows prefetched
 

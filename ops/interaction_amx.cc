@@ -1,0 +1,226 @@
+#include "interaction_amx.h"
+
+#if defined(__AMX_BF16__) && defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__linux__)
+#define DLRM_TILES 1
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+#endif
+
+namespace dlrm {
+
+#ifdef DLRM_TILES
+namespace {
+
+constexpr int kRows = 16;      // of a tile
+constexpr int kLanes = 16;     // 32-bit lanes in a row of a tile: 16 sums, or 16 pairs of elements
+constexpr int kElements = 32;  // bfloat16 in a row of a tile
+constexpr int64_t kSamplesPerTask = 32;
+
+// This thread's tiles, all of 16 rows of 64 bytes while this lives. oneDNN keeps a configuration of its own in these threads: it is put back.
+class Tiles {
+ public:
+  Tiles() {
+    alignas(64) Configuration all = {};
+    all.palette = 1;
+    for (int i = 0; i < 8; ++i) {
+      all.bytes[i] = 64;
+      all.rows[i] = kRows;
+    }
+    _tile_storeconfig(&before_);
+    _tile_loadconfig(&all);
+  }
+  Tiles(const Tiles&) = delete;
+  ~Tiles() { _tile_loadconfig(&before_); }
+
+ private:
+  struct Configuration {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+  };
+  alignas(64) Configuration before_;
+};
+
+inline int RoundUp(int n, int to) { return (n + to - 1) / to * to; }
+
+template <class T>
+class Aligned {
+ public:
+  explicit Aligned(int size) : memory_(size * sizeof(T) / 64 + 1) {}
+  T* data() { return reinterpret_cast<T*>(memory_.data()); }
+
+ private:
+  struct alignas(64) Line {
+    char bytes[64] = {};
+  };
+  std::vector<Line> memory_;
+};
+
+inline void NarrowRow(const float* from, int n, BFloat16* to) {
+  for (int i = 0; i < n; i += kLanes) {
+    const __mmask16 mask = n - i >= kLanes ? 0xffff : (1u << (n - i)) - 1;
+    _mm256_mask_storeu_epi16(to + i, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(from + i))));
+  }
+}
+
+// The vectors of a sample as rows of whole tiles, padded with zeros.
+class Vectors {
+ public:
+  explicit Vectors(const InteractionShape& shape)
+      : shape_(shape), count_(RoundUp(shape.vectors, kElements)), stride_(RoundUp(shape.width, kElements)), values_(count_ * stride_) {}
+
+  void Set(int64_t sample, const BFloat16* bottom, const BFloat16* embeddings) {
+    std::memcpy(row(0), bottom + sample * shape_.width, shape_.width * sizeof(BFloat16));
+    const BFloat16* from = embeddings + sample * (shape_.vectors - 1) * shape_.width;
+    for (int i = 1; i < shape_.vectors; ++i) std::memcpy(row(i), from + static_cast<int64_t>(i - 1) * shape_.width, shape_.width * sizeof(BFloat16));
+  }
+
+  BFloat16* row(int i) { return values_.data() + i * stride_; }
+  int count() const { return count_; }    // of rows, a multiple of kElements
+  int stride() const { return stride_; }  // a multiple of kElements
+
+ private:
+  InteractionShape shape_;
+  int count_, stride_;
+  Aligned<BFloat16> values_;
+};
+
+template <int kStep>
+inline void ExchangeBits(__m512i (&rows)[kRows]) {
+  alignas(64) int low[kLanes], high[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    const int other = i & kStep ? kLanes : 0;  // the second operand
+    low[i] = other + (i & ~kStep);
+    high[i] = other + (i | kStep);
+  }
+  const __m512i first = _mm512_load_si512(low), second = _mm512_load_si512(high);
+  for (int i = 0; i < kRows; ++i) {
+    if (i & kStep) continue;
+    const __m512i a = rows[i], b = rows[i + kStep];
+    rows[i] = _mm512_permutex2var_epi32(a, first, b);
+    rows[i + kStep] = _mm512_permutex2var_epi32(a, second, b);
+  }
+}
+
+// to[k][n] = from[n][k] for the 16 x 16 pairs of elements of a tile.
+inline void TransposePairs(const BFloat16* from, int stride, BFloat16* to) {
+  __m512i rows[kRows];
+  for (int i = 0; i < kRows; ++i) rows[i] = _mm512_load_si512(from + i * stride);
+  ExchangeBits<1>(rows);
+  ExchangeBits<2>(rows);
+  ExchangeBits<4>(rows);
+  ExchangeBits<8>(rows);
+  for (int i = 0; i < kRows; ++i) _mm512_store_si512(to + i * kElements, rows[i]);
+}
+
+// to[n] = the pair (a[n], b[n]).
+inline void Interleave(const BFloat16* a, const BFloat16* b, int n, BFloat16* to) {
+  for (int i = 0; i < n; i += kLanes) {
+    const __m512i low = _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(a + i)));
+    const __m512i high = _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(b + i)));
+    _mm512_store_si512(to + 2 * i, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+  }
+}
+
+template <class Work>
+void ForSamples(const InteractionShape& shape, const Threads& threads, const Work& work) {
+  threads.run((shape.samples + kSamplesPerTask - 1) / kSamplesPerTask, [&](int64_t task) {
+    const FlushDenormals flush;
+    const Tiles tiles;
+    work(task * kSamplesPerTask, std::min((task + 1) * kSamplesPerTask, shape.samples));
+  });
+}
+
+}  // namespace
+
+bool HasTiles() {
+  constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool has = syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+  return has;
+}
+
+void InteractByTiles(const InteractionShape& shape, const BFloat16* bottom, const BFloat16* embeddings, BFloat16* out, const Threads& threads) {
+  ForSamples(shape, threads, [&](int64_t first, int64_t last) {
+    Vectors z(shape);
+    const int stride = z.stride(), chunks = stride / kElements, count = RoundUp(shape.vectors, kRows);
+    Aligned<BFloat16> transposed(count * stride);
+    Aligned<float> dots(count * count);
+    for (int64_t sample = first; sample < last; ++sample) {
+      z.Set(sample, bottom, embeddings);
+      for (int row = 0; row < count; row += kRows) {
+        for (int chunk = 0; chunk < chunks; ++chunk) {
+          TransposePairs(z.row(row) + chunk * kElements, stride, transposed.data() + (row * chunks + chunk * kRows) * kElements);
+        }
+        for (int column = 0; column <= row; column += kRows) {
+          _tile_zero(0);
+          for (int chunk = 0; chunk < chunks; ++chunk) {
+            _tile_loadd(1, z.row(row) + chunk * kElements, stride * sizeof(BFloat16));
+            _tile_loadd(2, transposed.data() + (column * chunks + chunk * kRows) * kElements, kElements * sizeof(BFloat16));
+            _tile_dpbf16ps(0, 1, 2);
+          }
+          _tile_stored(0, dots.data() + row * count + column, count * sizeof(float));
+        }
+      }
+      BFloat16* to = out + sample * (shape.width + shape.pairs());
+      std::memcpy(to, z.row(0), shape.width * sizeof(BFloat16));
+      to += shape.width;
+      for (int i = 1; i < shape.vectors; to += i, ++i) NarrowRow(dots.data() + i * count, i, to);
+    }
+  });
+}
+
+void InteractGradientByTiles(const InteractionShape& shape, const BFloat16* bottom, const BFloat16* embeddings, const BFloat16* upstream,
+                             BFloat16* bottom_gradient, BFloat16* embeddings_gradient, const Threads& threads) {
+  ForSamples(shape, threads, [&](int64_t first, int64_t last) {
+    Vectors z(shape);
+    const int stride = z.stride(), count = z.count();
+    Aligned<BFloat16> symmetric(count * count), pairs(count * stride);
+    Aligned<float> product(kRows * stride);
+    for (int64_t sample = first; sample < last; ++sample) {
+      z.Set(sample, bottom, embeddings);
+      const BFloat16* given = upstream + sample * (shape.width + shape.pairs());
+      const BFloat16* pair = given + shape.width;
+      BFloat16* s = symmetric.data();
+      for (int i = 1; i < shape.vectors; pair += i, ++i) {
+        std::memcpy(s + i * count, pair, i * sizeof(BFloat16));
+        for (int j = 0; j < i; ++j) s[j * count + i] = pair[j];
+      }
+      for (int i = 0; i < RoundUp(shape.vectors, 2); i += 2) Interleave(z.row(i), z.row(i + 1), stride, pairs.data() + i * stride);
+      BFloat16* to = embeddings_gradient + sample * (shape.vectors - 1) * shape.width;
+      for (int row = 0; row < shape.vectors; row += kRows) {
+        for (int column = 0; column < shape.width; column += kLanes) {
+          _tile_zero(0);
+          for (int k = 0; k < count; k += kElements) {
+            _tile_loadd(1, s + row * count + k, count * sizeof(BFloat16));
+            _tile_loadd(2, pairs.data() + k * stride + 2 * column, 2 * stride * sizeof(BFloat16));
+            _tile_dpbf16ps(0, 1, 2);
+          }
+          _tile_stored(0, product.data() + column, stride * sizeof(float));
+        }
+        for (int i = row; i < std::min(row + kRows, shape.vectors); ++i) {
+          float* values = product.data() + (i - row) * stride;
+          if (i == 0) {
+            for (int d = 0; d < shape.width; ++d) values[d] += Widened(given[d]);
+            NarrowRow(values, shape.width, bottom_gradient + sample * shape.width);
+          } else {
+            NarrowRow(values, shape.width, to + static_cast<int64_t>(i - 1) * shape.width);
+          }
+        }
+      }
+    }
+  });
+}
+
+#else
+
+bool HasTiles() { return false; }
+void InteractByTiles(const InteractionShape&, const BFloat16*, const BFloat16*, BFloat16*, const Threads&) {}
+void InteractGradientByTiles(const InteractionShape&, const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*, BFloat16*, const Threads&) {}
+
+#endif
+
+}  // namespace dlrm

@@ -1,0 +1,132 @@
+// The passes of the dense layers as TensorFlow sees them: signatures and checks.
+#include <vector>
+
+#include "dense.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_kernel.h"
+
+namespace dlrm {
+namespace {
+
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+REGISTER_OP("DlrmBiasRelu")
+    .Input("products: T")
+    .Input("bias: float")
+    .Output("outputs: T")
+    .Attr("T: {float, bfloat16, half}")
+    .SetShapeFn([](InferenceContext* context) -> absl::Status {
+      ShapeHandle shape;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &shape));
+      context->set_output(0, shape);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+relu(products + bias), the sum in float32.
+
+products: [b, out].
+bias: [out].
+)doc");
+
+template <class T>
+class BiasReluOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &products = context->input(0), &bias = context->input(1);
+    OP_REQUIRES(context, products.dims() == 2 && bias.dims() == 1 && products.dim_size(1) == bias.dim_size(0),
+                InvalidArgumentError(
+                    StrCat("expected [b, out] and [out], received ", products.shape().DebugString(), " and ", bias.shape().DebugString())));
+    Tensor* outputs;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, products.shape(), &outputs));
+    BiasRelu(products.dim_size(0), products.dim_size(1), Elements<T>(products), bias.flat<float>().data(), Elements<T>(outputs),
+             ThreadsOf(context));
+  }
+};
+
+DLRM_REGISTER_KERNELS("DlrmBiasRelu", BiasReluOp);
+
+REGISTER_OP("DlrmReluGradient")
+    .Input("upstream: T")
+    .Input("outputs: T")
+    .Output("gradient: T")
+    .Output("bias_gradient: float")
+    .Attr("T: {float, bfloat16, half}")
+    .SetShapeFn([](InferenceContext* context) -> absl::Status {
+      ShapeHandle shape;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &shape));
+      TF_RETURN_IF_ERROR(context->Merge(shape, context->input(1), &shape));
+      context->set_output(0, shape);
+      context->set_output(1, context->Vector(context->Dim(shape, 1)));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The gradient of relu(x + bias) by x and by bias.
+
+upstream: [b, out].
+outputs: of the layer, [b, out].
+gradient: upstream where the output is positive, else 0.
+bias_gradient: [out], its sum over the samples.
+)doc");
+
+template <class T>
+class ReluGradientOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &upstream = context->input(0), &outputs = context->input(1);
+    OP_REQUIRES(context, upstream.dims() == 2 && upstream.shape() == outputs.shape(),
+                InvalidArgumentError(
+                    StrCat("expected [b, out] twice, received ", upstream.shape().DebugString(), " and ", outputs.shape().DebugString())));
+    Tensor *gradient, *bias_gradient;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, upstream.shape(), &gradient));
+    OP_REQUIRES_OK(context, context->allocate_output(1, {upstream.dim_size(1)}, &bias_gradient));
+    ReluGradient(upstream.dim_size(0), upstream.dim_size(1), Elements<T>(upstream), Elements<T>(outputs), Elements<T>(gradient),
+                 bias_gradient->flat<float>().data(), ThreadsOf(context));
+  }
+};
+
+DLRM_REGISTER_KERNELS("DlrmReluGradient", ReluGradientOp);
+
+REGISTER_OP("DlrmSumInPairs")
+    .Input("parts: num_parts * T")
+    .Output("sum: float")
+    .Attr("T: {float, bfloat16, half}")
+    .Attr("num_parts: int >= 1")
+    .SetShapeFn([](InferenceContext* context) -> absl::Status {
+      ShapeHandle shape = context->input(0);
+      for (int i = 1; i < context->num_inputs(); ++i) TF_RETURN_IF_ERROR(context->Merge(shape, context->input(i), &shape));
+      context->set_output(0, shape);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The sum of tensors of one shape in float32, by the balanced tree ((0 + 1) + (2 + 3)) + ...
+)doc");
+
+template <class T>
+class SumInPairsOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    std::vector<const typename ElementOf<T>::type*> parts;
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      OP_REQUIRES(context, context->input(i).shape() == context->input(0).shape(),
+                  InvalidArgumentError(StrCat("parts: expected one shape, received ", context->input(0).shape().DebugString(), " and ",
+                                              context->input(i).shape().DebugString())));
+      parts.push_back(Elements<T>(context->input(i)));
+    }
+    Tensor* sum;
+    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &sum));
+    SumInPairs(sum->NumElements(), parts, sum->flat<float>().data(), ThreadsOf(context));
+  }
+};
+
+DLRM_REGISTER_KERNELS("DlrmSumInPairs", SumInPairsOp);
+
+}  // namespace
+}  // namespace dlrm
