@@ -98,6 +98,9 @@ class Application:
         self._check_disk()
         self.device = configure_tensorflow(self.config.device, self.world.local_rank, self.world.local_size)
         self.dtype = compute_dtype(self.config.device, self.device)
+        if self.device == "CPU" and not self.config.device.cpu:
+            for flag in sorted({"tf32", "cpu_offloading_threshold_gb"} & self.config.given):
+                self.console.warn(f"--{flag} has no effect: there is no GPU")
 
     def _place(self) -> Placement:
         """Where the tables go, the same on every worker; raises UserError where they do not fit."""
@@ -281,7 +284,7 @@ class Application:
         return scores
 
     def _reader(self, split: str, batch_size: int) -> BatchReader:
-        shuffled = split == "train" and self.config.data.shuffle_batch_order
+        train = split == "train"
         return BatchReader(
             self.splits[split],
             batch_size,
@@ -292,7 +295,9 @@ class Application:
             num_rows=self.rows,
             out_of_range=self.config.data.out_of_range,
             uncounted=self.model.embedding.uncounted_features,
-            shuffle_seed=self.config.run.seed if shuffled else None,
+            shuffle_seed=self.config.run.seed if train and self.config.data.shuffle_batch_order else None,
+            window=self.config.data.shuffle_window if train else None,
+            window_seed=self.config.run.seed,
         )
 
     # Checks before the expensive part -----------------------------------------------------------------------------------

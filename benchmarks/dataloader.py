@@ -40,6 +40,7 @@ class DataloaderOptions(Options):
     num_samples: int = option(4_000_000, "rows of the dataset that is written", unit="samples")
     batch_size: int = option(65536, "batch", unit="samples")
     record_batches: int = option(1, "batches that the pipeline with a record a sample reads in its turn; it is slow", unit="batches")
+    shuffle_window: int = option(8, "of the row with --shuffle_window", unit="batches")
     folder: str | None = option(None, "folder for the dataset that is written; the default is where temporary files go")
 
 
@@ -69,13 +70,15 @@ def _measure(options: DataloaderOptions, report: Report, folder: Path) -> None:
             raise UserError(f"--batch_size {size}: the dataset has {split.num_samples} samples; expected one batch at least")
         few = min(options.record_batches, count)
         in_order, shuffled = BatchReader(split, size), BatchReader(split, size, shuffle_seed=0)
+        mixed = BatchReader(split, size, shuffle_seed=0, window=options.shuffle_window)
         by_batch = pipeline(spec, SPLIT, size, count, whole_batches=True)
         by_sample = pipeline(spec, SPLIT, size, few, whole_batches=False)
         sources: dict[str, tuple[int, Callable[[], Iterable]]] = {
             "BatchReader, not prefetched": (len(in_order), in_order.epoch),
             "BatchReader, prefetched": (len(in_order), lambda: prefetched(in_order.epoch())),
             "BatchReader, prefetched to the device": (len(in_order), lambda: prefetched(in_order.epoch(), to_device)),
-            "BatchReader, prefetched to the device, shuffled": (len(in_order), lambda: prefetched(shuffled.epoch(), to_device)),
+            "BatchReader, the same, --shuffle_batch_order": (len(in_order), lambda: prefetched(shuffled.epoch(), to_device)),
+            "BatchReader, the same, --shuffle_window": (len(in_order), lambda: prefetched(mixed.epoch(), to_device)),
             RECORDS_OF_BATCHES: (count, lambda: by_batch),
             RECORDS_OF_SAMPLES: (few, lambda: by_sample),
         }

@@ -8,8 +8,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
 from dataloading.ranges import ERROR, check_ids, check_labels, check_numerical, into_range
+from dataloading.row_shuffle import ShuffledRows
 
 T = TypeVar("T")
 
@@ -71,6 +73,9 @@ class BatchReader:
         out_of_range: what becomes of ids beyond them: `error`, `clip` or `hash` (see `ranges.into_range`).
         uncounted: places of the features whose ids out of range another worker counts.
         shuffle_seed: seed of the batch order, another one each epoch; None for file order.
+        window: batches among whose rows each batch's are drawn; None to leave the rows in their batches. With a shuffled batch order it is
+            the windows that change places.
+        window_seed: of the order of the rows.
 
     Raises:
         ValueError: the workers cannot share B evenly.
@@ -89,8 +94,12 @@ class BatchReader:
         out_of_range: str = ERROR,
         uncounted: Sequence[int] = (),
         shuffle_seed: int | None = None,
+        window: int | None = None,
+        window_seed: int = 0,
     ):
         self.split, self.batch_size = split, batch_size
+        self._window = window or 1
+        self._shuffled = ShuffledRows(split, window * batch_size, window_seed) if window else None
         if batch_size < 1 or batch_size % num_workers:
             raise ValueError(f"batch_size {batch_size}: expected a positive multiple of the {num_workers} workers")
         self._features = tuple(range(len(split.spec.categorical)) if features is None else features)
@@ -108,26 +117,44 @@ class BatchReader:
         """The batch numbers of an epoch in the order in which they are visited."""
         if self._shuffle_seed is None:
             return np.arange(len(self))
-        return np.random.default_rng([self._shuffle_seed, epoch]).permutation(len(self))
+        windows = np.random.default_rng([self._shuffle_seed, epoch]).permutation(math.ceil(len(self) / self._window))
+        order = (windows[:, np.newaxis] * self._window + np.arange(self._window)).reshape(-1)
+        return order[order < len(self)]
 
     def epoch(self, epoch: int = 0, first: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from its `first`-th on. Raises DatasetError for a value out of range or a file cut short."""
         for number in self.order(epoch)[first:]:
-            yield self.read(int(number))
+            yield self.read(int(number), epoch)
 
-    def read(self, number: int) -> Batch:
-        """Batch `number`, rows number·B on."""
+    def read(self, number: int, epoch: int = 0) -> Batch:
+        """Batch `number`: rows number·B on, or as many of its window."""
+        if self._shuffled is None:
+            return self._read(self.split, number)
+        self._shuffled.start(epoch)
+        try:
+            return self._read(self._shuffled, number)
+        except DatasetError:
+            self._read_in_file_order(number // self._window)  # raises it with the right row
+            raise
+
+    def _read_in_file_order(self, window: int) -> None:
+        features = (*self._features, *self._local_features)
+        whole = BatchReader(self.split, self.batch_size, features=features, num_rows=self._num_rows, out_of_range=self._out_of_range)
+        for number in range(window * self._window, min((window + 1) * self._window, len(self))):
+            whole.read(number)
+
+    def _read(self, split: Split, number: int) -> Batch:
         start = number * self.batch_size
-        stop = min(start + self.batch_size, self.split.num_samples)
+        stop = min(start + self.batch_size, split.num_samples)
         mine = min(start + self._offset, stop - 1), min(start + self._offset + self._local, stop)
         real = max(stop - start - self._offset, 0)
-        numerical, labels = self.split.read_numerical(*mine), self.split.read_labels(*mine)
-        spec, first_row = self.split.spec, self.split.first_row + mine[0]
+        numerical, labels = split.read_numerical(*mine), split.read_labels(*mine)
+        spec, first_row = split.spec, split.first_row + mine[0]
         # ReLU turns NaN into 0, so no loss would show it
-        check_numerical(numerical, spec.numerical, first_row, self.split.file(spec.numerical[0]))
-        check_labels(labels, spec.label, first_row, self.split.file(spec.label))
-        ids, counted = self._ids(self._features, start, stop, self.batch_size)
-        local_ids, counted_here = self._ids(self._local_features, *mine, self._local, real)
+        check_numerical(numerical, spec.numerical, first_row, split.file(spec.numerical[0]))
+        check_labels(labels, spec.label, first_row, split.file(spec.label))
+        ids, counted = self._ids(split, self._features, start, stop, self.batch_size)
+        local_ids, counted_here = self._ids(split, self._local_features, *mine, self._local, real)
         self.out_of_range += counted + counted_here
         return Batch(
             _padded(numerical, self._local),
@@ -139,17 +166,17 @@ class BatchReader:
             counted + counted_here,
         )
 
-    def _ids(self, features: Sequence[int], start: int, stop: int, size: int, real: int = 1) -> tuple[np.ndarray, int]:
+    def _ids(self, split: Split, features: Sequence[int], start: int, stop: int, size: int, real: int = 1) -> tuple[np.ndarray, int]:
         """`[features, size]`: ids of rows start to stop, the last one repeated up to `size`; and how many of them were out of range.
 
         Where none of the rows is this worker's own (`real` is 0), they count for nothing.
         """
         ids, counted = np.empty((len(features), size), np.int32), 0
         for row, feature in zip(ids, features, strict=True):
-            column = self.split.read_ids(feature, start, stop)
-            facts = self.split.spec.categorical[feature]
+            column = split.read_ids(feature, start, stop)
+            facts = split.spec.categorical[feature]
             if self._out_of_range == ERROR:
-                check_ids(column, self._num_rows[feature], facts.name, self.split.first_row + start, self.split.file(facts.name), _HINT)
+                check_ids(column, self._num_rows[feature], facts.name, split.first_row + start, split.file(facts.name), _HINT)
             else:
                 column, count = into_range(column, self._num_rows[feature], self._out_of_range)
                 counted += count if real and feature not in self._uncounted else 0

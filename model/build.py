@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from model.compilation import compiled
 from model.dlrm import DLRM
 from model.embedding import DistributedEmbedding
 from model.interaction import DotInteraction
@@ -52,7 +53,7 @@ def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
         model,
         dense_optimizer(options.optimizer, options.beta1, options.beta2),
         sparse if config.model.embedding_trainable else None,
-        xla=config.device.xla,
+        compiled=compiled(config.device.xla),
         loss_scale=config.device.loss_scale if dtype == "float16" else 1.0,
         gradient_slices=config.device.gradient_slices,
         native=native_operations(),

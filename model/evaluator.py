@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
+from model.compilation import compiled
 from model.dlrm import DLRM
 from model.trainer import TensorBatch
 from utils.distributed import World
@@ -15,12 +16,12 @@ class Evaluator:
 
     Args:
         model: built.
-        xla: compile the dense part.
+        xla: compile the dense part where that is faster.
     """
 
     def __init__(self, model: DLRM, xla: bool = False):
         self._model, self.world = model, model.embedding.world
-        self._dense = tf.function(model.dense, jit_compile=True if xla else None)
+        self._dense = tf.function(model.dense, jit_compile=compiled(xla).dense or None)
         self._logits = tf.function(self._forward)
 
     def _forward(self, batch: TensorBatch) -> tf.Tensor:

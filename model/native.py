@@ -158,10 +158,10 @@ class NativeOperations:
 
 @functools.cache
 def native_operations() -> NativeOperations | None:
-    """The operations, or None where TensorFlow's are to be used."""
+    """The operations, or None where TensorFlow's are to be used. Call once the device is chosen."""
     import tensorflow as tf
 
     path = library_path()
-    if os.environ.get("DLRM_NATIVE_OPS") == "0" or not path.is_file():
+    if os.environ.get("DLRM_NATIVE_OPS") == "0" or tf.config.get_visible_devices("GPU") or not path.is_file():
         return None
     return NativeOperations(tf.load_op_library(str(path)))

@@ -7,9 +7,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from model.compilation import Compiled
 from model.dlrm import DLRM
 from model.native import NativeOperations
 from utils.distributed import pairwise_sum
+
+
+NOTHING = Compiled()
 
 
 class TensorBatch(NamedTuple):
@@ -48,14 +52,14 @@ def summed(parts: Sequence[tf.Tensor], native: NativeOperations | None) -> tf.Te
 class Trainer:
     """Trains a DLRM by one step at a time.
 
-    The loss is the mean binary cross-entropy over the real samples of the global batch. Only the dense part is compiled
-    with XLA: lookups and sparse updates stay outside, where they work on resources in place.
+    The loss is the mean binary cross-entropy over the real samples of the global batch. Lookups and sparse updates
+    are never compiled by XLA: they work on resources in place.
 
     Args:
         model: built.
         optimizer: of the dense weights.
         sparse_optimizer: of the tables, see `sparse_optimizers`; None freezes them.
-        xla: compile the dense part.
+        compiled: what XLA compiles.
         loss_scale: the loss is multiplied by this before the backward pass and gradients are divided by it (float16).
         gradient_slices: the dense part runs on so many equal slices of the global batch, one after another, and their gradients
             are summed in a fixed order. So the sums, bit by bit, are the same for every N that divides it. It costs nothing at
@@ -69,7 +73,7 @@ class Trainer:
         optimizer: keras.optimizers.Optimizer,
         sparse_optimizer,
         *,
-        xla: bool = False,
+        compiled: Compiled = NOTHING,
         loss_scale: float = 1.0,
         gradient_slices: int = 8,
         native: NativeOperations | None = None,
@@ -84,7 +88,8 @@ class Trainer:
         optimizer.build(self._variables)
         if sparse_optimizer is not None:
             model.embedding.add_slots(sparse_optimizer)
-        self._dense = tf.function(self._loss_and_gradients, jit_compile=True if xla else None)
+        self._dense = tf.function(self._loss_and_gradients, jit_compile=compiled.dense or None)
+        self._apply = tf.function(self._apply_gradients, jit_compile=compiled.optimizer or None)
         self._step = tf.function(self._whole_step)
 
     def step(self, batch: TensorBatch, step: int, learning_rate: float) -> tf.Tensor:
@@ -136,12 +141,15 @@ class Trainer:
         replicated = [] if optimizer is None else embedding.replicated_gradients(batch.local_ids, by_vector, self._scale)
         told = tf.concat([[loss], wishes], axis=0)
         told, *sums = self._sum_over_workers([told, *gradients, *replicated], vectors.shape[0])
-        self._optimizer.learning_rate.assign(learning_rate)
-        self._optimizer.apply(sums[: len(gradients)], self._variables)
+        self._apply(sums[: len(gradients)], learning_rate)
         if optimizer is not None:
             embedding.update(optimizer, batch.ids, by_vector, learning_rate, step, self._scale)
             embedding.update_replicated(optimizer, sums[len(gradients) :], learning_rate, step)
         return told
+
+    def _apply_gradients(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor) -> None:
+        self._optimizer.learning_rate.assign(learning_rate)
+        self._optimizer.apply(gradients, self._variables)
 
     def _by_slices(self, batch: TensorBatch, vectors: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
         """Of this worker's samples: the loss, the gradient of the vectors slice by slice, and the gradients of the dense weights."""

@@ -47,7 +47,10 @@ class DataConfig:
     dataset_type: str = option("tf_raw", "read a tf_raw dataset, or draw synthetic data on the fly", choices=("tf_raw", "synthetic"))
     batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN))
     valid_batch_size: int = option(65536, "global batch of evaluation, inference and prediction", unit="samples")
-    shuffle_batch_order: bool = option(False, "visit the training batches in another random order each epoch", modes=(TRAIN,))
+    shuffle_batch_order: bool = option(False, "visit the training batches, or the windows of --shuffle_window, in another random order each epoch", modes=(TRAIN,))
+    shuffle_window: int | None = option(
+        None, "shuffle the training rows within windows of so many batches, which are held in memory", unit="batches", modes=(TRAIN,)
+    )
     out_of_range: str = option(
         "error",
         "what becomes of ids beyond their table: error; clip: the nearest row; hash: the id modulo the rows. The last two are counted in the log",
@@ -68,6 +71,7 @@ class DataConfig:
     def __post_init__(self):
         for name in ("batch_size", "valid_batch_size", "synthetic_dataset_train_batches", "synthetic_dataset_valid_batches"):
             _check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), f"at least 1 and at most {_MAX_SIZE}")
+        _check(self.shuffle_window is None or 1 <= self.shuffle_window <= _MAX_SIZE, "shuffle_window", self.shuffle_window, "at least 1 batch")
         _check(0 <= self.valid_fraction < 1, "valid_fraction", self.valid_fraction, "0 or more and below 1")
         _check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
         cardinalities = self.synthetic_dataset_cardinalities
@@ -203,7 +207,8 @@ class DeviceConfig:
     gradient_slices: int = option(
         8, "slices of the global batch whose gradients are summed in a fixed order: any N that divides it trains the same bits", modes=(TRAIN,)
     )
-    xla: bool = option(False, "compile the dense part of the step with XLA")
+    xla: bool = option(False, "compile with XLA: on a GPU the dense part of the step, on a CPU the dense weights' optimizer, see docs/training.md")
+    tf32: bool = option(True, "compute float32 products in TensorFloat-32 on GPUs that have it")
     run_eagerly: bool = option(False, "run without graphs, for debugging")
     inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's", unit="threads")
     intra_op_parallelism: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
@@ -353,6 +358,7 @@ def _without_effect(config: Config, given: frozenset[str]) -> list[str]:
         "restore_fallback": (config.training.restore_checkpoint_path is None and config.training.resume != "auto", "without a checkpoint to restore"),
         "allow_growth": (config.training.restore_checkpoint_path is None, "without --restore_checkpoint_path"),
         "cpu_offloading_threshold_gb": (config.device.cpu, "with --cpu"),
+        "tf32": (config.device.cpu, "with --cpu"),
         "embedding_zeros_initializer": (
             config.training.restore_checkpoint_path is not None and not config.training.allow_growth,
             "with --restore_checkpoint_path",

@@ -32,6 +32,7 @@ def training_facts(config: Config, num_samples: int, fingerprint: str) -> dict[s
         "train_samples": num_samples,
         FINGERPRINT: fingerprint,
         "shuffle_batch_order": config.data.shuffle_batch_order,
+        "shuffle_window": config.data.shuffle_window,
         "seed": config.run.seed,
         "optimizer": options.optimizer,
         "embedding_trainable": config.model.embedding_trainable,

@@ -48,6 +48,7 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int 
 
     gpus = [] if config.cpu else tf.config.list_physical_devices("GPU")
     tf.config.set_visible_devices(gpus[local_rank % len(gpus)] if gpus else [], "GPU")
+    tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     if config.inter_op_parallelism:

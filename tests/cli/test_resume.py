@@ -82,6 +82,7 @@ def test_resume_auto_starts_afresh_and_then_goes_on(run, dataset, tmp_path):
         (["--seed", "9"], "that run had seed 0, this one has 9"),
         (["--optimizer", "sgd"], "that run had optimizer adam, this one has sgd"),
         (["--shuffle_batch_order"], "that run had shuffle_batch_order False, this one has True"),
+        (["--shuffle_window", "4"], "that run had shuffle_window None, this one has 4"),
     ],
 )
 def test_a_run_that_cannot_go_on_exactly_is_refused(run, trained, dataset, flags, message):

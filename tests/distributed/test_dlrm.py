@@ -67,7 +67,8 @@ def test_synthetic_data_is_the_same_for_any_number_of_workers(saved):
         assert len(result.losses) == TRAIN_BATCHES
         assert result.losses == pytest.approx(saved[1].losses, abs=1e-6), workers
         assert result.final["samples"] == TRAIN_BATCHES * BATCH
-        assert result.final["auc"] == pytest.approx(saved[1].final["auc"], abs=1e-6)
+        # Replicated tables are summed in another order, and one pair of the 384 rows in another order is 3e-5 of the AUC.
+        assert result.final["auc"] == pytest.approx(saved[1].final["auc"], abs=1e-6 if workers < 4 else 6e-5)
         assert result.final["validation_loss"] == pytest.approx(saved[1].final["validation_loss"], abs=1e-6)
 
 

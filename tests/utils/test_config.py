@@ -205,6 +205,7 @@ def test_flags_of_the_application_that_this_one_succeeds_are_accepted_with_a_war
         (["--mode", "inference", "--max_steps", "2"], []),
         (["--predictions_path", "x"], ["--predictions_path has no effect with --mode train"]),
         (["--beta1", "0.8"], ["--beta1 has no effect without --optimizer adam"]),
+        (["--cpu", "--notf32"], ["--tf32 has no effect with --cpu"]),
         (["--beta1", "0.8", "--optimizer", "adam"], []),
         (["--amp_dtype", "bfloat16"], ["--amp_dtype has no effect without --amp"]),
         (["--loss_scale", "2"], ["--loss_scale has no effect without --amp"]),

@@ -1,0 +1,127 @@
+"""The C++ operations of the dense part against slow, obvious ones."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tiny_model import batch, model_and_trainer, weights
+
+from model.interaction import pair_indices
+from model.native import native_operations
+from utils.distributed import pairwise_sum
+
+ROUNDING = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11}  # of one number
+
+
+@pytest.fixture(scope="module")
+def native():
+    operations = native_operations()
+    if operations is None:
+        pytest.skip("the C++ operations are not built for this machine: run .venv/bin/python ops/build")
+    return operations
+
+
+def drawn(shape, dtype, seed):
+    return tf.cast(tf.constant(np.random.default_rng(seed).standard_normal(shape), tf.float32), dtype)
+
+
+def exact(tensor):
+    return tf.cast(tensor, tf.float64).numpy()
+
+
+def assert_rounded(found, expected, terms, dtype):
+    """As near as sums of so many terms of about 1 in float32, rounded to the dtype, must be."""
+    np.testing.assert_allclose(exact(found), expected, rtol=ROUNDING[dtype], atol=terms * 2**-20)
+
+
+# (samples, features, width): not multiples of what processors like, more rows and columns than one tile, one of everything
+SHAPES = [(1, 1, 1), (3, 26, 128), (70, 26, 128), (5, 15, 16), (5, 16, 40), (7, 31, 33), (4, 40, 128), (9, 2, 500)]
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_interaction_and_its_gradient_are_those_of_the_definition(native, shape, dtype):
+    samples, features, width = shape
+    pairs = features * (features + 1) // 2
+    bottom, embeddings = drawn((samples, width), dtype, 0), drawn((samples, features, width), dtype, 1)
+    upstream = drawn((samples, width + pairs), dtype, 2)
+    with tf.GradientTape() as tape:
+        tape.watch([bottom, embeddings])
+        out = native.interact(bottom, embeddings)
+    by_bottom, by_embeddings = tape.gradient(out, [bottom, embeddings], upstream)
+
+    z = np.concatenate([exact(bottom)[:, np.newaxis], exact(embeddings)], axis=1)
+    forward, inverse = pair_indices(features + 1)
+    dots = (z @ z.swapaxes(1, 2)).reshape(samples, -1)[:, forward]
+    assert out.dtype == by_bottom.dtype == by_embeddings.dtype == dtype
+    assert_rounded(out, np.concatenate([exact(bottom), dots], axis=1), width, dtype)
+    padded = np.concatenate([exact(upstream)[:, width:], np.zeros((samples, 1))], axis=1)
+    gradient = padded[:, inverse].reshape(samples, features + 1, features + 1) @ z
+    assert_rounded(by_bottom, gradient[:, 0] + exact(upstream)[:, :width], features, dtype)
+    assert_rounded(by_embeddings, gradient[:, 1:], features, dtype)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_a_sample_has_the_same_bits_in_every_batch(native, dtype):
+    bottom, embeddings = drawn((100, 128), dtype, 0), drawn((100, 26, 128), dtype, 1)
+    whole = native.interact(bottom, embeddings)
+    parts = [native.interact(bottom[i : i + 20], embeddings[i : i + 20]) for i in range(0, 100, 20)]
+    np.testing.assert_array_equal(exact(whole), exact(tf.concat(parts, axis=0)))
+
+
+def test_matrix_products_have_the_same_bits_before_and_after(native):
+    """Both use the processor's matrix tiles, whose configuration belongs to the thread."""
+    left, right = drawn((512, 512), "bfloat16", 0), drawn((512, 512), "bfloat16", 1)
+    before = tf.matmul(left, right)
+    native.interact(drawn((2000, 128), "bfloat16", 2), drawn((2000, 26, 128), "bfloat16", 3))
+    np.testing.assert_array_equal(exact(tf.matmul(left, right)), exact(before))
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("shape", [(1, 1), (65, 33), (300, 1024), (4096, 512)], ids=str)
+def test_bias_and_relu_and_their_gradient(native, shape, dtype):
+    products, upstream, bias = drawn(shape, dtype, 0), drawn(shape, dtype, 1), drawn(shape[1:], "float32", 2)
+    outputs = native.bias_relu(products, bias)
+    np.testing.assert_array_equal(outputs, tf.cast(tf.nn.relu(tf.cast(products, tf.float32) + bias), dtype))
+    gradient, by_bias = native.relu_gradient(upstream, outputs)
+    kept = np.where(exact(outputs) > 0, exact(upstream), 0)
+    assert gradient.dtype == dtype and by_bias.dtype == "float32"
+    np.testing.assert_array_equal(exact(gradient), kept)
+    np.testing.assert_allclose(by_bias, kept.sum(axis=0), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_sums_have_the_bits_of_the_tree(native, count, dtype):
+    parts = [drawn((130, 257), dtype, seed) for seed in range(count)]
+    np.testing.assert_array_equal(native.sum_in_pairs(parts), pairwise_sum([tf.cast(part, tf.float32) for part in parts]))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda native: native.interact(tf.zeros([3, 4]), tf.zeros([2, 5, 4])), r"expected \[b, D\] and \[b, F, D\]"),
+        (lambda native: native.interact(tf.zeros([3, 4]), tf.zeros([3, 5, 8])), r"expected \[b, D\] and \[b, F, D\]"),
+        (lambda native: native.bias_relu(tf.zeros([3, 4]), tf.zeros([3])), r"expected \[b, out\] and \[out\]"),
+        (lambda native: native.relu_gradient(tf.zeros([3, 4]), tf.zeros([4, 3])), r"expected \[b, out\] twice"),
+        (lambda native: native.sum_in_pairs([tf.zeros([3]), tf.zeros([4])]), "expected one shape"),
+    ],
+    ids=["samples", "widths", "bias", "outputs", "parts"],
+)
+def test_shapes_that_do_not_fit_raise(native, call, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        call(native)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_training_is_that_of_tensorflows_operations(native, monkeypatch, optimizer, dtype):
+    fast = model_and_trainer("--optimizer", optimizer, dtype=dtype)
+    monkeypatch.setattr("model.build.native_operations", lambda: None)
+    plain = model_and_trainer("--optimizer", optimizer, dtype=dtype)
+    start = weights(fast[0])
+    for step in range(3):
+        losses = [float(trainer.step(batch(64, seed=step), step, 0.01)) for _, trainer in (fast, plain)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5 if dtype == "float32" else 1e-2)
+    moved = [np.concatenate([(weights(model)[name] - start[name]).ravel() for name in start]) for model, _ in (fast, plain)]
+    assert np.linalg.norm(moved[0]) > 0
+    assert np.linalg.norm(moved[1] - moved[0]) < (1e-4 if dtype == "float32" else 0.05) * np.linalg.norm(moved[0])
