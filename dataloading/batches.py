@@ -99,7 +99,7 @@ class BatchReader:
     ):
         self.split, self.batch_size = split, batch_size
         self._window = window or 1
-        self._shuffled = ShuffledRows(split, window * batch_size, window_seed) if window else None
+        self._shuffled = ShuffledRows(split, batch_size, window, window_seed) if window else None
         if batch_size < 1 or batch_size % num_workers:
             raise ValueError(f"batch_size {batch_size}: expected a positive multiple of the {num_workers} workers")
         self._features = tuple(range(len(split.spec.categorical)) if features is None else features)

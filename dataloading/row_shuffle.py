@@ -1,4 +1,8 @@
-"""A split whose rows change places within windows: a shuffle that reads its files once, in order, and keeps one window in memory."""
+"""A split whose rows change places within windows: a shuffle that reads its files once, in order, and keeps one window in memory.
+
+Which rows make a batch is random; inside it they stand in file order, for the order of a sum's terms teaches nothing, and reading memory upwards is
+twice as fast.
+"""
 
 from collections.abc import Callable
 
@@ -8,18 +12,19 @@ from dataloading.feature_spec import FeatureSpec
 
 
 class ShuffledRows:
-    """The rows of a split, those of each window of consecutive rows in a random order: a function of the seed, the epoch and the window.
+    """The rows of a split, those of each window of consecutive batches dealt out anew: a function of the seed, the epoch and the window.
 
     Args:
         split: a `batches.Split`.
-        window: rows of a window; what is read at once must lie in one.
-        seed: of the orders.
+        batch_size: rows that stay together, B.
+        window: batches of a window; what is read at once must lie in one.
+        seed: of the dealing.
     """
 
-    def __init__(self, split, window: int, seed: int):
+    def __init__(self, split, batch_size: int, window: int, seed: int):
         self.spec: FeatureSpec = split.spec
         self.name, self.num_samples, self.first_row = split.name, split.num_samples, split.first_row
-        self._split, self._window, self._seed = split, window, seed
+        self._split, self._batch_size, self._window, self._seed = split, batch_size, window * batch_size, seed
         self._epoch = 0
         self._held: tuple[int, int] | None = None  # epoch and window of what follows
         self._order = np.empty(0, np.intp)
@@ -62,6 +67,8 @@ class ShuffledRows:
         if self._held != (self._epoch, window):
             self._held, self._columns = (self._epoch, window), {}
             self._order = np.random.default_rng([self._seed, self._epoch, window]).permutation(last - first)
+            for batch in range(0, last - first, self._batch_size):
+                self._order[batch : batch + self._batch_size].sort()
         if key not in self._columns:
             self._columns[key] = read(first, last)
         return self._columns[key].take(self._order[start - first : stop - first], axis=0)

@@ -95,4 +95,4 @@ def test_a_fault_of_a_row_that_one_worker_has_is_named_by_its_row_in_the_file():
 
 def test_rows_of_two_windows_are_refused():
     with pytest.raises(ValueError, match="rows 8 to 12 are not in one window of 10"):
-        ShuffledRows(MemorySplit(40), 10, 0).read_labels(8, 12)
+        ShuffledRows(MemorySplit(40), 5, 2, 0).read_labels(8, 12)
