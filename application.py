@@ -24,7 +24,7 @@ from model.snapshot import Snapshot
 from model.state import arrays, check_equal, check_features, describe, features_of, parts, restore, restore_optimizer, snapshot
 from model.trainer import TensorBatch, Trainer, to_device
 from model.training import Position, Training
-from utils import predictions
+from utils import launch, predictions
 from utils.checkpoint import Checkpoint, Saving, newest
 from utils.checkpoint_folder import Lock, complete_steps, tidy
 from utils.config import EVAL, INFERENCE, PREDICT, TRAIN, Config
@@ -36,6 +36,7 @@ from utils.inherit import check_continues, facts, inherit, training_facts
 from utils.logging import RunLog
 from utils.manifest import DamagedError
 from utils.memory import GIB, available_bytes, check_fits, device_bytes
+from utils.pace import expected_step_ms, set_cycle_time
 from utils.runtime import compute_dtype, configure_tensorflow
 from utils.signals import StopRequest
 
@@ -62,6 +63,8 @@ class Application:
     """
 
     def __init__(self, config: Config):
+        stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
+        set_cycle_time(expected_step_ms(config.data.batch_size, stacks, launch.size(), config.device.amp))
         self.world = join()
         self._lock: Lock | None = None
         self._growth: Growth | None = None

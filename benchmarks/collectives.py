@@ -60,8 +60,8 @@ class Recorder:
     def alone(self) -> Action:
         """The same collectives one after another, on vectors of zeros."""
 
-        def again(call: Collective) -> tf.Tensor:
-            vector, name = tf.zeros([call.elements], call.dtype), f"{call.name}_alone"
+        def again(call: Collective, vector: tf.Tensor) -> tf.Tensor:
+            name = f"{call.name}_alone"
             if call.operation == "alltoall":
                 return self._horovod.alltoall(vector, splits=tf.constant(call.splits, tf.int32), name=name)[0]
             if call.operation == "allreduce":
@@ -69,11 +69,13 @@ class Recorder:
             return self._horovod.allgather(vector, name=name)
 
         @tf.function(autograph=False)
-        def run():
+        def run(vectors):
             ends = []
-            for call in self.calls.values():
+            for call, vector in zip(self.calls.values(), vectors, strict=True):
                 with tf.control_dependencies(ends[-1:]):
-                    ends.append(again(call))
+                    ends.append(again(call, vector))
             return [end[:1] for end in ends]
 
-        return steps(lambda _: run())
+        # Arguments: what is known when the graph is made, TensorFlow computes then, collectives included.
+        vectors = [tf.zeros([call.elements], call.dtype) for call in self.calls.values()]
+        return steps(lambda _: run(vectors))

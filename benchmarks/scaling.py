@@ -22,7 +22,9 @@ from benchmarks.report import Report
 from benchmarks.rounds import interleave, median
 from benchmarks.workload import EXPONENTS, Workload, check_words, options
 from utils.errors import UserError
+from utils import launch
 from utils.flags import option
+from utils.pace import expected_step_ms, set_cycle_time
 from utils.memory import available_bytes, check_fits
 
 MODULE = "benchmarks.scaling"
@@ -152,8 +154,11 @@ def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinal
     from model.trainer import to_device
     from utils.distributed import join
 
-    world = join()
     work = Workload((cardinality,) * num_tables, options(*flags))
+    model_options = work.config.model
+    stacks = model_options.bottom_mlp_dims, model_options.top_mlp_dims
+    set_cycle_time(expected_step_ms(work.batch_size, stacks, launch.size(), precision != "float32"))
+    world = join()
     configure_tensorflow(work.config.device, world.local_rank, world.local_size)
     model = work.build(precision, world)
     if world.horovod:
@@ -166,7 +171,6 @@ def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinal
     calls = world.horovod.calls if world.horovod else {}
     if calls:
         seconds |= interleave({"collectives": world.horovod.alone()}, 3, steps_per_round, warmup=3)
-    model_options = work.config.model
     dense = dense_elements(work.num_numerical, work.dim, model_options.bottom_mlp_dims, model_options.top_mlp_dims, num_tables)
     plan = report(work.names, model.embedding.placement, work.batch_size, 4 if precision == "float32" else 2, dense)
     sent = {call.name: call.sent_bytes(world.rank, world.size) for call in calls.values()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import keras
 import tensorflow as tf
 
+from model.blocks import Blocks
 from model.initializers import ConstantRows, UniformRows
 from model.native import NativeOperations
 from model.placement import Placement, Slice
@@ -76,6 +77,7 @@ class DistributedEmbedding(keras.layers.Layer):
         self.dim = placement.dim
         self._seed, self._zeros, self._vector_dtype = seed, zeros, tf.as_dtype(compute_dtype)
         self._native = native
+        self._blocks = Blocks.of(placement)
         self.sharded: list[HeldSlice] = []  # this worker's slices, in the order of placement.workers[rank]
         self.replicated: list[HeldSlice] = []
         # Places, in the model's order, of the features whose ids this worker needs: of the global batch, of its own samples.
@@ -135,11 +137,16 @@ class DistributedEmbedding(keras.layers.Layer):
         local_batch = ids.shape[1] // self.world.size
         if self.world.size == 1 and not self.replicated:  # every slice is here, in order
             return tf.reshape(mine, [local_batch, len(self.names), self.dim])
-        vectors = dict(self._received(self._exchange(mine, ids.shape[1]), local_batch))
-        for held, own in zip(self.replicated, tf.unstack(local_ids, num=len(self.replicated)), strict=True):
-            vectors[(held.piece.table, 0)] = tf.cast(held.gather(own), self._vector_dtype)
-        in_order = [vectors[key] for key in sorted(vectors)]
-        return tf.reshape(tf.concat(in_order, axis=1), [local_batch, len(self.names), self.dim])
+        received, features = self._exchange(mine, ids.shape[1]), tf.unstack(local_ids, num=len(self.replicated))
+        own = {held.piece.table: tf.cast(held.gather(column), self._vector_dtype) for held, column in zip(self.replicated, features, strict=True)}
+        length = len(self.names) * self.dim
+        if self._native is not None:
+            columns = [table * self.dim for table in own]
+            vectors = self._native.blocks_to_samples(received, local_batch, length, self._blocks, list(own.values()), columns)
+        else:
+            by_place = dict(self._received(received, local_batch)) | {(table, 0): vectors for table, vectors in own.items()}
+            vectors = tf.concat([by_place[key] for key in sorted(by_place)], axis=1)
+        return tf.reshape(vectors, [local_batch, len(self.names), self.dim])
 
     def _look_up(self, ids: tf.Tensor) -> tf.Tensor:
         """Rows of this worker's slices, side by side: `[B, columns]`."""
@@ -212,18 +219,22 @@ class DistributedEmbedding(keras.layers.Layer):
             return flat, [held.piece.table * self.dim + held.piece.first for held in self.sharded]
         if self._total_columns() == 0:
             return [], []
-        own, local_batch = _whole(flat), batch // self.world.size
-        outgoing, shares = [], []
-        for worker, pieces in enumerate(self.placement.workers):
-            offsets = [piece.table * self.dim + piece.first for piece in pieces]
-            columns = [own[:, offset : offset + piece.width] for offset, piece in zip(offsets, pieces, strict=True)]
-            shares.append(local_batch * self.placement.columns(worker))
-            if columns:
-                outgoing.append(tf.reshape(tf.concat(columns, axis=1), [-1]))
-        received = self.world.alltoall(tf.concat(outgoing, axis=0), shares, "embedding_gradients")
+        shares = [batch // self.world.size * self.placement.columns(worker) for worker in range(self.world.size)]
+        outgoing = self._native.samples_to_blocks(flat, self._blocks) if self._native is not None else self._outgoing(_whole(flat))
+        received = self.world.alltoall(outgoing, shares, "embedding_gradients")
         widths = [held.piece.width for held in self.sharded]
         mine = tf.reshape(received, [batch, self.placement.columns(self.world.rank)])
         return [mine], [sum(widths[:i]) for i in range(len(widths))]
+
+    def _outgoing(self, own: tf.Tensor) -> tf.Tensor:
+        """The gradients of this worker's samples, `[b, F·D]`, cut for the workers that hold the slices."""
+        blocks = []
+        for pieces in self.placement.workers:
+            offsets = [piece.table * self.dim + piece.first for piece in pieces]
+            if pieces:
+                columns = [own[:, offset : offset + piece.width] for offset, piece in zip(offsets, pieces, strict=True)]
+                blocks.append(tf.reshape(tf.concat(columns, axis=1), [-1]))
+        return tf.concat(blocks, axis=0)
 
     def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float = 1.0) -> list[tf.Tensor]:
         """For each replicated table, the gradient of its rows and how often each was touched: `[V, D+1]` float32.

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from model.blocks import Blocks
+
 SOURCES = Path(__file__).resolve().parents[1] / "ops"
 
 
@@ -124,6 +126,31 @@ class NativeOperations:
             constants=list(rule.constants),
             loss_scale=loss_scale,
         )
+
+    def blocks_to_samples(self, flat, samples: int, length: int, blocks: Blocks, others: Sequence, other_columns: Sequence[int]):
+        """Samples' vectors out of what came from the workers.
+
+        Args:
+            flat: `[samples · columns of all blocks]`.
+            samples, length: of the result.
+            blocks: where each column is in `flat`.
+            others: further columns of the result, `[samples, any]` each in the same dtype.
+            other_columns: the first column of each of them.
+
+        Returns:
+            `[samples, length]`.
+        """
+        facts = {name: list(values) for name, values in vars(blocks).items()}
+        return self._library.dlrm_blocks_to_samples(
+            blocks=flat, others=list(others), samples=samples, length=length, other_columns=list(other_columns), **facts
+        )
+
+    def samples_to_blocks(self, parts: Sequence, blocks: Blocks):
+        """The way back: samples' vectors in consecutive parts `[n, length]` -> `[samples · columns of all blocks]`."""
+        facts = {name: list(values) for name, values in vars(blocks).items()}
+        flat = self._library.dlrm_samples_to_blocks(parts=list(parts), **facts)
+        flat.set_shape([sum(part.shape[0] for part in parts) * sum(blocks.widths)])
+        return flat
 
     def interact(self, bottom, embeddings):
         """The dot interaction, bottom `[b, D]`, embeddings `[b, F, D]` -> `[b, D+P]`, see `DotInteraction`; with its gradient.

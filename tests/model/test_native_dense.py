@@ -5,8 +5,10 @@ import pytest
 import tensorflow as tf
 from tiny_model import batch, model_and_trainer, weights
 
+from model.blocks import Blocks
 from model.interaction import pair_indices
 from model.native import native_operations
+from model.placement import Placement, Slice
 from utils.distributed import pairwise_sum
 
 ROUNDING = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11}  # of one number
@@ -125,3 +127,32 @@ def test_training_is_that_of_tensorflows_operations(native, monkeypatch, optimiz
     moved = [np.concatenate([(weights(model)[name] - start[name]).ravel() for name in start]) for model, _ in (fast, plain)]
     assert np.linalg.norm(moved[0]) > 0
     assert np.linalg.norm(moved[1] - moved[0]) < (1e-4 if dtype == "float32" else 0.05) * np.linalg.norm(moved[0])
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("samples", [1, 6, 200])
+def test_columns_travel_to_the_workers_and_back(native, samples, dtype):
+    # Three workers: features 1 and 2 (one run) and half of feature 4; nothing; the other half and feature 0. Feature 3 is replicated.
+    workers = ((Slice(1, 9, 0, 4), Slice(2, 9, 0, 4), Slice(4, 9, 0, 2)), (), (Slice(0, 9, 0, 4), Slice(4, 9, 2, 4)))
+    placement = Placement((9,) * 5, 4, workers, (3,), ((), (), ()))
+    blocks = Blocks.of(placement)
+    assert blocks == Blocks(before=[0, 0, 10, 10], strides=[10, 10, 6, 6], places=[0, 8, 0, 4], columns=[4, 16, 0, 18], widths=[8, 2, 4, 2])
+    vectors = drawn((samples, 20), dtype, 0)
+    parts = tf.split(vectors, 2) if samples % 2 == 0 else [vectors]
+    flat = native.samples_to_blocks(parts, blocks)
+    first, last = tf.concat([vectors[:, 4:12], vectors[:, 16:18]], axis=1), tf.concat([vectors[:, :4], vectors[:, 18:]], axis=1)
+    np.testing.assert_array_equal(exact(flat), exact(tf.concat([tf.reshape(block, [-1]) for block in (first, last)], axis=0)))
+    back = native.blocks_to_samples(flat, samples, 20, blocks, [vectors[:, 12:16]], [12])
+    np.testing.assert_array_equal(exact(back), exact(vectors))
+
+
+def test_blocks_that_do_not_fit_raise(native):
+    blocks = Blocks([0], [4], [0], [0], [4])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected 8 elements, received 9"):
+        native.blocks_to_samples(tf.zeros([9]), 2, 4, blocks, [], [])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="segment 0 does not fit"):
+        native.blocks_to_samples(tf.zeros([8]), 2, 3, blocks, [], [])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="does not fit at column 2"):
+        native.blocks_to_samples(tf.zeros([8]), 2, 4, blocks, [tf.zeros([2, 3])], [2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="segment 0 does not fit"):
+        native.samples_to_blocks([tf.zeros([2, 3])], blocks)

@@ -1,0 +1,169 @@
+// The exchange's orders of columns as TensorFlow sees them: signatures and checks.
+#include <vector>
+
+#include "columns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_kernel.h"
+
+namespace dlrm {
+namespace {
+
+using tensorflow::OpInputList;
+using tensorflow::shape_inference::InferenceContext;
+
+// What both operations are told of the blocks, in elements: for each segment the columns of all blocks before its own, the columns of its own
+// block, its first column there and in a sample's vectors, and how many columns it has.
+class Blocks {
+ public:
+  absl::Status Read(OpKernelConstruction* context) {
+    TF_RETURN_IF_ERROR(context->GetAttr("before", &before_));
+    TF_RETURN_IF_ERROR(context->GetAttr("strides", &strides_));
+    TF_RETURN_IF_ERROR(context->GetAttr("places", &places_));
+    TF_RETURN_IF_ERROR(context->GetAttr("columns", &columns_));
+    TF_RETURN_IF_ERROR(context->GetAttr("widths", &widths_));
+    for (const auto* list : {&strides_, &places_, &columns_, &widths_}) {
+      if (list->size() != before_.size()) return InvalidArgumentError("expected lists of one length");
+    }
+    return absl::OkStatus();
+  }
+
+  int64_t total() const {  // columns of all blocks
+    int64_t sum = 0;
+    for (const int64_t width : widths_) sum += width;
+    return sum;
+  }
+
+  // For `samples` samples of `length` columns, `flat` the first element of the first block.
+  absl::Status Segments(int64_t samples, int64_t length, int64_t element, char* flat, std::vector<Segment>* segments) const {
+    for (size_t i = 0; i < before_.size(); ++i) {
+      const bool fits = before_[i] >= 0 && places_[i] >= 0 && widths_[i] >= 0 && places_[i] + widths_[i] <= strides_[i] &&
+                        before_[i] + strides_[i] <= total() && columns_[i] >= 0 && columns_[i] + widths_[i] <= length;
+      if (!fits) return InvalidArgumentError(StrCat("segment ", i, " does not fit ", total(), " columns in blocks and ", length, " of a sample"));
+      segments->push_back({flat + (before_[i] * samples + places_[i]) * element, strides_[i] * element, columns_[i] * element, widths_[i] * element});
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<int64_t> before_, strides_, places_, columns_, widths_;
+};
+
+REGISTER_OP("DlrmBlocksToSamples")
+    .Input("blocks: T")
+    .Input("others: num_others * T")
+    .Output("vectors: T")
+    .Attr("T: {float, bfloat16, half}")
+    .Attr("num_others: int >= 0")
+    .Attr("length: int")
+    .Attr("samples: int")
+    .Attr("before: list(int)")
+    .Attr("strides: list(int)")
+    .Attr("places: list(int)")
+    .Attr("columns: list(int)")
+    .Attr("widths: list(int)")
+    .Attr("other_columns: list(int)")
+    .SetShapeFn([](InferenceContext* context) -> absl::Status {
+      int64_t samples, length;
+      TF_RETURN_IF_ERROR(context->GetAttr("samples", &samples));
+      TF_RETURN_IF_ERROR(context->GetAttr("length", &length));
+      context->set_output(0, context->Matrix(samples, length));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Samples' vectors out of blocks of their columns, one block after another, each [samples, its columns], flattened; and out of other matrices.
+
+others: [samples, any] each.
+vectors: [samples, length].
+other_columns: for each of the others its first column in `vectors`.
+)doc");
+
+template <class T>
+class BlocksToSamplesOp : public OpKernel {
+ public:
+  explicit BlocksToSamplesOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, blocks_.Read(context));
+    OP_REQUIRES_OK(context, context->GetAttr("samples", &samples_));
+    OP_REQUIRES_OK(context, context->GetAttr("length", &length_));
+    OP_REQUIRES_OK(context, context->GetAttr("other_columns", &other_columns_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& blocks = context->input(0);
+    OpInputList others;
+    OP_REQUIRES_OK(context, context->input_list("others", &others));
+    OP_REQUIRES(context, blocks.NumElements() == samples_ * blocks_.total() && others.size() == static_cast<int>(other_columns_.size()),
+                InvalidArgumentError(StrCat("blocks: expected ", samples_ * blocks_.total(), " elements, received ", blocks.NumElements())));
+    std::vector<Segment> segments;
+    OP_REQUIRES_OK(context, blocks_.Segments(samples_, length_, sizeof(T), static_cast<char*>(blocks.data()), &segments));
+    for (int i = 0; i < others.size(); ++i) {
+      OP_REQUIRES(context,
+                  others[i].dims() == 2 && others[i].dim_size(0) == samples_ && other_columns_[i] >= 0 &&
+                      other_columns_[i] + others[i].dim_size(1) <= length_,
+                  InvalidArgumentError(StrCat("others ", i, ": ", others[i].shape().DebugString(), " does not fit at column ", other_columns_[i])));
+      const int64_t width = others[i].dim_size(1) * sizeof(T);
+      segments.push_back({static_cast<char*>(others[i].data()), width, other_columns_[i] * static_cast<int64_t>(sizeof(T)), width});
+    }
+    Tensor* vectors;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {samples_, length_}, &vectors));
+    PreferHugePages(vectors);
+    BlocksToSamples(segments, samples_, static_cast<char*>(vectors->data()), length_ * sizeof(T), ThreadsOf(context));
+  }
+
+ private:
+  Blocks blocks_;
+  int64_t samples_, length_;
+  std::vector<int64_t> other_columns_;
+};
+
+DLRM_REGISTER_KERNELS("DlrmBlocksToSamples", BlocksToSamplesOp);
+
+REGISTER_OP("DlrmSamplesToBlocks")
+    .Input("parts: num_parts * T")
+    .Output("blocks: T")
+    .Attr("T: {float, bfloat16, half}")
+    .Attr("num_parts: int >= 1")
+    .Attr("before: list(int)")
+    .Attr("strides: list(int)")
+    .Attr("places: list(int)")
+    .Attr("columns: list(int)")
+    .Attr("widths: list(int)")
+    .SetShapeFn([](InferenceContext* context) -> absl::Status {
+      context->set_output(0, context->Vector(context->UnknownDim()));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+The way back of DlrmBlocksToSamples: blocks of columns, one after another, out of samples' vectors in parts along the first dimension.
+)doc");
+
+template <class T>
+class SamplesToBlocksOp : public OpKernel {
+ public:
+  explicit SamplesToBlocksOp(OpKernelConstruction* context) : OpKernel(context) { OP_REQUIRES_OK(context, blocks_.Read(context)); }
+
+  void Compute(OpKernelContext* context) override {
+    OpInputList parts;
+    OP_REQUIRES_OK(context, context->input_list("parts", &parts));
+    std::vector<const char*> samples;
+    const int64_t length = parts[0].dims() == 2 ? parts[0].dim_size(1) : -1;
+    for (const Tensor& part : parts) {
+      OP_REQUIRES(context, part.dims() == 2 && part.dim_size(1) == length,
+                  InvalidArgumentError(StrCat("parts: expected [n, columns], all as wide, received ", part.shape().DebugString())));
+      for (int64_t i = 0; i < part.dim_size(0); ++i) samples.push_back(static_cast<const char*>(part.data()) + i * length * sizeof(T));
+    }
+    Tensor* blocks;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(samples.size()) * blocks_.total()}, &blocks));
+    PreferHugePages(blocks);
+    std::vector<Segment> segments;
+    OP_REQUIRES_OK(context, blocks_.Segments(samples.size(), length, sizeof(T), static_cast<char*>(blocks->data()), &segments));
+    SamplesToBlocks(segments, samples, ThreadsOf(context));
+  }
+
+ private:
+  Blocks blocks_;
+};
+
+DLRM_REGISTER_KERNELS("DlrmSamplesToBlocks", SamplesToBlocksOp);
+
+}  // namespace
+}  // namespace dlrm
