@@ -210,7 +210,7 @@ class DeviceConfig:
     xla: bool = option(False, "compile with XLA: on a GPU the dense part of the step, on a CPU the dense weights' optimizer, see docs/training.md")
     tf32: bool = option(True, "compute float32 products in TensorFloat-32 on GPUs that have it")
     run_eagerly: bool = option(False, "run without graphs, for debugging")
-    inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's", unit="threads")
+    inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's, or 1 where there is 1 inside", unit="threads")
     intra_op_parallelism: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
 
     def __post_init__(self):

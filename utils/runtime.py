@@ -51,11 +51,13 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int 
     tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
-    if config.inter_op_parallelism:
-        tf.config.threading.set_inter_op_parallelism_threads(config.inter_op_parallelism)
     share = max(len(os.sched_getaffinity(0)) // local_size, 1) if local_size > 1 else None
-    if threads := config.intra_op_parallelism or share:
+    threads = config.intra_op_parallelism or share
+    if threads:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
+    # With one thread inside operations, operations side by side only get into each other's way: 4% of the time of two workers on two processors.
+    if between := config.inter_op_parallelism or (1 if threads == 1 else None):
+        tf.config.threading.set_inter_op_parallelism_threads(between)
     # It would turn the tree of additions in `distributed.pairwise_sum` into one long sum, whose bits depend on N.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.run_functions_eagerly(config.run_eagerly)
