@@ -27,5 +27,8 @@ RUN LD_LIBRARY_PATH="/usr/local/cuda/compat${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 RUN .venv/bin/python -m pip install --no-deps git+https://github.com/NVIDIA/dllogger@v1.0.0
 
 COPY . .
+# For the processors that the image may run on, not for the one that builds it.
+ENV DLRM_OPS_ARCH=x86-64-v3
+RUN .venv/bin/python ops/build
 ENV PATH=/dlrm/.venv/bin:$PATH
 CMD ["bash"]

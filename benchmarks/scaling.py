@@ -21,11 +21,11 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.rounds import interleave, median
 from benchmarks.workload import EXPONENTS, Workload, check_words, options
-from utils.errors import UserError
 from utils import launch
+from utils.errors import UserError
 from utils.flags import option
-from utils.pace import expected_step_ms, set_cycle_time
 from utils.memory import available_bytes, check_fits
+from utils.pace import expected_step_ms, set_cycle_time
 
 MODULE = "benchmarks.scaling"
 PRECISIONS = ("float32", "bfloat16")

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from model.native import NativeOperations
 
+
 def layer_seed(seed: int, name: str) -> int:
     """A seed of a weight of its own, the same on every worker: 31 bits of a hash of (seed, name)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little") >> 1
@@ -49,10 +50,8 @@ def dense(inputs: tf.Tensor, weights: LayerWeights, relu: bool, native: NativeOp
                 upstream = tf.raw_ops.ReluGrad(gradients=upstream, features=outputs)
             if by_bias is None:
                 by_bias = tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=upstream), tf.float32)
-            if weights.transposed is not None:
-                by_inputs = tf.matmul(upstream, weights.transposed)
-            else:
-                by_inputs = tf.matmul(upstream, kernel, transpose_b=True)
+            second = kernel if weights.transposed is None else weights.transposed
+            by_inputs = tf.matmul(upstream, second, transpose_b=weights.transposed is None)
             return by_inputs, tf.matmul(inputs, upstream, transpose_a=True), by_bias
 
         return outputs, gradient

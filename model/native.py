@@ -169,7 +169,6 @@ class NativeOperations:
 
         return interact(bottom, embeddings)
 
-
     def bias_relu(self, products, bias):
         """`relu(products + bias)`, products `[b, out]`, bias `[out]` float32, summed in float32."""
         return self._library.dlrm_bias_relu(products=products, bias=bias)

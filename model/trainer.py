@@ -12,7 +12,6 @@ from model.dlrm import DLRM
 from model.native import NativeOperations
 from utils.distributed import pairwise_sum
 
-
 NOTHING = Compiled()
 
 

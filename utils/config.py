@@ -47,7 +47,9 @@ class DataConfig:
     dataset_type: str = option("tf_raw", "read a tf_raw dataset, or draw synthetic data on the fly", choices=("tf_raw", "synthetic"))
     batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN))
     valid_batch_size: int = option(65536, "global batch of evaluation, inference and prediction", unit="samples")
-    shuffle_batch_order: bool = option(False, "visit the training batches, or the windows of --shuffle_window, in another random order each epoch", modes=(TRAIN,))
+    shuffle_batch_order: bool = option(
+        False, "visit the training batches, or the windows of --shuffle_window, in another random order each epoch", modes=(TRAIN,)
+    )
     shuffle_window: int | None = option(
         None, "shuffle the training rows within windows of so many batches, which are held in memory", unit="batches", modes=(TRAIN,)
     )
@@ -210,7 +212,7 @@ class DeviceConfig:
     xla: bool = option(False, "compile with XLA: on a GPU the dense part of the step, on a CPU the dense weights' optimizer, see docs/training.md")
     tf32: bool = option(True, "compute float32 products in TensorFloat-32 on GPUs that have it")
     run_eagerly: bool = option(False, "run without graphs, for debugging")
-    inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's, or 1 where there is 1 inside", unit="threads")
+    inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's, or 1 with 1 inside", unit="threads")
     intra_op_parallelism: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
 
     def __post_init__(self):
