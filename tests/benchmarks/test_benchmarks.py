@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("checkpoint", "dataloader", "scaling", "startup", "train_step", "whole_run")
+NAMES = ("accuracy", "checkpoint", "dataloader", "metrics", "scaling", "startup", "train_step", "whole_run")
 
 
 def run(name, *flags):
@@ -74,8 +74,22 @@ def test_train_step(tmp_path):
     assert sound(result["ratios"]["xla"])
     parts = {"lookup", "interaction", "MLPs", "sparse update", "dense optimizer"}
     assert set(result["parts"]) == {*parts, "sum of the parts", "the whole step", "rest"}
-    assert sound(*(value for part in parts for value in result["parts"][part].values()))
+    assert sound(*(result["parts"][part] for part in parts))
     assert all(name in printed for name in steps | parts)
+
+
+def test_metrics(tmp_path):
+    figures, _ = quick("metrics", tmp_path)
+    assert set(figures["medians"]) == {"exact AUC", "all metrics"}
+    assert all(sound(facts["seconds"]) for facts in figures["medians"].values())
+
+
+def test_accuracy(tmp_path):
+    figures, printed = quick("accuracy", tmp_path, "--folder", tmp_path, "--precisions", "bfloat16", "--cpu")
+    assert set(figures["results"]) == {"float32", "bfloat16"}
+    assert 0.5 < figures["best_possible_auc"] < 1
+    assert all(0 < auc < figures["best_possible_auc"] + 0.1 for facts in figures["results"].values() for auc in facts["auc"])
+    assert figures["results"]["float32"]["difference"] == 0 and "bfloat16" in printed
 
 
 def test_whole_run(tmp_path):
