@@ -40,7 +40,7 @@ def test_checkpoint(tmp_path):
 
 def test_dataloader(tmp_path):
     figures, printed = quick("dataloader", tmp_path, "--folder", tmp_path)
-    assert len(figures["pipelines"]) == 6
+    assert len(figures["pipelines"]) == 7
     for name, facts in figures["pipelines"].items():
         assert name in printed
         assert sound(facts["samples_per_s"], facts["of_best_peer"], facts["batch_ms"])
