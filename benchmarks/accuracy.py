@@ -62,7 +62,7 @@ def main(chosen: AccuracyOptions, report: Report) -> None:
         results = {precision: [_train(chosen, work, precision, seed) for seed in range(chosen.num_rounds)] for precision in precisions}
     rows, figures = [], {}
     for precision, runs in results.items():
-        aucs, losses = [result["auc"] for result in runs], [result["log_loss"] for result in runs]
+        aucs, losses = [result["auc"] for result in runs], [result["validation_loss"] for result in runs]
         apart = [mine - exact["auc"] for mine, exact in zip(aucs, results[EXACT], strict=True)]
         figures[precision] = {
             "auc": aucs,
