@@ -40,7 +40,7 @@ class AccuracyOptions(Options):
     batch_size: int = option(2048, "batch", unit="samples")
     embedding_dim: int = option(16, "width of the tables and of the bottom MLP's end", unit="columns")
     top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "as in dlrm.py")
-    learning_rate: float = option(0.003, "of Adam; falls to 0 over the last half")
+    learning_rate: float = option(0.002, "of Adam; rises over the first eighth of the steps, falls to 0 over the last half")
     cpu: bool = option(False, "run on the CPU even where there is a GPU")
     folder: str | None = option(None, "folder for the dataset; the default is where temporary files go")
 
@@ -96,7 +96,7 @@ def _train(chosen: AccuracyOptions, work: Path, precision: str, seed: int) -> di
     log, half = work / "log.json", chosen.steps // 2
     flags = ["--dataset_path", work / "dataset", "--log_path", log, "--seed", seed, "--batch_size", chosen.batch_size]
     flags += ["--embedding_dim", chosen.embedding_dim, "--top_mlp_dims", ",".join(map(str, chosen.top_mlp_dims))]
-    flags += ["--optimizer", "adam", "--learning_rate", chosen.learning_rate, "--warmup_steps", 0]
+    flags += ["--optimizer", "adam", "--learning_rate", chosen.learning_rate, "--warmup_steps", chosen.steps // 8]
     flags += ["--decay_start_step", half, "--decay_steps", half, "--decay_power", 1]
     flags += ["--amp", "--amp_dtype", precision] if precision != EXACT else []
     start(sys.executable, "dlrm.py", *flags, *(["--cpu"] if chosen.cpu else []))

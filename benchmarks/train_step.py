@@ -9,6 +9,7 @@ device before. The ceiling is the matrix products of the MLPs alone, forward and
 With --t15 the project's step on tables of the 4.2-billion-parameter model (15.6 GiB) is compared with its step on --cardinality rows a table.
 """
 
+import gc
 import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -90,6 +91,7 @@ def main(chosen: StepOptions, report: Report) -> None:
     report.figures["results"] = []
     for dtype in chosen.precisions:
         _measure_precision(chosen, dtype, report)
+        gc.collect()  # models are cycles, and memory does not hold two sets of large tables
 
 
 def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
