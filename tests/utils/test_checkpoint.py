@@ -184,7 +184,7 @@ def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path, content):
 def test_a_manifest_whose_checksum_is_right_and_content_wrong_is_an_error(tmp_path, content):
     folder = write(tmp_path, a=random(2))
     content = {"format": 2, **content}
-    (folder / "manifest.json").write_text(json.dumps(content | {"checksum": manifest._checksum(content)}))
+    (folder / "manifest.json").write_text(json.dumps(content | {"checksum": manifest.checksum(content)}))
     with pytest.raises(CheckpointError, match=r"; the checkpoint is damaged"):
         Checkpoint(tmp_path)
 
