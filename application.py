@@ -78,10 +78,15 @@ class Application:
         if self.finished:
             return
         self._together(self._claim_folder, "claimed")
-        self._try_folder()
-        self.placement = self._place()
-        self.log = RunLog(self.config.run.log_path if self.world.first else "", self.config.flat(), append=self._goes_on, warn=self.console.warn)
-        self._announce()
+        try:
+            self._try_folder()
+            self.placement = self._place()
+            path = self.config.run.log_path if self.world.first else ""
+            self.log = RunLog(path, self.config.flat(), append=self._goes_on, warn=self.console.warn)
+            self._announce()
+        except BaseException:
+            self._release()
+            raise
 
     def _prepare(self, config: Config) -> None:
         """Everything a worker can check alone."""
@@ -136,6 +141,9 @@ class Application:
         for split in self.splits.values():
             split.close()
         self.log.close()
+        self._release()
+
+    def _release(self) -> None:
         if self._lock:
             self._lock.release()
 

@@ -31,6 +31,15 @@ def claim(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int)
     if not os.access(path, os.W_OK | os.X_OK):
         raise UserError(f"--save_checkpoint_path {path}: no permission to write there")
     lock = Lock(path)
+    try:
+        _look(path, restored, overwrite, needed_bytes)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _look(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int) -> None:
     tidy(path)
     goes_on_here = restored is not None and restored.resolve().parent == path.resolve()
     if (steps := complete_steps(path)) and not goes_on_here and not overwrite:
@@ -39,4 +48,3 @@ def claim(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int)
             "--overwrite_checkpoints replaces them, another folder keeps them"
         )
     check_fits(needed_bytes, f"--save_checkpoint_path {path}: the tables and their optimizer slots", shutil.disk_usage(path).free)
-    return lock
