@@ -172,6 +172,7 @@ class Training:
         with self._console.progress(limit - position.step, "training", "steps") as progress:
             if position.evaluation_due and self._evaluate:
                 self._test()
+            self._turn_epoch()
             while position.step < limit and not self._reached():
                 for batch in self._epoch(position.epoch, position.batch):
                     self._train(batch)
@@ -191,8 +192,7 @@ class Training:
                     if position.step >= limit or self._reached():
                         break
                 self._check()
-                if position.batch == self._batches:
-                    position.epoch, position.batch = position.epoch + 1, 0
+                self._turn_epoch()
         self._check_finite()
         self._stop_profile()
         if self._config.run.profiler_start_step is not None and self._config.run.profiler_start_step >= position.step:
@@ -210,6 +210,10 @@ class Training:
             "steps": position.step,
             **self._counted(),
         }
+
+    def _turn_epoch(self) -> None:
+        if self.position.batch == self._batches:
+            self.position.epoch, self.position.batch = self.position.epoch + 1, 0
 
     @property
     def _evaluates(self) -> bool:

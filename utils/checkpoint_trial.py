@@ -6,13 +6,16 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from utils.checkpoint_folder import being_tried
 from utils.distributed import World
 from utils.errors import UserError
 from utils.zarr_store import brief, create_array, file_of, open_array, write_rows
 
-SHARED_WITHIN_S = 20.0  # a network file system may show a new file to other machines late
+# A network file system may show a new file to other machines late: NFS keeps what it knows of a folder for up to 60 s. Others show it at once.
+REMOTE_WITHIN_S, LOCAL_WITHIN_S = 70.0, 1.0
+LOCAL = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 
 
 def try_folder(path: Path, arrays: list[str], world: World) -> None:
@@ -46,7 +49,7 @@ def _write(folder: Path, array: Path, token: int) -> None:
 
 
 def _read(array: Path, token: int, world: World) -> None:
-    deadline = time.monotonic() + SHARED_WITHIN_S
+    deadline = time.monotonic() + (LOCAL_WITHIN_S if _is_local(array) else REMOTE_WITHIN_S)
     while True:
         try:
             found = int(open_array(array).read().result()[0])
@@ -59,6 +62,13 @@ def _read(array: Path, token: int, world: World) -> None:
         if time.monotonic() >= deadline or world.first:
             raise UserError("this worker does not see what the first one writes there; expected a folder that all workers share")
         time.sleep(0.2)
+
+
+def _is_local(path: Path) -> bool:
+    """Whether the file system that a path is on, or will be, is this machine's own."""
+    mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
+    place = path.resolve()
+    return next((mounts[folder] for folder in (place, *place.parents) if folder in mounts), "") in LOCAL
 
 
 def _problem(action, path: Path) -> str | None:

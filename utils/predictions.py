@@ -1,6 +1,7 @@
 """The file that `--mode predict` writes."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -43,7 +44,13 @@ def write(path: Path, scores: np.ndarray, labels: np.ndarray) -> None:
         frame.write_parquet(partial)
         partial.rename(path)
     except (OSError, polars.exceptions.PolarsError) as error:
-        problem = (error.strerror if isinstance(error, OSError) else None) or " ".join(str(error).split())
-        raise UserError(f"--predictions_path {path}: could not be written: {problem}") from None
+        raise UserError(f"--predictions_path {path}: could not be written: {_brief(error)}") from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _brief(error: Exception) -> str:
+    """The system's words, which Polars wraps in its own."""
+    if found := re.search(r"os error (\d+)", str(error)):
+        return os.strerror(int(found[1]))
+    return getattr(error, "strerror", None) or " ".join(str(error).split())
