@@ -18,7 +18,7 @@ from model.dlrm import DLRM
 from model.evaluator import Evaluator
 from model.growth import Growth
 from model.metrics import Metrics, evaluate, sigmoid
-from model.native import native_operations
+from model.native import operations_description
 from model.placement import Placement
 from model.plan import build_placement, check_shared, slots_per_table
 from model.snapshot import Snapshot
@@ -372,7 +372,7 @@ class Application:
         fullest = max(self.placement.stored(worker) for worker in range(workers))
         self.console.say(
             f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({self.device}, {self.dtype}{', XLA' if config.device.xla else ''}"
-            f"{', C++ operations' if native_operations() else ''}): "
+            f", {operations_description()}): "
             f"batch {size} global, {size // workers} local; {len(self.rows)} tables, {parameters:,} embedding parameters "
             f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
             + ", ".join(f"{name} {split.num_samples:,} samples" for name, split in self.splits.items())
