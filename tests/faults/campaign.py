@@ -250,6 +250,8 @@ def main() -> int:
     parser.add_argument("--others", type=int, default=6, help="tries of each other fault")
     parser.add_argument("--seed", type=int, default=0, help="of the random points")
     options = parser.parse_args()
+    import disturbances  # which takes this file's names
+
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         campaign = Campaign(Path(folder), options.seed)
@@ -265,6 +267,7 @@ def main() -> int:
             lambda: campaign.damaged_dataset(options.others),
             campaign.other_model,
             campaign.not_finite,
+            *disturbances.Disturbances(campaign).all(options.others),
         ]
         rows = []
         for fault in faults:

@@ -50,14 +50,16 @@ class Victim:
         flags: of dlrm.py.
         workers: more than one for horovodrun.
         around: words before the command, which run it.
+        log: the flag of its log, where it is not log.json in the folder.
+        command: instead of all that.
     """
 
-    def __init__(self, folder: Path, *flags, workers: int = 1, around: tuple = ()):
-        python = [sys.executable, "-u", ROOT / "dlrm.py", *flags, "--log_path", folder / "log.json"]
+    def __init__(self, folder: Path, *flags, workers: int = 1, around: tuple = (), log: tuple = (), command: list | None = None):
+        python = [sys.executable, "-u", ROOT / "dlrm.py", *flags, *(log or ("--log_path", folder / "log.json"))]
         launcher = ["horovodrun", "-np", workers, "-H", f"localhost:{workers}", "--mpi-args=--oversubscribe"] if workers > 1 else []
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         environment = os.environ | {"PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = list(map(str, (*around, *launcher, *python)))
+        command = list(map(str, command or (*around, *launcher, *python)))
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
         self.out, self.err = "", ""
