@@ -44,12 +44,14 @@ def write_spec(spec: FeatureSpec, path: Path) -> None:
     """Write a specification so that `path` holds the old or the new one, never a part.
 
     Raises:
-        UserError: the path is a folder, or its folder does not exist.
+        UserError: the path is a folder, or its folder cannot be made.
     """
     if path.is_dir():
         raise UserError(f"--dst {path} is a folder; expected a file name, {path / DEFAULT_FILE_NAME} for instance")
-    if not path.parent.is_dir():
-        raise UserError(f"--dst {path}: folder {path.parent} does not exist")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--dst {path}: folder {path.parent} cannot be made: {error.strerror}") from None
     descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -72,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--variant", choices=sorted(VARIANTS), default="criteo_t15_synthetic", help="table sizes to write")
-    parser.add_argument("--dst", type=Path, default=Path(DEFAULT_FILE_NAME), help="file to write; an old one is replaced")
+    parser.add_argument(
+        "--dst", type=Path, default=Path(DEFAULT_FILE_NAME), help="file to write; its folder is made where it does not exist, an old file is replaced"
+    )
     args = parser.parse_args(argv)
     spec = variant_spec(args.variant)
     write_spec(spec, args.dst)
