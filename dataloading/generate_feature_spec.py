@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
 from utils.errors import UserError, run_command
+from utils.naming import naming
 
 NUM_NUMERICAL = 13
 ALPHA = 1.45  # exponent of the ids' power law; what NVIDIA's generator uses for Criteo
@@ -54,7 +55,7 @@ def write_spec(spec: FeatureSpec, path: Path) -> None:
         raise UserError(f"--dst {path}: folder {path.parent} cannot be made: {error.strerror}") from None
     descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "w") as file:
+        with naming(path), os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(spec.to_yaml())
         mask = os.umask(0)
         os.umask(mask)

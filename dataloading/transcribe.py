@@ -36,6 +36,7 @@ from dataloading.ranges import check_ids, check_labels, check_numerical
 from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from utils.errors import UserError, run_command
+from utils.interrupt import EndedBySignals
 
 NAME = "dataloading.transcribe"
 DEFAULT_BATCH_SIZE = 65536
@@ -243,4 +244,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, NAME))
+    with EndedBySignals(NAME):
+        sys.exit(run_command(main, NAME))
