@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -13,9 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from utils.interrupt import uninterrupted
+from utils.naming import naming
 
 _LOCK = ".in-use"
 _REST_S = 86_400
+_TRIES = 100
 _FORM = re.compile(r"\.(staging|writing)-[a-z0-9_]{8}").fullmatch
 
 
@@ -36,36 +39,40 @@ class Scratch:
         self._lock = -1
         atexit.register(self.remove)
         try:
-            with uninterrupted():
-                for folder in reversed([destination, *destination.parents]):
-                    if not folder.exists():
-                        folder.mkdir(exist_ok=True)
-                        self._made.append(folder)
-            remove_abandoned(destination)
-            while self.folder is None:
-                with uninterrupted():
-                    self._make(destination, f".{kind}-")
+            for _ in range(_TRIES):  # another run that ends may take away what this one is about to use
+                with contextlib.suppress(FileNotFoundError):
+                    self._make_destination(destination)
+                    remove_abandoned(destination)
+                    with uninterrupted():
+                        self._make(destination, f".{kind}-")
+                    break
+            else:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(destination))
         except BaseException:
             self.remove()
             raise
 
+    def _make_destination(self, destination: Path) -> None:
+        with uninterrupted():
+            for folder in reversed([destination, *destination.parents]):
+                if not folder.exists():
+                    folder.mkdir(exist_ok=True)
+                    self._made.append(folder)
+
     def _make(self, destination: Path, prefix: str) -> None:
-        """Make the folder and lock it; no folder where another run took it, not locked yet, for an abandoned one."""
+        """Make the folder and lock it. Raises FileNotFoundError where another run took it, not locked yet, for an abandoned one."""
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=destination))
         lock = -1
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            os.write(lock, " ".join(_machine()).encode())
+            with naming(folder):
+                os.write(lock, " ".join(_machine()).encode())
             _try_lock(lock)
-            if not (folder / _LOCK).exists():
-                raise FileNotFoundError
-        except (FileNotFoundError, BlockingIOError):
-            _remove(folder, lock)
+            os.stat(folder / _LOCK)
         except OSError as error:
             _remove(folder, lock)
-            raise OSError(error.errno, error.strerror, str(folder)) from None
-        else:
-            self.folder, self._lock = folder, lock
+            raise FileNotFoundError if isinstance(error, BlockingIOError) else error from None
+        self.folder, self._lock = folder, lock
 
     def entries(self) -> list[Path]:
         """What was put into the folder."""
@@ -99,6 +106,7 @@ def remove_abandoned(destination: Path) -> None:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.stat(folder / _LOCK)  # its run may have removed it meanwhile
             abandoned = bool(_machine() & set(os.pread(descriptor, 200, 0).decode(errors="replace").split())) or _rested(folder)
         except OSError:  # in use, or a network file system without locks
             abandoned = False
@@ -152,6 +160,7 @@ def _remove(folder: Path, lock: int) -> None:
         for entry in folder.iterdir():
             if entry.name != _LOCK:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        (folder / _LOCK).unlink(missing_ok=True)
     if lock >= 0:
-        os.close(lock)  # before its file goes: NFS keeps removed files that are open, and the folder with them
-    shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+    shutil.rmtree(folder, ignore_errors=True)  # NFS keeps a removed file until it is closed, and the folder with it
