@@ -67,6 +67,8 @@ class Application:
         stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
         set_cycle_time(expected_step_ms(config.data.batch_size, stacks, launch.size(), config.device.amp))
         self.world = join()
+        # Before anything that may run a collective: TensorFlow cannot be configured once it has made a tensor.
+        self.device = configure_tensorflow(config.device, self.world.local_rank, self.world.local_size)
         self._lock: Lock | None = None
         self._growth: Growth | None = None
         self.console = Console(self.world.first)
@@ -100,7 +102,6 @@ class Application:
         if self._goes_on:
             check_continues(self.checkpoint, self._run_facts())
         self._check_disk()
-        self.device = configure_tensorflow(self.config.device, self.world.local_rank, self.world.local_size)
         self.dtype = compute_dtype(self.config.device, self.device)
         if self.device == "CPU" and not self.config.device.cpu:
             for flag in sorted({"tf32", "cpu_offloading_threshold_gb"} & self.config.given):
