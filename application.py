@@ -38,6 +38,7 @@ from utils.logging import RunLog
 from utils.manifest import DamagedError
 from utils.memory import GIB, available_bytes, check_fits, device_bytes
 from utils.pace import expected_step_ms, set_cycle_time
+from utils.profile_folder import check_profile
 from utils.runtime import compute_dtype, configure_tensorflow
 from utils.signals import StopRequest
 
@@ -86,6 +87,7 @@ class Application:
 
     def _prepare(self, config: Config) -> None:
         """Everything a worker can check alone."""
+        check_profile(config.run, self.world.rank, self.world.size)
         self.checkpoint = self._open_checkpoint(config)
         self.config = inherit(config, self.checkpoint.manifest) if self.checkpoint else config
         self.spec = read_spec(self.config.data)
@@ -335,6 +337,8 @@ class Application:
         seed = self.config.run.seed
         if self.config.run.mode == TRAIN:
             splits = open_training_splits(self.config.data, self.spec, seed)
+            if (options := self.config.training.need_evaluations) and not {"valid", "test"} & set(splits):
+                raise UserError(f"{options[0]} needs rows to evaluate: {self.spec.path} has no valid and no test split; add --valid_fraction")
             if "test" not in splits:
                 self.console.warn(f"{self.spec.path}: there is no test split; the model will not be tested")
             return splits

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable
 
 from utils import launch
+from utils.streams import escape_what_cannot_be_said
 
 
 class UserError(Exception):
@@ -33,6 +34,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
         name: what the line starts with, "dlrm.py" for instance.
     """
     code, everywhere, kind = 1, False, "error: "
+    escape_what_cannot_be_said()
     try:
         return main() or 0
     except UserError as error:
