@@ -17,10 +17,11 @@ def check_metadata(folder: Path) -> None:
     Raises:
         ValueError: it is missing or no JSON, the array is of another type, or its chunks do not fit it.
     """
+    path = folder / NAME
+    if not path.is_file():
+        raise ValueError(f"{NAME} is missing")
     try:
-        content = json.loads((folder / NAME).read_bytes())
-    except OSError as error:
-        raise ValueError(f"{NAME}: {error.strerror}") from None
+        content = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         raise ValueError(f"{NAME} is not JSON") from None
     if not isinstance(content, dict):

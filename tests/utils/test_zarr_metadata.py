@@ -1,6 +1,7 @@
 """An array's own description that lies, while every checksum is right: refused before TensorStore acts on it."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -67,4 +68,17 @@ def test_a_description_that_does_not_fit_is_one_line(folder, change, message):
 def test_what_is_no_description_is_one_line(folder, content):
     rewrite(folder, content)
     with pytest.raises(DamagedError, match=r"zarr\.json (is not JSON|describes no array); the checkpoint is damaged"):
+        Checkpoint(folder).read("a")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_named_pipe_is_not_waited_for(folder, listed):
+    path = folder / "a/zarr.json"
+    if not listed:
+        content = {name: value for name, value in manifest.read(folder).items() if name not in ("format", "files")}
+    path.unlink()
+    if not listed:
+        manifest.write(folder, content)
+    os.mkfifo(path)
+    with pytest.raises(DamagedError, match=r"not a file|is missing"):
         Checkpoint(folder).read("a")
