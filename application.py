@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from dataloading.batches import BatchReader, Split, prefetched
+from dataloading.needed_memory import check_memory
 from dataloading.ranges import ERROR
-from dataloading.sources import open_split, open_training_splits, read_spec, table_rows
+from dataloading.sources import check_evaluated, open_split, open_training_splits, read_spec, table_rows
 from model import inference
 from model.build import build_model, build_schedule, build_trainer
 from model.dlrm import DLRM
@@ -103,6 +104,7 @@ class Application:
         self.splits = self._open_splits()
         if self._goes_on:
             check_continues(self.checkpoint, self._run_facts())
+        check_memory(self.config, self.spec, self.splits, self.world.local_size)
         self._check_disk()
         self.dtype = compute_dtype(self.config.device, self.device)
         if self.device == "CPU" and not self.config.device.cpu:
@@ -337,8 +339,7 @@ class Application:
         seed = self.config.run.seed
         if self.config.run.mode == TRAIN:
             splits = open_training_splits(self.config.data, self.spec, seed)
-            if (options := self.config.training.need_evaluations) and not {"valid", "test"} & set(splits):
-                raise UserError(f"{options[0]} needs rows to evaluate: {self.spec.path} has no valid and no test split; add --valid_fraction")
+            check_evaluated(splits, self.spec, self.config.training)
             if "test" not in splits:
                 self.console.warn(f"{self.spec.path}: there is no test split; the model will not be tested")
             return splits

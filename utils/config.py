@@ -15,6 +15,7 @@ MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
 
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
 _MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
+_MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
 _LOG_PATH = "dlrm_tf_log.json"
 
 
@@ -199,7 +200,8 @@ class TrainingConfig:
         _check(self.test_freq is None or self.test_freq >= 1, "test_freq", self.test_freq, "at least 1 step")
         _check(math.isfinite(self.test_after) and self.test_after >= 0, "test_after", self.test_after, "0 or more epochs")
         _check(self.auc_threshold is None or 0 < self.auc_threshold <= 1, "auc_threshold", self.auc_threshold, "above 0 and at most 1")
-        _check(self.auc_thresholds is None or self.auc_thresholds >= 2, "auc_thresholds", self.auc_thresholds, "at least 2")
+        thresholds = self.auc_thresholds
+        _check(thresholds is None or 2 <= thresholds <= _MAX_THRESHOLDS, "auc_thresholds", thresholds, f"at least 2 and at most {_MAX_THRESHOLDS}")
         for name in ("checkpoint_every_steps", "keep_checkpoints", "early_stop_patience"):
             _check((getattr(self, name) or 1) >= 1 and getattr(self, name) != 0, name, getattr(self, name), "at least 1")
         minutes = self.checkpoint_every_minutes

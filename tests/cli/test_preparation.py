@@ -60,3 +60,29 @@ def test_no_mode_replaces_another_ones_log(trained, dataset, tmp_path, monkeypat
         assert run_command(dlrm.main, "dlrm.py") == 0
     assert "throughput" in read_log(tmp_path / "dlrm_tf_log.json")[-1]["data"]
     assert "test_loss" in read_log(tmp_path / "dlrm_tf_log_eval.json")[-1]["data"]
+
+
+HUGE = ("--dataset_type", "synthetic", *TRAIN, "--synthetic_dataset_cardinalities", "50,20,7", "--synthetic_dataset_num_numerical_features", "3")
+MANY = str(2**31 - 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--synthetic_dataset_train_batches", MANY, "--shuffle_window", MANY],
+            f"--shuffle_window {MANY}: the 549,755,813,632 rows of a window need",
+        ),
+        (["--synthetic_dataset_train_batches", MANY, "--batch_size", MANY], f"--batch_size {MANY}: the rows of a batch need"),
+        (["--synthetic_dataset_valid_batches", MANY], "the scores of the 1,099,511,627,264 rows of the test split need"),
+    ],
+    ids=["window", "batch", "scores"],
+)
+def test_what_does_not_fit_the_memory_is_said_at_once(run, flags, message):
+    refused(run(*HUGE, *flags), message, "GiB short")
+
+
+def test_many_batches_and_large_windows_train(run, dataset):
+    few = ("--max_steps", "2", "--evals_per_epoch", "0")
+    assert run(*HUGE, "--synthetic_dataset_train_batches", MANY, *few, "--synthetic_dataset_valid_batches", MANY).final["steps"] == 2
+    assert run("--dataset_path", dataset, *TRAIN, "--shuffle_window", MANY, "--shuffle_batch_order", *few).final["steps"] == 2
