@@ -13,6 +13,7 @@ from dataloading.batches import BatchReader, Split, prefetched
 from dataloading.needed_memory import check_memory
 from dataloading.ranges import ERROR
 from dataloading.sources import check_evaluated, open_split, open_training_splits, read_spec, table_rows
+from dataloading.vocabularies import RECORD, check_vocabularies
 from model import inference
 from model.build import build_model, build_schedule, build_trainer
 from model.dlrm import DLRM
@@ -73,6 +74,7 @@ class Application:
         self.device = configure_tensorflow(config.device, self.world.local_rank, self.world.local_size)
         self._lock: Lock | None = None
         self._growth: Growth | None = None
+        self._vocabularies: dict = {}  # the first worker's, who writes the manifest
         self.console = Console(self.world.first)
         for line in config.warnings:
             self.console.warn(line)
@@ -104,6 +106,8 @@ class Application:
         self.splits = self._open_splits()
         if self._goes_on:
             check_continues(self.checkpoint, self._run_facts())
+        if self.world.first:
+            self._vocabularies = check_vocabularies(self.config, self.spec, self.checkpoint, self.console.warn, goes_on=self._goes_on)
         check_memory(self.config, self.spec, self.splits, self.world.local_size)
         self._check_disk()
         self.dtype = compute_dtype(self.config.device, self.device)
@@ -136,7 +140,7 @@ class Application:
         trainer = build_trainer(self.config, self.model, self.dtype)
         position = self._continue(trainer)
         path, keep = self.config.training.save_checkpoint_path, self.config.training.keep_checkpoints
-        about = facts(self.config) | {"features": describe(self.model, self.spec.numerical), "run": self._run_facts()}
+        about = facts(self.config) | {"features": describe(self.model, self.spec.numerical), "run": self._run_facts(), RECORD: self._vocabularies}
 
         def begin_save(position: Position, best: bool) -> tuple[Saving, Snapshot]:
             frozen, now = snapshot(self.model), about | {"position": asdict(position)}
