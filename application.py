@@ -7,8 +7,10 @@ from functools import cached_property
 from pathlib import Path
 
 from dataloading.batches import BatchReader, prefetched
+from dataloading.needed_memory import check_memory
 from dataloading.ranges import ERROR
 from dataloading.sources import read_spec, table_rows
+from dataloading.vocabularies import RECORD, check_vocabularies
 from model import inference
 from model.build import build_model, build_schedule, build_trainer
 from model.dlrm import DLRM
@@ -35,6 +37,7 @@ from utils.inherit import changes, check_continues, facts, inherit, training_fac
 from utils.logging import RunLog
 from utils.memory import GIB, available_bytes, device_bytes
 from utils.pace import expected_step_ms, set_cycle_time
+from utils.profile_folder import check_profile
 from utils.runtime import compute_dtype, configure_tensorflow
 from utils.save_folder import claim
 from utils.signals import StopRequest
@@ -63,13 +66,14 @@ class Application:
         stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
         set_cycle_time(expected_step_ms(config.data.batch_size, stacks, launch.size(), config.device.amp))
         self.world = join(world)
+        # Before anything that may run a collective: TensorFlow cannot be configured once it has made a tensor.
+        self.device = configure_tensorflow(config.device, self.world.local_rank, self.world.local_size)
         if not world.meets:  # nobody could be asked before
             compare_flags(config.flat(), self.world)
         self._lock: Lock | None = None
         self._growth: Growth | None = None
+        self._vocabularies: dict = {}  # the first worker's, who writes the manifest
         self.console = Console(self.world.first)
-        for line in config.warnings:
-            self.console.warn(line)
         self._fallback = sound(config, self.world, self.console.warn)
         self._together(lambda: self._prepare(config), "prepared")  # others may have no fault to find: they hear it before they wait for this worker
         self._compare()
@@ -90,8 +94,11 @@ class Application:
 
     def _prepare(self, config: Config) -> None:
         """Everything a worker can check alone."""
+        check_profile(config.run, self.world.rank, self.world.size)
         self.checkpoint = self._fallback or open_checkpoint(config, self.console.warn)
         self.config = inherit(config, self.checkpoint.manifest, self._continues(config)) if self.checkpoint else config
+        for line in self.config.warnings:
+            self.console.warn(line)
         self.spec = read_spec(self.config.data)
         self.names = [feature.name for feature in self.spec.categorical]
         self.rows = table_rows(self.config.data, self.spec)
@@ -107,7 +114,9 @@ class Application:
             check_continues(self.checkpoint, self._run_facts())
             for line in changes(self.config, config, self.checkpoint.manifest):
                 self.console.say(line)
-        self.device = configure_tensorflow(self.config.device, self.world.local_rank, self.world.local_size)
+        if self.world.first:
+            self._vocabularies = check_vocabularies(self.config, self.spec, self.checkpoint, self.console.warn, goes_on=self._goes_on)
+        check_memory(self.config, self.spec, self.splits, self.world.local_size)
         self.dtype = compute_dtype(self.config.device, self.device)
         if self.device == "CPU" and not self.config.device.cpu:
             for flag in sorted({"tf32", "cpu_offloading_threshold_gb"} & self.config.given):
@@ -187,7 +196,7 @@ class Application:
     def _begin_save(self, trainer: Trainer) -> Callable[[Position, bool], tuple[Saving, Snapshot]]:
         """Begins to write a checkpoint; see `Training`."""
         path, keep = self.config.training.save_checkpoint_path, self.config.training.keep_checkpoints
-        about = facts(self.config) | {"features": describe(self.model, self.spec.numerical), "run": self._run_facts()}
+        about = facts(self.config) | {"features": describe(self.model, self.spec.numerical), "run": self._run_facts(), RECORD: self._vocabularies}
         begun = []
 
         def begin(position: Position, best: bool) -> tuple[Saving, Snapshot]:

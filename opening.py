@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from dataloading.batches import Split
 from dataloading.feature_spec import FeatureSpec
-from dataloading.sources import open_split, open_training_splits
+from dataloading.sources import check_evaluated, open_split, open_training_splits
 from utils import predictions
 from utils.checkpoint import Checkpoint
 from utils.checkpoint_folder import complete_steps
@@ -63,6 +63,7 @@ def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Spli
     """The splits that the mode reads, and the file of predictions looked at. Raises UserError."""
     if config.run.mode == TRAIN:
         splits = open_training_splits(config.data, spec, config.run.seed)
+        check_evaluated(splits, spec, config.training)
         if "test" not in splits:
             warn(f"{spec.path}: there is no test split; the model will not be tested")
         return splits

@@ -41,7 +41,7 @@ def evaluation_steps(batches: int, evals_per_epoch: int, test_freq: int | None, 
         test_after: none before so many epochs have passed.
     """
     if test_freq is not None:
-        steps = {step for step in range(batches) if (epoch * batches + step + 1) % test_freq == 0}
+        steps = set(range(-(epoch * batches + 1) % test_freq, batches, test_freq))
     else:
         count = min(evals_per_epoch, batches)
         steps = {math.ceil((i + 1) * batches / count) - 1 for i in range(count)}

@@ -34,6 +34,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
     """
     code, everywhere, kind = 1, False, "error: "
     streams.open_missing()
+    streams.escape_what_cannot_be_said()
     try:
         return main() or 0
     except UserError as error:

@@ -1,7 +1,9 @@
 """The manifest of a checkpoint: what is inside, how many bytes each file has, and checksums of the files and of itself."""
 
+import errno
 import json
 import os
+import stat
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,11 +11,12 @@ from typing import Any
 
 from utils.durable import write_text
 from utils.errors import UserError
+from utils.manifest_values import check_values
+from utils.zarr_metadata import NAME as _METADATA
 from utils.zarr_store import CHECKSUM_BYTES
 
 NAME = "manifest.json"
 FORMAT = 2
-_METADATA = "zarr.json"
 
 
 class CheckpointError(UserError):
@@ -58,6 +61,10 @@ def read(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{folder}: format {version}, this version reads format {FORMAT}")
     if written != checksum(manifest):
         raise DamagedError(folder, f"{path}: its checksum is wrong; the checkpoint is damaged")
+    try:
+        check_values(manifest)
+    except ValueError as error:
+        raise DamagedError(folder, f"{path}: {error}; the checkpoint is damaged") from None
     return manifest
 
 
@@ -86,7 +93,10 @@ def brief_cause(error: Exception) -> str:
 
 def _stamp(path: Path) -> list:
     """Size and checksum of a file: of a chunk the CRC-32C that ends it, which reading the chunk compares with its data."""
-    size = path.stat().st_size
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # a named pipe would be waited for
+        raise OSError(errno.EINVAL, "not a file")
+    size = found.st_size
     if path.name == _METADATA:
         return [size, f"{zlib.crc32(path.read_bytes()):08x}"]
     with path.open("rb") as file:

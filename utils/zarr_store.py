@@ -11,6 +11,7 @@ from urllib.parse import quote
 import numpy as np
 
 from utils.errors import UserError
+from utils.zarr_metadata import CODECS, DTYPE, check_metadata
 
 CHECKSUM_BYTES = 4  # at the end of every chunk
 
@@ -26,6 +27,7 @@ def file_of(name: str) -> str:
 
 def open_array(folder: Path):
     """A TensorStore array; raises ValueError where it is missing or damaged, PathError where its path cannot be one."""
+    check_metadata(folder)
     return _open(folder).result()
 
 
@@ -55,9 +57,8 @@ def _open(folder: Path, **more: Any):
 
 def create_array(folder: Path, shape: Sequence[int], chunk: Sequence[int]):
     """Begin to make an empty float32 array; the future's result raises ValueError where it cannot be written."""
-    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
     grid = {"name": "regular", "configuration": {"chunk_shape": list(chunk)}}
-    metadata = {"shape": list(shape), "data_type": "float32", "chunk_grid": grid, "codecs": codecs}
+    metadata = {"shape": list(shape), "data_type": DTYPE, "chunk_grid": grid, "codecs": CODECS}
     return _open(folder, metadata=metadata, create=True, open=False)
 
 
