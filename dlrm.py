@@ -27,8 +27,10 @@ def main() -> None:
         from planning import show_plan
 
         return show_plan(config)
+    from utils import launcher
     from utils.runtime import prepare_tensorflow
 
+    launcher.watch("dlrm.py")
     prepare_tensorflow()
     from application import Application
 

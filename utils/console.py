@@ -6,6 +6,8 @@ from types import TracebackType
 
 from tqdm import tqdm
 
+from utils.launcher import progressed
+
 
 class Console:
     """Lines on standard output. Silent where `enabled` is false (every worker but the first)."""
@@ -48,6 +50,7 @@ class Progress:
 
     def advance(self, count: int, note: str = "") -> None:
         """Count units done; `note` stands behind the bar."""
+        progressed()
         self._done += count
         if note:
             self._bar.set_postfix_str(note, refresh=False)
