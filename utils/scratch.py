@@ -65,9 +65,9 @@ class Scratch:
         lock = -1
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            with naming(folder):
-                os.write(lock, " ".join(_machine()).encode())
             _try_lock(lock)
+            with naming(folder):  # after the lock: a file that says nothing and is not locked is one on its way
+                os.write(lock, " ".join(_machine()).encode())
             os.stat(folder / _LOCK)
         except OSError as error:
             _remove(folder, lock)
