@@ -19,7 +19,7 @@ from utils.config import Config, TrainingConfig
 from utils.console import Console
 from utils.errors import AgreedError
 from utils.logging import RunLog
-from utils.signals import Stopped, StopRequest, signal_of
+from utils.signals import Stopped, StopRequest
 from utils.timing import Throughput
 
 PROFILED_STEPS = 10
@@ -254,7 +254,7 @@ class Training:
 
     def _end_early(self) -> None:
         """Write a checkpoint and end as the signal asked. Every worker comes here after the same step."""
-        signum, reason = self._stop.signum or signal_of(self._told_stop), self._stop.reason
+        signum, reason = self._stop.heard(self._told_stop)
         if not self._checkpoints.wanted:
             raise Stopped(signum, f"after step {self.position.step}; nothing is saved, there is no --save_checkpoint_path", reason)
         self._write(best=False, wait=True)

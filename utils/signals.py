@@ -6,7 +6,8 @@ from types import FrameType, TracebackType
 
 from utils.errors import AgreedError
 
-# Numbers of which the sum over up to a thousand workers still says which signal was the strongest; exact in float32 up to its leading digits.
+# Numbers of which the sum over up to a thousand workers still says what was the strongest; float32 keeps the leading digits.
+_GONE = 2.0**30
 _WISHES = {signal.SIGTERM: 2.0**20, signal.SIGINT: 2.0**10, signal.SIGHUP: 1.0}
 
 
@@ -49,8 +50,15 @@ class StopRequest:
 
     @property
     def wish(self) -> float:
-        """What this worker tells the others: a number whose sum over the workers `signal_of` understands; 0 for no wish to end."""
-        return _WISHES.get(self.signum, 0.0)
+        """What this worker tells the others: a number whose sum over the workers `heard` understands; 0 for no wish to end."""
+        return _GONE if self.reason else _WISHES.get(self.signum, 0.0)
+
+    def heard(self, wishes: float) -> tuple[int, str]:
+        """Signal and reason to end for, this worker's own or, from the sum of what all wish, the strongest of others."""
+        if self.signum:
+            return self.signum, self.reason
+        signum = next(signum for signum, wish in _WISHES.items() if wishes >= wish)
+        return signum, "the launcher is gone" if wishes >= _GONE else ""
 
     def __enter__(self) -> "StopRequest":
         for signum in _WISHES:
@@ -71,8 +79,3 @@ class StopRequest:
             self._counted = True
         if not self.signum:
             self.signum = signum
-
-
-def signal_of(wishes: float) -> int:
-    """The strongest signal that a worker got, from the sum of what all wish."""
-    return next(signum for signum, wish in _WISHES.items() if wishes >= wish)

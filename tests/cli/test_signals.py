@@ -9,7 +9,7 @@ import pytest
 from runs import ROOT, TRAIN
 
 from utils.checkpoint import Checkpoint
-from utils.signals import StopRequest, signal_of
+from utils.signals import StopRequest
 
 
 @pytest.fixture
@@ -81,7 +81,12 @@ def test_what_several_workers_wish_adds_up_to_the_strongest_signal(signals, stro
     requests = [StopRequest() for _ in signals]
     for request, signum in zip(requests, signals, strict=True):
         request.signum = signum
-    assert signal_of(sum(request.wish for request in requests)) == strongest
+    total = sum(request.wish for request in requests)
+    assert StopRequest().heard(total) == (strongest, "")
+    gone = StopRequest()
+    gone.signum, gone.reason = signal.SIGTERM, "a reason"
+    assert StopRequest().heard(total + gone.wish) == (signal.SIGTERM, "the launcher is gone")
+    assert gone.heard(total) == (signal.SIGTERM, "a reason")
 
 
 def test_a_second_sigterm_ends_at_once_but_not_one_after_sighup(monkeypatch):
