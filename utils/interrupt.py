@@ -26,13 +26,15 @@ class EndedBySignals:
 
     def __enter__(self) -> "EndedBySignals":
         for signum in _SIGNALS:
-            if signum == signal.SIGTERM or signal.getsignal(signum) != signal.SIG_IGN:
-                self._before[signum] = signal.signal(signum, self._handle)
+            ignored = signum != signal.SIGTERM and signal.getsignal(signum) == signal.SIG_IGN
+            # Ignored again, too: importing Polars puts a handler of its own in the place of an ignored SIGINT.
+            self._before[signum] = signal.signal(signum, signal.SIG_IGN if ignored else self._handle)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         for signum, handler in self._before.items():
-            signal.signal(signum, handler)
+            if handler is not None:  # one that is not Python's cannot be put back
+                signal.signal(signum, handler)
         if self._signum not in (0, signal.SIGINT):  # of which `run_command` says that it interrupted
             sys.stderr.write(f"{self._name}: stopped by {signal.Signals(self._signum).name}\n")
 
