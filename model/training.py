@@ -16,7 +16,7 @@ from model.schedule import LearningRateSchedule
 from model.snapshot import Snapshot
 from model.trainer import TensorBatch, Trainer
 from utils.checkpoint import Saving
-from utils.config import Config
+from utils.config import Config, TrainingConfig
 from utils.console import Console
 from utils.errors import AgreedError
 from utils.logging import RunLog
@@ -58,6 +58,41 @@ class Position:
     samples: int = 0
     best_auc: float | None = None
     evals_without_gain: int = 0  # evaluations since the best AUC
+    last_auc: float | None = None  # of the newest evaluation
+    evaluation_due: bool = False  # after the last step there should have been an evaluation, and was none: a signal came before it
+
+
+def steps_in_all(options: TrainingConfig, batches: int) -> int:
+    """The step that a run ends with, where nothing ends it before.
+
+    Args:
+        options: of the run.
+        batches: of an epoch.
+    """
+    steps = options.epochs * batches
+    return steps if options.max_steps == -1 else min(steps, options.max_steps)
+
+
+def reason_to_end(options: TrainingConfig, position: Position, split: str) -> str | None:
+    """Why training ends before its last step; None where it does not. `split` is what the model is chosen by."""
+    threshold, patience, last = options.auc_threshold, options.early_stop_patience, position.last_auc
+    if threshold is not None and last is not None and last >= threshold:
+        return f"{split} AUC {last:.6f} reached --auc_threshold {threshold}"
+    if patience is not None and position.evals_without_gain >= patience:
+        count = position.evals_without_gain
+        return f"{split} AUC has not improved on {position.best_auc or 0:.6f} for {count} evaluations (--early_stop_patience)"
+    return None
+
+
+def reason_finished(options: TrainingConfig, position: Position, batches: int, split: str) -> str | None:
+    """Why a run that stands at `position` has nothing left to do; None where it has."""
+    if position.evaluation_due:
+        return None
+    if position.step >= steps_in_all(options, batches):
+        return f"{position.step} steps are done (--epochs {options.epochs}" + (
+            f", --max_steps {options.max_steps})" if options.max_steps != -1 else ")"
+        )
+    return reason_to_end(options, position, split)
 
 
 class Training:
@@ -105,7 +140,7 @@ class Training:
         self._pending: list[tf.Tensor] = []  # what steps since the last report told, the newest perhaps still being computed
         self._train_loss = math.nan
         self._profiled_from: int | None = None  # where the profile being taken began
-        self._evaluated_at = -1
+        self._points_of, self._points = -1, set()  # epoch, and its evaluation_steps
         self._reason_said = False
         self._told_stop = self._told_save = 0.0  # the workers' wishes, as every worker heard them at the same step
         self._mended = 0  # ids that were out of range, of all workers
@@ -132,22 +167,23 @@ class Training:
 
     def _run(self) -> Mapping[str, Any]:
         options, position = self._config.training, self.position
-        limit = options.epochs * self._batches
-        if options.max_steps != -1:
-            limit = min(limit, options.max_steps)
+        limit = steps_in_all(options, self._batches)
         meter = Throughput(options.benchmark_warmup_steps)
         with self._console.progress(limit - position.step, "training", "steps") as progress:
+            if position.evaluation_due and self._evaluate:
+                self._test()
+            self._turn_epoch()
             while position.step < limit and not self._reached():
-                points = evaluation_steps(self._batches, options.evals_per_epoch, options.test_freq, position.epoch, options.test_after)
                 for batch in self._epoch(position.epoch, position.batch):
                     self._train(batch)
                     meter.step(int(batch.num_samples))
+                    position.evaluation_due = self._is_point() or (position.step >= limit and self._evaluates)
                     progress.advance(1, f"loss {self._train_loss:.5f}")
                     if position.step % self._config.run.print_freq == 0 or position.step >= limit:
                         self._report(limit, meter, progress.time_left())
                     if self._told_stop:
                         self._end_early()
-                    if position.batch - 1 in points and self._evaluate:
+                    if position.evaluation_due:
                         self._test()
                         meter.resume()
                     if position.step < limit and self._checkpoints.is_due(position.step, self._told_save):
@@ -156,14 +192,11 @@ class Training:
                     if position.step >= limit or self._reached():
                         break
                 self._check()
-                if position.batch == self._batches:
-                    position.epoch, position.batch = position.epoch + 1, 0
+                self._turn_epoch()
         self._check_finite()
         self._stop_profile()
         if self._config.run.profiler_start_step is not None and self._config.run.profiler_start_step >= position.step:
             self._console.warn(f"--profiler_start_step {self._config.run.profiler_start_step}: no profile, training ended at step {position.step}")
-        if self._evaluate and self._evaluated_at != position.step and (options.evals_per_epoch or options.test_freq):
-            self._test()  # stopped by --max_steps, or --test_freq fell between: the final figures need the final model
         if self._checkpoints.wanted:
             self._write(best=False, wait=True)
         metrics = self._metrics
@@ -177,6 +210,24 @@ class Training:
             "steps": position.step,
             **self._counted(),
         }
+
+    def _turn_epoch(self) -> None:
+        if self.position.batch == self._batches:
+            self.position.epoch, self.position.batch = self.position.epoch + 1, 0
+
+    @property
+    def _evaluates(self) -> bool:
+        """Whether the run evaluates at all: then its last model, too, for the final figures."""
+        options = self._config.training
+        return self._evaluate is not None and bool(options.evals_per_epoch or options.test_freq)
+
+    def _is_point(self) -> bool:
+        """Whether the schedule has an evaluation after the step just done."""
+        options, position = self._config.training, self.position
+        if self._points_of != position.epoch:
+            self._points_of = position.epoch
+            self._points = evaluation_steps(self._batches, options.evals_per_epoch, options.test_freq, position.epoch, options.test_after)
+        return self._evaluate is not None and position.batch - 1 in self._points
 
     def _train(self, batch: TensorBatch) -> None:
         position = self.position
@@ -209,10 +260,8 @@ class Training:
         if not self._checkpoints.wanted:
             raise Stopped(signum, f"after step {self.position.step}; nothing is saved, there is no --save_checkpoint_path")
         self._write(best=False, wait=True)
-        path = self._config.training.save_checkpoint_path
-        raise Stopped(
-            signum, f"after step {self.position.step}, which is saved; to go on, run the same command with --restore_checkpoint_path {path}"
-        )
+        again = "" if self._config.training.resume == "auto" else " with --resume auto"
+        raise Stopped(signum, f"after step {self.position.step}, which is saved; to go on, run the same command{again}")
 
     def _stop_profile(self) -> None:
         if self._profiled_from is not None:
@@ -259,7 +308,6 @@ class Training:
         self._check_finite()
         position = self.position
         self._metrics = metrics = self._evaluate()
-        self._evaluated_at = position.step
         if not math.isfinite(metrics.log_loss):  # the losses so far were those of the weights before the last step
             raise NonFiniteLossError(
                 f"step {position.step - 1}: the {self._split} loss after it is {metrics.log_loss}; nothing is saved. Try a lower --learning_rate or "
@@ -267,7 +315,9 @@ class Training:
             )
         auc = "auc" if self._split == "test" else f"{self._split}_auc"
         self._log.log((position.epoch, position.step), {auc: metrics.auc, f"{self._split}_loss": metrics.log_loss, "samples": metrics.samples})
-        position.evals_without_gain += 1
+        position.evaluation_due, position.last_auc = False, metrics.auc
+        if self._is_point():  # not where only --max_steps cut the run: one that was never cut has no evaluation there
+            position.evals_without_gain += 1
         if metrics.auc is not None and metrics.auc > (position.best_auc or 0.0):
             position.best_auc, position.evals_without_gain = metrics.auc, 0
             if self._checkpoints.wanted and self._config.training.keep_best_checkpoint:
@@ -277,19 +327,8 @@ class Training:
         return {} if self._config.data.out_of_range == "error" else {"ids_out_of_range": self._mended}
 
     def _reached(self) -> bool:
-        reason = self._reason_to_end()
+        reason = reason_to_end(self._config.training, self.position, self._split)
         if reason and not self._reason_said:
             self._reason_said = True
             self._console.say(f"{reason} at step {self.position.step}: training stops")
         return reason is not None
-
-    def _reason_to_end(self) -> str | None:
-        """Why training ends before its last step; None where it does not."""
-        options, metrics, position = self._config.training, self._metrics, self.position
-        threshold, patience = options.auc_threshold, options.early_stop_patience
-        if threshold is not None and metrics is not None and metrics.auc is not None and metrics.auc >= threshold:
-            return f"{self._split} AUC {metrics.auc:.6f} reached --auc_threshold {threshold}"
-        if patience is not None and position.evals_without_gain >= patience:
-            count = position.evals_without_gain
-            return f"{self._split} AUC has not improved on {position.best_auc or 0:.6f} for {count} evaluations (--early_stop_patience)"
-        return None

@@ -20,7 +20,12 @@ FOLDERS = ("utils", "model", "dataloading", "preproc")
 
 def readers():
     """Names that the program reads as attributes, or as words where a list of names is worked through, outside the configuration."""
-    paths = [path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")] + [ROOT / "dlrm.py", ROOT / "application.py", ROOT / "planning.py"]
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")] + [
+        ROOT / "dlrm.py",
+        ROOT / "application.py",
+        ROOT / "opening.py",
+        ROOT / "planning.py",
+    ]
     found = set()
     for path in paths:
         if path.name in ("config.py", "ineffective.py"):

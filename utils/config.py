@@ -183,6 +183,11 @@ class TrainingConfig:
         choices=("exact", "auto", "weights"),
         modes=(TRAIN,),
     )
+    overwrite_checkpoints: bool = option(
+        False,
+        "begin anew although --save_checkpoint_path holds another run's checkpoints; they are removed when this run writes its first",
+        modes=(TRAIN,),
+    )
     checkpoint_every_steps: int | None = option(None, "write a checkpoint every so many steps", unit="steps", modes=(TRAIN,))
     checkpoint_every_minutes: float | None = option(None, "write a checkpoint when so many minutes have passed", unit="minutes", modes=(TRAIN,))
     keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,))
@@ -210,6 +215,8 @@ class TrainingConfig:
         sizes = self.inference_benchmark_batch_sizes
         if self.allow_growth and self.resume == "auto":
             raise ValueError("--allow_growth and --resume auto exclude each other: a model that has grown starts at step 0; drop one of them")
+        if self.overwrite_checkpoints and self.resume == "auto":
+            raise ValueError("--overwrite_checkpoints and --resume auto exclude each other: one replaces checkpoints, the other goes on; drop one")
         _check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
 
     @property

@@ -57,6 +57,7 @@ def _reasons(config: "Config", groups: Iterable[type]) -> dict[str, str]:
         "checkpoint_every_minutes": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
         "keep_checkpoints": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
         "keep_best_checkpoint": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
+        "overwrite_checkpoints": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
         "profiled_rank": (config.run.profiler_start_step is None, "without --profiler_start_step"),
         "restore_fallback": (config.training.restore_checkpoint_path is None and config.training.resume != "auto", "without a checkpoint to restore"),
         "allow_growth": (config.training.restore_checkpoint_path is None, "without --restore_checkpoint_path"),

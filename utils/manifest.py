@@ -5,7 +5,7 @@ import json
 import os
 import stat
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,18 @@ class DamagedError(CheckpointError):
         self.folder = folder
 
 
-def write(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write the manifest of a step's folder, whose other files are complete."""
+def write(folder: Path, content: Mapping[str, Any], expected: Iterable[str] = ()) -> None:
+    """Write the manifest of a step's folder, whose other files are complete.
+
+    Raises:
+        CheckpointError: an expected file, named relative to the folder, is not there.
+    """
     files = {str(path.relative_to(folder)): _stamp(path) for path in sorted(folder.rglob("*")) if path.is_file() and path.name != NAME}
+    for name in expected:
+        if name not in files:
+            raise CheckpointError(f"{folder / name}: no worker has written it; the checkpoint is not kept. Do all workers have the same folder?")
     whole = {**content, "format": FORMAT, "files": files}
-    write_text(folder / NAME, json.dumps(whole | {"checksum": _checksum(whole)}, indent=1))
+    write_text(folder / NAME, json.dumps(whole | {"checksum": checksum(whole)}, indent=1))
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -47,12 +54,12 @@ def read(folder: Path) -> dict[str, Any]:
     path = folder / NAME
     try:
         manifest = json.loads(path.read_bytes())
-        version, checksum = manifest["format"], manifest.pop("checksum", None)
+        version, written = manifest["format"], manifest.pop("checksum", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(folder, f"{path}: cannot be read ({brief_cause(error)}); the checkpoint is damaged") from None
     if version != FORMAT:
         raise CheckpointError(f"{folder}: format {version}, this version reads format {FORMAT}")
-    if checksum != _checksum(manifest):
+    if written != checksum(manifest):
         raise DamagedError(folder, f"{path}: its checksum is wrong; the checkpoint is damaged")
     try:
         check_values(manifest)
@@ -96,5 +103,6 @@ def _stamp(path: Path) -> list:
         return [size, os.pread(file.fileno(), CHECKSUM_BYTES, max(size - CHECKSUM_BYTES, 0)).hex()]
 
 
-def _checksum(manifest: Mapping[str, Any]) -> str:
+def checksum(manifest: Mapping[str, Any]) -> str:
+    """Of a manifest as `read` gives it."""
     return f"{zlib.crc32(json.dumps(manifest, sort_keys=True).encode()):08x}"
