@@ -17,7 +17,7 @@ from model.dlrm import DLRM
 from model.evaluator import Evaluator
 from model.growth import Growth
 from model.metrics import Metrics, evaluate, sigmoid
-from model.native import library_path, native_operations
+from model.native import operations_description, operations_key
 from model.placement import Placement
 from model.plan import build_placement, share_batches, slots_per_table
 from model.snapshot import Snapshot
@@ -74,8 +74,6 @@ class Application:
         self._growth: Growth | None = None
         self._vocabularies: dict = {}  # the first worker's, who writes the manifest
         self.console = Console(self.world.first)
-        for line in config.warnings:
-            self.console.warn(line)
         self._fallback = sound(config, self.world, self.console.warn)
         self._together(lambda: self._prepare(config), "prepared")  # others may have no fault to find: they hear it before they wait for this worker
         self._compare()
@@ -99,6 +97,8 @@ class Application:
         check_profile(config.run, self.world.rank, self.world.size)
         self.checkpoint = self._fallback or open_checkpoint(config, self.console.warn)
         self.config = inherit(config, self.checkpoint.manifest, self._continues(config)) if self.checkpoint else config
+        for line in self.config.warnings:
+            self.console.warn(line)
         self.spec = read_spec(self.config.data)
         self.names = [feature.name for feature in self.spec.categorical]
         self.rows = table_rows(self.config.data, self.spec)
@@ -127,7 +127,7 @@ class Application:
         compare_flags(self.config.flat(), self.world)
         compare_restored(self.checkpoint.identity if self.checkpoint else "nothing", self.world)
         compare_rows(" ".join(split.fingerprint() for split in self.splits.values()), self.config.data.dataset_path, self.world)
-        compare_operations("TensorFlow's operations" if native_operations() is None else library_path().stem, self.world, self.console.warn)
+        compare_operations(operations_key(), self.world, self.console.warn)
 
     def _reason_finished(self) -> str | None:
         """Why there is nothing to do: the run that this one goes on with has come to its end."""
@@ -373,7 +373,7 @@ class Application:
         fullest = max(self.placement.stored(worker) for worker in range(workers))
         self.console.say(
             f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({self.device}, {self.dtype}{', XLA' if config.device.xla else ''}"
-            f"{', C++ operations' if native_operations() else ''}): "
+            f", {operations_description()}): "
             f"batch {size} global, {size // workers} local; {len(self.rows)} tables, {parameters:,} embedding parameters "
             f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
             + ", ".join(f"{name} {split.num_samples:,} samples" for name, split in self.splits.items())

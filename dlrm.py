@@ -17,6 +17,7 @@ See where the tables of a dataset would go, without touching any:
 
 import sys
 
+from utils import launcher
 from utils.agreement import compare_flags
 from utils.config import EVAL, INFERENCE, PLAN, PREDICT, TRAIN, parse
 from utils.distributed import meet
@@ -30,6 +31,7 @@ def main() -> None:
         from planning import show_plan
 
         return show_plan(config)
+    launcher.watch("dlrm.py")
     if world.meets:
         compare_flags(config.flat(), world)
     from utils.runtime import prepare_tensorflow

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import signal
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -234,7 +233,7 @@ class Training:
         if position.step == self._config.run.profiler_start_step and self._trainer.rank == self._config.run.profiled_rank:
             tf.profiler.experimental.start("profile")
             self._profiled_from = position.step
-        wishes = (float(self._stop.signum), float(batch.out_of_range), *self._checkpoints.wishes())
+        wishes = (self._stop.wish, float(batch.out_of_range), *self._checkpoints.wishes())
         self._checkpoints.before_step(batch)
         self._pending.append(self._trainer.telling_step(batch, position.step, self._schedule(position.step), wishes))
         position.step += 1
@@ -255,13 +254,12 @@ class Training:
 
     def _end_early(self) -> None:
         """Write a checkpoint and end as the signal asked. Every worker comes here after the same step."""
-        signum = int(self._told_stop) if self._stop.signum == 0 else self._stop.signum
-        signum = signum if signum in (signal.SIGINT, signal.SIGTERM) else signal.SIGTERM  # a sum of several workers' signals
+        signum, reason = self._stop.heard(self._told_stop)
         if not self._checkpoints.wanted:
-            raise Stopped(signum, f"after step {self.position.step}; nothing is saved, there is no --save_checkpoint_path")
+            raise Stopped(signum, f"after step {self.position.step}; nothing is saved, there is no --save_checkpoint_path", reason)
         self._write(best=False, wait=True)
         again = "" if self._config.training.resume == "auto" else " with --resume auto"
-        raise Stopped(signum, f"after step {self.position.step}, which is saved; to go on, run the same command{again}")
+        raise Stopped(signum, f"after step {self.position.step}, which is saved; to go on, run the same command{again}", reason)
 
     def _stop_profile(self) -> None:
         if self._profiled_from is not None:

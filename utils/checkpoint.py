@@ -23,6 +23,7 @@ from utils.agreement import compare_weights
 from utils.checkpoint_folder import being_written, complete_steps, forget_best, pointed, prune, publish, tidy
 from utils.distributed import World
 from utils.errors import UserError
+from utils.launcher import progressed
 from utils.manifest import CheckpointError, DamagedError
 from utils.zarr_store import brief, chunk_files, create_array, file_of, open_array, write_rows
 
@@ -178,10 +179,12 @@ class Saving:
     def _write_all(self, chunks: Iterator) -> None:
         for future in chunks:
             self._futures.append(future)
+            progressed()
             while len(self._futures) >= _IN_FLIGHT:
                 self._futures.popleft().result()
         while self._futures:
             self._futures.popleft().result()
+            progressed()
 
     def _advance(self, wait: bool) -> None:
         if wait and self._futures:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from utils.errors import AgreedError, UserError
@@ -291,7 +291,10 @@ GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, P
 
 @dataclass(frozen=True)
 class Config:
-    """All options of a run; `given` names the flags that stood on the command line or in the configuration file."""
+    """All options of a run.
+
+    `given` names the flags that stood on the command line or in the configuration file, `in_file` those that come from the file.
+    """
 
     run: RunConfig
     data: DataConfig
@@ -301,7 +304,9 @@ class Config:
     placement: PlacementConfig
     device: DeviceConfig
     given: frozenset[str] = frozenset()
-    warnings: tuple[str, ...] = ()
+    in_file: frozenset[str] = frozenset()
+    file: str | None = None
+    legacy: tuple[str, ...] = ()  # warnings of NVIDIA's flags
 
     def __post_init__(self):
         options = self.training
@@ -309,6 +314,11 @@ class Config:
             raise ValueError(
                 f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 leaves them out; drop one of them, or add --test_freq"
             )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A line for each flag that changes nothing in this run; to be said once it is known what a checkpoint brings."""
+        return *self.legacy, *without_effect(self, GROUPS, self.given - self.in_file, self.file)
 
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
@@ -342,17 +352,16 @@ def _parse(arguments: Sequence[str], description: str) -> Config:
     for name, reason in LEGACY.items():
         legacy.add_argument(f"--{name}", nargs="?", default=None, const="true", metavar="VALUE", help=reason)
     namespace = vars(parser.parse_strictly(arguments))
-    warnings = [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if is_given(name, namespace.pop(name))]
+    legacy_lines = [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if is_given(name, namespace.pop(name))]
     file = namespace.pop("config", None)
-    in_file = read_yaml(file, GROUPS) if file is not None else {}
-    values = in_file | namespace
+    values = (read_yaml(file, GROUPS) if file is not None else {}) | namespace
     groups = [build(group, values) for group in GROUPS]
     try:
-        config = Config(*groups, given=frozenset(values))
+        in_file = frozenset(values) - frozenset(namespace)
+        config = Config(*groups, given=frozenset(values), in_file=in_file, file=file, legacy=tuple(legacy_lines))
     except ValueError as error:
         raise UserError(str(error)) from None
     data = config.data
     if data.dataset_path is None and config.run.mode != PLAN and (data.dataset_type == "tf_raw" or data.synthetic_dataset_use_feature_spec):
         raise UserError("--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic to run without files")
-    warnings += without_effect(config, GROUPS, frozenset(namespace), file)
-    return replace(config, warnings=tuple(warnings))
+    return config

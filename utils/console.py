@@ -9,6 +9,7 @@ from typing import TextIO
 from tqdm import tqdm
 
 from utils import streams
+from utils.launcher import progressed
 
 
 class Console:
@@ -62,6 +63,7 @@ class Progress:
 
     def advance(self, count: int, note: str = "") -> None:
         """Count units done; `note` stands behind the bar."""
+        progressed()
         self._done += count
         try:
             if note:

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ class RunLog:
             return
         now = time.time()
         elapsed = now - self._start
-        head = {"timestamp": f"{now:.6f}", "datetime": str(datetime.fromtimestamp(now)), "elapsedtime": f"{elapsed:.6f}"}
+        head = {"timestamp": f"{now:.6f}", "datetime": str(datetime.fromtimestamp(now, timezone.utc)), "elapsedtime": f"{elapsed:.6f}"}
         self._try(lambda: self._write(f"DLLL {json.dumps(head | content)}\n"))
 
     def _write(self, line: str) -> None:

@@ -18,16 +18,6 @@ def open_missing() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process
 
 
-def escape_what_cannot_be_said() -> None:
-    """Write characters that an output's encoding lacks as `\\u65e5`: a path in Japanese must not end a run whose terminal knows Latin letters only.
-
-    The same goes for bytes of a path that are not UTF-8, which Python keeps as halves of surrogate pairs.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a test's or a notebook's own may lack it
-            stream.reconfigure(errors="backslashreplace")
-
-
 def write(stream: TextIO, text: str) -> str:
     """Write and flush; returns what went wrong, with the stream's name, and "" where nothing did. After a fault the stream leads nowhere."""
     try:
@@ -56,3 +46,13 @@ def _name(stream: TextIO) -> str:
         target = os.readlink(f"/proc/self/fd/{number}")
         return f"{kind.get(number, 'output')} ({target})" if target.startswith("/") else kind.get(number, "output")
     return "output"
+
+
+def escape_what_cannot_be_said() -> None:
+    """Write characters that an output's encoding lacks as `\\u65e5`: a path in Japanese must not end a run whose terminal knows Latin letters only.
+
+    The same goes for bytes of a path that are not UTF-8, which Python keeps as halves of surrogate pairs.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # None where it is closed; a test's or a notebook's own may lack it
+            stream.reconfigure(errors="backslashreplace")
