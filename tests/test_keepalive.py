@@ -17,9 +17,9 @@ LAUNCHERS = [
 
 
 def settings(**variables):
-    command = ["bash", "-euc", ". scripts/keepalive.sh; env"]
-    lines = subprocess.run(command, cwd=ROOT, env={"PATH": "/usr/bin:/bin"} | variables, capture_output=True, text=True, check=True).stdout.splitlines()
-    return {name: value for name, _, value in (line.partition("=") for line in lines) if name.startswith("OMPI_MCA_")}
+    command, clean = ["bash", "-euc", ". scripts/keepalive.sh; env"], {"PATH": "/usr/bin:/bin"}
+    result = subprocess.run(command, cwd=ROOT, env=clean | variables, capture_output=True, text=True, check=True)
+    return {name: value for name, _, value in (line.partition("=") for line in result.stdout.splitlines()) if name.startswith("OMPI_MCA_")}
 
 
 def test_the_settings_are_those_of_elastic():
