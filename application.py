@@ -14,8 +14,10 @@ from dataloading.ranges import ERROR
 from dataloading.sources import open_split, open_training_splits, read_spec, table_rows
 from model import inference
 from model.build import build_model, build_schedule, build_trainer
+from model.compilation import announced, warn_without_effect
 from model.dlrm import DLRM
 from model.evaluator import Evaluator
+from model.gradient_slices import announcement, settled
 from model.growth import Growth
 from model.metrics import Metrics, evaluate, sigmoid
 from model.native import native_operations
@@ -102,6 +104,8 @@ class Application:
         self._check_disk()
         self.device = configure_tensorflow(self.config.device, self.world.local_rank, self.world.local_size)
         self.dtype = compute_dtype(self.config.device, self.device)
+        self.config = settled(self.config, self.device, self.world.size, self.console.warn)
+        warn_without_effect(self.config, self.console.warn)
         if self.device == "CPU" and not self.config.device.cpu:
             for flag in sorted({"tf32", "cpu_offloading_threshold_gb"} & self.config.given):
                 self.console.warn(f"--{flag} has no effect: there is no GPU")
@@ -249,9 +253,8 @@ class Application:
         """The model, its tables allocated, its weights restored."""
         overwritten = self.checkpoint is not None and self._growth is None  # what is overwritten need not be drawn
         zeros = self.config.model.embedding_zeros_initializer or overwritten
-        numerical = len(self.spec.numerical)
-        seed = self.config.run.seed
-        model = build_model(self.config.model, self.names, self.placement, self.world, numerical, dtype=self.dtype, seed=seed, zeros=zeros)
+        options = {"dtype": self.dtype, "seed": self.config.run.seed, "zeros": zeros, "xla": self.config.device.xla}
+        model = build_model(self.config.model, self.names, self.placement, self.world, len(self.spec.numerical), **options)
         if self.checkpoint:
             self._together(lambda: self._restoring(lambda: restore(model, self.checkpoint, self._growth)), "restored")
             self.console.say(f"weights restored: {self.checkpoint.folder} (step {self.checkpoint.step})")
@@ -371,12 +374,14 @@ class Application:
         parameters = config.model.embedding_dim * sum(self.rows)
         fullest = max(self.placement.stored(worker) for worker in range(workers))
         self.console.say(
-            f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({self.device}, {self.dtype}{', XLA' if config.device.xla else ''}"
+            f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({self.device}, {self.dtype}{announced(config)}"
             f"{', C++ operations' if native_operations() else ''}): "
             f"batch {size} global, {size // workers} local; {len(self.rows)} tables, {parameters:,} embedding parameters "
             f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
             + ", ".join(f"{name} {split.num_samples:,} samples" for name, split in self.splits.items())
         )
+        if mode == TRAIN:
+            self.console.say(announcement(config, workers, self.device))
 
 
 def _shown(value: float | None, digits: int = 10) -> str:

@@ -49,7 +49,8 @@ class Parser(argparse.ArgumentParser):
 def add_flags(parser: Parser, groups: Iterable[type]) -> None:
     """Add a flag for every field of every dataclass, grouped by class; the class docstring's first line is the group's title.
 
-    A boolean `amp` answers to `--amp`, `--noamp`, `--amp=true` and `--amp false`; a tuple takes words separated by commas.
+    A boolean `amp` answers to `--amp`, `--noamp`, `--amp=true` and `--amp false`, one of `bool | str` to its choices as well; a tuple takes
+    words separated by commas.
     Flags that were not given are absent from the namespace.
     """
     for group in groups:
@@ -60,8 +61,8 @@ def add_flags(parser: Parser, groups: Iterable[type]) -> None:
                 continue
             kind = hints[field.name]
             arguments: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": _help(field), "type": _converter(field, kind)}
-            if kind is bool:
-                arguments |= {"nargs": "?", "const": True, "metavar": "true|false"}
+            if _inner(kind) is bool:
+                arguments |= {"nargs": "?", "const": True, "metavar": "|".join(("true", "false", *field.metadata["choices"]))}
                 section.add_argument(f"--no{field.name}", dest=field.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
             else:
                 arguments["metavar"] = "|".join(field.metadata["choices"]) or _metavar(field, kind)
@@ -124,6 +125,8 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
         try:
             if typing.get_origin(kind) is tuple:
                 return tuple(typing.get_args(kind)[0](word) for word in text.replace("[", "").replace("]", "").split(",") if word.strip())
+            if kind is bool and text.lower() in choices:
+                return text.lower()
             if kind is bool:
                 if text.lower() not in TRUE + FALSE:
                     raise ValueError
@@ -132,7 +135,8 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
                 return int(float(text)) if "." in text else int(text)
             value = kind(text)
         except (ValueError, OverflowError):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {_kind_name(kind)}") from None
+            words = f"true, false or {' or '.join(choices)}" if kind is bool and choices else _kind_name(kind)
+            raise argparse.ArgumentTypeError(f"{text!r} is not {words}") from None
         if choices and value not in choices:
             raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}")
         return value

@@ -14,6 +14,7 @@ ARCHITECTURE = {"model": ("embedding_dim", "bottom_mlp_dims", "top_mlp_dims"), "
 DATA_HANDLING = {"data": ("out_of_range",)}
 # These change the last digits of a score: evaluation repeats what training used unless told otherwise.
 NUMERICS = {"device": ("amp", "amp_dtype", "xla"), "data": ("valid_batch_size",)}
+UNRECORDED_SLICES = 8  # of the gradients, where training did not say in the checkpoint how many it used
 
 
 FINGERPRINT = "dataset fingerprint"
@@ -89,6 +90,9 @@ def inherit(config: Config, manifest: Mapping[str, Any]) -> Config:
         if part == "device" and config.device.run_eagerly:
             taken.pop("xla", None)
         config = _replaced(config, part, taken)
+    goes_on = config.run.mode == TRAIN and config.training.resume != "weights" and not config.training.allow_growth
+    if goes_on and "gradient_slices" not in config.given:
+        config = _replaced(config, "device", {"gradient_slices": _value(saved, "gradient_slices") or UNRECORDED_SLICES})
     return config
 
 

@@ -53,10 +53,10 @@ def test_evaluations_are_as_many_as_asked_evenly_spread_and_the_last_after_the_l
 class Loop:
     """A training run whose step and evaluation are scripted."""
 
-    def __init__(self, tmp_path, *flags, batches=5, losses=lambda step: 0.5, auc=lambda step: 0.6, evaluate=True):
+    def __init__(self, tmp_path, *flags, batches=5, losses=lambda step: 0.5, finite=lambda step: 1.0, auc=lambda step: 0.6, evaluate=True):
         self.steps, self.rates, self.epochs, self.evaluated, self.checked = [], [], [], [], []
         self.scaled, self.rank = False, 0
-        self._losses, self._auc, self._batches = losses, auc, batches
+        self._losses, self._finite, self._auc, self._batches = losses, finite, auc, batches
         self.log_path = tmp_path / "log.json"
         self.log = RunLog(str(self.log_path), {})
         schedule = LearningRateSchedule(1.0, 2, 100, 10)
@@ -72,7 +72,7 @@ class Loop:
     def telling_step(self, batch, step, learning_rate, wishes):
         self.steps.append(step)
         self.rates.append(learning_rate)
-        return tf.constant([self._losses(step), *wishes])
+        return tf.constant([self._losses(step), self._finite(step), *wishes])
 
     def _epoch(self, epoch, first):
         self.epochs.append(epoch)
