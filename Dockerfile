@@ -1,5 +1,7 @@
 # DLRM on GPUs:  docker build -t dlrm .
-#                docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 -v /data:/data dlrm
+#                docker run --rm -it --gpus all --ipc=host --ulimit memlock=-1 --cap-add SYS_NICE -v /data:/data dlrm
+#
+# numactl may not set a memory policy without SYS_NICE, and then fails.
 #
 # CUDA 13.0's runtime is linked into Horovod, so the host's driver must be 580 or newer; TensorFlow brings its own CUDA 12.
 #
@@ -18,13 +20,13 @@ WORKDIR /dlrm
 # Only what the install reads, so that a change of the code does not build Horovod again. A GPU is not visible while an image is built, so the
 # device is named. The image also holds a static NCCL for CUDA 13, which must not be linked in place of TensorFlow's: hence SHARED. The install ends with
 # an exchange between two workers, on the CPU; where Horovod asks for the driver's library, the image's compatibility package has it.
-COPY requirements.txt requirements-dev.txt ./
+COPY requirements.txt requirements-dev.txt requirements-optional.txt ./
 COPY scripts/install scripts/prove_install.py scripts/
 COPY scripts/horovod_shim scripts/horovod_shim
 ENV DLRM_DEVICE=gpu HOROVOD_NCCL_LINK=SHARED PIP_NO_CACHE_DIR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 RUN LD_LIBRARY_PATH="/usr/local/cuda/compat${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" DLRM_CACHE_DIR=/tmp/dlrm-cache ./scripts/install \
     && rm -rf /tmp/dlrm-cache
-RUN .venv/bin/python -m pip install --no-deps git+https://github.com/NVIDIA/dllogger@v1.0.0
+RUN .venv/bin/python -m pip install --no-deps -r requirements-optional.txt
 
 COPY . .
 # For the processors that the image may run on, not for the one that builds it.

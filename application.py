@@ -1,17 +1,16 @@
 """The four modes of dlrm.py: what is built for each, and in which order."""
 
 import math
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
 
-from dataloading.batches import BatchReader, Split, prefetched
+from dataloading.batches import BatchReader, prefetched
+from dataloading.needed_memory import check_memory
 from dataloading.ranges import ERROR
-from dataloading.sources import open_split, open_training_splits, read_spec, table_rows
+from dataloading.sources import read_spec, table_rows
+from dataloading.vocabularies import RECORD, check_vocabularies
 from model import inference
 from model.build import build_model, build_schedule, build_trainer
 from model.compilation import announced, warn_without_effect
@@ -20,30 +19,30 @@ from model.evaluator import Evaluator
 from model.gradient_slices import announcement, settled
 from model.growth import Growth
 from model.metrics import Metrics, evaluate, sigmoid
-from model.native import native_operations
+from model.native import operations_description, operations_key
 from model.placement import Placement
 from model.plan import build_placement, check_shared, slots_per_table
 from model.snapshot import Snapshot
-from model.state import arrays, check_equal, check_features, describe, features_of, parts, restore, restore_optimizer, snapshot
+from model.state import arrays, check_equal, check_features, describe, digest, features_of, parts, restore, restore_optimizer, snapshot
 from model.trainer import TensorBatch, Trainer, to_device
-from model.training import Position, Training
+from model.training import Position, Training, reason_finished
+from opening import open_checkpoint, open_splits, restoring, sound
 from utils import launch, predictions
-from utils.checkpoint import Checkpoint, Saving, newest
-from utils.checkpoint_folder import Lock, complete_steps, tidy
-from utils.config import EVAL, INFERENCE, PREDICT, TRAIN, Config
+from utils.agreement import compare_flags, compare_operations, compare_restored, compare_rows
+from utils.checkpoint import Saving
+from utils.checkpoint_folder import Lock
+from utils.checkpoint_trial import try_folder
+from utils.config import TRAIN, Config
 from utils.console import Console
-from utils.distributed import join
-from utils.errors import UserError
-from utils.fallback import older, sound_checkpoint
-from utils.inherit import check_continues, facts, inherit, training_facts
+from utils.distributed import World, join
+from utils.inherit import changes, check_continues, facts, inherit, training_facts
 from utils.logging import RunLog
-from utils.manifest import DamagedError
-from utils.memory import GIB, available_bytes, check_fits, device_bytes
+from utils.memory import GIB, available_bytes, device_bytes
 from utils.pace import expected_step_ms, set_cycle_time
+from utils.profile_folder import check_profile
 from utils.runtime import compute_dtype, configure_tensorflow
+from utils.save_folder import claim
 from utils.signals import StopRequest
-
-T = TypeVar("T")
 
 INFERENCE_STEPS = 1000  # batches measured of each size where --max_steps says nothing
 
@@ -65,29 +64,43 @@ class Application:
         UserError: the dataset, the checkpoint, a path or the machine cannot do what the options ask.
     """
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, world: World):
         stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
         set_cycle_time(expected_step_ms(config.data.batch_size, stacks, launch.size(), config.device.amp))
-        self.world = join()
+        self.world = join(world)
+        # Before anything that may run a collective: TensorFlow cannot be configured once it has made a tensor.
+        self.device = configure_tensorflow(config.device, self.world.local_rank, self.world.local_size)
+        if not world.meets:  # nobody could be asked before
+            compare_flags(config.flat(), self.world)
         self._lock: Lock | None = None
         self._growth: Growth | None = None
+        self._vocabularies: dict = {}  # the first worker's, who writes the manifest
         self.console = Console(self.world.first)
-        for line in config.warnings:
-            self.console.warn(line)
-        self._fallback = self._sound_checkpoint(config)
+        self._fallback = sound(config, self.world, self.console.warn)
+        self._together(lambda: self._prepare(config), "prepared")  # others may have no fault to find: they hear it before they wait for this worker
+        self._compare()
+        self.finished = self._reason_finished()
+        self.log = RunLog("", {})
+        if self.finished:
+            return
+        self._together(self._claim_folder, "claimed")
         try:
-            self._prepare(config)
-        except UserError as error:  # others may have no fault to find: tell them before they wait for this worker
-            self.world.agree(str(error), "prepared")
-        self.world.agree(None, "prepared")
-        self.placement = self._place()
-        self.log = RunLog(self.config.run.log_path if self.world.first else "", self.config.flat(), append=self._goes_on)
-        self._announce()
+            self._try_folder()
+            self.placement = self._place()
+            path = self.config.run.log_path if self.world.first else ""
+            self.log = RunLog(path, self.config.flat(), append=self._goes_on, warn=self.console.warn)
+            self._announce()
+        except BaseException:
+            self._release()
+            raise
 
     def _prepare(self, config: Config) -> None:
         """Everything a worker can check alone."""
-        self.checkpoint = self._open_checkpoint(config)
-        self.config = inherit(config, self.checkpoint.manifest) if self.checkpoint else config
+        check_profile(config.run, self.world.rank, self.world.size)
+        self.checkpoint = self._fallback or open_checkpoint(config, self.console.warn)
+        self.config = inherit(config, self.checkpoint.manifest, self._continues(config)) if self.checkpoint else config
+        for line in self.config.warnings:
+            self.console.warn(line)
         self.spec = read_spec(self.config.data)
         self.names = [feature.name for feature in self.spec.categorical]
         self.rows = table_rows(self.config.data, self.spec)
@@ -98,17 +111,34 @@ class Application:
             else:
                 check_features(self.checkpoint, tables, self.spec.numerical)
         self._share_batches()
-        self.splits = self._open_splits()
+        self.splits = open_splits(self.config, self.spec, self.console.warn)
         if self._goes_on:
             check_continues(self.checkpoint, self._run_facts())
-        self._check_disk()
-        self.device = configure_tensorflow(self.config.device, self.world.local_rank, self.world.local_size)
+            for line in changes(self.config, config, self.checkpoint.manifest):
+                self.console.say(line)
+        if self.world.first:
+            self._vocabularies = check_vocabularies(self.config, self.spec, self.checkpoint, self.console.warn, goes_on=self._goes_on)
+        check_memory(self.config, self.spec, self.splits, self.world.local_size)
         self.dtype = compute_dtype(self.config.device, self.device)
         self.config = settled(self.config, self.device, self.world.size, self.console.warn)
         warn_without_effect(self.config, self.console.warn)
         if self.device == "CPU" and not self.config.device.cpu:
             for flag in sorted({"tf32", "cpu_offloading_threshold_gb"} & self.config.given):
                 self.console.warn(f"--{flag} has no effect: there is no GPU")
+
+    def _compare(self) -> None:
+        """What must be the same on all workers."""
+        compare_flags(self.config.flat(), self.world)
+        compare_restored(self.checkpoint.identity if self.checkpoint else "nothing", self.world)
+        compare_rows(" ".join(split.fingerprint() for split in self.splits.values()), self.config.data.dataset_path, self.world)
+        compare_operations(operations_key(), self.world, self.console.warn)
+
+    def _reason_finished(self) -> str | None:
+        """Why there is nothing to do: the run that this one goes on with has come to its end."""
+        if not self._goes_on:
+            return None
+        batches = math.ceil(self.splits["train"].num_samples / self.config.data.batch_size)
+        return reason_finished(self.config.training, self._position(), batches, self._chosen_by)
 
     def _place(self) -> Placement:
         """Where the tables go, the same on every worker; raises UserError where they do not fit."""
@@ -124,6 +154,9 @@ class Application:
         for split in self.splits.values():
             split.close()
         self.log.close()
+        self._release()
+
+    def _release(self) -> None:
         if self._lock:
             self._lock.release()
 
@@ -131,19 +164,14 @@ class Application:
 
     def train(self) -> None:
         """Train, evaluate, save."""
+        if self.finished:
+            path = self.config.training.save_checkpoint_path or self.config.training.restore_checkpoint_path
+            self.console.say(f"{path}: the run is finished: {self.finished}; nothing is changed. Give it more with --epochs, for instance")
+            return
         reader = self._reader("train", self.config.data.batch_size)
         trainer = build_trainer(self.config, self.model, self.dtype)
         position = self._continue(trainer)
-        path, keep = self.config.training.save_checkpoint_path, self.config.training.keep_checkpoints
-        about = facts(self.config) | {"features": describe(self.model, self.spec.numerical), "run": self._run_facts()}
-
-        def begin_save(position: Position, best: bool) -> tuple[Saving, Snapshot]:
-            frozen, now = snapshot(self.model), about | {"position": asdict(position)}
-            written = parts(self.model, trainer, frozen)
-            return Saving(path, position.step, arrays(self.model, trainer), written, now, self.world, keep=keep, best=best), frozen
-
-        chosen_by = next((name for name in ("valid", "test") if name in self.splits), None)
-
+        chosen_by = self._chosen_by
         with StopRequest() as stop:
             training = Training(
                 trainer,
@@ -152,11 +180,11 @@ class Application:
                 len(reader),
                 lambda epoch, first: Batches(reader, epoch, first),
                 (lambda: self._evaluate(chosen_by)) if chosen_by else None,
-                lambda: check_equal(self.model),
+                lambda: check_equal(self.model, trainer),
                 self.console,
                 self.log,
-                begin_save=begin_save if path else None,
-                split=chosen_by or "",
+                begin_save=self._begin_save(trainer) if self.config.training.save_checkpoint_path else None,
+                split=chosen_by,
                 stop=stop,
                 position=position,
             )
@@ -166,13 +194,44 @@ class Application:
             figures |= {"valid_auc": figures["auc"], "valid_loss": figures["validation_loss"]}
             figures |= {"auc": metrics and metrics.auc, "validation_loss": metrics and metrics.log_loss}
         self.log.log((), figures)
-        self.console.say(f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps: {figures['throughput']:,.0f} samples/s")
+        rate = f": {figures['throughput']:,.0f} samples/s" if math.isfinite(figures["throughput"]) else ""
+        self.console.say(f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps{rate}")
+
+    def _begin_save(self, trainer: Trainer) -> Callable[[Position, bool], tuple[Saving, Snapshot]]:
+        """Begins to write a checkpoint; see `Training`."""
+        path, keep = self.config.training.save_checkpoint_path, self.config.training.keep_checkpoints
+        about = facts(self.config) | {"features": describe(self.model, self.spec.numerical), "run": self._run_facts(), RECORD: self._vocabularies}
+        begun = []
+
+        def begin(position: Position, best: bool) -> tuple[Saving, Snapshot]:
+            frozen, now = snapshot(self.model), about | {"position": asdict(position)}
+            written = parts(self.model, trainer, frozen)
+            copies = digest(self.model, trainer)
+            alone = not begun and not self._goes_on  # what else is there is to be overwritten, or there is nothing else
+            begun.append(position.step)
+            everything = arrays(self.model, trainer)
+            saving = Saving(path, position.step, everything, written, now, self.world, keep=keep, best=best, digest=copies, alone=alone)
+            return saving, frozen
+
+        return begin
+
+    @property
+    def _chosen_by(self) -> str:
+        """The split that the model is chosen by; empty where there is none."""
+        return next((name for name in ("valid", "test") if name in self.splits), "")
 
     @property
     def _goes_on(self) -> bool:
         """Whether this run goes on where the checkpoint's was."""
-        options = self.config.training
-        return self.checkpoint is not None and self.config.run.mode == TRAIN and options.resume != "weights" and not options.allow_growth
+        return self.checkpoint is not None and self._continues(self.config)
+
+    @staticmethod
+    def _continues(config: Config) -> bool:
+        options = config.training
+        return config.run.mode == TRAIN and options.resume != "weights" and not options.allow_growth
+
+    def _position(self) -> Position:
+        return Position(**self.checkpoint.manifest["position"])
 
     def _run_facts(self) -> dict:
         train = self.splits["train"]
@@ -182,29 +241,15 @@ class Application:
         """Where the restored run was, its optimizers' state restored; the start where there is none."""
         if not self._goes_on:
             return Position()
-        self._together(lambda: self._restoring(lambda: restore_optimizer(self.model, trainer, self.checkpoint)), "optimizer_restored")
-        position = Position(**self.checkpoint.manifest["position"])
+        self._together(lambda: restoring(lambda: restore_optimizer(self.model, trainer, self.checkpoint)), "optimizer_restored")
+        position = self._position()
         trainer.start_at(position.step)
         self.console.say(f"going on at epoch {position.epoch}, batch {position.batch}, step {position.step}")
         return position
 
-    def _restoring(self, action: Callable[[], T]) -> T:
-        """Read from a checkpoint; where it is damaged, the error says what else there is."""
-        try:
-            return action()
-        except DamagedError as error:
-            before = older(error.folder)
-            hint = f"; --restore_fallback takes the newest one before it that is whole (there is {before[0].name})" if before else ""
-            raise UserError(f"{error}{hint}") from None
-
     def _together(self, action: Callable[[], None], name: str) -> None:
         """Do something that can fail on one worker only; then it is an error on all."""
-        error = None
-        try:
-            action()
-        except UserError as problem:
-            error = str(problem)
-        self.world.agree(error, name)
+        self.world.together(action, name)
 
     def evaluate(self) -> None:
         """Score the test split with a restored model."""
@@ -237,14 +282,16 @@ class Application:
 
     def predict(self) -> None:
         """Write a probability for every row of the test split."""
-        path = predictions.check_path(self.config.run.predictions_path)
-        scores = self._score("test")
-        if scores is not None:
-            logits, labels = scores
-            predictions.write(path, sigmoid(logits), labels)
-            self.console.say(f"{len(logits):,} predictions written: {path}")
-            self.log.log((), {"samples": len(logits)})
-        self.world.agree(None, "predictions")  # nobody leaves before the file is whole
+        path, scores = predictions.check_path(self.config.run.predictions_path), self._score("test")
+
+        def write() -> None:
+            if scores is not None:
+                logits, labels = scores
+                predictions.write(path, sigmoid(logits), labels)
+                self.console.say(f"{len(logits):,} predictions written: {path}")
+                self.log.log((), {"samples": len(logits)})
+
+        self._together(write, "predictions")  # nobody leaves before the file is whole
 
     # What they are built from -----------------------------------------------------------------------------------------
 
@@ -256,7 +303,7 @@ class Application:
         options = {"dtype": self.dtype, "seed": self.config.run.seed, "zeros": zeros, "xla": self.config.device.xla}
         model = build_model(self.config.model, self.names, self.placement, self.world, len(self.spec.numerical), **options)
         if self.checkpoint:
-            self._together(lambda: self._restoring(lambda: restore(model, self.checkpoint, self._growth)), "restored")
+            self._together(lambda: restoring(lambda: restore(model, self.checkpoint, self._growth)), "restored")
             self.console.say(f"weights restored: {self.checkpoint.folder} (step {self.checkpoint.step})")
             if self._growth:
                 self.console.say(f"{self._growth}; training starts at step 0")
@@ -309,41 +356,6 @@ class Application:
 
     # Checks before the expensive part -----------------------------------------------------------------------------------
 
-    def _sound_checkpoint(self, config: Config) -> Checkpoint | None:
-        """The checkpoint to restore where `--restore_fallback` wants all of it read first."""
-        options = config.training
-        path = options.restore_checkpoint_path or (options.save_checkpoint_path if options.resume == "auto" else None)
-        if not options.restore_fallback or path is None or (options.restore_checkpoint_path is None and not complete_steps(Path(path))):
-            return None
-        return sound_checkpoint(path, self.world, self.console.warn)
-
-    def _open_checkpoint(self, config: Config) -> Checkpoint | None:
-        if self._fallback:
-            return self._fallback
-        path = config.training.restore_checkpoint_path
-        if path is not None:
-            return self._restoring(lambda: Checkpoint(path))
-        if config.run.mode == TRAIN and config.training.resume == "auto":
-            if config.training.save_checkpoint_path is None:
-                raise UserError("--resume auto needs --save_checkpoint_path: that is where it looks for a checkpoint")
-            return self._restoring(lambda: newest(config.training.save_checkpoint_path))
-        if config.run.mode in (EVAL, PREDICT):
-            raise UserError(f"--restore_checkpoint_path is missing: --mode {config.run.mode} needs a trained model")
-        if config.run.mode == INFERENCE:
-            self.console.warn("no --restore_checkpoint_path: the benchmark runs with random weights, its AUC means nothing")
-        return None
-
-    def _open_splits(self) -> dict[str, Split]:
-        seed = self.config.run.seed
-        if self.config.run.mode == TRAIN:
-            splits = open_training_splits(self.config.data, self.spec, seed)
-            if "test" not in splits:
-                self.console.warn(f"{self.spec.path}: there is no test split; the model will not be tested")
-            return splits
-        if self.config.run.mode == PREDICT:
-            predictions.check_path(self.config.run.predictions_path)
-        return {"test": open_split(self.config.data, self.spec, "test", seed)}
-
     def _share_batches(self) -> None:
         """Every worker takes the same number of samples of a batch; what nobody asked for is rounded up to that."""
         workers, data = self.world.size, self.config.data
@@ -356,17 +368,18 @@ class Application:
         for flag, size in sizes:
             check_shared(flag, size, workers)
 
-    def _check_disk(self) -> None:
-        path = self.config.training.save_checkpoint_path
-        if self.config.run.mode == TRAIN and path and self.world.first:
-            Path(path).mkdir(parents=True, exist_ok=True)
-            if not os.access(path, os.W_OK | os.X_OK):
-                raise UserError(f"--save_checkpoint_path {path}: no permission to write there")
-            self._lock = Lock(Path(path))
-            tidy(Path(path))
+    def _claim_folder(self) -> None:
+        options = self.config.training
+        if self.config.run.mode == TRAIN and options.save_checkpoint_path and self.world.first:
             arrays_a_table = 1 + (slots_per_table(self.config.optimizer.optimizer) if self.config.model.embedding_trainable else 0)
             size = arrays_a_table * 4 * self.config.model.embedding_dim * sum(self.rows)
-            check_fits(size, f"--save_checkpoint_path {path}: the tables and their optimizer slots", shutil.disk_usage(path).free)
+            restored = self.checkpoint.folder if self._goes_on else None
+            self._lock = claim(Path(options.save_checkpoint_path), restored, options.overwrite_checkpoints, size)
+
+    def _try_folder(self) -> None:
+        path = self.config.training.save_checkpoint_path
+        if self.config.run.mode == TRAIN and path:
+            try_folder(Path(path), [f"tables/{name}/accumulator" for name in self.names], self.world)
 
     def _announce(self) -> None:
         config, mode, workers = self.config, self.config.run.mode, self.world.size
@@ -375,7 +388,7 @@ class Application:
         fullest = max(self.placement.stored(worker) for worker in range(workers))
         self.console.say(
             f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({self.device}, {self.dtype}{announced(config)}"
-            f"{', C++ operations' if native_operations() else ''}): "
+            f", {operations_description()}): "
             f"batch {size} global, {size // workers} local; {len(self.rows)} tables, {parameters:,} embedding parameters "
             f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
             + ", ".join(f"{name} {split.num_samples:,} samples" for name, split in self.splits.items())

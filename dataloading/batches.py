@@ -1,5 +1,6 @@
 """Batches of one epoch: every row exactly once, the last batch padded to full size."""
 
+import itertools
 import math
 import queue
 import threading
@@ -113,18 +114,18 @@ class BatchReader:
     def __len__(self) -> int:
         return math.ceil(self.split.num_samples / self.batch_size)
 
-    def order(self, epoch: int) -> np.ndarray:
-        """The batch numbers of an epoch in the order in which they are visited."""
+    def order(self, epoch: int, first: int = 0) -> Iterator[int]:
+        """The batch numbers of an epoch in the order in which they are visited, from the `first`-th on."""
         if self._shuffle_seed is None:
-            return np.arange(len(self))
+            return iter(range(first, len(self)))
         windows = np.random.default_rng([self._shuffle_seed, epoch]).permutation(math.ceil(len(self) / self._window))
-        order = (windows[:, np.newaxis] * self._window + np.arange(self._window)).reshape(-1)
-        return order[order < len(self)]
+        ordered = (range(window * self._window, min((window + 1) * self._window, len(self))) for window in map(int, windows))
+        return itertools.islice(itertools.chain.from_iterable(ordered), first, None)
 
     def epoch(self, epoch: int = 0, first: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from its `first`-th on. Raises DatasetError for a value out of range or a file cut short."""
-        for number in self.order(epoch)[first:]:
-            yield self.read(int(number), epoch)
+        for number in self.order(epoch, first):
+            yield self.read(number, epoch)
 
     def read(self, number: int, epoch: int = 0) -> Batch:
         """Batch `number`: rows number·B on, or as many of its window."""

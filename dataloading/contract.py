@@ -5,13 +5,16 @@ The quick part looks at the specification and the file sizes and runs at every s
 """
 
 import stat
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, NUMERICAL_DTYPE, SPLIT_BINARY, FeatureSpec
+from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, NUMERICAL_DTYPE, SPLIT_BINARY, SPLITS, FeatureSpec
 from utils.errors import UserError
+
+CSV = "csv"  # type of a chunk that `csv_source` reads
 
 
 class DatasetError(UserError):
@@ -45,6 +48,8 @@ def bytes_per_sample(spec: FeatureSpec) -> dict[str, int]:
 
 def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) -> list[str]:
     """Everything in the specification that the contract forbids, a line each; looks at no file."""
+    if csv_fault := _csv_fault(spec):
+        return [csv_fault]
     if spec.sources is None:  # a generator specification keeps other rules; what follows would only distract
         return ["source_spec is empty: this describes data that is yet to be generated (python -m dataloading.transcribe does)"]
     faults = []
@@ -68,6 +73,18 @@ def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) 
     return faults
 
 
+def _csv_fault(spec: FeatureSpec) -> str | None:
+    """What to do with CSV files, which nothing here reads but transcribe; None where there are none."""
+    if spec.sources is None:
+        named = next((f"{split}.csv" for split in SPLITS if (spec.base_directory / f"{split}.csv").is_file()), None)
+        found = f"source_spec is empty and there is {named}"
+    else:
+        named = next((split for split, chunks in spec.sources.items() for chunk in chunks if chunk.type == CSV), None)
+        found = f"source_spec.{named}: type is {CSV}, expected {SPLIT_BINARY}"
+    command = f"python -m dataloading.transcribe --src_dataset_type csv --src_dataset_path {spec.base_directory} --dst_dataset_path NEW_FOLDER"
+    return f"{found}; CSV files are turned into a dataset first: {command}" if named else None
+
+
 def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
     faults = []
     seen: list[str] = []
@@ -78,9 +95,6 @@ def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
             faults.append(f"chunk [{name}]: type is {chunk.type}, expected {SPLIT_BINARY}")
         if len(chunk.files) != 1:
             faults.append(f"chunk [{name}]: {len(chunk.files)} files, expected exactly one")
-        for path in chunk.files:
-            if "\0" in path or not path:
-                faults.append(f"chunk [{name}]: {path!r} is not a file name")
         if not chunk.features:
             faults.append("a chunk lists no features")
             continue
@@ -94,9 +108,10 @@ def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
                 faults.append(f"chunk [{name}]: {len(chunk.features)} features in one file; the label and each categorical feature need their own")
         else:
             faults.append(f"chunk [{name}]: feature {first} stands in no channel")
+    counts = Counter(seen)
     for name in (*categorical, *spec.numerical, spec.label):
-        if seen.count(name) != 1:
-            faults.append(f"feature {name} stands in {seen.count(name)} chunks, expected exactly one")
+        if counts[name] != 1:
+            faults.append(f"feature {name} stands in {counts[name]} chunks, expected exactly one")
     return faults
 
 
@@ -151,6 +166,6 @@ def check_quick(spec: FeatureSpec, splits: tuple[str, ...]) -> dict[str, int]:
     if faults:
         more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
         where = f"{spec.path}: " if spec.path else ""
-        hint = f"; python -m dataloading.validate --dataset_path {spec.base_directory} lists everything"
+        hint = "" if _csv_fault(spec) else f"; python -m dataloading.validate --dataset_path {spec.base_directory} lists everything"
         raise DatasetError(f"{where}{faults[0]}{more}{hint}")
     return samples

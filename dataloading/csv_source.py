@@ -6,6 +6,7 @@ that hold them; several chunks stand side by side. Without a source_spec, `train
 
 import csv
 import io
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,10 +15,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from dataloading.contract import DatasetError
+from dataloading.contract import CSV, DatasetError
 from dataloading.feature_spec import Chunk, FeatureSpec
 
-CSV = "csv"
 _BLOCK_BYTES = 16 << 20
 _HEADER_BYTES = 1 << 20  # a header longer than this is no header
 
@@ -81,6 +81,17 @@ def csv_chunks(spec: FeatureSpec, split: str) -> tuple[Chunk, ...]:
 def csv_paths(spec: FeatureSpec, split: str) -> list[Path]:
     """Every file of a split."""
     return [spec.base_directory / file for chunk in csv_chunks(spec, split) for file in chunk.files]
+
+
+def check_csv_files(spec: FeatureSpec, split: str) -> None:
+    """Find out before anything is written, and not after an hour of work, that a file cannot be read. Raises DatasetError."""
+    for path in csv_paths(spec, split):
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):  # opening a named pipe would wait for ever
+                raise DatasetError(f"{path}: not a regular file; expected a CSV file")
+            path.open("rb").close()
+        except OSError as error:
+            raise DatasetError(f"{path}: {error.strerror}; expected a CSV file (source_spec.{split})") from None
 
 
 def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[tuple[np.ndarray, list[np.ndarray], np.ndarray]]:
@@ -148,10 +159,16 @@ def _file_blocks(path: Path, wanted: list[_Column], known: set[str]) -> Iterator
 def _header(path: Path, text: bytes, wanted: list[_Column]) -> list[str]:
     if not text.strip():
         raise DatasetError(f"{path}: no header; expected a first line with the names of the features")
+    if fault := _not_utf8(path, 1, text):
+        raise fault
     try:
         header = [name.strip() for name in next(csv.reader([text.decode("utf-8-sig").rstrip("\r\n")]))]
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise DatasetError(f"{path}: the first line is not a CSV header: {error}") from None
+    if len(header) == 1 and header[0] not in {column.name for column in wanted}:
+        for separator, name in (("\t", "tabs"), (";", "semicolons"), ("|", "bars")):
+            if separator in header[0]:
+                raise DatasetError(f"{path}: the header's names are separated by {name}, expected commas; write the file with commas")
     for column in wanted:
         if header.count(column.name) != 1:
             found = f"found {len(header)} columns: {', '.join(header[:5])}{', …' if len(header) > 5 else ''}"
@@ -170,15 +187,32 @@ def _parse(path: Path, line: int, block: bytes, header: list[str], wanted: list[
     try:
         frame = pl.read_csv(io.BytesIO(block), has_header=False, schema=schema, ignore_errors=True, encoding="utf8-lossy" if text else "utf8")
     except pl.exceptions.PolarsError as error:
-        raise _ragged(path, line, block, header) or DatasetError(f"{path}, line {line} or later: {' '.join(str(error).split())}") from None
+        raise (
+            _not_utf8(path, line, block)
+            or _ragged(path, line, block, header)
+            or DatasetError(f"{path}, line {line} or later: {' '.join(str(error).split())}")
+        ) from None
     if frame.height != lines:
         raise _open_quote(path, line, block)
     return frame.rename({f"{i} {name}": name for i, name in enumerate(header) if name in kinds})
 
 
+def _not_utf8(path: Path, line: int, block: bytes) -> DatasetError | None:
+    try:
+        block.decode()
+    except UnicodeDecodeError as error:
+        line += block.count(b"\n", 0, error.start)
+        column = error.start - block.rfind(b"\n", 0, error.start)
+        return DatasetError(f"{path}, line {line}, byte {column}: {block[error.start]:#04x} is not UTF-8, expected text in UTF-8")
+    return None
+
+
 def _ragged(path: Path, line: int, block: bytes, header: list[str]) -> DatasetError | None:
-    for i, text in enumerate(block.split(b"\n")):
-        count = len(next(csv.reader([text.decode(errors="replace")]), []))
+    for i, text in enumerate(block.removesuffix(b"\n").split(b"\n")):
+        try:
+            count = len(next(csv.reader([text.decode(errors="replace")]), []))
+        except csv.Error as error:
+            return DatasetError(f"{path}, line {line + i}: {error}")
         if count != len(header):
             return DatasetError(f"{path}, line {line + i}: {count} values, the header names {len(header)} columns")
     return None

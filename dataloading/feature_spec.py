@@ -4,6 +4,8 @@ The YAML form is the one contract between preprocessing, datasets and the model;
 examples (their "Dataset Feature Specification"), so that their datasets load here and ours load there.
 """
 
+import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,12 +15,16 @@ import numpy as np
 import yaml
 
 from utils.errors import UserError
+from utils.yaml_file import YamlError, load_yaml
 
 CATEGORICAL_DTYPES = ("int8", "int16", "int32")
 NUMERICAL_DTYPE = "float16"
 LABEL_DTYPE = "bool"
 SPLIT_BINARY = "split_binary"
 DEFAULT_FILE_NAME = "feature_spec.yaml"
+SPLITS = ("train", "valid", "test")
+_SECTIONS = ("feature_spec", "channel_spec", "source_spec", "metadata")
+_CHANNELS = ("categorical", "numerical", "label")
 
 
 class FeatureSpecError(UserError):
@@ -84,35 +90,39 @@ class FeatureSpec:
         return self.path.parent if self.path else Path(".")
 
     @classmethod
-    def from_yaml(cls, path: str | Path) -> "FeatureSpec":
+    def from_yaml(cls, path: str | Path, flags: str = "--dataset_path and --feature_spec") -> "FeatureSpec":
         """Read a specification.
 
+        Args:
+            path: the YAML file.
+            flags: the flags that say where it is, for the error where it is missing.
+
         Raises:
-            FeatureSpecError: the file is missing, is not YAML, or lacks what every specification needs. Whether the
-                dataset behind it keeps the tf_raw contract is `contract.check_quick`'s question.
+            FeatureSpecError: the file is missing, is not YAML, lacks what every specification needs, or holds what
+                nothing here reads. Whether the dataset behind it keeps the tf_raw contract is `contract.check_quick`'s
+                question.
         """
         path = Path(path)
+        if "\0" not in str(path) and not path.exists():
+            raise FeatureSpecError(f"{path}: no such file; expected a feature specification ({flags} say where){_csv_hint(path.parent)}")
         try:
-            content = yaml.safe_load(path.read_bytes())
-        except FileNotFoundError:
-            raise FeatureSpecError(f"{path}: no such file; expected a feature specification (--dataset_path and --feature_spec say where)") from None
-        except (yaml.YAMLError, ValueError, TypeError, AttributeError, LookupError) as error:  # PyYAML lets all of these out
-            raise FeatureSpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
-        except RecursionError:
-            raise FeatureSpecError(f"{path}: not valid YAML: nested too deeply") from None
-        return cls.from_dict(content, path)
+            return cls.from_dict(load_yaml(path), path)
+        except YamlError as error:
+            raise FeatureSpecError(str(error)) from None
 
     @classmethod
     def from_dict(cls, content: Any, path: Path | None = None) -> "FeatureSpec":
         """Build a specification from the YAML file's content. Raises FeatureSpecError; see `from_yaml`."""
         where = f"{path}: " if path else ""
         content = _mapping(content, f"{where}the file")
+        _refuse_unknown(content, _SECTIONS, f"{where}section")
         for section in ("feature_spec", "channel_spec"):
             if section not in content:
                 raise FeatureSpecError(f"{where}section {section} is missing")
         channels = _mapping(content["channel_spec"], f"{where}channel_spec")
         facts = _mapping(content["feature_spec"], f"{where}feature_spec")
-        for channel in ("categorical", "numerical", "label"):
+        _refuse_unknown(channels, _CHANNELS, f"{where}channel_spec: channel")
+        for channel in _CHANNELS:
             if channel not in channels:
                 raise FeatureSpecError(f"{where}channel_spec lacks the channel {channel}")
         categorical = _names(channels["categorical"], f"{where}channel_spec.categorical")
@@ -125,15 +135,23 @@ class FeatureSpec:
         if not numerical:
             raise FeatureSpecError(f"{where}channel_spec.numerical is empty; the model's bottom MLP needs at least one numerical feature")
         names = categorical + numerical + label
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(names).items():
+            if count > 1:
                 raise FeatureSpecError(f"{where}channel_spec lists feature {name} more than once")
             if name not in facts:
                 raise FeatureSpecError(f"{where}feature {name} stands in channel_spec and is missing in feature_spec")
-        dtypes = {}
+        listed = set(names)
+        unread = [name for name in facts if name not in listed]
+        if unread:
+            more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
+            name = str(unread[0])[:60]
+            raise FeatureSpecError(f"{where}feature {name!r}{more} stands in feature_spec and in no channel; remove it or list it in channel_spec")
+        dtypes, known = {}, set(categorical)
         for name in names:
-            fact = _mapping(facts[name], f"{where}feature_spec.{name}")
-            dtypes[name] = _dtype(fact.get("dtype"), f"{where}feature_spec.{name}")
+            place = f"{where}feature_spec.{name}"
+            fact = _mapping(facts[name], place)
+            _refuse_unknown(fact, ("cardinality", "hotness", "alpha", "dtype") if name in known else ("dtype",), f"{place}: key")
+            dtypes[name] = _dtype(fact.get("dtype"), place)
         return cls(
             categorical=tuple(_categorical(name, facts[name], dtypes[name], where) for name in categorical),
             numerical=numerical,
@@ -149,8 +167,10 @@ class FeatureSpec:
         features: dict[str, dict[str, Any]] = {}
         for feature in self.categorical:
             facts: dict[str, Any] = {"cardinality": feature.cardinality}
+            if feature.alpha is not None or feature.hotness != 1:
+                facts["hotness"] = feature.hotness
             if feature.alpha is not None:
-                facts |= {"hotness": feature.hotness, "alpha": feature.alpha}
+                facts["alpha"] = feature.alpha
             features[feature.name] = facts | {"dtype": feature.dtype}
         for name in (*self.numerical, self.label):
             features[name] = {"dtype": self.dtypes[name]}
@@ -179,13 +199,15 @@ class FeatureSpec:
         """The specification of a tf_raw dataset that holds these features in these splits: one file per chunk, the smallest dtypes.
 
         Raises:
-            FeatureSpecError: two features would share a file name, or a name cannot be one.
+            FeatureSpecError: two features would share a file name, a name cannot be one, or a feature has several ids.
         """
-        categorical = tuple(replace(feature, dtype=smallest_dtype(feature.cardinality), alpha=None, hotness=1) for feature in self.categorical)
+        for feature in self.categorical:
+            refuse_hotness(feature.name, feature.hotness)
+        categorical = tuple(replace(feature, dtype=smallest_dtype(feature.cardinality), alpha=None) for feature in self.categorical)
         files = {feature.name: file_name(feature.name) for feature in categorical}
-        taken = ["numerical.bin", "label.bin", *files.values()]
+        taken = Counter(["numerical.bin", "label.bin", *files.values()])
         for name, file in files.items():
-            if taken.count(file) > 1:
+            if taken[file] > 1:
                 raise FeatureSpecError(f"feature {name} would be written to {file}, which another feature needs; rename it")
         dtypes = {feature.name: feature.dtype for feature in categorical}
         dtypes |= dict.fromkeys(self.numerical, NUMERICAL_DTYPE) | {self.label: LABEL_DTYPE}
@@ -218,6 +240,27 @@ def generator_spec(cardinalities: Iterable[int], num_numerical: int, alpha: floa
     return FeatureSpec(categorical, numerical, "label", dtypes, None, metadata or {})
 
 
+def refuse_hotness(feature: str, hotness: int, where: str = "") -> None:
+    """Raise FeatureSpecError for a feature with several ids a sample: not supported yet, and reading one of them would be wrong."""
+    if hotness != 1:
+        raise FeatureSpecError(f"{where}feature {feature}: hotness is {hotness}, expected 1; several ids a sample are not supported yet")
+
+
+def _csv_hint(folder: Path) -> str:
+    try:
+        tables = sorted(path.name for path in folder.glob("*.csv"))
+    except (OSError, ValueError):
+        tables = []
+    return f"; {tables[0]} there needs one too, see CSV in docs/data.md" if tables else ""
+
+
+def _refuse_unknown(content: Mapping, known: Iterable[str], what: str) -> None:
+    """Raise FeatureSpecError for a key that nothing here reads: what it asks for would be ignored in silence."""
+    unknown = [key for key in content if key not in known]
+    if unknown:
+        raise FeatureSpecError(f"{what} {str(unknown[0])[:60]!r} is not known, expected one of {', '.join(known)}; remove it")
+
+
 def _mapping(value: Any, where: str) -> dict:
     if not isinstance(value, dict):
         raise FeatureSpecError(f"{where}: expected a mapping of names to values, found {_kind(value)}")
@@ -227,6 +270,9 @@ def _mapping(value: Any, where: str) -> dict:
 def _names(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise FeatureSpecError(f"{where}: expected a list of names, found {_kind(value)}")
+    for name in value:
+        if "\n" in name or "\r" in name:
+            raise FeatureSpecError(f"{where}: {name[:60]!r} holds an end of line, expected names of one line")
     return tuple(value)
 
 
@@ -253,7 +299,9 @@ def _categorical(name: str, facts: dict, dtype: str, where: str) -> Categorical:
         if alpha > 100:  # steeper than any data, and (V + 1)^(1 - alpha) leaves the range of float64
             raise FeatureSpecError(f"{where}feature_spec.{name}: alpha: expected a number from 0 to 100, found {_kind(alpha)}")
         alpha = float(alpha)
-    return Categorical(name, number("cardinality", None, int, 1), dtype, number("hotness", 1, int, 1), alpha)
+    hotness = number("hotness", 1, int, 1)
+    refuse_hotness(name, hotness, where)
+    return Categorical(name, number("cardinality", None, int, 1), dtype, hotness, alpha)
 
 
 def _sources(value: Any, where: str) -> dict[str, tuple[Chunk, ...]] | None:
@@ -262,14 +310,28 @@ def _sources(value: Any, where: str) -> dict[str, tuple[Chunk, ...]] | None:
     sources = {}
     for split, chunks in _mapping(value, f"{where}source_spec").items():
         place = f"{where}source_spec.{split}"
-        if not isinstance(split, str) or not isinstance(chunks, list):
+        if split not in SPLITS:
+            raise FeatureSpecError(f"{where}source_spec: split {str(split)[:60]!r} is not known, expected one of {', '.join(SPLITS)}; remove it")
+        if not isinstance(chunks, list):
             raise FeatureSpecError(f"{place}: expected a list of chunks, found {_kind(chunks)}")
         parsed = []
         for i, chunk in enumerate(chunks):
             chunk = _mapping(chunk, f"{place}[{i}]")
             if not isinstance(chunk.get("type"), str):
                 raise FeatureSpecError(f"{place}[{i}]: type: expected a name, found {_kind(chunk.get('type'))}")
-            features = _names(chunk.get("features"), f"{place}[{i}].features")
-            parsed.append(Chunk(chunk["type"], features, _names(chunk.get("files"), f"{place}[{i}].files")))
+            _refuse_unknown(chunk, ("type", "features", "files"), f"{place}[{i}]: key")
+            features, files = (_names(chunk.get(key), f"{place}[{i}].{key}") for key in ("features", "files"))
+            for file in files:
+                _check_file_name(file, f"{place}[{i}].files")
+            parsed.append(Chunk(chunk["type"], features, files))
         sources[split] = tuple(parsed)
     return sources
+
+
+def _check_file_name(file: str, where: str) -> None:
+    try:
+        possible = bool(file) and b"\0" not in os.fsencode(file)
+    except UnicodeEncodeError:  # half of a surrogate pair, which YAML can write
+        possible = False
+    if not possible:
+        raise FeatureSpecError(f"{where}: {file[:60]!r} is not a file name")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dataloading.feature_spec import FeatureSpec
+from dataloading.feature_spec import Categorical, FeatureSpec
 
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # of each file, evenly spread, the first and the last among them
 
@@ -14,7 +14,7 @@ _SAMPLES, _SAMPLE_BYTES = 16, 4096  # of each file, evenly spread, the first and
 def digest(spec: FeatureSpec, facts: Iterable[Any], files: Iterable[Path] = ()) -> str:
     """A hash of the features, of some facts, and of sizes and samples of files: milliseconds, whatever their size."""
     found = hashlib.blake2b(digest_size=16)
-    features = [(feature.name, feature.cardinality, feature.dtype, feature.alpha) for feature in spec.categorical]
+    features = [_facts(feature) for feature in spec.categorical]
     found.update(repr((features, spec.numerical, spec.label, tuple(facts))).encode())
     for path in files:
         with path.open("rb") as file:
@@ -23,3 +23,8 @@ def digest(spec: FeatureSpec, facts: Iterable[Any], files: Iterable[Path] = ()) 
             for i in range(_SAMPLES):
                 found.update(os.pread(file.fileno(), _SAMPLE_BYTES, max(size - _SAMPLE_BYTES, 0) * i // (_SAMPLES - 1)))
     return found.hexdigest()
+
+
+def _facts(feature: Categorical) -> tuple:
+    facts = (feature.name, feature.cardinality, feature.dtype, feature.alpha)
+    return facts if feature.hotness == 1 else (*facts, feature.hotness)  # the digests of older checkpoints stay what they were

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
 from utils.errors import UserError, run_command
+from utils.naming import naming
 
 NUM_NUMERICAL = 13
 ALPHA = 1.45  # exponent of the ids' power law; what NVIDIA's generator uses for Criteo
@@ -44,15 +45,17 @@ def write_spec(spec: FeatureSpec, path: Path) -> None:
     """Write a specification so that `path` holds the old or the new one, never a part.
 
     Raises:
-        UserError: the path is a folder, or its folder does not exist.
+        UserError: the path is a folder, or its folder cannot be made.
     """
     if path.is_dir():
         raise UserError(f"--dst {path} is a folder; expected a file name, {path / DEFAULT_FILE_NAME} for instance")
-    if not path.parent.is_dir():
-        raise UserError(f"--dst {path}: folder {path.parent} does not exist")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--dst {path}: folder {path.parent} cannot be made: {error.strerror}") from None
     descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "w") as file:
+        with naming(path), os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(spec.to_yaml())
         mask = os.umask(0)
         os.umask(mask)
@@ -72,7 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--variant", choices=sorted(VARIANTS), default="criteo_t15_synthetic", help="table sizes to write")
-    parser.add_argument("--dst", type=Path, default=Path(DEFAULT_FILE_NAME), help="file to write; an old one is replaced")
+    parser.add_argument(
+        "--dst", type=Path, default=Path(DEFAULT_FILE_NAME), help="file to write; its folder is made where it does not exist, an old file is replaced"
+    )
     args = parser.parse_args(argv)
     spec = variant_spec(args.variant)
     write_spec(spec, args.dst)

@@ -1,5 +1,6 @@
 """The dataset that the options name: stored or drawn."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from dataloading.batches import Split
@@ -9,7 +10,7 @@ from dataloading.ranges import HASH
 from dataloading.row_range import hold_out
 from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
-from utils.config import DataConfig
+from utils.config import DataConfig, TrainingConfig
 
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 
@@ -47,6 +48,13 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int) -> di
     if config.valid_fraction:
         splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_fraction)
     return splits
+
+
+def check_evaluated(splits: Mapping[str, Split], spec: FeatureSpec, options: TrainingConfig) -> None:
+    """Raise DatasetError where the options go by evaluations and there are no rows to evaluate."""
+    if options.need_evaluations and not {"valid", "test"} & set(splits):
+        flag = options.need_evaluations[0]
+        raise DatasetError(f"{flag} needs rows to evaluate: {spec.path} has no valid and no test split; add --valid_fraction, or drop {flag}")
 
 
 def table_rows(config: DataConfig, spec: FeatureSpec) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ just these, and gets what any other worker, or `dataloading.transcribe`, gets.
 
 import numpy as np
 
-from dataloading.feature_spec import FeatureSpec, FeatureSpecError, smallest_dtype
+from dataloading.feature_spec import FeatureSpec, refuse_hotness, smallest_dtype
 from dataloading.fingerprint import digest
 from dataloading.planted_signal import DEFAULT_SIGNAL, PlantedSignal
 from dataloading.power_law import ids_from_uniforms
@@ -32,8 +32,7 @@ class SyntheticSplit:
             FeatureSpecError: a feature with more than one id a sample, or more rows than 32-bit ids can name.
         """
         for feature in spec.categorical:
-            if feature.hotness != 1:
-                raise FeatureSpecError(f"feature {feature.name}: hotness is {feature.hotness}, synthetic data has one id a sample")
+            refuse_hotness(feature.name, feature.hotness)
         self.spec, self.name, self.num_samples, self.first_row = spec, split, num_samples, 0
         self._drawn_by = (seed, signal)
         self._dtypes = [np.dtype(smallest_dtype(feature.cardinality)) for feature in spec.categorical]

@@ -1,8 +1,8 @@
 """Reading and writing tf_raw: one binary file per categorical feature, one for the numerical ones, one for the label."""
 
+import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +13,9 @@ import numpy as np
 from dataloading.contract import DatasetError, check_quick, file_faults, split_files
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.fingerprint import digest
+from utils.interrupt import uninterrupted
+from utils.naming import naming
+from utils.scratch import Scratch, exclusively
 
 
 class ColumnFile:
@@ -122,27 +125,26 @@ class TfRawWriter:
         self._destination, self._spec_name = Path(destination), spec_name
         self._source, self._splits = spec, tuple(splits)
         self.spec = spec.as_tf_raw(splits, metadata={})
-        refuse_dataset(self._destination, spec_name, overwrite)
-        for split in self._splits:
-            folder = self._destination / split
-            if not overwrite and folder.is_dir() and any(folder.iterdir()):
-                raise DatasetError(f"{folder} exists and would be replaced; choose another folder or pass --overwrite")
-        self._created = not self._destination.exists()
-        self._destination.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix=".writing-", dir=self._destination))
-        for split in self._splits:
-            (self._folder / split).mkdir()
+        self._overwrite = overwrite
+        self._refuse_replacing()
         self._open: dict[Path, Any] = {}
+        self._scratch = Scratch(self._destination, "writing")
+        self._folder = self._scratch.folder
+        try:
+            for split in self._splits:
+                (self._folder / split).mkdir()
+        except BaseException:
+            self._scratch.remove()
+            raise
 
     def __enter__(self) -> "TfRawWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         for file in self._open.values():
-            file.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        if kind is not None and self._created and not any(self._destination.iterdir()):
-            self._destination.rmdir()
+            with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
+                file.close()
+        self._scratch.remove()
 
     @property
     def folder(self) -> Path:
@@ -172,30 +174,46 @@ class TfRawWriter:
         """Make the dataset visible; returns its specification.
 
         Raises:
-            DatasetError: the columns do not hold the same number of samples, or a split is empty.
+            DatasetError: the columns do not hold the same number of samples, a split is empty, or another run has
+                written a dataset here meanwhile.
         """
         for split in self._splits:
             for path in self.files(split).all():
                 self._write(path, np.empty(0, np.uint8))  # a split without rows has empty files, not missing ones
-        for file in self._open.values():
-            file.flush()
-            os.fsync(file.fileno())
+        for path, file in self._open.items():
+            with naming(path):
+                file.flush()
+                os.fsync(file.fileno())
         for split in self._splits:
             faults, _ = file_faults(self._placed(self._folder), split)
             if faults:
                 raise DatasetError(f"nothing was written: {faults[0]}")
-        target = self._destination / self._spec_name
-        target.unlink(missing_ok=True)  # from here until the last rename the folder is no dataset
-        for entry in sorted(self._folder.iterdir()):
-            old = self._destination / entry.name
-            if old.is_dir():
-                shutil.rmtree(old)
-            entry.rename(old)
         final = self._placed(self._destination, metadata)
         partial = self._folder / self._spec_name
-        partial.write_text(final.to_yaml())
-        partial.rename(target)
+        with naming(partial):
+            partial.write_text(final.to_yaml(), encoding="utf-8")
+        with uninterrupted(), exclusively(self._destination):
+            self._refuse_replacing()
+            self._move(partial, self._destination / self._spec_name)
         return final
+
+    def _refuse_replacing(self) -> None:
+        refuse_dataset(self._destination, self._spec_name, self._overwrite)
+        for split in self._splits:
+            folder = self._destination / split
+            if not self._overwrite and folder.is_dir() and any(folder.iterdir()):
+                raise DatasetError(f"{folder} exists and would be replaced; choose another folder or pass --overwrite")
+
+    def _move(self, spec: Path, target: Path) -> None:
+        """Put everything in its place, the specification last: until then the folder is no dataset."""
+        target.unlink(missing_ok=True)
+        for entry in self._scratch.entries():
+            old = self._destination / entry.name
+            if entry != spec:
+                if old.is_dir():
+                    shutil.rmtree(old)
+                entry.rename(old)
+        spec.rename(target)
 
     def _placed(self, folder: Path, metadata: dict[str, Any] | None = None) -> FeatureSpec:
         spec = self._source.as_tf_raw(self._splits, metadata or {})
@@ -204,7 +222,8 @@ class TfRawWriter:
     def _write(self, path: Path, values: np.ndarray) -> None:
         if path not in self._open:
             self._open[path] = path.open("ab")
-        self._open[path].write(values.data if values.size else b"")
+        with naming(path):
+            self._open[path].write(values.data if values.size else b"")
 
 
 def refuse_dataset(destination: Path, spec_name: str, overwrite: bool) -> None:

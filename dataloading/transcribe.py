@@ -30,12 +30,13 @@ from tqdm import tqdm
 
 from dataloading.bayes import bayes_metrics
 from dataloading.contract import DatasetError, bytes_per_sample, check_quick, split_files
-from dataloading.csv_source import csv_paths, read_csv_split
+from dataloading.csv_source import check_csv_files, csv_paths, read_csv_split
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.ranges import check_ids, check_labels, check_numerical
 from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from utils.errors import UserError, run_command
+from utils.interrupt import EndedBySignals
 
 NAME = "dataloading.transcribe"
 DEFAULT_BATCH_SIZE = 65536
@@ -215,10 +216,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.seed = DEFAULT_SEED if args.seed is None else args.seed
     args.signal = DEFAULT_SIGNAL if args.signal is None else args.signal
 
-    spec = FeatureSpec.from_yaml(args.src_dataset_path / args.src_feature_spec)
+    spec = FeatureSpec.from_yaml(args.src_dataset_path / args.src_feature_spec, "--src_dataset_path and --src_feature_spec")
     if args.src_dataset_type == "tf_raw":
         check_quick(spec, splits)
+    if args.src_dataset_type != "synthetic" and "valid" in (spec.sources or {}):
+        print(f"{NAME}: warning: the source's valid split is not written, only {' and '.join(splits)}", file=sys.stderr)
     refuse_own_files(args, spec, splits)
+    if args.src_dataset_type == "csv":
+        for split in splits:
+            check_csv_files(spec, split)
 
     started = time.perf_counter()
     facts = {}
@@ -238,4 +244,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, NAME))
+    with EndedBySignals(NAME):
+        sys.exit(run_command(main, NAME))

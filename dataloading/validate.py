@@ -14,7 +14,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from dataloading.contract import bytes_per_sample, file_faults, spec_faults, split_files
-from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, smallest_dtype
+from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec, smallest_dtype
 from dataloading.scan import Figures, Progress, scan_ids, scan_labels, scan_numerical
 from utils.errors import UserError, run_command
 
@@ -97,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(f"--dataset_path {args.dataset_path} is not a folder; expected one that holds {args.feature_spec}")
     spec = FeatureSpec.from_yaml(args.dataset_path / args.feature_spec)
     # A dataset that is only trained on, or only scored, is whole with one split; one without either is not.
-    splits = tuple(split for split in ("train", "test") if split in (spec.sources or {})) or ("train",)
+    splits = tuple(split for split in SPLITS if split in (spec.sources or {}))
+    splits = splits if {"train", "test"} & set(splits) else ("train", *splits)
     faults = [f"{spec.path}: {fault}" for fault in spec_faults(spec, splits)]
     samples: dict[str, int] = {}
     if not faults:

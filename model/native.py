@@ -1,9 +1,10 @@
 """The C++ operations (`ops/`), where they were built: what TensorFlow's own do, in far fewer passes over memory.
 
 `ops/build`, which `scripts/install` calls, compiles them for the sources, the TensorFlow and the processor at hand. Where that was not done, on
-a GPU, or with `DLRM_NATIVE_OPS=0` in the environment, TensorFlow's operations do the work.
+a GPU, or with `DLRM_NATIVE_OPS=0` in the environment, TensorFlow's operations do the work. `DLRM_AMX=0` keeps them from the processor's matrix tiles.
 """
 
+import ctypes
 import functools
 import hashlib
 import importlib.metadata
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from model.blocks import Blocks
+from utils.errors import UserError
 
 SOURCES = Path(__file__).resolve().parents[1] / "ops"
 
@@ -65,10 +67,22 @@ class Rule(NamedTuple):
 
 
 class NativeOperations:
-    """The operations of a loaded library, on tables in host memory."""
+    """The operations of a loaded library, on tables in host memory.
 
-    def __init__(self, library):
-        self._library = library
+    Attributes:
+        tiles: whether bfloat16's interaction goes through the processor's matrix tiles (Intel AMX); False where there are none.
+        key: names what computes; equal keys give equal bits.
+    """
+
+    def __init__(self, path: Path, tiles: bool):
+        import tensorflow as tf
+
+        self._library = tf.load_op_library(str(path))
+        symbols = ctypes.CDLL(str(path))
+        symbols.dlrm_compiler.restype = ctypes.c_char_p
+        self.tiles = tiles and bool(symbols.dlrm_has_tiles())
+        key = f"C++ operations {path.stem.rpartition('-')[2]} by {symbols.dlrm_compiler().decode()}"
+        self.key = f"{key} with AMX" if self.tiles else key
 
     def look_up(self, tables: Sequence, ids, id_rows: Sequence[int], dtype):
         """Rows of all tables side by side.
@@ -112,7 +126,7 @@ class NativeOperations:
             loss_scale: what gradients are divided by, in float32.
 
         Raises:
-            tf.errors.InvalidArgumentError: an id is out of range.
+            tf.errors.InvalidArgumentError: an id is out of range, or a table or slot is named twice.
         """
         self._library.dlrm_update_rows(
             tables=[table.handle for table in tables],
@@ -163,9 +177,9 @@ class NativeOperations:
         @tf.custom_gradient
         def interact(bottom, embeddings):
             def gradient(upstream):
-                return self._library.dlrm_interact_gradient(bottom=bottom, embeddings=embeddings, upstream=upstream)
+                return self._library.dlrm_interact_gradient(bottom=bottom, embeddings=embeddings, upstream=upstream, tiles=self.tiles)
 
-            return self._library.dlrm_interact(bottom=bottom, embeddings=embeddings), gradient
+            return self._library.dlrm_interact(bottom=bottom, embeddings=embeddings, tiles=self.tiles), gradient
 
         return interact(bottom, embeddings)
 
@@ -190,4 +204,26 @@ def native_operations() -> NativeOperations | None:
     path = library_path()
     if os.environ.get("DLRM_NATIVE_OPS") == "0" or tf.config.get_visible_devices("GPU") or not path.is_file():
         return None
-    return NativeOperations(tf.load_op_library(str(path)))
+    try:
+        return NativeOperations(path, tiles=os.environ.get("DLRM_AMX") != "0")
+    except (OSError, AttributeError, tf.errors.OpError) as error:
+        raise UserError(f"{path}: {error}; remove it and run ops/build, or set DLRM_NATIVE_OPS=0") from None
+
+
+def operations_key() -> str:
+    """What this worker computes with, to be compared over workers: where keys differ, last bits may. Call once the device is chosen."""
+    operations = native_operations()
+    return operations.key if operations else "TensorFlow's operations"
+
+
+def operations_description() -> str:
+    """The same for people, and why it is not the C++ operations on a CPU."""
+    import tensorflow as tf
+
+    operations = native_operations()
+    if operations:
+        return "C++ operations with AMX" if operations.tiles else "C++ operations"
+    if tf.config.get_visible_devices("GPU"):
+        return "TensorFlow's operations"
+    switched_off = os.environ.get("DLRM_NATIVE_OPS") == "0"
+    return f"TensorFlow's operations{'' if switched_off else ', slower: the C++ ones are not built, see ops/build'}"

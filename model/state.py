@@ -13,14 +13,10 @@ from model.growth import Growth
 from model.snapshot import Snapshot
 from model.table_memory import CHUNK_ROWS, read_rows, write_rows
 from model.trainer import Trainer
+from utils.agreement import compare_weights
 from utils.checkpoint import Array, Checkpoint, CheckpointError, Part
-from utils.errors import AgreedError
 
 _GROWS = "; --allow_growth trains on from its weights"
-
-
-class DivergedError(AgreedError):
-    """Copies of the dense weights that should be equal are not."""
 
 
 def arrays(model: DLRM, trainer: Trainer | None = None) -> dict[str, Array]:
@@ -171,28 +167,27 @@ def synchronise(model: DLRM) -> None:
         variable.assign(model.embedding.world.broadcast(variable.numpy(), f"broadcast/{name}"))
 
 
-def check_equal(model: DLRM) -> None:
+def digest(model: DLRM, trainer: Trainer | None = None) -> str:
+    """A hash of what every worker holds a copy of: dense weights, their optimizer's slots, replicated tables with theirs."""
+    found = hashlib.blake2b(digest_size=16)
+    if model.embedding.world.size == 1:
+        return ""
+    for variable in _shared(model, trainer).values():
+        found.update(variable.numpy().tobytes())
+    for held in model.embedding.replicated:
+        for _, variable in _of_slice(held, trainer is not None):
+            for start in range(0, held.piece.rows, CHUNK_ROWS):
+                found.update(read_rows(variable, start, min(start + CHUNK_ROWS, held.piece.rows)).tobytes())
+    return found.hexdigest()
+
+
+def check_equal(model: DLRM, trainer: Trainer | None = None) -> None:
     """Check, by a hash, that what every worker holds a copy of is still the same everywhere.
 
     Raises:
         DivergedError: with the workers that differ from the first.
     """
-    world = model.embedding.world
-    if world.size == 1:
-        return
-    digest = hashlib.blake2b(digest_size=16)
-    for variable in model.dense_variables().values():
-        digest.update(variable.numpy().tobytes())
-    for held in model.embedding.replicated:
-        for start in range(0, held.piece.rows, CHUNK_ROWS):
-            digest.update(read_rows(held.weights, start, min(start + CHUNK_ROWS, held.piece.rows)).tobytes())
-    digests = world.everyone(digest.hexdigest(), "weights_digest")
-    different = [rank for rank, other in enumerate(digests) if other != digests[0]]
-    if different:
-        raise DivergedError(
-            f"the dense weights of worker{'s' * (len(different) > 1)} {', '.join(map(str, different))} differ from worker 0's; "
-            "nothing is saved. Check the machines (memory, network) and restore the last checkpoint"
-        )
+    compare_weights(model.embedding.world.everyone(digest(model, trainer), "weights_digest"))
 
 
 def _check_shape(checkpoint: Checkpoint, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:

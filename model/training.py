@@ -2,7 +2,6 @@
 
 import functools
 import math
-import signal
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from model.schedule import LearningRateSchedule
 from model.snapshot import Snapshot
 from model.trainer import TensorBatch, Trainer
 from utils.checkpoint import Saving
-from utils.config import Config
+from utils.config import Config, TrainingConfig
 from utils.console import Console
 from utils.errors import AgreedError
 from utils.logging import RunLog
@@ -41,7 +40,7 @@ def evaluation_steps(batches: int, evals_per_epoch: int, test_freq: int | None, 
         test_after: none before so many epochs have passed.
     """
     if test_freq is not None:
-        steps = {step for step in range(batches) if (epoch * batches + step + 1) % test_freq == 0}
+        steps = set(range(-(epoch * batches + 1) % test_freq, batches, test_freq))
     else:
         count = min(evals_per_epoch, batches)
         steps = {math.ceil((i + 1) * batches / count) - 1 for i in range(count)}
@@ -58,6 +57,41 @@ class Position:
     samples: int = 0
     best_auc: float | None = None
     evals_without_gain: int = 0  # evaluations since the best AUC
+    last_auc: float | None = None  # of the newest evaluation
+    evaluation_due: bool = False  # after the last step there should have been an evaluation, and was none: a signal came before it
+
+
+def steps_in_all(options: TrainingConfig, batches: int) -> int:
+    """The step that a run ends with, where nothing ends it before.
+
+    Args:
+        options: of the run.
+        batches: of an epoch.
+    """
+    steps = options.epochs * batches
+    return steps if options.max_steps == -1 else min(steps, options.max_steps)
+
+
+def reason_to_end(options: TrainingConfig, position: Position, split: str) -> str | None:
+    """Why training ends before its last step; None where it does not. `split` is what the model is chosen by."""
+    threshold, patience, last = options.auc_threshold, options.early_stop_patience, position.last_auc
+    if threshold is not None and last is not None and last >= threshold:
+        return f"{split} AUC {last:.6f} reached --auc_threshold {threshold}"
+    if patience is not None and position.evals_without_gain >= patience:
+        count = position.evals_without_gain
+        return f"{split} AUC has not improved on {position.best_auc or 0:.6f} for {count} evaluations (--early_stop_patience)"
+    return None
+
+
+def reason_finished(options: TrainingConfig, position: Position, batches: int, split: str) -> str | None:
+    """Why a run that stands at `position` has nothing left to do; None where it has."""
+    if position.evaluation_due:
+        return None
+    if position.step >= steps_in_all(options, batches):
+        return f"{position.step} steps are done (--epochs {options.epochs}" + (
+            f", --max_steps {options.max_steps})" if options.max_steps != -1 else ")"
+        )
+    return reason_to_end(options, position, split)
 
 
 class Training:
@@ -105,7 +139,7 @@ class Training:
         self._pending: list[tf.Tensor] = []  # what steps since the last report told, the newest perhaps still being computed
         self._train_loss = math.nan
         self._profiled_from: int | None = None  # where the profile being taken began
-        self._evaluated_at = -1
+        self._points_of, self._points = -1, set()  # epoch, and its evaluation_steps
         self._reason_said = False
         self._told_stop = self._told_save = 0.0  # the workers' wishes, as every worker heard them at the same step
         self._mended = 0  # ids that were out of range, of all workers
@@ -132,22 +166,23 @@ class Training:
 
     def _run(self) -> Mapping[str, Any]:
         options, position = self._config.training, self.position
-        limit = options.epochs * self._batches
-        if options.max_steps != -1:
-            limit = min(limit, options.max_steps)
+        limit = steps_in_all(options, self._batches)
         meter = Throughput(options.benchmark_warmup_steps)
         with self._console.progress(limit - position.step, "training", "steps") as progress:
+            if position.evaluation_due and self._evaluate:
+                self._test()
+            self._turn_epoch()
             while position.step < limit and not self._reached():
-                points = evaluation_steps(self._batches, options.evals_per_epoch, options.test_freq, position.epoch, options.test_after)
                 for batch in self._epoch(position.epoch, position.batch):
                     self._train(batch)
                     meter.step(int(batch.num_samples))
+                    position.evaluation_due = self._is_point() or (position.step >= limit and self._evaluates)
                     progress.advance(1, f"loss {self._train_loss:.5f}")
                     if position.step % self._config.run.print_freq == 0 or position.step >= limit:
                         self._report(limit, meter, progress.time_left())
                     if self._told_stop:
                         self._end_early()
-                    if position.batch - 1 in points and self._evaluate:
+                    if position.evaluation_due:
                         self._test()
                         meter.resume()
                     if position.step < limit and self._checkpoints.is_due(position.step, self._told_save):
@@ -156,14 +191,11 @@ class Training:
                     if position.step >= limit or self._reached():
                         break
                 self._check()
-                if position.batch == self._batches:
-                    position.epoch, position.batch = position.epoch + 1, 0
+                self._turn_epoch()
         self._check_finite()
         self._stop_profile()
         if self._config.run.profiler_start_step is not None and self._config.run.profiler_start_step >= position.step:
             self._console.warn(f"--profiler_start_step {self._config.run.profiler_start_step}: no profile, training ended at step {position.step}")
-        if self._evaluate and self._evaluated_at != position.step and (options.evals_per_epoch or options.test_freq):
-            self._test()  # stopped by --max_steps, or --test_freq fell between: the final figures need the final model
         if self._checkpoints.wanted:
             self._write(best=False, wait=True)
         metrics = self._metrics
@@ -178,12 +210,30 @@ class Training:
             **self._counted(),
         }
 
+    def _turn_epoch(self) -> None:
+        if self.position.batch == self._batches:
+            self.position.epoch, self.position.batch = self.position.epoch + 1, 0
+
+    @property
+    def _evaluates(self) -> bool:
+        """Whether the run evaluates at all: then its last model, too, for the final figures."""
+        options = self._config.training
+        return self._evaluate is not None and bool(options.evals_per_epoch or options.test_freq)
+
+    def _is_point(self) -> bool:
+        """Whether the schedule has an evaluation after the step just done."""
+        options, position = self._config.training, self.position
+        if self._points_of != position.epoch:
+            self._points_of = position.epoch
+            self._points = evaluation_steps(self._batches, options.evals_per_epoch, options.test_freq, position.epoch, options.test_after)
+        return self._evaluate is not None and position.batch - 1 in self._points
+
     def _train(self, batch: TensorBatch) -> None:
         position = self.position
         if position.step == self._config.run.profiler_start_step and self._trainer.rank == self._config.run.profiled_rank:
             tf.profiler.experimental.start("profile")
             self._profiled_from = position.step
-        wishes = (float(self._stop.signum), float(batch.out_of_range), *self._checkpoints.wishes())
+        wishes = (self._stop.wish, float(batch.out_of_range), *self._checkpoints.wishes())
         self._checkpoints.before_step(batch)
         self._pending.append(self._trainer.telling_step(batch, position.step, self._schedule(position.step), wishes))
         position.step += 1
@@ -204,15 +254,12 @@ class Training:
 
     def _end_early(self) -> None:
         """Write a checkpoint and end as the signal asked. Every worker comes here after the same step."""
-        signum = int(self._told_stop) if self._stop.signum == 0 else self._stop.signum
-        signum = signum if signum in (signal.SIGINT, signal.SIGTERM) else signal.SIGTERM  # a sum of several workers' signals
+        signum, reason = self._stop.heard(self._told_stop)
         if not self._checkpoints.wanted:
-            raise Stopped(signum, f"after step {self.position.step}; nothing is saved, there is no --save_checkpoint_path")
+            raise Stopped(signum, f"after step {self.position.step}; nothing is saved, there is no --save_checkpoint_path", reason)
         self._write(best=False, wait=True)
-        path = self._config.training.save_checkpoint_path
-        raise Stopped(
-            signum, f"after step {self.position.step}, which is saved; to go on, run the same command with --restore_checkpoint_path {path}"
-        )
+        again = "" if self._config.training.resume == "auto" else " with --resume auto"
+        raise Stopped(signum, f"after step {self.position.step}, which is saved; to go on, run the same command{again}", reason)
 
     def _stop_profile(self) -> None:
         if self._profiled_from is not None:
@@ -258,7 +305,6 @@ class Training:
         self._check_finite()
         position = self.position
         self._metrics = metrics = self._evaluate()
-        self._evaluated_at = position.step
         if not math.isfinite(metrics.log_loss):  # the losses so far were those of the weights before the last step
             raise NonFiniteLossError(
                 f"step {position.step - 1}: the {self._split} loss after it is {metrics.log_loss}; nothing is saved. Try a lower --learning_rate or "
@@ -266,7 +312,9 @@ class Training:
             )
         auc = "auc" if self._split == "test" else f"{self._split}_auc"
         self._log.log((position.epoch, position.step), {auc: metrics.auc, f"{self._split}_loss": metrics.log_loss, "samples": metrics.samples})
-        position.evals_without_gain += 1
+        position.evaluation_due, position.last_auc = False, metrics.auc
+        if self._is_point():  # not where only --max_steps cut the run: one that was never cut has no evaluation there
+            position.evals_without_gain += 1
         if metrics.auc is not None and metrics.auc > (position.best_auc or 0.0):
             position.best_auc, position.evals_without_gain = metrics.auc, 0
             if self._checkpoints.wanted and self._config.training.keep_best_checkpoint:
@@ -276,19 +324,8 @@ class Training:
         return {} if self._config.data.out_of_range == "error" else {"ids_out_of_range": self._mended}
 
     def _reached(self) -> bool:
-        reason = self._reason_to_end()
+        reason = reason_to_end(self._config.training, self.position, self._split)
         if reason and not self._reason_said:
             self._reason_said = True
             self._console.say(f"{reason} at step {self.position.step}: training stops")
         return reason is not None
-
-    def _reason_to_end(self) -> str | None:
-        """Why training ends before its last step; None where it does not."""
-        options, metrics, position = self._config.training, self._metrics, self.position
-        threshold, patience = options.auc_threshold, options.early_stop_patience
-        if threshold is not None and metrics is not None and metrics.auc is not None and metrics.auc >= threshold:
-            return f"{self._split} AUC {metrics.auc:.6f} reached --auc_threshold {threshold}"
-        if patience is not None and position.evals_without_gain >= patience:
-            count = position.evals_without_gain
-            return f"{self._split} AUC has not improved on {position.best_auc or 0:.6f} for {count} evaluations (--early_stop_patience)"
-        return None

@@ -11,35 +11,54 @@ constexpr int64_t kElementsPerTask = 16384;
 constexpr int64_t kAlone = 1 << 20;  // elements that one thread handles alone: 0.2 ms, in which the others work on other slices of the batch
 constexpr int64_t kChunk = 256;  // elements of all parts that are summed at once, in the first-level cache
 
-// gradient = upstream where y > 0, and sum += gradient.
+// gradient = upstream where y > 0, and sum += gradient. Where y is not, TensorFlow multiplies by zero: x - x is that product, but never -0.
 void AddRow(int64_t columns, const float* upstream, const float* y, float* gradient, float* __restrict sum) {
-#pragma GCC ivdep
+  DLRM_INDEPENDENT
   for (int64_t i = 0; i < columns; ++i) {
-    const float kept = y[i] > 0 ? upstream[i] : 0;
+    const float kept = y[i] > 0 ? upstream[i] : upstream[i] - upstream[i];
     gradient[i] = kept;
     sum[i] += kept;
   }
 }
 
-// Both 16-bit types are positive where their bits are, taken as an integer. Integers and two loops, because the compiler makes vectors of those.
+template <class T>
+constexpr int16_t kInfinity = std::is_same_v<T, BFloat16> ? 0x7f80 : 0x7c00;
+
+// Both 16-bit types are ordered as their bits, taken as an integer, and NaN is above infinity. Integers and two loops, because the compiler makes
+// vectors of those.
 template <class T>
 void AddRow(int64_t columns, const T* upstream, const T* y, T* gradient, float* __restrict sum) {
   const auto* from = reinterpret_cast<const int16_t*>(upstream);
   const auto* mask = reinterpret_cast<const int16_t*>(y);
   auto* to = reinterpret_cast<int16_t*>(gradient);
-#pragma GCC ivdep
-  for (int64_t i = 0; i < columns; ++i) to[i] = mask[i] > 0 ? from[i] : int16_t{0};
-#pragma GCC ivdep
-  for (int64_t i = 0; i < columns; ++i) sum[i] += Widened(gradient[i]);
+  DLRM_INDEPENDENT
+  for (int64_t i = 0; i < columns; ++i) {
+    const int16_t by_zero = (from[i] & 0x7fff) >= kInfinity<T> ? int16_t{0x7fff} : int16_t{0};  // a NaN, or zero
+    to[i] = mask[i] > 0 && mask[i] <= kInfinity<T> ? from[i] : by_zero;
+  }
+  ForFloats(gradient, columns, [sum](const auto* values, int64_t first, int64_t n) {
+    float* __restrict to = sum + first;
+    DLRM_INDEPENDENT
+    for (int64_t i = 0; i < n; ++i) to[i] += Widened(values[i]);
+  });
 }
 
+// A NaN is not below zero, so it is kept; -0 becomes 0.
+inline float Relu(float x) { return x <= 0 ? 0 : x; }
+
 template <class T>
-void BiasReluRow(int64_t columns, const T* x, const float* __restrict bias, T* y) {
-#pragma GCC ivdep
-  for (int64_t i = 0; i < columns; ++i) {
-    const float sum = Widened(x[i]) + bias[i];
-    Narrow(sum > 0 ? sum : 0, y + i);
-  }
+void BiasReluRow(int64_t columns, const T* x, const float* bias, T* y) {
+  ForFloats(x, columns, [&](const auto* values, int64_t first, int64_t n) {
+    const float* __restrict from = bias + first;
+    if constexpr (std::is_same_v<T, Float16>) {
+      float sums[kRun];
+      for (int64_t i = 0; i < n; ++i) sums[i] = Relu(values[i] + from[i]);
+      NarrowRow(sums, n, y + first);
+    } else {
+      DLRM_INDEPENDENT
+      for (int64_t i = 0; i < n; ++i) Narrow(Relu(Widened(values[i]) + from[i]), y + i);
+    }
+  });
 }
 
 // work(first, last) for rows first..last-1, some at a time.
@@ -84,7 +103,7 @@ void SumInPairs(int64_t size, const std::vector<const T*>& parts, float* out, co
     for (int64_t first = task * kElementsPerTask; first < last; first += kChunk) {
       const int64_t n = std::min(kChunk, last - first);
       for (size_t part = 0; part < parts.size(); ++part) {
-        for (int64_t i = 0; i < n; ++i) values[part * kChunk + i] = Widened(parts[part][first + i]);
+        WidenRow(parts[part] + first, n, values.data() + part * kChunk);
       }
       for (size_t step = 1; step < parts.size(); step *= 2) {
         for (size_t part = 0; part + step < parts.size(); part += 2 * step) {

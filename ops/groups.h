@@ -55,7 +55,7 @@ class Groups {
     std::vector<Slot> slots(kDirect ? 0 : size_t{1} << bits, Slot{0, -1});
     for (int i = 0; i < n; ++i) {
       const int32_t id = ids[i];
-      if (static_cast<uint32_t>(id) >= static_cast<uint64_t>(rows)) return i;
+      if (id < 0 || int64_t{id} >= rows) return i;
       int32_t* group;
       if (kDirect) {
         group = &direct[id];

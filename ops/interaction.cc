@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "interaction_amx.h"
@@ -22,19 +23,28 @@ typedef float Quad __attribute__((vector_size(16), aligned(4), may_alias));
 inline Lanes Load(const float* from) { return *reinterpret_cast<const Lanes*>(from); }
 inline void Store(Lanes value, float* to) { *reinterpret_cast<Lanes*>(to) = value; }
 
-inline int RoundUp(int n, int to) { return (n + to - 1) / to * to; }
+inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Lanes of a, numbered from 0, and b, from kLanes on.
+template <int... kFrom>
+inline Lanes Shuffle(Lanes a, Lanes b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, kFrom...);
+#else
+  typedef int Index __attribute__((vector_size(4 * kLanes)));
+  return __builtin_shuffle(a, b, Index{kFrom...});
+#endif
+}
+
+template <int kStep, int... kLane>
+inline Lanes Fold(Lanes a, Lanes b, std::integer_sequence<int, kLane...>) {
+  return Shuffle<((kLane & kStep ? kLanes : 0) + (kLane & ~kStep))...>(a, b) + Shuffle<((kLane & kStep ? kLanes : 0) + (kLane | kStep))...>(a, b);
+}
 
 // a's and b's lanes summed in pairs at distance kStep: a's sums where bit kStep of the lane is clear, b's where it is set.
 template <int kStep>
 inline Lanes Fold(Lanes a, Lanes b) {
-  typedef int Index __attribute__((vector_size(4 * kLanes)));
-  Index low, high;
-  for (int i = 0; i < kLanes; ++i) {
-    const int from = i & kStep ? kLanes : 0;
-    low[i] = from + (i & ~kStep);
-    high[i] = from + (i | kStep);
-  }
-  return __builtin_shuffle(a, b, low) + __builtin_shuffle(a, b, high);
+  return Fold<kStep>(a, b, std::make_integer_sequence<int, kLanes>());
 }
 
 // Lane 4 i + j becomes the sum of the lanes of sums[i][j].
@@ -55,21 +65,17 @@ class Vectors {
   }
 
   void Set(const T* bottom, const T* embeddings) {
-    Widen(bottom, first_);
-    for (int i = 1; i < shape_.vectors; ++i) Widen(embeddings + static_cast<int64_t>(i - 1) * shape_.width, first_ + i * stride_);
+    WidenRow(bottom, shape_.width, first_);
+    for (int64_t i = 1; i < shape_.vectors; ++i) WidenRow(embeddings + (i - 1) * shape_.width, shape_.width, first_ + i * stride_);
   }
 
-  const float* row(int i) const { return first_ + i * stride_; }
-  int stride() const { return stride_; }
-  int count() const { return count_; }
+  const float* row(int64_t i) const { return first_ + i * stride_; }
+  int64_t stride() const { return stride_; }
+  int64_t count() const { return count_; }
 
  private:
-  void Widen(const T* from, float* to) const {
-    for (int i = 0; i < shape_.width; ++i) to[i] = Widened(from[i]);
-  }
-
   InteractionShape shape_;
-  int stride_, count_;
+  int64_t stride_, count_;
   std::unique_ptr<float[]> values_;
   float* first_;
 };
@@ -88,11 +94,11 @@ inline void Multiply(const Left& left, const Right& right, Lanes (&sums)[kBlock]
 // dots[i, j] = Z_i . Z_j for j <= i; dots is [count, count].
 template <class T>
 void Dots(const Vectors<T>& z, float* dots) {
-  const int stride = z.stride();
-  for (int row = 0; row < z.count(); row += kBlock) {
-    for (int column = 0; column <= row; column += kBlock) {
+  const int64_t stride = z.stride();
+  for (int64_t row = 0; row < z.count(); row += kBlock) {
+    for (int64_t column = 0; column <= row; column += kBlock) {
       Lanes sums[kBlock][kBlock];
-      int d = 0;
+      int64_t d = 0;
       const auto left = [&, a = z.row(row)](int i) { return Load(a + i * stride + d); };
       const auto right = [&, b = z.row(column)](int j) { return Load(b + j * stride + d); };
       Multiply<true>(left, right, sums);
@@ -106,14 +112,15 @@ void Dots(const Vectors<T>& z, float* dots) {
 
 // out = S Z for rows row..row+kBlock-1 of the symmetric S, [count, count], whose blocks above the diagonal are not set; out is [kBlock, stride].
 template <class T>
-void Product(const float* s, int row, const Vectors<T>& z, float* out) {
-  const int stride = z.stride(), count = z.count();
-  for (int first = 0; first < stride; first += kBlock * kLanes) {
+void Product(const float* s, int64_t row, const Vectors<T>& z, float* out) {
+  constexpr int64_t kColumns = kBlock * kLanes;
+  const int64_t stride = z.stride(), count = z.count();
+  for (int64_t first = 0; first < stride; first += kColumns) {
     // The last columns again where fewer than a block are left.
-    const int d = std::max(0, std::min(first, stride - kBlock * kLanes)), columns = std::min(kBlock * kLanes, stride);
-    if (columns == kBlock * kLanes) {
+    const int64_t d = std::max<int64_t>(0, std::min(first, stride - kColumns)), columns = std::min(kColumns, stride);
+    if (columns == kColumns) {
       Lanes sums[kBlock][kBlock];
-      int k = 0;
+      int64_t k = 0;
       const auto below = [&](int i) { return s[(row + i) * count + k]; };
       const auto above = [&](int i) { return s[k * count + row + i]; };
       const auto right = [&](int j) { return Load(z.row(k) + d + j * kLanes); };
@@ -125,19 +132,14 @@ void Product(const float* s, int row, const Vectors<T>& z, float* out) {
       }
     } else {  // fewer than 64 columns in all
       for (int i = 0; i < kBlock; ++i) {
-        for (int at = 0; at < columns; at += kLanes) {
+        for (int64_t at = 0; at < columns; at += kLanes) {
           Lanes sum = s[(row + i) * count] * Load(z.row(0) + at);
-          for (int k = 1; k < count; ++k) sum += (k < row + kBlock ? s[(row + i) * count + k] : s[k * count + row + i]) * Load(z.row(k) + at);
+          for (int64_t k = 1; k < count; ++k) sum += (k < row + kBlock ? s[(row + i) * count + k] : s[k * count + row + i]) * Load(z.row(k) + at);
           Store(sum, out + i * stride + at);
         }
       }
     }
   }
-}
-
-template <class T>
-inline void NarrowAll(const float* from, int n, T* to) {
-  for (int i = 0; i < n; ++i) Narrow(from[i], to + i);
 }
 
 // work(first, last) for samples first..last-1, some at a time.
@@ -152,9 +154,9 @@ void ForSamples(const InteractionShape& shape, const Threads& threads, const Wor
 }  // namespace
 
 template <class T>
-void Interact(const InteractionShape& shape, const T* bottom, const T* embeddings, T* out, const Threads& threads) {
+void Interact(const InteractionShape& shape, const T* bottom, const T* embeddings, T* out, bool tiles, const Threads& threads) {
   if constexpr (std::is_same_v<T, BFloat16>) {
-    if (HasTiles()) return InteractByTiles(shape, bottom, embeddings, out, threads);
+    if (tiles && HasTiles()) return InteractByTiles(shape, bottom, embeddings, out, threads);
   }
   ForSamples(shape, threads, [&](int64_t first, int64_t last) {
     Vectors<T> z(shape);
@@ -165,16 +167,16 @@ void Interact(const InteractionShape& shape, const T* bottom, const T* embedding
       T* to = out + sample * (shape.width + shape.pairs());
       std::memcpy(to, bottom + sample * shape.width, shape.width * sizeof(T));
       to += shape.width;
-      for (int i = 1; i < shape.vectors; to += i, ++i) NarrowAll(dots.data() + i * z.count(), i, to);
+      for (int64_t i = 1; i < shape.vectors; to += i, ++i) NarrowRow(dots.data() + i * z.count(), i, to);
     }
   });
 }
 
 template <class T>
 void InteractGradient(const InteractionShape& shape, const T* bottom, const T* embeddings, const T* upstream, T* bottom_gradient,
-                      T* embeddings_gradient, const Threads& threads) {
+                      T* embeddings_gradient, bool tiles, const Threads& threads) {
   if constexpr (std::is_same_v<T, BFloat16>) {
-    if (HasTiles()) return InteractGradientByTiles(shape, bottom, embeddings, upstream, bottom_gradient, embeddings_gradient, threads);
+    if (tiles && HasTiles()) return InteractGradientByTiles(shape, bottom, embeddings, upstream, bottom_gradient, embeddings_gradient, threads);
   }
   ForSamples(shape, threads, [&](int64_t first, int64_t last) {
     Vectors<T> z(shape);
@@ -183,20 +185,22 @@ void InteractGradient(const InteractionShape& shape, const T* bottom, const T* e
       z.Set(bottom + sample * shape.width, embeddings + sample * (shape.vectors - 1) * shape.width);
       const T* given = upstream + sample * (shape.width + shape.pairs());
       const T* pair = given + shape.width;
-      for (int i = 1; i < shape.vectors; pair += i, ++i) {
-        for (int j = 0; j < i; ++j) s[i * z.count() + j] = Widened(pair[j]);
-        for (int j = i / kBlock * kBlock; j < i; ++j) s[j * z.count() + i] = s[i * z.count() + j];
+      for (int64_t i = 1; i < shape.vectors; pair += i, ++i) {
+        WidenRow(pair, i, s.data() + i * z.count());
+        for (int64_t j = i / kBlock * kBlock; j < i; ++j) s[j * z.count() + i] = s[i * z.count() + j];
       }
       T* to = embeddings_gradient + sample * (shape.vectors - 1) * shape.width;
-      for (int block = 0; block < z.count(); block += kBlock) {
+      for (int64_t block = 0; block < z.count(); block += kBlock) {
         Product(s.data(), block, z, product.data());
-        for (int i = block; i < std::min(block + kBlock, shape.vectors); ++i) {
+        for (int64_t i = block; i < std::min<int64_t>(block + kBlock, shape.vectors); ++i) {
           float* row = product.data() + (i - block) * z.stride();
           if (i == 0) {
-            for (int d = 0; d < shape.width; ++d) row[d] += Widened(given[d]);
-            NarrowAll(row, shape.width, bottom_gradient + sample * shape.width);
+            ForFloats(given, shape.width, [row](const auto* values, int64_t at, int64_t n) {
+              for (int64_t d = 0; d < n; ++d) row[at + d] += Widened(values[d]);
+            });
+            NarrowRow(row, shape.width, bottom_gradient + sample * shape.width);
           } else {
-            NarrowAll(row, shape.width, to + static_cast<int64_t>(i - 1) * shape.width);
+            NarrowRow(row, shape.width, to + (i - 1) * shape.width);
           }
         }
       }
@@ -205,8 +209,8 @@ void InteractGradient(const InteractionShape& shape, const T* bottom, const T* e
 }
 
 #define INSTANTIATE(T)                                                                                    \
-  template void Interact<T>(const InteractionShape&, const T*, const T*, T*, const Threads&);             \
-  template void InteractGradient<T>(const InteractionShape&, const T*, const T*, const T*, T*, T*, const Threads&)
+  template void Interact<T>(const InteractionShape&, const T*, const T*, T*, bool, const Threads&);       \
+  template void InteractGradient<T>(const InteractionShape&, const T*, const T*, const T*, T*, T*, bool, const Threads&)
 INSTANTIATE(float);
 INSTANTIATE(BFloat16);
 INSTANTIATE(Float16);

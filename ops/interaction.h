@@ -16,19 +16,20 @@ namespace dlrm {
 struct InteractionShape {
   int64_t samples;
   int vectors;  // N = F + 1
-  int width;    // D
+  int width;    // D, at least 1
 
-  int pairs() const { return vectors * (vectors - 1) / 2; }
+  int64_t pairs() const { return int64_t{vectors} * (vectors - 1) / 2; }
 };
 
-// bottom [samples, D], embeddings [samples, N - 1, D] -> out [samples, D + pairs].
+// bottom [samples, D], embeddings [samples, N - 1, D] -> out [samples, D + pairs]. bfloat16 goes through the processor's matrix tiles if `tiles` and
+// where it has them.
 template <class T>
-void Interact(const InteractionShape& shape, const T* bottom, const T* embeddings, T* out, const Threads& threads);
+void Interact(const InteractionShape& shape, const T* bottom, const T* embeddings, T* out, bool tiles, const Threads& threads);
 
 // And with upstream, the gradient of out -> those of bottom and embeddings.
 template <class T>
 void InteractGradient(const InteractionShape& shape, const T* bottom, const T* embeddings, const T* upstream, T* bottom_gradient,
-                      T* embeddings_gradient, const Threads& threads);
+                      T* embeddings_gradient, bool tiles, const Threads& threads);
 
 }  // namespace dlrm
 

@@ -45,12 +45,12 @@ class Tiles {
   alignas(64) Configuration before_;
 };
 
-inline int RoundUp(int n, int to) { return (n + to - 1) / to * to; }
+inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 template <class T>
 class Aligned {
  public:
-  explicit Aligned(int size) : memory_(size * sizeof(T) / 64 + 1) {}
+  explicit Aligned(int64_t size) : memory_(size * sizeof(T) / 64 + 1) {}
   T* data() { return reinterpret_cast<T*>(memory_.data()); }
 
  private:
@@ -60,8 +60,8 @@ class Aligned {
   std::vector<Line> memory_;
 };
 
-inline void NarrowRow(const float* from, int n, BFloat16* to) {
-  for (int i = 0; i < n; i += kLanes) {
+inline void NarrowMasked(const float* from, int64_t n, BFloat16* to) {
+  for (int64_t i = 0; i < n; i += kLanes) {
     const __mmask16 mask = n - i >= kLanes ? 0xffff : (1u << (n - i)) - 1;
     _mm256_mask_storeu_epi16(to + i, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(from + i))));
   }
@@ -76,16 +76,16 @@ class Vectors {
   void Set(int64_t sample, const BFloat16* bottom, const BFloat16* embeddings) {
     std::memcpy(row(0), bottom + sample * shape_.width, shape_.width * sizeof(BFloat16));
     const BFloat16* from = embeddings + sample * (shape_.vectors - 1) * shape_.width;
-    for (int i = 1; i < shape_.vectors; ++i) std::memcpy(row(i), from + static_cast<int64_t>(i - 1) * shape_.width, shape_.width * sizeof(BFloat16));
+    for (int64_t i = 1; i < shape_.vectors; ++i) std::memcpy(row(i), from + (i - 1) * shape_.width, shape_.width * sizeof(BFloat16));
   }
 
-  BFloat16* row(int i) { return values_.data() + i * stride_; }
-  int count() const { return count_; }    // of rows, a multiple of kElements
-  int stride() const { return stride_; }  // a multiple of kElements
+  BFloat16* row(int64_t i) { return values_.data() + i * stride_; }
+  int64_t count() const { return count_; }    // of rows, a multiple of kElements
+  int64_t stride() const { return stride_; }  // a multiple of kElements
 
  private:
   InteractionShape shape_;
-  int count_, stride_;
+  int64_t count_, stride_;
   Aligned<BFloat16> values_;
 };
 
@@ -107,7 +107,7 @@ inline void ExchangeBits(__m512i (&rows)[kRows]) {
 }
 
 // to[k][n] = from[n][k] for the 16 x 16 pairs of elements of a tile.
-inline void TransposePairs(const BFloat16* from, int stride, BFloat16* to) {
+inline void TransposePairs(const BFloat16* from, int64_t stride, BFloat16* to) {
   __m512i rows[kRows];
   for (int i = 0; i < kRows; ++i) rows[i] = _mm512_load_si512(from + i * stride);
   ExchangeBits<1>(rows);
@@ -118,8 +118,8 @@ inline void TransposePairs(const BFloat16* from, int stride, BFloat16* to) {
 }
 
 // to[n] = the pair (a[n], b[n]).
-inline void Interleave(const BFloat16* a, const BFloat16* b, int n, BFloat16* to) {
-  for (int i = 0; i < n; i += kLanes) {
+inline void Interleave(const BFloat16* a, const BFloat16* b, int64_t n, BFloat16* to) {
+  for (int64_t i = 0; i < n; i += kLanes) {
     const __m512i low = _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(a + i)));
     const __m512i high = _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(b + i)));
     _mm512_store_si512(to + 2 * i, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
@@ -146,18 +146,18 @@ bool HasTiles() {
 void InteractByTiles(const InteractionShape& shape, const BFloat16* bottom, const BFloat16* embeddings, BFloat16* out, const Threads& threads) {
   ForSamples(shape, threads, [&](int64_t first, int64_t last) {
     Vectors z(shape);
-    const int stride = z.stride(), chunks = stride / kElements, count = RoundUp(shape.vectors, kRows);
+    const int64_t stride = z.stride(), chunks = stride / kElements, count = RoundUp(shape.vectors, kRows);
     Aligned<BFloat16> transposed(count * stride);
     Aligned<float> dots(count * count);
     for (int64_t sample = first; sample < last; ++sample) {
       z.Set(sample, bottom, embeddings);
-      for (int row = 0; row < count; row += kRows) {
-        for (int chunk = 0; chunk < chunks; ++chunk) {
+      for (int64_t row = 0; row < count; row += kRows) {
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
           TransposePairs(z.row(row) + chunk * kElements, stride, transposed.data() + (row * chunks + chunk * kRows) * kElements);
         }
-        for (int column = 0; column <= row; column += kRows) {
+        for (int64_t column = 0; column <= row; column += kRows) {
           _tile_zero(0);
-          for (int chunk = 0; chunk < chunks; ++chunk) {
+          for (int64_t chunk = 0; chunk < chunks; ++chunk) {
             _tile_loadd(1, z.row(row) + chunk * kElements, stride * sizeof(BFloat16));
             _tile_loadd(2, transposed.data() + (column * chunks + chunk * kRows) * kElements, kElements * sizeof(BFloat16));
             _tile_dpbf16ps(0, 1, 2);
@@ -168,7 +168,7 @@ void InteractByTiles(const InteractionShape& shape, const BFloat16* bottom, cons
       BFloat16* to = out + sample * (shape.width + shape.pairs());
       std::memcpy(to, z.row(0), shape.width * sizeof(BFloat16));
       to += shape.width;
-      for (int i = 1; i < shape.vectors; to += i, ++i) NarrowRow(dots.data() + i * count, i, to);
+      for (int64_t i = 1; i < shape.vectors; to += i, ++i) NarrowMasked(dots.data() + i * count, i, to);
     }
   });
 }
@@ -177,7 +177,7 @@ void InteractGradientByTiles(const InteractionShape& shape, const BFloat16* bott
                              BFloat16* bottom_gradient, BFloat16* embeddings_gradient, const Threads& threads) {
   ForSamples(shape, threads, [&](int64_t first, int64_t last) {
     Vectors z(shape);
-    const int stride = z.stride(), count = z.count();
+    const int64_t stride = z.stride(), count = z.count();
     Aligned<BFloat16> symmetric(count * count), pairs(count * stride);
     Aligned<float> product(kRows * stride);
     for (int64_t sample = first; sample < last; ++sample) {
@@ -185,29 +185,29 @@ void InteractGradientByTiles(const InteractionShape& shape, const BFloat16* bott
       const BFloat16* given = upstream + sample * (shape.width + shape.pairs());
       const BFloat16* pair = given + shape.width;
       BFloat16* s = symmetric.data();
-      for (int i = 1; i < shape.vectors; pair += i, ++i) {
+      for (int64_t i = 1; i < shape.vectors; pair += i, ++i) {
         std::memcpy(s + i * count, pair, i * sizeof(BFloat16));
         for (int j = 0; j < i; ++j) s[j * count + i] = pair[j];
       }
-      for (int i = 0; i < RoundUp(shape.vectors, 2); i += 2) Interleave(z.row(i), z.row(i + 1), stride, pairs.data() + i * stride);
+      for (int64_t i = 0; i < RoundUp(shape.vectors, 2); i += 2) Interleave(z.row(i), z.row(i + 1), stride, pairs.data() + i * stride);
       BFloat16* to = embeddings_gradient + sample * (shape.vectors - 1) * shape.width;
-      for (int row = 0; row < shape.vectors; row += kRows) {
-        for (int column = 0; column < shape.width; column += kLanes) {
+      for (int64_t row = 0; row < shape.vectors; row += kRows) {
+        for (int64_t column = 0; column < shape.width; column += kLanes) {
           _tile_zero(0);
-          for (int k = 0; k < count; k += kElements) {
+          for (int64_t k = 0; k < count; k += kElements) {
             _tile_loadd(1, s + row * count + k, count * sizeof(BFloat16));
             _tile_loadd(2, pairs.data() + k * stride + 2 * column, 2 * stride * sizeof(BFloat16));
             _tile_dpbf16ps(0, 1, 2);
           }
           _tile_stored(0, product.data() + column, stride * sizeof(float));
         }
-        for (int i = row; i < std::min(row + kRows, shape.vectors); ++i) {
+        for (int64_t i = row; i < std::min<int64_t>(row + kRows, shape.vectors); ++i) {
           float* values = product.data() + (i - row) * stride;
           if (i == 0) {
             for (int d = 0; d < shape.width; ++d) values[d] += Widened(given[d]);
-            NarrowRow(values, shape.width, bottom_gradient + sample * shape.width);
+            NarrowMasked(values, shape.width, bottom_gradient + sample * shape.width);
           } else {
-            NarrowRow(values, shape.width, to + static_cast<int64_t>(i - 1) * shape.width);
+            NarrowMasked(values, shape.width, to + (i - 1) * shape.width);
           }
         }
       }

@@ -13,8 +13,7 @@ constexpr int kAhead = LOOKUP_AHEAD;                // rows prefetched
 
 template <class V, int kWidth>
 inline void Copy(const float* row, int width, V* out) {
-  const int n = kWidth ? kWidth : width;
-  for (int i = 0; i < n; ++i) Narrow(row[i], out + i);
+  NarrowRow(row, kWidth ? kWidth : width, out);
 }
 
 }  // namespace

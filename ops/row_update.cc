@@ -6,7 +6,7 @@
 namespace dlrm {
 namespace {
 
-constexpr int kMaxColumns = 256;        // that one task handles: the sum stays in the first-level cache
+constexpr int kMaxColumns = kRun;  // that one task handles: the sum stays in the first-level cache
 #ifndef UPDATE_TASK
 #define UPDATE_TASK 256
 #endif
@@ -29,15 +29,18 @@ Scale ScaleOf(float loss_scale) {
   return {Scale::kOver, loss_scale};
 }
 
+// n is at most kMaxColumns, so one call of `ForFloats` is one call of its work.
 template <class G>
 inline void Add(const G* gradient, Scale scale, float* sum, int n) {
-  if (scale.how == Scale::kNone) {
-    for (int i = 0; i < n; ++i) sum[i] += Widened(gradient[i]);
-  } else if (scale.how == Scale::kTimes) {
-    for (int i = 0; i < n; ++i) sum[i] += Widened(gradient[i]) * scale.by;
-  } else {
-    for (int i = 0; i < n; ++i) sum[i] += Widened(gradient[i]) / scale.by;
-  }
+  ForFloats(gradient, n, [scale, sum](const auto* values, int64_t, int64_t n) {
+    if (scale.how == Scale::kNone) {
+      for (int i = 0; i < n; ++i) sum[i] += Widened(values[i]);
+    } else if (scale.how == Scale::kTimes) {
+      for (int i = 0; i < n; ++i) sum[i] += Widened(values[i]) * scale.by;
+    } else {
+      for (int i = 0; i < n; ++i) sum[i] += Widened(values[i]) / scale.by;
+    }
+  });
 }
 
 struct Sgd {
@@ -116,7 +119,8 @@ void Run(const Task& task, const Piece& piece, const Groups& groups, const G* co
       if (position + kAhead < last) PrefetchToRead(gradient(position + kAhead), width * sizeof(G));
       Add(gradient(position), scale, sum, width);
     }
-    float* slots[2] = {piece.slots[0] + offset(group), piece.slots[1] + offset(group)};
+    float* slots[kMaxSlots] = {};
+    for (int slot = 0; slot < Update::kSlots; ++slot) slots[slot] = piece.slots[slot] + offset(group);
     update.Apply(sum, piece.table + offset(group), slots, width);
   }
 }

@@ -1,4 +1,6 @@
 // The exchange's orders of columns as TensorFlow sees them: signatures and checks.
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "columns.h"
@@ -22,24 +24,30 @@ class Blocks {
     TF_RETURN_IF_ERROR(context->GetAttr("places", &places_));
     TF_RETURN_IF_ERROR(context->GetAttr("columns", &columns_));
     TF_RETURN_IF_ERROR(context->GetAttr("widths", &widths_));
-    for (const auto* list : {&strides_, &places_, &columns_, &widths_}) {
+    for (const auto* list : {&before_, &strides_, &places_, &columns_, &widths_}) {
       if (list->size() != before_.size()) return InvalidArgumentError("expected lists of one length");
+      for (const int64_t value : *list) {
+        if (!Fits(value)) return InvalidArgumentError(StrCat("a segment has ", value, ", expected 0 to 2^31 - 1"));
+      }
+    }
+    for (const int64_t width : widths_) {
+      total_ += width;
+      if (!Fits(total_)) return InvalidArgumentError("the blocks have 2^31 columns or more");
     }
     return absl::OkStatus();
   }
 
-  int64_t total() const {  // columns of all blocks
-    int64_t sum = 0;
-    for (const int64_t width : widths_) sum += width;
-    return sum;
-  }
+  int64_t total() const { return total_; }  // columns of all blocks
+
+  // Whether no sum of two and no product of two of these can overflow.
+  static bool Fits(int64_t value) { return value >= 0 && value <= std::numeric_limits<int32_t>::max(); }
 
   // For `samples` samples of `length` columns, `flat` the first element of the first block.
   absl::Status Segments(int64_t samples, int64_t length, int64_t element, char* flat, std::vector<Segment>* segments) const {
     for (size_t i = 0; i < before_.size(); ++i) {
-      const bool fits = before_[i] >= 0 && places_[i] >= 0 && widths_[i] >= 0 && places_[i] + widths_[i] <= strides_[i] &&
-                        before_[i] + strides_[i] <= total() && columns_[i] >= 0 && columns_[i] + widths_[i] <= length;
+      const bool fits = places_[i] + widths_[i] <= strides_[i] && before_[i] + strides_[i] <= total_ && columns_[i] + widths_[i] <= length;
       if (!fits) return InvalidArgumentError(StrCat("segment ", i, " does not fit ", total(), " columns in blocks and ", length, " of a sample"));
+      if (samples == 0 || widths_[i] == 0) continue;  // no tensor may be there to point into
       segments->push_back({flat + (before_[i] * samples + places_[i]) * element, strides_[i] * element, columns_[i] * element, widths_[i] * element});
     }
     return absl::OkStatus();
@@ -47,6 +55,7 @@ class Blocks {
 
  private:
   std::vector<int64_t> before_, strides_, places_, columns_, widths_;
+  int64_t total_ = 0;
 };
 
 REGISTER_OP("DlrmBlocksToSamples")
@@ -79,16 +88,18 @@ other_columns: for each of the others its first column in `vectors`.
 )doc");
 
 template <class T>
-class BlocksToSamplesOp : public OpKernel {
+class BlocksToSamplesOp : public Operation {
  public:
-  explicit BlocksToSamplesOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit BlocksToSamplesOp(OpKernelConstruction* context) : Operation(context) {
     OP_REQUIRES_OK(context, blocks_.Read(context));
     OP_REQUIRES_OK(context, context->GetAttr("samples", &samples_));
     OP_REQUIRES_OK(context, context->GetAttr("length", &length_));
     OP_REQUIRES_OK(context, context->GetAttr("other_columns", &other_columns_));
+    OP_REQUIRES(context, Blocks::Fits(samples_) && Blocks::Fits(length_),
+                InvalidArgumentError(StrCat("expected 0 to 2^31 - 1 samples and columns, received ", samples_, " and ", length_)));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor& blocks = context->input(0);
     OpInputList others;
     OP_REQUIRES_OK(context, context->input_list("others", &others));
@@ -98,10 +109,11 @@ class BlocksToSamplesOp : public OpKernel {
     OP_REQUIRES_OK(context, blocks_.Segments(samples_, length_, sizeof(T), static_cast<char*>(blocks.data()), &segments));
     for (int i = 0; i < others.size(); ++i) {
       OP_REQUIRES(context,
-                  others[i].dims() == 2 && others[i].dim_size(0) == samples_ && other_columns_[i] >= 0 &&
+                  others[i].dims() == 2 && others[i].dim_size(0) == samples_ && Blocks::Fits(other_columns_[i]) &&
                       other_columns_[i] + others[i].dim_size(1) <= length_,
                   InvalidArgumentError(StrCat("others ", i, ": ", others[i].shape().DebugString(), " does not fit at column ", other_columns_[i])));
       const int64_t width = others[i].dim_size(1) * sizeof(T);
+      if (others[i].NumElements() == 0) continue;
       segments.push_back({static_cast<char*>(others[i].data()), width, other_columns_[i] * static_cast<int64_t>(sizeof(T)), width});
     }
     Tensor* vectors;
@@ -137,11 +149,11 @@ The way back of DlrmBlocksToSamples: blocks of columns, one after another, out o
 )doc");
 
 template <class T>
-class SamplesToBlocksOp : public OpKernel {
+class SamplesToBlocksOp : public Operation {
  public:
-  explicit SamplesToBlocksOp(OpKernelConstruction* context) : OpKernel(context) { OP_REQUIRES_OK(context, blocks_.Read(context)); }
+  explicit SamplesToBlocksOp(OpKernelConstruction* context) : Operation(context) { OP_REQUIRES_OK(context, blocks_.Read(context)); }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     OpInputList parts;
     OP_REQUIRES_OK(context, context->input_list("parts", &parts));
     std::vector<const char*> samples;

@@ -31,11 +31,11 @@ bias: [out].
 )doc");
 
 template <class T>
-class BiasReluOp : public OpKernel {
+class BiasReluOp : public Operation {
  public:
-  using OpKernel::OpKernel;
+  using Operation::Operation;
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor &products = context->input(0), &bias = context->input(1);
     OP_REQUIRES(context, products.dims() == 2 && bias.dims() == 1 && products.dim_size(1) == bias.dim_size(0),
                 InvalidArgumentError(
@@ -73,11 +73,11 @@ bias_gradient: [out], its sum over the samples.
 )doc");
 
 template <class T>
-class ReluGradientOp : public OpKernel {
+class ReluGradientOp : public Operation {
  public:
-  using OpKernel::OpKernel;
+  using Operation::Operation;
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor &upstream = context->input(0), &outputs = context->input(1);
     OP_REQUIRES(context, upstream.dims() == 2 && upstream.shape() == outputs.shape(),
                 InvalidArgumentError(
@@ -108,11 +108,11 @@ The sum of tensors of one shape in float32, by the balanced tree ((0 + 1) + (2 +
 )doc");
 
 template <class T>
-class SumInPairsOp : public OpKernel {
+class SumInPairsOp : public Operation {
  public:
-  using OpKernel::OpKernel;
+  using Operation::Operation;
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     std::vector<const typename ElementOf<T>::type*> parts;
     for (int i = 0; i < context->num_inputs(); ++i) {
       OP_REQUIRES(context, context->input(i).shape() == context->input(0).shape(),

@@ -12,6 +12,7 @@ REGISTER_OP("DlrmInteract")
     .Input("embeddings: T")
     .Output("out: T")
     .Attr("T: {float, bfloat16, half}")
+    .Attr("tiles: bool = true")
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) -> absl::Status {
       tensorflow::shape_inference::ShapeHandle bottom, embeddings;
       TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &bottom));
@@ -30,6 +31,7 @@ The dot-product interaction of DLRM.
 bottom: [b, D].
 embeddings: [b, F, D].
 out: [b, D + (F + 1) F / 2]: bottom, then the dot products (1, 0), (2, 0), (2, 1), ... of the F + 1 vectors.
+tiles: bfloat16 goes through the processor's matrix tiles, where it has them.
 )doc");
 
 REGISTER_OP("DlrmInteractGradient")
@@ -39,6 +41,7 @@ REGISTER_OP("DlrmInteractGradient")
     .Output("bottom_gradient: T")
     .Output("embeddings_gradient: T")
     .Attr("T: {float, bfloat16, half}")
+    .Attr("tiles: bool = true")
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) -> absl::Status {
       context->set_output(0, context->input(0));
       context->set_output(1, context->input(1));
@@ -50,7 +53,7 @@ Gradients of the inputs of DlrmInteract, from that of its output.
 
 absl::Status ReadInteractionShape(const Tensor& bottom, const Tensor& embeddings, InteractionShape* shape) {
   if (bottom.dims() != 2 || embeddings.dims() != 3 || bottom.dim_size(0) != embeddings.dim_size(0) || bottom.dim_size(1) != embeddings.dim_size(2) ||
-      embeddings.dim_size(1) > 4096 || bottom.dim_size(1) > (1 << 20)) {
+      embeddings.dim_size(1) > 4096 || bottom.dim_size(1) < 1 || bottom.dim_size(1) > (1 << 20)) {
     return InvalidArgumentError(
         StrCat("expected [b, D] and [b, F, D], received ", bottom.shape().DebugString(), " and ", embeddings.shape().DebugString()));
   }
@@ -58,27 +61,36 @@ absl::Status ReadInteractionShape(const Tensor& bottom, const Tensor& embeddings
   return absl::OkStatus();
 }
 
-template <class T>
-class InteractOp : public OpKernel {
+// What both operations have in common.
+class Interaction : public Operation {
  public:
-  using OpKernel::OpKernel;
+  explicit Interaction(OpKernelConstruction* context) : Operation(context) { OP_REQUIRES_OK(context, context->GetAttr("tiles", &tiles_)); }
 
-  void Compute(OpKernelContext* context) override {
+ protected:
+  bool tiles_;
+};
+
+template <class T>
+class InteractOp : public Interaction {
+ public:
+  using Interaction::Interaction;
+
+  void Run(OpKernelContext* context) override {
     const Tensor &bottom = context->input(0), &embeddings = context->input(1);
     InteractionShape shape;
     OP_REQUIRES_OK(context, ReadInteractionShape(bottom, embeddings, &shape));
     Tensor* out;
     OP_REQUIRES_OK(context, context->allocate_output(0, {shape.samples, shape.width + shape.pairs()}, &out));
-    Interact(shape, Elements<T>(bottom), Elements<T>(embeddings), Elements<T>(out), ThreadsOf(context));
+    Interact(shape, Elements<T>(bottom), Elements<T>(embeddings), Elements<T>(out), tiles_, ThreadsOf(context));
   }
 };
 
 template <class T>
-class InteractGradientOp : public OpKernel {
+class InteractGradientOp : public Interaction {
  public:
-  using OpKernel::OpKernel;
+  using Interaction::Interaction;
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor &bottom = context->input(0), &embeddings = context->input(1), &upstream = context->input(2);
     InteractionShape shape;
     OP_REQUIRES_OK(context, ReadInteractionShape(bottom, embeddings, &shape));
@@ -90,7 +102,7 @@ class InteractGradientOp : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(1, embeddings.shape(), &embeddings_gradient));
     PreferHugePages(embeddings_gradient);
     InteractGradient(shape, Elements<T>(bottom), Elements<T>(embeddings), Elements<T>(upstream), Elements<T>(bottom_gradient),
-                     Elements<T>(embeddings_gradient), ThreadsOf(context));
+                     Elements<T>(embeddings_gradient), tiles_, ThreadsOf(context));
   }
 };
 

@@ -4,7 +4,10 @@
 #define DLRM_OPS_TENSORFLOW_KERNEL_H_
 
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <mutex>
+#include <new>
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -24,15 +27,43 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
+// An exception in one of the threads, which know none, is thrown again in the one that waits for them.
 inline Threads ThreadsOf(OpKernelContext* context) {
   const auto* workers = context->device()->tensorflow_cpu_worker_threads();
   tsl::thread::ThreadPool* pool = workers->workers;
   return {workers->num_threads, [pool](int64_t count, const std::function<void(int64_t)>& work) {
-            pool->ParallelFor(count, tsl::thread::ThreadPool::SchedulingParams::Fixed(1), [&work](int64_t first, int64_t last) {
-              for (int64_t i = first; i < last; ++i) work(i);
+            std::mutex mutex;
+            std::exception_ptr thrown;
+            pool->ParallelFor(count, tsl::thread::ThreadPool::SchedulingParams::Fixed(1), [&](int64_t first, int64_t last) {
+              try {
+                for (int64_t i = first; i < last; ++i) work(i);
+              } catch (...) {
+                const std::lock_guard<std::mutex> lock(mutex);
+                thrown = std::current_exception();
+              }
             });
+            if (thrown) std::rethrow_exception(thrown);
           }};
 }
+
+// A kernel whose exceptions end the step that runs it, not the process: TensorFlow is compiled without any.
+class Operation : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) final {
+    try {
+      Run(context);
+    } catch (const std::bad_alloc&) {
+      context->CtxFailure(absl::ResourceExhaustedError(StrCat(type_string(), ": out of memory")));
+    } catch (const std::exception& error) {
+      context->CtxFailure(absl::InternalError(StrCat(type_string(), ": ", error.what())));
+    }
+  }
+
+ private:
+  virtual void Run(OpKernelContext* context) = 0;
+};
 
 // The element type of a kernel for TensorFlow's.
 template <class T>

@@ -47,6 +47,8 @@ class Tables {
       to_write_ ? variable->mu()->lock() : variable->mu()->lock_shared();
       locked_.push_back(variable);
     }
+    // Two that write to the same rows would each undo some of the other's work.
+    if (to_write_ && static_cast<int>(in_order.size()) < count) return Twice();
     for (int i = 0; i < count; ++i) {
       const Tensor& values = *variables_[i]->tensor();
       if (values.dtype() != tensorflow::DT_FLOAT || values.dims() != 2) {
@@ -70,11 +72,22 @@ class Tables {
     if (!variable->copy_on_read_mode.load() && !values->RefCountIsOne()) {
       Tensor copy;
       TF_RETURN_IF_ERROR(context->allocate_temp(values->dtype(), values->shape(), &copy));
-      std::memcpy(copy.data(), values->data(), values->TotalBytes());
+      if (values->TotalBytes() > 0) std::memcpy(copy.data(), values->data(), values->TotalBytes());
       *values = copy;
     }
     variable->copy_on_read_mode.store(true);
     return absl::OkStatus();
+  }
+
+  absl::Status Twice() const {
+    for (size_t i = 0; i < variables_.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        if (variables_[i].get() == variables_[j].get()) {
+          return InvalidArgumentError(StrCat("inputs ", j, " and ", i, " are the same variable: each table and slot may be named once in an update"));
+        }
+      }
+    }
+    return absl::InternalError("no variable is named twice");
   }
 
   bool to_write_;
@@ -116,9 +129,9 @@ loss_scale: what the gradients are divided by, in float32.
 )doc");
 
 template <class T>
-class UpdateRowsOp : public OpKernel {
+class UpdateRowsOp : public Operation {
  public:
-  explicit UpdateRowsOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit UpdateRowsOp(OpKernelConstruction* context) : Operation(context) {
     std::string rule;
     int num_slots;
     OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables_));
@@ -137,7 +150,7 @@ class UpdateRowsOp : public OpKernel {
                 InvalidArgumentError(StrCat("expected an id_row and a column for each of ", num_tables_, " tables")));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor *ids, *rate;
     OpInputList gradients;
     OP_REQUIRES_OK(context, context->input("ids", &ids));
@@ -256,9 +269,9 @@ widths: of the tables.
 )doc");
 
 template <class T>
-class LookUpRowsOp : public OpKernel {
+class LookUpRowsOp : public Operation {
  public:
-  explicit LookUpRowsOp(OpKernelConstruction* context) : OpKernel(context) {
+  explicit LookUpRowsOp(OpKernelConstruction* context) : Operation(context) {
     int num_tables;
     OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables));
     OP_REQUIRES_OK(context, context->GetAttr("id_rows", &id_rows_));
@@ -267,7 +280,7 @@ class LookUpRowsOp : public OpKernel {
                 InvalidArgumentError(StrCat("expected an id_row and a width for each of ", num_tables, " tables")));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Run(OpKernelContext* context) override {
     const Tensor* ids;
     OP_REQUIRES_OK(context, context->input("ids", &ids));
     OP_REQUIRES(context, ids->dims() == 2, InvalidArgumentError(StrCat("ids: expected [R, B], received ", ids->shape().DebugString())));

@@ -7,7 +7,6 @@ values that are missing, rare or not in the training days. Rows keep the order o
 """
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -27,7 +26,10 @@ from preproc.clicklog import CATEGORICAL, LABEL, NUMERICAL, Rows, read_rows
 from preproc.staging import Staging
 from preproc.vocabulary import build_vocabulary, write_ids
 from utils.errors import run_command
+from utils.interrupt import EndedBySignals
+from utils.naming import naming
 
+NAME = "preproc.criteo"
 SPLITS = ("train", "test")
 VOCABULARY = "vocabulary"
 
@@ -103,7 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         cardinalities = []
         for feature in tqdm(CATEGORICAL, desc="dictionaries", unit="feature", disable=None):
             vocabulary = build_vocabulary(staging.values("train", feature), arguments.frequency_threshold)
-            vocabulary.write_parquet(folder / f"{feature}.parquet")
+            path = folder / f"{feature}.parquet"
+            with naming(path):
+                vocabulary.write_parquet(path)
             cardinalities.append(vocabulary.height + 1)
 
         with TfRawWriter(arguments.dst, generator_spec(cardinalities, len(NUMERICAL), alpha=0.0), SPLITS, overwrite=arguments.overwrite) as writer:
@@ -207,5 +211,5 @@ def _positive(text: str) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end through the with blocks: a stopped job leaves no staging files
-    sys.exit(run_command(main, "preproc.criteo"))
+    with EndedBySignals(NAME):
+        sys.exit(run_command(main, NAME))

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.vocabularies import RECORD, record
 from utils.checkpoint import Array, Part, newest, save
 from utils.distributed import World
 from utils.errors import UserError, run_command
@@ -231,6 +232,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     spec, target = FeatureSpec.from_yaml(flags.dataset_path / flags.feature_spec), flags.save_checkpoint_path.absolute()
     source = open_source(flags.nvidia_checkpoint, spec, flags.dot_interaction)
     dense, facts = convert(source, spec, flags.nvidia_checkpoint)
+    facts[RECORD] = record(spec)
     if newest(target) is not None:
         raise UserError(f"--save_checkpoint_path {target}: holds a checkpoint; name another folder")
     dim = facts["config"]["embedding_dim"]

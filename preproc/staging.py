@@ -1,12 +1,15 @@
 """What lies on the disk between reading the log and writing the dataset: typed columns in a hidden folder of the destination."""
 
-import shutil
-import tempfile
+import contextlib
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 import numpy as np
 import polars as pl
+
+from utils.naming import naming
+from utils.scratch import Scratch
 
 
 class Staging:
@@ -19,21 +22,26 @@ class Staging:
     """
 
     def __init__(self, destination: Path, splits: tuple[str, ...]):
-        self._destination, self._created = destination, not destination.exists()
-        destination.mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(prefix=".staging-", dir=destination))
+        self._scratch = Scratch(destination, "staging")
+        self.folder = self._scratch.folder
         self._chunks: dict[str, list[Path]] = {split: [] for split in splits}
-        self._files = {path: path.open("wb") for split in splits for path in (self.labels(split), self.numerical(split))}
+        self._files: dict[Path, BinaryIO] = {}
+        try:
+            for split in splits:
+                for path in (self.labels(split), self.numerical(split)):
+                    self._files[path] = path.open("wb")
+        except BaseException:
+            self._scratch.remove()
+            raise
 
     def __enter__(self) -> "Staging":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         for file in self._files.values():
-            file.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if self._created and not any(self._destination.iterdir()):
-            self._destination.rmdir()
+            with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
+                file.close()
+        self._scratch.remove()
 
     def labels(self, split: str) -> Path:
         """The file of the split's labels, 1 byte a row."""
@@ -52,18 +60,21 @@ class Staging:
             numerical: `[n, M]` float16.
             categorical: n rows, a UInt32 column a feature.
         """
-        self._files[self.labels(split)].write(labels.data)
-        self._files[self.numerical(split)].write(numerical.data)
+        for path, values in ((self.labels(split), labels), (self.numerical(split), numerical)):
+            with naming(path):
+                self._files[path].write(values.data)
         chunks = self._chunks[split]
         path = self.folder / f"{split}-{len(chunks):06d}.parquet"
         # Level 1: three quarters of the size of no compression, and faster here than writing more bytes.
-        categorical.write_parquet(path, compression="zstd", compression_level=1, statistics=False)
+        with naming(path):
+            categorical.write_parquet(path, compression="zstd", compression_level=1, statistics=False)
         chunks.append(path)
 
     def flush(self) -> None:
         """Close the label and numerical files, so that they can be moved; nothing can be appended afterwards."""
-        for file in self._files.values():
-            file.close()
+        for path, file in self._files.items():
+            with naming(path):
+                file.close()
 
     def values(self, split: str, feature: str) -> pl.LazyFrame:
         """One categorical feature of a split, as a stream in row order."""

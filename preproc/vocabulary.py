@@ -3,10 +3,13 @@
 One dictionary is in memory at a time, so that memory grows with the distinct values of the largest feature only.
 """
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+
+from utils.naming import naming
 
 _BATCH_ROWS = 1 << 18  # rows of ids handed from Polars to the file at once
 
@@ -47,6 +50,14 @@ def write_ids(values: pl.LazyFrame, vocabulary: pl.DataFrame, dtype: str, path: 
     name = values.collect_schema().names()[0]
     # A join and not a lookup per block: the streaming engine builds the hash table of the dictionary once.
     ids = values.join(vocabulary.lazy().select("value", "id"), left_on=name, right_on="value", how="left", maintain_order="left")
-    with path.open("wb") as file:
-        for batch in ids.select(pl.col("id").fill_null(0)).collect_batches(chunk_size=_BATCH_ROWS, maintain_order=True, engine="streaming"):
-            file.write(batch["id"].to_numpy().astype(np.dtype(dtype), copy=False).data)
+    batches = ids.select(pl.col("id").fill_null(0)).collect_batches(chunk_size=_BATCH_ROWS, maintain_order=True, engine="streaming")
+    file = path.open("wb")
+    try:
+        for batch in batches:
+            with naming(path):
+                file.write(batch["id"].to_numpy().astype(np.dtype(dtype), copy=False).data)
+        with naming(path):
+            file.close()
+    finally:
+        with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
+            file.close()

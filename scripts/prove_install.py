@@ -1,15 +1,21 @@
-"""Two workers exchange rows by Horovod's alltoall and check what arrived. Run by scripts/install under horovodrun."""
+"""Two workers meet over MPI, exchange rows by Horovod's alltoall and check what arrived. Run by scripts/install under horovodrun."""
 
 import os
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import horovod.tensorflow as hvd
-import numpy as np
-import tensorflow as tf
+from mpi4py import MPI  # before TensorFlow, as the application has it
+
+ranks = MPI.COMM_WORLD.allgather(MPI.COMM_WORLD.Get_rank())
+
+import horovod.tensorflow as hvd  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 hvd.init()
+if ranks != list(range(hvd.size())):
+    sys.exit(f"mpi4py sees workers {ranks}, Horovod {hvd.size()}: they were built for different MPIs, or the launcher used none")
 rows = tf.fill([hvd.size(), 3], float(hvd.rank()))  # row i goes to worker i
 received, _ = hvd.alltoall(rows, splits=[1] * hvd.size(), name="prove")
 expected = np.repeat(np.arange(hvd.size(), dtype=np.float32)[:, None], 3, axis=1)

@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from utils import manifest
-from utils.checkpoint_folder import being_written, complete_steps, pointed, prune, publish, tidy
+from utils.agreement import compare_weights
+from utils.checkpoint_folder import being_written, complete_steps, forget_best, pointed, prune, publish, tidy
 from utils.distributed import World
 from utils.errors import UserError
+from utils.launcher import progressed
 from utils.manifest import CheckpointError, DamagedError
-from utils.zarr_store import brief, create_array, file_of, open_array, write_rows
+from utils.zarr_store import brief, chunk_files, create_array, file_of, open_array, write_rows
 
 __all__ = ["Array", "Checkpoint", "CheckpointError", "Part", "Saving", "newest", "save"]
 
@@ -75,9 +77,11 @@ class Saving:
         world: the workers; each calls the constructor and `finish` at the same point.
         keep: how many of the newest steps to keep, the best apart; None for all.
         best: this is the best so far: `best` points to it and it is kept until a better one comes.
+        digest: a hash of what every worker holds a copy of.
+        alone: once this one is visible, all others in the folder are removed: they are of another run.
 
     Raises:
-        UserError: some worker could not write; nothing has changed then, and every worker knows.
+        UserError: some worker could not write, or the workers' digests differ; nothing has changed then, and every worker knows.
     """
 
     def __init__(
@@ -91,7 +95,10 @@ class Saving:
         *,
         keep: int | None = None,
         best: bool = False,
+        digest: str = "",
+        alone: bool = False,
     ):
+        self._digest, self._alone = digest, alone
         self._path, self._step, self._arrays, self._facts = Path(path), step, arrays, facts
         self._world, self._keep, self._best = world, keep, best
         self._folder = being_written(self._path, step)
@@ -122,6 +129,7 @@ class Saving:
         try:
             self._try(lambda: self._write_all(self._chunks))
             self._world.agree(self._error, "checkpoint_written")
+            compare_weights(self._world.everyone(self._digest, "checkpoint_digest"))
             _together(self._publish if self._world.first else None, self._world, "checkpoint_published")
         except BaseException:
             self.abandon()
@@ -144,9 +152,14 @@ class Saving:
     def _publish(self) -> None:
         shapes = {name: {"shape": list(array.shape), "dtype": "float32"} for name, array in self._arrays.items()}
         about = {"step": self._step, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "arrays": shapes, **self._facts}
-        manifest.write(self._folder, about)
+        chunks = [f"{file_of(name)}/{chunk}" for name, array in self._arrays.items() for chunk in chunk_files(array.shape, array.chunk)]
+        manifest.write(self._folder, about, chunks)
+        if self._alone:
+            forget_best(self._path)
         publish(self._path, self._step, self._best)
-        if self._keep is not None:
+        if self._alone:
+            prune(self._path, 1)
+        elif self._keep is not None:
             prune(self._path, self._keep)
 
     def _read_and_write(self, parts: Iterable[Part]) -> Iterator:
@@ -166,10 +179,12 @@ class Saving:
     def _write_all(self, chunks: Iterator) -> None:
         for future in chunks:
             self._futures.append(future)
+            progressed()
             while len(self._futures) >= _IN_FLIGHT:
                 self._futures.popleft().result()
         while self._futures:
             self._futures.popleft().result()
+            progressed()
 
     def _advance(self, wait: bool) -> None:
         if wait and self._futures:
@@ -250,6 +265,11 @@ class Checkpoint:
             raise DamagedError(
                 self.folder, f"{self.folder}/{manifest.NAME}: cannot be read ({manifest.brief_cause(error)}); the checkpoint is damaged"
             ) from None
+
+    @property
+    def identity(self) -> str:
+        """Which checkpoint it is: the step's name and the checksum of its manifest."""
+        return f"{self.folder.name} ({manifest.checksum(self.manifest)})"
 
     def names(self, prefix: str) -> list[str]:
         """Names of the arrays that start with `prefix`."""

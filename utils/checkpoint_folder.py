@@ -26,6 +26,11 @@ def being_written(path: Path, step: int) -> Path:
     return path / f".{step_name(step)}.writing"
 
 
+def being_tried(path: Path) -> Path:
+    """Where the trial before a run writes; `tidy` removes what a killed one left."""
+    return path / ".step-trial.writing"
+
+
 def complete_steps(path: Path) -> list[Path]:
     """All complete checkpoints of a folder, newest first: what `latest` names, then as they were written."""
     steps = [entry for entry in path.glob("step-*") if (entry / manifest.NAME).is_file()]
@@ -96,6 +101,11 @@ def publish(path: Path, step: int, best: bool) -> Path:
         write_text(path / pointer, name + "\n")
     sync_folder(path)
     return target
+
+
+def forget_best(path: Path) -> None:
+    """No step is the best any more."""
+    (path / "best").unlink(missing_ok=True)
 
 
 def prune(path: Path, keep: int) -> None:

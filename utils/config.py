@@ -2,16 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from utils.errors import AgreedError, UserError
-from utils.flags import Parser, add_flags, build, option, read_yaml
+from utils.flags import Parser, add_flags, build, check_types, option, read_yaml
+from utils.ineffective import without_effect
+from utils.nvidia_flags import LEGACY, is_given
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN = "train", "eval", "inference", "predict", "plan"
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
 
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
+_MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
+_MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
+_LOG_PATH = "dlrm_tf_log.json"
 
 
 def _check(condition: bool, flag: str, value: Any, expected: str) -> None:
@@ -25,13 +30,18 @@ class RunConfig:
 
     mode: str = option(TRAIN, "train, evaluate, measure inference, write predictions, or show where tables would be placed", choices=MODES)
     seed: int = option(0, "seed of weights, batch order and synthetic data")
-    log_path: str = option("dlrm_tf_log.json", "log file of 'DLLL' JSON lines; empty for none")
+    log_path: str | None = option(
+        None, f"log file of 'DLLL' JSON lines; empty for none; the default is {_LOG_PATH}, and dlrm_tf_log_MODE.json where --mode is not train"
+    )
     print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,))
     predictions_path: str | None = option(None, "Parquet file for the predictions: row, score, label", modes=(PREDICT,))
     profiler_start_step: int | None = option(None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,))
     profiled_rank: int = option(0, "worker that --profiler_start_step profiles", modes=(TRAIN,))
 
     def __post_init__(self):
+        check_types(self)
+        if self.log_path is None:  # a run of another mode replaces no log of a training
+            object.__setattr__(self, "log_path", _LOG_PATH if self.mode == TRAIN else _LOG_PATH.replace(".json", f"_{self.mode}.json"))
         _check(0 <= self.seed < 2**63, "seed", self.seed, "0 or more, below 2^63")
         _check(self.print_freq >= 1, "print_freq", self.print_freq, "at least 1 step")
         _check((self.profiler_start_step or 0) >= 0, "profiler_start_step", self.profiler_start_step, "0 or more")
@@ -71,6 +81,7 @@ class DataConfig:
     )
 
     def __post_init__(self):
+        check_types(self)
         for name in ("batch_size", "valid_batch_size", "synthetic_dataset_train_batches", "synthetic_dataset_valid_batches"):
             _check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), f"at least 1 and at most {_MAX_SIZE}")
         _check(self.shuffle_window is None or 1 <= self.shuffle_window <= _MAX_SIZE, "shuffle_window", self.shuffle_window, "at least 1 batch")
@@ -93,6 +104,7 @@ class ModelConfig:
     embedding_zeros_initializer: bool = option(False, "start the tables at zero: faster to build, for benchmarks", modes=(TRAIN, INFERENCE))
 
     def __post_init__(self):
+        check_types(self)
         _check(self.embedding_dim >= 1, "embedding_dim", self.embedding_dim, "at least 1 column")
         if self.bottom_mlp_dims is None:
             object.__setattr__(self, "bottom_mlp_dims", (512, 256, self.embedding_dim))
@@ -127,6 +139,7 @@ class OptimizerConfig:
     decay_power: float = option(2.0, "power of the polynomial decay", modes=(TRAIN,))
 
     def __post_init__(self):
+        check_types(self)
         _check(math.isfinite(self.learning_rate) and self.learning_rate > 0, "learning_rate", self.learning_rate, "a positive number")
         for name in ("beta1", "beta2"):
             _check(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
@@ -170,6 +183,11 @@ class TrainingConfig:
         choices=("exact", "auto", "weights"),
         modes=(TRAIN,),
     )
+    overwrite_checkpoints: bool = option(
+        False,
+        "begin anew although --save_checkpoint_path holds another run's checkpoints; they are removed when this run writes its first",
+        modes=(TRAIN,),
+    )
     checkpoint_every_steps: int | None = option(None, "write a checkpoint every so many steps", unit="steps", modes=(TRAIN,))
     checkpoint_every_minutes: float | None = option(None, "write a checkpoint when so many minutes have passed", unit="minutes", modes=(TRAIN,))
     keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,))
@@ -180,13 +198,15 @@ class TrainingConfig:
     )
 
     def __post_init__(self):
+        check_types(self)
         _check(self.epochs >= 1, "epochs", self.epochs, "at least 1")
         _check(self.max_steps == -1 or self.max_steps >= 1, "max_steps", self.max_steps, "at least 1 step, or -1 for no limit")
         _check(self.evals_per_epoch >= 0, "evals_per_epoch", self.evals_per_epoch, "0 or more")
         _check(self.test_freq is None or self.test_freq >= 1, "test_freq", self.test_freq, "at least 1 step")
         _check(math.isfinite(self.test_after) and self.test_after >= 0, "test_after", self.test_after, "0 or more epochs")
         _check(self.auc_threshold is None or 0 < self.auc_threshold <= 1, "auc_threshold", self.auc_threshold, "above 0 and at most 1")
-        _check(self.auc_thresholds is None or self.auc_thresholds >= 2, "auc_thresholds", self.auc_thresholds, "at least 2")
+        thresholds = self.auc_thresholds
+        _check(thresholds is None or 2 <= thresholds <= _MAX_THRESHOLDS, "auc_thresholds", thresholds, f"at least 2 and at most {_MAX_THRESHOLDS}")
         for name in ("checkpoint_every_steps", "keep_checkpoints", "early_stop_patience"):
             _check((getattr(self, name) or 1) >= 1 and getattr(self, name) != 0, name, getattr(self, name), "at least 1")
         minutes = self.checkpoint_every_minutes
@@ -195,7 +215,19 @@ class TrainingConfig:
         sizes = self.inference_benchmark_batch_sizes
         if self.allow_growth and self.resume == "auto":
             raise ValueError("--allow_growth and --resume auto exclude each other: a model that has grown starts at step 0; drop one of them")
+        if self.overwrite_checkpoints and self.resume == "auto":
+            raise ValueError("--overwrite_checkpoints and --resume auto exclude each other: one replaces checkpoints, the other goes on; drop one")
         _check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
+
+    @property
+    def need_evaluations(self) -> list[str]:
+        """The flags in use that go by evaluations while training."""
+        wanted = {
+            "keep_best_checkpoint": self.keep_best_checkpoint,
+            "auc_threshold": self.auc_threshold is not None,
+            "early_stop_patience": self.early_stop_patience is not None,
+        }
+        return [f"--{name}" for name, used in wanted.items() if used]
 
 
 @dataclass(frozen=True)
@@ -224,12 +256,14 @@ class DeviceConfig:
     intra_op_parallelism: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
 
     def __post_init__(self):
+        check_types(self)
         _check(math.isfinite(self.loss_scale) and self.loss_scale >= 1, "loss_scale", self.loss_scale, "at least 1")
         slices = self.gradient_slices
         _check(slices is None or (isinstance(slices, int) and slices >= 1), "gradient_slices", self.gradient_slices, "at least 1")
         _check(self.xla in (True, False, "all"), "xla", self.xla, "true, false or all")
         for name in ("inter_op_parallelism", "intra_op_parallelism"):
-            _check(getattr(self, name) is None or getattr(self, name) >= 1, name, getattr(self, name), "at least 1 thread")
+            threads = getattr(self, name)
+            _check(threads is None or 1 <= threads <= _MAX_THREADS, name, threads, f"1 to {_MAX_THREADS} threads")
         if self.run_eagerly and self.xla:
             raise ValueError("--run_eagerly and --xla exclude each other: XLA compiles graphs; drop one of them")
 
@@ -253,6 +287,7 @@ class PlacementConfig:
     plan_format: str = option("table", "how the plan is printed", choices=("table", "json"), modes=(PLAN,))
 
     def __post_init__(self):
+        check_types(self)
         for name in ("column_slice_threshold", "plan_workers"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         _check(self.data_parallel_threshold >= 0, "data_parallel_threshold", self.data_parallel_threshold, "0 or more elements")
@@ -263,19 +298,13 @@ class PlacementConfig:
 
 GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, PlacementConfig, DeviceConfig)
 
-# Flags of NVIDIA's application that change nothing about the result here: accepted, so that its commands work, with a warning.
-LEGACY = {
-    "use_mde_embeddings": "there is one embedding implementation",
-    "concat_embedding": "lookups are fused where that is faster",
-    "tfdata_debug": "the input pipeline does not use tf.data",
-    "interaction": "the dot interaction has one implementation",
-    "synthetic_dataset_hotness": "every feature has one id a sample",
-}
-
 
 @dataclass(frozen=True)
 class Config:
-    """All options of a run; `given` names the flags that stood on the command line or in the configuration file."""
+    """All options of a run.
+
+    `given` names the flags that stood on the command line or in the configuration file, `in_file` those that come from the file.
+    """
 
     run: RunConfig
     data: DataConfig
@@ -285,7 +314,21 @@ class Config:
     placement: PlacementConfig
     device: DeviceConfig
     given: frozenset[str] = frozenset()
-    warnings: tuple[str, ...] = ()
+    in_file: frozenset[str] = frozenset()
+    file: str | None = None
+    legacy: tuple[str, ...] = ()  # warnings of NVIDIA's flags
+
+    def __post_init__(self):
+        options = self.training
+        if self.run.mode == TRAIN and options.need_evaluations and not options.evals_per_epoch and options.test_freq is None:
+            raise ValueError(
+                f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 leaves them out; drop one of them, or add --test_freq"
+            )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A line for each flag that changes nothing in this run; to be said once it is known what a checkpoint brings."""
+        return *self.legacy, *without_effect(self, GROUPS, self.given - self.in_file, self.file)
 
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
@@ -319,62 +362,16 @@ def _parse(arguments: Sequence[str], description: str) -> Config:
     for name, reason in LEGACY.items():
         legacy.add_argument(f"--{name}", nargs="?", default=None, const="true", metavar="VALUE", help=reason)
     namespace = vars(parser.parse_strictly(arguments))
-    warnings = [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if _legacy(name, namespace.pop(name))]
+    legacy_lines = [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if is_given(name, namespace.pop(name))]
     file = namespace.pop("config", None)
-    values = (read_yaml(file, GROUPS) if file else {}) | namespace
+    values = (read_yaml(file, GROUPS) if file is not None else {}) | namespace
     groups = [build(group, values) for group in GROUPS]
-    config = Config(*groups, given=frozenset(values))
+    try:
+        in_file = frozenset(values) - frozenset(namespace)
+        config = Config(*groups, given=frozenset(values), in_file=in_file, file=file, legacy=tuple(legacy_lines))
+    except ValueError as error:
+        raise UserError(str(error)) from None
     data = config.data
     if data.dataset_path is None and config.run.mode != PLAN and (data.dataset_type == "tf_raw" or data.synthetic_dataset_use_feature_spec):
         raise UserError("--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic to run without files")
-    return Config(*groups, given=config.given, warnings=(*warnings, *_without_effect(config, frozenset(namespace))))
-
-
-def _legacy(name: str, value: str | None) -> bool:
-    if name == "interaction" and value == "cross":
-        raise UserError("--interaction cross is DCNv2, another model; expected dot_tensorflow, dot_custom_cuda or no flag: this is DLRM")
-    if name == "synthetic_dataset_hotness" and value is not None and set(value.split(",")) != {"1"}:
-        raise UserError(f"--synthetic_dataset_hotness {value}: expected 1 for every feature; several ids a sample are not supported")
-    return value is not None
-
-
-def _without_effect(config: Config, given: frozenset[str]) -> list[str]:
-    """A line for each flag of the command line that changes nothing in this run."""
-    mode = config.run.mode
-    lines = []
-    for group in GROUPS:
-        for field in fields(group):
-            modes = field.metadata["modes"]
-            if field.name in given and modes and mode not in modes:
-                lines.append(f"--{field.name} has no effect with --mode {mode}")
-    synthetic = config.data.dataset_type == "synthetic"
-    from_spec = config.data.synthetic_dataset_use_feature_spec
-    useless = {
-        "beta1": (config.optimizer.optimizer != "adam", "without --optimizer adam"),
-        "beta2": (config.optimizer.optimizer != "adam", "without --optimizer adam"),
-        "amp_dtype": (not config.device.amp, "without --amp"),
-        "loss_scale": (not config.device.amp, "without --amp"),
-        "evals_per_epoch": (config.training.test_freq is not None, "with --test_freq"),
-        "feature_spec": (synthetic and not from_spec, "with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"),
-        "dataset_path": (synthetic and not from_spec, "with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"),
-        "synthetic_dataset_train_batches": (not synthetic, "without --dataset_type synthetic"),
-        "synthetic_dataset_valid_batches": (not synthetic, "without --dataset_type synthetic"),
-        "synthetic_dataset_cardinalities": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
-        "synthetic_dataset_num_numerical_features": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
-        "synthetic_dataset_use_feature_spec": (not synthetic, "without --dataset_type synthetic"),
-        "checkpoint_every_steps": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
-        "checkpoint_every_minutes": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
-        "keep_checkpoints": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
-        "keep_best_checkpoint": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
-        "profiled_rank": (config.run.profiler_start_step is None, "without --profiler_start_step"),
-        "restore_fallback": (config.training.restore_checkpoint_path is None and config.training.resume != "auto", "without a checkpoint to restore"),
-        "allow_growth": (config.training.restore_checkpoint_path is None, "without --restore_checkpoint_path"),
-        "cpu_offloading_threshold_gb": (config.device.cpu, "with --cpu"),
-        "tf32": (config.device.cpu, "with --cpu"),
-        "embedding_zeros_initializer": (
-            config.training.restore_checkpoint_path is not None and not config.training.allow_growth,
-            "with --restore_checkpoint_path",
-        ),
-    }
-    lines += [f"--{name} has no effect {reason}" for name, (condition, reason) in useless.items() if name in given and condition]
-    return list(dict.fromkeys(lines))
+    return config

@@ -1,32 +1,46 @@
 """What a person sees: a progress bar on a terminal, plain lines in a file; nothing from any worker but the first."""
 
+import contextlib
 import sys
 import time
 from types import TracebackType
+from typing import TextIO
 
 from tqdm import tqdm
 
+from utils import streams
+from utils.launcher import progressed
+
 
 class Console:
-    """Lines on standard output. Silent where `enabled` is false (every worker but the first)."""
+    """Lines on standard output. Silent where `enabled` is false (every worker but the first).
+
+    What cannot be printed (a pipe that nobody reads any more, a full disk) is one warning, and the run goes on without.
+    """
 
     def __init__(self, enabled: bool = True):
         self.enabled = enabled
 
     def say(self, text: str) -> None:
         """Print a line."""
-        if self.enabled:
-            tqdm.write(text, file=sys.stdout)
-            sys.stdout.flush()
+        if self.enabled and (fault := _write(sys.stdout, text)):
+            self.warn(f"{fault}: nothing more is printed there, the run goes on")
 
     def warn(self, text: str) -> None:
         """Print a warning to standard error."""
         if self.enabled:
-            tqdm.write(f"dlrm.py: warning: {text}", file=sys.stderr)
+            _write(sys.stderr, f"dlrm.py: warning: {text}")
 
     def progress(self, total: int, what: str, unit: str) -> "Progress":
         """A progress display over `total` units, 'samples' for instance."""
         return Progress(total, what, unit, self.enabled)
+
+
+def _write(stream: TextIO, text: str) -> str:
+    """A line, above the progress bar where there is one; returns what went wrong."""
+    with contextlib.suppress(OSError, ValueError), tqdm.external_write_mode(file=stream):
+        return streams.write(stream, f"{text}\n")
+    return streams.write(stream, f"{text}\n")  # the bar could not be moved away
 
 
 class Progress:
@@ -44,14 +58,19 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._bar.close()
+        with contextlib.suppress(OSError, ValueError):
+            self._bar.close()
 
     def advance(self, count: int, note: str = "") -> None:
         """Count units done; `note` stands behind the bar."""
+        progressed()
         self._done += count
-        if note:
-            self._bar.set_postfix_str(note, refresh=False)
-        self._bar.update(count)
+        try:
+            if note:
+                self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(count)
+        except (OSError, ValueError):  # the terminal is gone
+            self._bar.disable = True
 
     def time_left(self) -> str:
         """Time until the end at the mean rate so far, as h:mm:ss."""

@@ -1,20 +1,23 @@
 """The worker's place among the workers, and the collectives between them. The only file that imports Horovod."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from utils import launch
-from utils.errors import AgreedError
+from utils import host_world, launch
+from utils.errors import AgreedError, UserError
+
+T = TypeVar("T")
 
 
 @dataclass
 class World:
     """Rank and number of workers (N), and the collectives; a worker alone communicates with nobody.
 
-    Tensors that go through a collective inside a graph need the same `name` on every worker.
+    Tensors that go through a collective inside a graph need the same `name` on every worker. Values on the host go through MPI where it
+    started the workers, so that they can agree before TensorFlow is imported; else, as tensors do, through Horovod.
     """
 
     rank: int = 0
@@ -22,6 +25,12 @@ class World:
     local_rank: int = 0
     local_size: int = 1
     horovod: Any = None
+    mpi: Any = None  # mpi4py's communicator
+
+    @property
+    def meets(self) -> bool:
+        """Whether the workers can exchange values on the host by now."""
+        return self.size == 1 or self.mpi is not None or self.horovod is not None
 
     @property
     def first(self) -> bool:
@@ -81,11 +90,31 @@ class World:
 
     def everyone(self, value: Any, name: str) -> list:
         """A small picklable value of every worker, by rank."""
-        return [value] if self.size == 1 else self.horovod.allgather_object(value, name=name)
+        if self.size == 1:
+            return [value]
+        return self.mpi.allgather(value) if self.mpi else self.horovod.allgather_object(value, name=name)
 
     def from_first(self, value: Any, name: str) -> Any:
         """The first worker's small picklable value."""
-        return value if self.size == 1 else self.horovod.broadcast_object(value, root_rank=0, name=name)
+        if self.size == 1:
+            return value
+        return self.mpi.bcast(value) if self.mpi else self.horovod.broadcast_object(value, root_rank=0, name=name)
+
+    def together(self, action: Callable[[], T], name: str) -> T:
+        """Do something that may fail on one worker only; then it is an error on all. Before the workers meet, each does it for itself.
+
+        Raises:
+            UserError: what the action raised.
+        """
+        if not self.meets:
+            return action()
+        result, error = None, None
+        try:
+            result = action()
+        except UserError as problem:
+            error = str(problem)
+        self.agree(error, name)
+        return result
 
     def agree(self, error: str | None, name: str) -> None:
         """Wait for everyone; where some worker brings an error, raise it on all, so that nobody waits for those who gave up.
@@ -112,11 +141,18 @@ def pairwise_sum(values: Sequence):
     return values[0]
 
 
-def join() -> World:
-    """Join the other workers; a process started alone is a world of one and needs no Horovod."""
+def meet() -> World:
+    """The worker's place, before TensorFlow is imported; see `World.meets`. A process started alone is a world of one and needs neither."""
+    if not launch.launched():
+        return World()
+    return World(launch.rank(), launch.size(), mpi=host_world.communicator())
+
+
+def join(world: World | None = None) -> World:
+    """Join the other workers, collectives of tensors included. Imports TensorFlow where there are other workers."""
     if not launch.launched():
         return World()
     import horovod.tensorflow as hvd
 
     hvd.init()
-    return World(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd)
+    return World(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd, world.mpi if world else None)

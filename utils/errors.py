@@ -4,7 +4,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from utils import launch
+from utils import host_world, launch, streams
 
 
 class UserError(Exception):
@@ -33,13 +33,15 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
         name: what the line starts with, "dlrm.py" for instance.
     """
     code, everywhere, kind = 1, False, "error: "
+    streams.open_missing()
+    streams.escape_what_cannot_be_said()
     try:
         return main() or 0
     except UserError as error:
         message, everywhere, code = str(error), error.everywhere, error.code
     except BrokenPipeError:  # `| head` has read enough: nothing to say, but what was to be done is not done
-        sys.stdout = None
-        launch.leave(141, wait=False)
+        streams.silence(sys.stdout)
+        launch.leave(141)
         return 141
     except OSError as error:  # no permission, disk full, a folder where a file should be
         path = f"{error.filename}: " if error.filename else ""
@@ -52,13 +54,14 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
         message = _of_tensorflow(error)
         if message is None:
             traceback.print_exc()  # a defect of ours: all of it is wanted
-            launch.leave(1, wait=False)
+            launch.leave(1)
             return 1
     if launch.rank() == 0 or not everywhere:
         worker = f"worker {launch.rank()}: " if launch.size() > 1 and not everywhere else ""
-        sys.stderr.write(f"{name}: {kind}{worker}{message}\n")  # one write: print makes two under `python -u`, and workers' lines would mix
-        sys.stderr.flush()
-    launch.leave(code, wait=everywhere and launch.rank() != 0)
+        streams.write(sys.stderr, f"{name}: {kind}{worker}{message}\n")  # one write: print makes two under `python -u`, and workers' lines would mix
+    if everywhere:
+        host_world.leave_together()
+    launch.leave(code)
     return code
 
 

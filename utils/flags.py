@@ -3,10 +3,11 @@
 import argparse
 import dataclasses
 import difflib
+import numbers
+import os
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from utils.errors import UserError
@@ -75,12 +76,13 @@ def read_yaml(path: str, groups: Iterable[type]) -> dict[str, Any]:
     Raises:
         UserError: the file is missing or not a mapping, a name is no flag, a value is of the wrong type.
     """
-    import yaml  # only where a file is given
+    from utils.yaml_file import load_yaml  # only where a file is given
 
     try:
-        content = yaml.safe_load(Path(path).read_bytes()) or {}
-    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"--config {path}: {' '.join(str(error).split())}") from None
+        content = load_yaml(path)
+    except UserError as error:
+        raise UserError(f"--config {error}") from None
+    content = {} if content is None else content
     if not isinstance(content, dict):
         raise UserError(f"--config {path}: expected a mapping of flags to values, found {type(content).__name__}")
     known = {field.name: (field, typing.get_type_hints(group)[field.name]) for group in groups for field in dataclasses.fields(group)}
@@ -88,10 +90,9 @@ def read_yaml(path: str, groups: Iterable[type]) -> dict[str, Any]:
     for name, value in content.items():
         if name not in known or "help" not in known[name][0].metadata:
             near = difflib.get_close_matches(str(name), known, n=1)
-            raise UserError(f"--config {path}: {name!r} is no flag" + (f"; did you mean {near[0]}?" if near else ""))
-        if isinstance(value, list):
-            value = ",".join(str(item) for item in value)
+            raise UserError(f"--config {path}: {_brief(name)} is no flag" + (f"; did you mean {near[0]}?" if near else ""))
         field, kind = known[name]
+        value = _words(value, f"--config {path}: {name}")
         if value is None and not isinstance(kind, types.UnionType):
             raise UserError(f"--config {path}: {name}: nothing is not {_kind_name(kind)}")
         try:
@@ -99,6 +100,51 @@ def read_yaml(path: str, groups: Iterable[type]) -> dict[str, Any]:
         except argparse.ArgumentTypeError as error:
             raise UserError(f"--config {path}: {name}: {error}") from None
     return values
+
+
+def _words(value: Any, where: str) -> Any:
+    """A YAML list as the command line has it: its values separated by commas."""
+    if not isinstance(value, list):
+        return value
+    for item in value:
+        if item is None or isinstance(item, (list, dict, set)):
+            found = {list: "a list", dict: "a mapping", set: "a set"}.get(type(item), "nothing")
+            raise UserError(f"{where}: expected a list of values, found {found} in it")
+    return ",".join(map(str, value))
+
+
+def _brief(value: Any) -> str:
+    """A value in messages: not all of a long one."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def check_types(group: Any) -> None:
+    """Compare the options of a group with their types and choices: what comes from a checkpoint's manifest has passed no parser.
+
+    Raises:
+        ValueError: names the flag, the value and what was expected.
+    """
+    hints = typing.get_type_hints(type(group))
+    for field in dataclasses.fields(group):
+        value, kind, choices = getattr(group, field.name), hints[field.name], field.metadata["choices"]
+        if value is None and isinstance(kind, types.UnionType):
+            continue
+        if _inner(kind) is bool and choices and isinstance(value, bool):
+            continue
+        if not (choices or _is_of(value, _inner(kind))) or (choices and value not in choices):
+            shown = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+            words = choices and _inner(kind) is not bool
+            expected = f"one of {', '.join(choices)}" if words else _kind_name(_inner(kind), choices)
+            raise ValueError(f"--{field.name} {shown[:80]}: expected {expected}")
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    if typing.get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(_is_of(item, typing.get_args(kind)[0]) for item in value)
+    if kind in (int, float):
+        return isinstance(value, numbers.Integral if kind is int else numbers.Real) and not isinstance(value, bool)
+    return isinstance(value, kind)
 
 
 def build(group: type, values: Mapping[str, Any]) -> Any:
@@ -135,16 +181,27 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
                 return int(float(text)) if "." in text else int(text)
             value = kind(text)
         except (ValueError, OverflowError):
-            words = f"true, false or {' or '.join(choices)}" if kind is bool and choices else _kind_name(kind)
-            raise argparse.ArgumentTypeError(f"{text!r} is not {words}") from None
+            raise argparse.ArgumentTypeError(f"{_brief(text)} is not {_kind_name(kind, choices)}") from None
         if choices and value not in choices:
-            raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}")
+            raise argparse.ArgumentTypeError(f"{_brief(text)} is not one of {', '.join(choices)}")
+        if kind is str and not _can_be_said(text):
+            raise argparse.ArgumentTypeError(f"{_brief(text)} holds a character that no path and no name can")
         return value
 
     return convert
 
 
-def _kind_name(kind: Any) -> str:
+def _can_be_said(text: str) -> bool:
+    """Whether the system takes a text: no NUL, and no half of a surrogate pair but those in which Python keeps bytes that are not UTF-8."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+
+
+def _kind_name(kind: Any, choices: Sequence[str] = ()) -> str:
+    if kind is bool and choices:
+        return f"true, false or {' or '.join(choices)}"
     if typing.get_origin(kind) is tuple:
         return f"a list of {'whole numbers' if typing.get_args(kind)[0] is int else 'words'} separated by commas"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]

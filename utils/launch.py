@@ -1,8 +1,8 @@
 """What the launcher (horovodrun, mpirun) says of this process; known without importing anything."""
 
+import contextlib
 import os
 import sys
-import time
 
 _SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -24,27 +24,27 @@ def rank() -> int:
     return _first_of(_RANKS, 0)
 
 
+def by_mpi() -> bool:
+    """Whether MPI started the workers; horovodrun without it (Gloo) sets names of its own."""
+    return "HOROVOD_RANK" not in os.environ and launched()
+
+
 def local_size() -> int:
     """Workers on this machine, 1 without a launcher."""
     return _first_of(_LOCAL_SIZES, 1)
 
 
-def leave(code: int, wait: bool) -> None:
+def leave(code: int) -> None:
     """End this worker after a failure, in such a way that the others end too; returns at once where it is the only one.
 
     A normal exit would wait in MPI for workers that wait for this one. So the process ends at once, and the launcher,
     seeing a worker gone with a non-zero code, ends the rest.
-
-    Args:
-        code: exit code.
-        wait: every worker is ending and another one has something to say first.
     """
     if size() == 1:
         return
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if wait:
-        time.sleep(5)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
     os._exit(code)
 
 

@@ -1,11 +1,12 @@
 """The log file: 'DLLL' JSON lines, as the `dllogger` package writes them."""
 
 import atexit
+import contextlib
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,15 @@ class RunLog:
         path: the file; empty for none.
         parameters: logged first, as `step: "PARAMETER"`.
         append: go on in the file instead of replacing it.
+        warn: is told, once, when a line cannot be written (a full disk); the run goes on without a log then.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: the file cannot be opened.
     """
 
-    def __init__(self, path: str, parameters: Mapping[str, Any], append: bool = False):
+    def __init__(self, path: str, parameters: Mapping[str, Any], append: bool = False, warn: Callable[[str], None] = lambda text: None):
         self._file = self._dllogger = None
+        self._path, self._warn = path, warn
         self._start = time.time()
         if not path:
             return
@@ -66,37 +69,49 @@ class RunLog:
         step = list(step) if isinstance(step, tuple) else step
         data = {key: _finite(value) for key, value in data.items()}
         if self._dllogger:
-            self._dllogger.log(step=tuple(step) if isinstance(step, list) else step, data=data)
+            self._try(lambda: self._dllogger.log(step=tuple(step) if isinstance(step, list) else step, data=data))
         else:
             self._line({"type": "LOG", "step": step, "data": data})
 
     def flush(self) -> None:
         """Make sure that every line is in the file."""
         if self._dllogger:
-            self._dllogger.flush()
-        elif self._file:
-            self._file.flush()
+            self._try(self._dllogger.flush)
 
     def close(self) -> None:
         """Flush and close."""
         self.flush()
+        self._dllogger = None
         if self._file:
-            self._file.close()
+            self._try(self._file.close)
             self._file = None
 
     def _metadata(self, metric: str, metadata: Mapping[str, Any]) -> None:
         if self._dllogger:
-            self._dllogger.metadata(metric, metadata)
+            self._try(lambda: self._dllogger.metadata(metric, metadata))
         else:
             self._line({"type": "METADATA", "metric": metric, "metadata": metadata})
+
+    def _try(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except OSError as error:
+            file, self._file, self._dllogger = self._file, None, None
+            if file:
+                with contextlib.suppress(OSError):
+                    file.close()
+            self._warn(f"--log_path {self._path}: {error.strerror}: nothing more is logged, the run goes on")
 
     def _line(self, content: Mapping[str, Any]) -> None:
         if self._file is None:
             return
         now = time.time()
         elapsed = now - self._start
-        head = {"timestamp": f"{now:.6f}", "datetime": str(datetime.fromtimestamp(now)), "elapsedtime": f"{elapsed:.6f}"}
-        self._file.write(f"DLLL {json.dumps(head | content)}\n")
+        head = {"timestamp": f"{now:.6f}", "datetime": str(datetime.fromtimestamp(now, timezone.utc)), "elapsedtime": f"{elapsed:.6f}"}
+        self._try(lambda: self._write(f"DLLL {json.dumps(head | content)}\n"))
+
+    def _write(self, line: str) -> None:
+        self._file.write(line)
         self._file.flush()
 
 

@@ -1,19 +1,22 @@
 """The manifest of a checkpoint: what is inside, how many bytes each file has, and checksums of the files and of itself."""
 
+import errno
 import json
 import os
+import stat
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from utils.durable import write_text
 from utils.errors import UserError
+from utils.manifest_values import check_values
+from utils.zarr_metadata import NAME as _METADATA
 from utils.zarr_store import CHECKSUM_BYTES
 
 NAME = "manifest.json"
 FORMAT = 2
-_METADATA = "zarr.json"
 
 
 class CheckpointError(UserError):
@@ -28,11 +31,18 @@ class DamagedError(CheckpointError):
         self.folder = folder
 
 
-def write(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write the manifest of a step's folder, whose other files are complete."""
+def write(folder: Path, content: Mapping[str, Any], expected: Iterable[str] = ()) -> None:
+    """Write the manifest of a step's folder, whose other files are complete.
+
+    Raises:
+        CheckpointError: an expected file, named relative to the folder, is not there.
+    """
     files = {str(path.relative_to(folder)): _stamp(path) for path in sorted(folder.rglob("*")) if path.is_file() and path.name != NAME}
+    for name in expected:
+        if name not in files:
+            raise CheckpointError(f"{folder / name}: no worker has written it; the checkpoint is not kept. Do all workers have the same folder?")
     whole = {**content, "format": FORMAT, "files": files}
-    write_text(folder / NAME, json.dumps(whole | {"checksum": _checksum(whole)}, indent=1))
+    write_text(folder / NAME, json.dumps(whole | {"checksum": checksum(whole)}, indent=1))
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -44,13 +54,17 @@ def read(folder: Path) -> dict[str, Any]:
     path = folder / NAME
     try:
         manifest = json.loads(path.read_bytes())
-        version, checksum = manifest["format"], manifest.pop("checksum", None)
+        version, written = manifest["format"], manifest.pop("checksum", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(folder, f"{path}: cannot be read ({brief_cause(error)}); the checkpoint is damaged") from None
     if version != FORMAT:
         raise CheckpointError(f"{folder}: format {version}, this version reads format {FORMAT}")
-    if checksum != _checksum(manifest):
+    if written != checksum(manifest):
         raise DamagedError(folder, f"{path}: its checksum is wrong; the checkpoint is damaged")
+    try:
+        check_values(manifest)
+    except ValueError as error:
+        raise DamagedError(folder, f"{path}: {error}; the checkpoint is damaged") from None
     return manifest
 
 
@@ -79,12 +93,16 @@ def brief_cause(error: Exception) -> str:
 
 def _stamp(path: Path) -> list:
     """Size and checksum of a file: of a chunk the CRC-32C that ends it, which reading the chunk compares with its data."""
-    size = path.stat().st_size
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # a named pipe would be waited for
+        raise OSError(errno.EINVAL, "not a file")
+    size = found.st_size
     if path.name == _METADATA:
         return [size, f"{zlib.crc32(path.read_bytes()):08x}"]
     with path.open("rb") as file:
         return [size, os.pread(file.fileno(), CHECKSUM_BYTES, max(size - CHECKSUM_BYTES, 0)).hex()]
 
 
-def _checksum(manifest: Mapping[str, Any]) -> str:
+def checksum(manifest: Mapping[str, Any]) -> str:
+    """Of a manifest as `read` gives it."""
     return f"{zlib.crc32(json.dumps(manifest, sort_keys=True).encode()):08x}"

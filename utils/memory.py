@@ -35,6 +35,10 @@ def device_bytes(local_rank: int) -> int:
 
 
 def check_fits(needed: int, what: str, available: int) -> None:
-    """Raise UserError, with the shortfall in GiB, where `needed` bytes are more than are available."""
+    """Raise UserError, with the shortfall, where `needed` bytes are more than are available."""
     if needed > available:
-        raise UserError(f"{what} need {needed / GIB:.1f} GiB, {available / GIB:.1f} GiB are free: {(needed - available) / GIB:.1f} GiB short")
+        raise UserError(f"{what} need {_shown(needed)}, {_shown(available)} are free: {_shown(needed - available)} short")
+
+
+def _shown(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 or size == 0 else f"{size / (1 << 20):.2g} MiB"

@@ -1,11 +1,16 @@
 """The file that `--mode predict` writes."""
 
 import os
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 
 from utils.errors import UserError
+from utils.memory import check_fits
+
+_ROW_BYTES = 4  # of the score; numbers of rows and labels shrink to next to nothing
 
 
 def check_path(path: str | None) -> Path:
@@ -20,8 +25,17 @@ def check_path(path: str | None) -> Path:
     return Path(path)
 
 
+def check_disk(path: Path, rows: int) -> None:
+    """Look, before anything is scored, whether so many rows fit. Raises UserError."""
+    check_fits(rows * _ROW_BYTES, f"--predictions_path {path}: {rows:,} predictions", shutil.disk_usage(path.absolute().parent).free)
+
+
 def write(path: Path, scores: np.ndarray, labels: np.ndarray) -> None:
-    """Write Parquet columns `row` (uint64, from 0), `score` (probability, float32) and `label` (uint8), in file order; whole or not at all."""
+    """Write Parquet columns `row` (uint64, from 0), `score` (probability, float32) and `label` (uint8), in file order; whole or not at all.
+
+    Raises:
+        UserError: the disk is full, or refuses.
+    """
     import polars  # not needed by any other mode
 
     frame = polars.DataFrame({"row": np.arange(len(scores), dtype=np.uint64), "score": scores, "label": labels})
@@ -29,5 +43,14 @@ def write(path: Path, scores: np.ndarray, labels: np.ndarray) -> None:
     try:
         frame.write_parquet(partial)
         partial.rename(path)
+    except (OSError, polars.exceptions.PolarsError) as error:
+        raise UserError(f"--predictions_path {path}: could not be written: {_brief(error)}") from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _brief(error: Exception) -> str:
+    """The system's words, which Polars wraps in its own."""
+    if found := re.search(r"os error (\d+)", str(error)):
+        return os.strerror(int(found[1]))
+    return getattr(error, "strerror", None) or " ".join(str(error).split())

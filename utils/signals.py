@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the first asks for an orderly end, the second ends at once."""
+"""What asks a run for an orderly end: SIGTERM, SIGINT, SIGHUP, a launcher that is gone. A second SIGTERM or SIGINT ends it at once."""
 
 import os
 import signal
@@ -6,32 +6,76 @@ from types import FrameType, TracebackType
 
 from utils.errors import AgreedError
 
+# Numbers of which the sum over up to a thousand workers still says what was the strongest; float32 keeps the leading digits.
+_GONE = 2.0**30
+_WISHES = {signal.SIGTERM: 2.0**20, signal.SIGINT: 2.0**10, signal.SIGHUP: 1.0}
+
 
 class Stopped(AgreedError):
-    """The run was asked to end and did, after a whole step; the exit code is the shell's for the signal."""
+    """The run was asked to end and did, after a whole step; the exit code is the shell's for the signal.
 
-    def __init__(self, signum: int, message: str):
-        super().__init__(f"stopped by {signal.Signals(signum).name} {message}")
+    Args:
+        signum: the signal.
+        message: what became of the run.
+        reason: why, where it was no signal.
+    """
+
+    def __init__(self, signum: int, message: str, reason: str = ""):
+        cause = f"stopped because {reason}," if reason else f"stopped by {signal.Signals(signum).name}"
+        super().__init__(f"{cause} {message}")
         self.code = 128 + signum
 
 
 class StopRequest:
-    """While entered, remembers the first SIGTERM or SIGINT in `signum` (0 before); a second one ends the process."""
+    """While entered, remembers what asks for an end: `signum` of the first signal (0 before) and, where it is no signal, the `reason`.
+
+    A second SIGTERM or SIGINT ends the process. SIGHUP is not counted: a closing terminal sends it several times, and SIGTERM with it.
+    """
+
+    _entered: "StopRequest | None" = None
 
     def __init__(self):
         self.signum = 0
+        self.reason = ""
+        self._counted = False  # a SIGTERM or SIGINT has come
         self._before: dict[int, object] = {}
 
+    @classmethod
+    def ask(cls, reason: str) -> bool:
+        """Ask the one that is entered for an end, for another reason than a signal; False where none is."""
+        request = cls._entered
+        if request is not None and not request.signum:
+            request.reason, request.signum = reason, signal.SIGTERM
+        return request is not None
+
+    @property
+    def wish(self) -> float:
+        """What this worker tells the others: a number whose sum over the workers `heard` understands; 0 for no wish to end."""
+        return _GONE if self.reason else _WISHES.get(self.signum, 0.0)
+
+    def heard(self, wishes: float) -> tuple[int, str]:
+        """Signal and reason to end for, this worker's own or, from the sum of what all wish, the strongest of others."""
+        if self.signum:
+            return self.signum, self.reason
+        signum = next(signum for signum, wish in _WISHES.items() if wishes >= wish)
+        return signum, "the launcher is gone" if wishes >= _GONE else ""
+
     def __enter__(self) -> "StopRequest":
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            self._before[signum] = signal.signal(signum, self._handle)
+        for signum in _WISHES:
+            if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # nohup
+                self._before[signum] = signal.signal(signum, self._handle)
+        StopRequest._entered = self
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        StopRequest._entered = None
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.signum:
-            os._exit(128 + signum)
-        self.signum = signum
+        if signum != signal.SIGHUP:
+            if self._counted:
+                os._exit(128 + signum)
+            self._counted = True
+        if not self.signum:
+            self.signum = signum

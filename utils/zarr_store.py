@@ -1,15 +1,23 @@
 """Arrays on disk: zarr version 3 with a CRC-32C behind every chunk, written and read by TensorStore."""
 
+import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
+from utils.errors import UserError
+from utils.zarr_metadata import CODECS, DTYPE, check_metadata
+
 CHECKSUM_BYTES = 4  # at the end of every chunk
+
+
+class PathError(UserError):
+    """A path that TensorStore takes for no file."""
 
 
 def file_of(name: str) -> str:
@@ -18,8 +26,19 @@ def file_of(name: str) -> str:
 
 
 def open_array(folder: Path):
-    """A TensorStore array; raises ValueError where it is missing or damaged."""
+    """A TensorStore array; raises ValueError where it is missing or damaged, PathError where its path cannot be one."""
+    check_metadata(folder)
     return _open(folder).result()
+
+
+def native_path(folder: Path) -> str:
+    """The path as TensorStore wants it: absolute, without `..` and links, and UTF-8. Raises PathError."""
+    path = os.path.realpath(folder)
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise PathError(f"{os.fsencode(path)!r}: the path is not UTF-8, and checkpoints can lie under no other; rename the folder") from None
+    return path
 
 
 def _open(folder: Path, **more: Any):
@@ -28,7 +47,7 @@ def _open(folder: Path, **more: Any):
     # By default a chunk of zeros is not written and a missing chunk reads as zeros: then a lost file would go unnoticed.
     spec = {
         "driver": "zarr3",
-        "kvstore": {"driver": "file", "path": str(folder.absolute())},
+        "kvstore": {"driver": "file", "path": native_path(folder)},
         "store_data_equal_to_fill_value": True,
         "fill_missing_data_reads": False,
         **more,
@@ -38,10 +57,15 @@ def _open(folder: Path, **more: Any):
 
 def create_array(folder: Path, shape: Sequence[int], chunk: Sequence[int]):
     """Begin to make an empty float32 array; the future's result raises ValueError where it cannot be written."""
-    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
     grid = {"name": "regular", "configuration": {"chunk_shape": list(chunk)}}
-    metadata = {"shape": list(shape), "data_type": "float32", "chunk_grid": grid, "codecs": codecs}
+    metadata = {"shape": list(shape), "data_type": DTYPE, "chunk_grid": grid, "codecs": CODECS}
     return _open(folder, metadata=metadata, create=True, open=False)
+
+
+def chunk_files(shape: Sequence[int], chunk: Sequence[int]) -> Iterator[str]:
+    """The files of an array's chunks, in its folder."""
+    for place in itertools.product(*(range(-(-size // step)) for size, step in zip(shape, chunk, strict=True))):
+        yield "/".join(["c", *map(str, place)])
 
 
 def write_rows(store, start: int, values: np.ndarray, columns: tuple[int, int] | None):

@@ -80,7 +80,7 @@ def not_yaml(folder):
         (wrong_dtype, ["feature cat_0: dtype is int64", "int8, int16, int32"]),
         (no_chunk, ["feature cat_0 stands in 0 chunks"]),
         (no_feature, ["feature cat_0 stands in channel_spec and is missing in feature_spec"]),
-        (not_yaml, ["feature_spec.yaml: not valid YAML"]),
+        (not_yaml, ["feature_spec.yaml, line 1: not valid YAML"]),
         (shutil.rmtree, ["feature_spec.yaml: no such file"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -175,7 +175,19 @@ def test_a_request_that_cannot_be_met_is_one_line(run, dataset, trained, tmp_pat
 def test_a_loss_that_is_not_finite_is_one_line_with_the_step_and_the_good_checkpoint_stays(trained, dataset, tmp_path):
     checkpoint = shutil.copytree(trained[0], tmp_path / "checkpoint")
     before = {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()}
-    flags = ("--cpu", *SMALL, "--batch_size", "256", "--learning_rate", "1e30", "--warmup_steps", "0", "--save_checkpoint_path", checkpoint)
+    flags = (
+        "--cpu",
+        *SMALL,
+        "--batch_size",
+        "256",
+        "--learning_rate",
+        "1e30",
+        "--warmup_steps",
+        "0",
+        "--overwrite_checkpoints",
+        "--save_checkpoint_path",
+        checkpoint,
+    )
     result = child(tmp_path, "--dataset_path", dataset, *flags)
     assert_one_line(result, "step 1: the loss is ", "nothing is saved", "--learning_rate")
     assert {path: path.read_bytes() for path in checkpoint.rglob("*") if path.is_file()} == before

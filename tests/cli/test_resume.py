@@ -1,7 +1,6 @@
 """A run that was cut and goes on ends where a run that was never cut ends, bit by bit."""
 
 import signal
-import subprocess
 import sys
 import time
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from runs import ROOT, TRAIN
 
+from tests.children import child
 from utils.checkpoint import Checkpoint
 
 RUN = (*TRAIN, "--epochs", "2", "--shuffle_batch_order")  # 16 batches an epoch, the last one partial
@@ -101,7 +101,7 @@ def test_resume_auto_needs_a_place_to_look(run, dataset):
 def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(run, dataset, tmp_path, signum, code):
     flags = ["--dataset_path", str(dataset), *TRAIN, "--epochs", "500", "--evals_per_epoch", "0", "--print_freq", "1", "--log_path", ""]
     command = [sys.executable, "-u", str(ROOT / "dlrm.py"), *flags, "--save_checkpoint_path", str(tmp_path / "c")]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with child(command, cwd=tmp_path) as process:
         for line in process.stdout:
             if "step 20/" in line:
                 process.send_signal(signum)
@@ -119,7 +119,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(run, dataset, tm
 def test_a_second_signal_ends_at_once(dataset, tmp_path):
     flags = ["--dataset_path", str(dataset), *TRAIN, "--epochs", "500", "--print_freq", "1", "--log_path", ""]
     command = [sys.executable, "-u", str(ROOT / "dlrm.py"), *flags]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with child(command, cwd=tmp_path) as process:
         for line in process.stdout:
             if "step 5/" in line:
                 break

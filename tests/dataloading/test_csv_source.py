@@ -1,5 +1,7 @@
 """CSV files as a source: equal to what was written, split over files and chunks as one likes, with errors that say the line."""
 
+import os
+
 import numpy as np
 import polars as pl
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from dataloading import csv_source, transcribe
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import folder_bytes, named_spec, random_rows
 
 SPEC = named_spec({"user": 5, "item": 40_000}, ("price", "age"), "clicked")
@@ -138,6 +141,30 @@ def test_bad_rows_are_named_by_line_feature_and_value(source, tmp_path, monkeypa
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.parametrize("line", [1, 2, 52, 101])
+def test_a_byte_that_is_not_utf8_is_named_by_file_and_line(source, tmp_path, monkeypatch, line):
+    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 700)
+    lines = (source / "train.csv").read_bytes().splitlines()  # a column that is ignored: nothing else looks at it
+    lines = [text + (b",caf\xe9" if number == line else b",note") for number, text in enumerate(lines, 1)]
+    (source / "a.csv").write_bytes(b"\n".join([lines[0].replace(b"caf\xe9", b"note"), *lines[1:30]]) + b"\n")
+    (source / "b.csv").write_bytes(b"\n".join([lines[0], *lines[30:]]) + b"\n")
+    write_spec(source, {"train": [chunk(NAMES, "a.csv", "b.csv")]})
+    where = r"a\.csv, line 2" if line == 2 else rf"b\.csv, line {max(line - 29, 1)}"
+    with pytest.raises(DatasetError, match=where + r", byte \d+: 0xe9 is not UTF-8, expected text in UTF-8"):
+        run(source, tmp_path / "d", "--train_only")
+
+
+def test_csv_files_given_as_a_dataset_are_to_be_transcribed(source, tmp_path):
+    for sources in (None, {"train": [chunk(NAMES, "train.csv")]}):
+        write_spec(source, sources)
+        for command in (
+            lambda: TfRawSplit(FeatureSpec.from_yaml(source / "feature_spec.yaml"), "train"),  # dlrm.py, every mode
+            lambda: transcribe.main(["--src_dataset_path", str(source), "--dst_dataset_path", str(tmp_path / "d")]),
+        ):
+            with pytest.raises(DatasetError, match=f"first: python -m dataloading.transcribe --src_dataset_type csv --src_dataset_path {source}"):
+                command()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -145,6 +172,8 @@ def test_bad_rows_are_named_by_line_feature_and_value(source, tmp_path, monkeypa
         ("user,item,price,clicked\n1,1,1,1\n", r"names feature age 0 times, expected once; found 4 columns: user, item"),
         (f"{HEADER},age\n", "feature age 2 times"),
         (f"{HEADER}\n", "split train is empty"),
+        (f"{HEADER}\n".replace(",", "\t"), "the header's names are separated by tabs, expected commas"),
+        (f"{HEADER}\n".replace(",", ";"), "separated by semicolons, expected commas"),
     ],
 )
 def test_bad_headers_and_empty_files(source, tmp_path, text, message):
@@ -176,7 +205,10 @@ def test_missing_split_and_missing_file(source, tmp_path):
         run(source, tmp_path / "d")
     assert run(source, tmp_path / "d", "--train_only") == 0
     (source / "train.csv").unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(DatasetError, match=r"train\.csv: No such file or directory; expected a CSV file"):
+        run(source, tmp_path / "e", "--train_only")
+    os.mkfifo(source / "train.csv")  # nobody writes to it
+    with pytest.raises(DatasetError, match=r"train\.csv: not a regular file"):
         run(source, tmp_path / "e", "--train_only")
     assert not (tmp_path / "e").exists()
 

@@ -1,6 +1,7 @@
 """The feature specification: round trips, and a FeatureSpecError for everything else."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataloading import transcribe, validate
 from dataloading.feature_spec import CATEGORICAL_DTYPES, FeatureSpec, FeatureSpecError, file_name, generator_spec, smallest_dtype
+from dataloading.fingerprint import digest
 from dataloading.generate_feature_spec import VARIANTS, variant_spec
+from dataloading.sources import read_spec
+from utils.config import DataConfig
 
 BASE = generator_spec([10, 200], 2, 1.1).as_tf_raw(("train", "test"), metadata={"a": 1}).to_dict()
 
@@ -100,6 +105,20 @@ def _with(value, *path):
         (_with("x", "source_spec", "train", 0, "features"), r"source_spec.train\[0\].features: expected a list"),
         (_with(None, "source_spec", "train", 0, "files"), r"source_spec.train\[0\].files: expected a list"),
         (_with([1], "metadata"), "metadata: expected a mapping"),
+        # what nothing reads would be ignored in silence
+        (_with(3, "feature_spec", "cat_0", "hotness"), "feature cat_0: hotness is 3, expected 1; several ids a sample are not supported yet"),
+        (_with("mean", "feature_spec", "cat_0", "pooling"), "feature_spec.cat_0: key 'pooling' is not known, expected one of cardinality, hotness"),
+        (_with(3, "feature_spec", "num_0", "hotness"), "feature_spec.num_0: key 'hotness' is not known, expected one of dtype"),
+        (_with(["cat_0"], "channel_spec", "group"), "channel_spec: channel 'group' is not known, expected one of categorical, numerical, label"),
+        (_with({"dtype": "int8"}, "feature_spec", "weight"), "feature 'weight' stands in feature_spec and in no channel"),
+        (_with([], "source_spec", "validation"), "source_spec: split 'validation' is not known, expected one of train, valid, test"),
+        (_with("zip", "source_spec", "train", 0, "compression"), r"source_spec.train\[0\]: key 'compression' is not known"),
+        (_with({}, "transforms"), "section 'transforms' is not known"),
+        (_with(["cat\n0"], "channel_spec", "categorical"), r"categorical: 'cat\\n0' holds an end of line"),
+        (_with({}, 1), "section '1' is not known"),
+        (_with("a\0b", "source_spec", "train", 0, "files", 0), r"source_spec.train\[0\].files: 'a\\x00b' is not a file name"),
+        (_with("\ud800", "source_spec", "train", 0, "files", 0), "is not a file name"),
+        (_with("", "source_spec", "train", 0, "files", 0), "'' is not a file name"),
     ],
 )
 def test_each_parse_error_says_where(change, message):
@@ -198,9 +217,10 @@ def test_two_features_may_not_share_a_file():
     content = copy.deepcopy(BASE)
     for name in ("numerical", "label.bin"):
         content["feature_spec"][name] = {"cardinality": 3, "dtype": "int8"}
-        content["channel_spec"]["categorical"] = ["cat_0", name]
+        content["channel_spec"]["categorical"] = ["cat_0", "cat_1", name]
         with pytest.raises(FeatureSpecError, match="rename it"):
             FeatureSpec.from_dict(content).as_tf_raw(("train",))
+        del content["feature_spec"][name]
 
 
 @pytest.mark.parametrize(
@@ -217,3 +237,54 @@ def test_variants_hold_the_published_number_of_rows(variant, rows):
 
 def test_the_small_variant_is_small():
     assert max(VARIANTS["small_synthetic"]) == 10_000 and len(VARIANTS["small_synthetic"]) == 26
+
+
+def test_what_nvidias_tools_write_loads():
+    content = copy.deepcopy(BASE)
+    for name in ("cat_0", "cat_1"):  # their generator's facts; a stored dataset may keep them
+        content["feature_spec"][name] |= {"hotness": 1, "alpha": 1.45}
+    del content["metadata"]
+    assert [feature.alpha for feature in FeatureSpec.from_dict(content).categorical] == [1.45, 1.45]
+
+
+def test_hotness_is_part_of_the_fingerprint_and_one_id_a_sample_leaves_it_as_it_was(tmp_path):
+    spec = generator_spec([10, 200], 2, 1.1)
+    several = replace(spec, categorical=(replace(spec.categorical[0], hotness=3), spec.categorical[1]))
+    assert digest(spec, ("train", 5)) == "a725c9468f66672300e807f69f00bb1d"  # as before hotness was part of it
+    assert digest(several, ("train", 5)) != digest(spec, ("train", 5))
+    with pytest.raises(FeatureSpecError, match="hotness is 3"):
+        several.as_tf_raw(("train",))
+    assert several.to_dict()["feature_spec"]["cat_0"]["hotness"] == 3
+
+
+def test_every_command_refuses_several_ids_a_sample(tmp_path):
+    content = generator_spec([10, 200], 2, 1.1).to_dict()
+    content["feature_spec"]["cat_1"]["hotness"] = 2
+    (tmp_path / "feature_spec.yaml").write_text(yaml.safe_dump(content))
+    source = ["--src_dataset_path", str(tmp_path), "--dst_dataset_path", str(tmp_path / "d"), "--max_batches_train", "1", "--train_only"]
+    commands = [lambda kind=kind: transcribe.main([*source, "--src_dataset_type", kind]) for kind in ("synthetic", "csv", "tf_raw")]
+    commands += [lambda: validate.main(["--dataset_path", str(tmp_path)])]
+    commands += [lambda: read_spec(DataConfig(dataset_path=str(tmp_path)))]  # dlrm.py, every mode
+    for command in commands:
+        with pytest.raises(FeatureSpecError, match=r"feature_spec\.yaml: feature cat_1: hotness is 2, expected 1"):
+            command()
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_bomb_of_aliases_and_a_duplicate_key_are_refused_at_once(tmp_path):
+    path = tmp_path / "feature_spec.yaml"
+    bomb = ["a0: &a0 [x, x]"] + [f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]" for i in range(9)]
+    path.write_text("\n".join([*bomb, "feature_spec: *a9", "channel_spec: *a9"]))
+    with pytest.raises(FeatureSpecError, match=f"{path}, line .*more than 1,000,000 values"):
+        FeatureSpec.from_yaml(path)
+    path.write_text(yaml.safe_dump(BASE) + "metadata: {}\n")
+    with pytest.raises(FeatureSpecError, match="'metadata' is given twice"):
+        FeatureSpec.from_yaml(path)
+
+
+def test_a_missing_specification_names_the_flags_of_its_command(tmp_path):
+    (tmp_path / "logs.csv").write_text("a,b\n")
+    with pytest.raises(FeatureSpecError, match=r"\(--dataset_path and --feature_spec say where\); logs.csv there needs one too"):
+        FeatureSpec.from_yaml(tmp_path / "feature_spec.yaml")
+    with pytest.raises(FeatureSpecError, match=r"\(--src_dataset_path and --src_feature_spec say where\)"):
+        transcribe.main(["--src_dataset_path", str(tmp_path), "--dst_dataset_path", str(tmp_path / "d")])

@@ -28,8 +28,14 @@ def test_the_tracked_specification_is_the_t15_variant():
 def test_destinations_that_cannot_be_written(tmp_path):
     with pytest.raises(UserError, match="is a folder"):
         main(["--dst", str(tmp_path)])
-    with pytest.raises(UserError, match="does not exist"):
-        main(["--dst", str(tmp_path / "no" / "spec.yaml")])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=f"--dst {tmp_path}/file/a/spec.yaml: folder .* cannot be made: Not a directory"):
+        main(["--dst", str(tmp_path / "file" / "a" / "spec.yaml")])
+
+
+def test_the_folder_is_made(tmp_path):
+    assert main(["--variant", "small_synthetic", "--dst", str(tmp_path / "a" / "SPEC" / "feature_spec.yaml")]) == 0
+    assert FeatureSpec.from_yaml(tmp_path / "a" / "SPEC" / "feature_spec.yaml").cardinalities == VARIANTS["small_synthetic"]
 
 
 def test_abbreviated_flags_are_refused(tmp_path, capsys):

@@ -1,10 +1,9 @@
 """transcribe from synthetic and tf_raw sources: what is written, what is refused, and that it is whole or not there."""
 
-import os
+import contextlib
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from dataloading.feature_spec import FeatureSpec, FeatureSpecError
 from dataloading.generate_feature_spec import write_spec
 from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
+from tests.children import child, wait_for
 from tests.dataloading.make_data import folder_bytes, small_spec, write_dataset
 from utils.errors import UserError
 
@@ -164,20 +164,47 @@ def test_an_interruption_leaves_no_dataset(source, tmp_path, monkeypatch):
     assert not (tmp_path / "d").exists()
 
 
-def test_a_killed_process_leaves_no_dataset(source, tmp_path):
-    command = [sys.executable, "-m", "dataloading.transcribe", "--src_dataset_type", "synthetic", "--src_dataset_path", str(source)]
-    command += ["--dst_dataset_path", str(tmp_path / "d"), "--max_batches_train", "100000", "--train_only"]
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 30
-        while not list(tmp_path.glob("d/.writing-*/train/*.bin")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        os.kill(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode == 130 and err.strip().endswith("interrupted") and len(err.splitlines()) == 1
-    assert not (tmp_path / "d").exists()
+@contextlib.contextmanager
+def writing(source, destination, *flags, ignored=()):
+    """transcribe at work as a child that has written something; ended in any case."""
+    words = [sys.executable, "-m", "dataloading.transcribe", "--src_dataset_type", "synthetic", "--src_dataset_path", str(source)]
+    words += ["--dst_dataset_path", str(destination), "--max_batches_train", "100000", "--train_only", *flags]
+    before = set(destination.glob(".writing-*/train/*.bin"))
+    with child(words, ignored) as process:
+        wait_for(lambda: set(destination.glob(".writing-*/train/*.bin")) - before, process)
+        yield process
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGHUP, 129, "stopped by SIGHUP")],
+)
+def test_a_stopped_process_leaves_no_dataset(source, tmp_path, number, code, said):
+    with writing(source, tmp_path / "a" / "d") as process:
+        process.send_signal(number)
+        process.send_signal(number)  # an impatient user: what was written is removed all the same
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (code, f"dataloading.transcribe: {said}\n")
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next_and_what_is_in_use_is_not(source, tmp_path):
+    destination = tmp_path / "d"
+    with writing(source, destination) as killed:
+        killed.kill()
+        killed.wait()
+    (left,) = destination.glob(".writing-*")
+    (destination / ".writing-mine").mkdir()
+    with writing(source, destination, ignored=(signal.SIGHUP,)) as running:  # as under nohup
+        (used,) = set(destination.glob(".writing-????????")) - {left}
+        assert not left.exists()
+        running.send_signal(signal.SIGHUP)
+        assert synthetic(source, destination) == 0
+        assert used.exists() and running.poll() is None
+        running.terminate()
+        _, err = running.communicate(timeout=60)
+    assert err.splitlines() == [f"{left}: left by a run that was killed; removed", "dataloading.transcribe: stopped by SIGTERM"]
+    assert sorted(path.name for path in destination.iterdir()) == [".writing-mine", "feature_spec.yaml", "test", "train"]
 
 
 @pytest.mark.parametrize(

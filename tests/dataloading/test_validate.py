@@ -1,5 +1,6 @@
 """Bad datasets: each fault is found, named by file, feature and row, and ends in exit code 1."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,12 @@ def test_quick_reads_no_rows(dataset, capsys):
     assert run(dataset) == 1
 
 
+def add_damaged_valid(folder):
+    shutil.copytree(folder / "test", folder / "valid")
+    put(folder / "valid" / "label.bin", np.uint8, 3, 7)
+    edit_spec(folder, lambda c: c["source_spec"].update(valid=yaml.safe_load(yaml.safe_dump(c["source_spec"]["test"]).replace("test/", "valid/"))))
+
+
 @pytest.mark.parametrize(
     ("harm", "messages"),
     [
@@ -78,10 +85,12 @@ def test_quick_reads_no_rows(dataset, capsys):
         (lambda d: edit_spec(d, lambda c: c["source_spec"]["train"].pop(1)), ["feature cat_0 stands in 0 chunks"]),
         (lambda d: edit_spec(d, lambda c: c["source_spec"]["train"].append(c["source_spec"]["train"][1])), ["feature cat_0 stands in 2 chunks"]),
         (lambda d: edit_spec(d, lambda c: c["source_spec"]["test"][0]["features"].reverse()), ["in the order of channel_spec.numerical"]),
-        (lambda d: edit_spec(d, lambda c: c["source_spec"]["test"][0].update(type="csv")), ["type is csv, expected split_binary"]),
+        (lambda d: edit_spec(d, lambda c: c["source_spec"]["test"][0].update(type="csv")), ["test: type is csv, expected split_binary; CSV files"]),
         (lambda d: edit_spec(d, lambda c: c["source_spec"]["test"][1].update(files=[])), ["0 files, expected exactly one"]),
         (lambda d: edit_spec(d, lambda c: c["source_spec"].clear()), ["split train is missing"]),
         (lambda d: edit_spec(d, lambda c: c.update(source_spec=None)), ["source_spec is empty"]),
+        (lambda d: edit_spec(d, lambda c: c["source_spec"].update(valid=c["source_spec"]["test"][:-1])), ["valid: feature label stands in 0 chunks"]),
+        (add_damaged_valid, ["valid/label.bin: feature label, row 3: label 7"]),
     ],
 )
 def test_each_fault_is_named(dataset, capsys, harm, messages):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from tests.children import dispositions
+
 ROOT = Path(__file__).parents[2]
 _MARK = "DLRM_TEST_LAUNCH"
 _TAG = re.compile(r"^\[1,(\d+)\]<std(out|err)>:", re.M)  # mpirun says whose line it is
@@ -56,7 +58,8 @@ def launch(workers: int, *command, during: Callable[["Running"], None] | None = 
     start = time.monotonic()
     mark = f"{_MARK}={os.getpid()}-{time.monotonic_ns()}"
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(words, cwd=ROOT, env=environment(mark), stdout=out, stderr=err)
+        with dispositions():
+            process = subprocess.Popen(words, cwd=ROOT, env=environment(mark), stdout=out, stderr=err)
         try:
             if during:
                 during(Running(mark, process, out))

@@ -1,6 +1,7 @@
 """dlrm.py on several workers: checkpoints and predictions do not depend on how many wrote or read them."""
 
 import json
+import shutil
 from dataclasses import dataclass
 
 import polars
@@ -23,6 +24,7 @@ class Run:
     final: dict
     losses: list[float]
     folder: object
+    err: str
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def run(tmp_path_factory):
         assert not result.errors and "Traceback" not in result.err
         lines = [json.loads(line.removeprefix("DLLL ")) for line in log.read_text().splitlines()]
         losses = [line["data"]["loss"] for line in lines if line["type"] == "LOG" and "loss" in line["data"]]
-        return Run(lines[-1]["data"], losses, folder)
+        return Run(lines[-1]["data"], losses, folder, result.err)
 
     return call
 
@@ -94,3 +96,17 @@ def test_predictions_of_two_workers_equal_those_of_one(run, saved, dataset):
     assert one["row"].to_list() == two["row"].to_list() == list(range(ROWS["test"]))
     assert one["label"].to_list() == two["label"].to_list()
     assert two["score"].to_list() == pytest.approx(one["score"].to_list(), abs=1e-6)
+
+
+def test_two_workers_fall_back_to_the_newest_checkpoint_that_is_whole(run, saved, evaluated, dataset, tmp_path):
+    folder = shutil.copytree(saved[4].folder / "checkpoint", tmp_path / "checkpoint")
+    whole = next(folder.glob("step-*"))
+    damaged = shutil.copytree(whole, folder / "step-00000099")
+    (folder / "latest").write_text(f"{damaged.name}\n")
+    chunk = next(path for path in damaged.glob("tables/*/weights/c/**/*") if path.is_file())
+    content = bytearray(chunk.read_bytes())
+    content[0] ^= 1
+    chunk.write_bytes(content)
+    result = run(2, "--cpu", "--mode", "eval", "--dataset_path", dataset, "--restore_checkpoint_path", folder, "--restore_fallback")
+    assert f"the checkpoint is damaged; --restore_fallback: {whole} is tried instead" in result.err
+    assert result.final["auc"] == pytest.approx(evaluated[4, 1]["auc"], abs=1e-6)

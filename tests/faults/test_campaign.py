@@ -2,11 +2,19 @@
 
 import pytest
 from campaign import Campaign
+from victim import Victim
 
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory):
-    return Campaign(tmp_path_factory.mktemp("faults"), seed=1)
+    yield Campaign(tmp_path_factory.mktemp("faults"), seed=1)
+    Victim.end_all()
+
+
+@pytest.fixture(autouse=True)
+def _end_what_was_started():
+    yield
+    Victim.end_all()
 
 
 @pytest.mark.parametrize(("count", "in_save", "workers"), [(3, True, 1), (2, False, 1), (1, True, 2)])

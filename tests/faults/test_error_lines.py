@@ -87,7 +87,7 @@ def full_disk(world):
 def no_room(world):
     usage = shutil.disk_usage(world.folder)._replace(free=1 << 20)
     world.monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    return world.run(save=world.checkpoint)
+    return world.run("--overwrite_checkpoints", save=world.checkpoint)
 
 
 def held(world):
@@ -107,8 +107,9 @@ CASES = [
     lambda w: w.run("--optimizer", "sgd", "--learning_rate", "3e38"),
     full_disk,
     no_room,
+    lambda w: w.run(save=w.checkpoint),
     held,
-    lambda w: w.meanwhile(lambda: signal.raise_signal(signal.SIGTERM), save=w.checkpoint),
+    lambda w: w.meanwhile(lambda: signal.raise_signal(signal.SIGTERM), "--overwrite_checkpoints", save=w.checkpoint),
     lambda w: (w.flip("tables/cat_0/weights/c/0/0"), w.run(restore=True))[1],
     lambda w: (cut(w.newest / "tables/cat_1/velocity/c/0/0"), w.run(restore=True))[1],
     lambda w: ((w.newest / "dense/top_mlp/0/kernel/zarr.json").unlink(), w.run(restore=True))[1],

@@ -17,6 +17,7 @@ from dataloading.sources import open_split, table_rows
 from dataloading.tf_raw import TfRawSplit
 from model.growth import Growth
 from model.state import check_features, features_of
+from utils import manifest
 from utils.checkpoint import Array, Checkpoint, Part, save
 from utils.config import parse
 from utils.distributed import World
@@ -164,12 +165,31 @@ def test_manifests(checkpoint, data):
             check_features(found, {"cat_0": 7}, ("n",))
             Growth(found, features_of(found), {"cat_0": 9, "new": 2}, ("n",))
             check_continues(found, training_facts(taken, 100, "abc"))
+            position = found.manifest["position"]
+            assert position["step"] == position["epoch"] + position["batch"]  # an epoch is one batch here
             for name in found.names(""):
                 found.read(name)
 
         one_line(use)
     finally:
         path.write_text(original)
+
+
+@CASES
+@given(st.data())
+def test_descriptions_of_arrays(checkpoint, data):
+    """A `zarr.json` that lies, its checksum being right."""
+    _, folder = checkpoint
+    path, listing = folder / "tables/cat_0/weights/zarr.json", folder / "manifest.json"
+    original, manifest_text = path.read_text(), listing.read_text()
+    content = {name: value for name, value in manifest.read(folder).items() if name not in ("format", "files")}
+    try:
+        path.write_text(json.dumps(data.draw(spoiled(json.loads(original)))))
+        manifest.write(folder, content)
+        one_line(lambda: Checkpoint(folder).read("tables/cat_0/weights"))
+    finally:
+        path.write_text(original)
+        listing.write_text(manifest_text)
 
 
 @CASES

@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from dataloading.feature_spec import generator_spec
 from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
+from tests.children import dispositions
 from utils.checkpoint import Checkpoint
 from utils.checkpoint_folder import complete_steps
 from utils.distributed import World
@@ -50,16 +52,32 @@ class Victim:
         flags: of dlrm.py.
         workers: more than one for horovodrun.
         around: words before the command, which run it.
+        log: the flag of its log, where it is not log.json in the folder.
+        command: instead of all that.
     """
 
-    def __init__(self, folder: Path, *flags, workers: int = 1, around: tuple = ()):
-        python = [sys.executable, "-u", ROOT / "dlrm.py", *flags, "--log_path", folder / "log.json"]
+    started: ClassVar[list["Victim"]] = []
+
+    @classmethod
+    def end_all(cls) -> None:
+        """Kill what still runs: a failed assertion leaves it."""
+        for victim in cls.started:
+            if victim.process.poll() is None:
+                victim.kill()
+                victim.process.kill()
+                victim.process.wait()
+        cls.started.clear()
+
+    def __init__(self, folder: Path, *flags, workers: int = 1, around: tuple = (), log: tuple = (), command: list | None = None):
+        python = [sys.executable, "-u", ROOT / "dlrm.py", *flags, *(log or ("--log_path", folder / "log.json"))]
         launcher = ["horovodrun", "-np", workers, "-H", f"localhost:{workers}", "--mpi-args=--oversubscribe"] if workers > 1 else []
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         environment = os.environ | {"PATH": path, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = list(map(str, (*around, *launcher, *python)))
+        command = list(map(str, command or (*around, *launcher, *python)))
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        with dispositions():
+            self.process = subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        self.started.append(self)
         self.out, self.err = "", ""
         self._threads = [threading.Thread(target=self._collect, args=(name,), daemon=True) for name in ("out", "err")]
         for thread in self._threads:

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from native_library import built_operations
 
 from model.initializers import ConstantRows
-from model.native import library_path, native_operations
+from model.native import library_path
 from model.sparse_optimizers import SparseAdagrad, SparseAdam, SparseSgd
 from model.table_memory import new_table
 
@@ -22,10 +23,7 @@ RATE, STEP = 0.3, 5
 
 @pytest.fixture(scope="module")
 def native():
-    rows = native_operations()
-    if rows is None:
-        pytest.skip("the C++ operations are not built for this machine: run .venv/bin/python ops/build")
-    return rows
+    return built_operations()
 
 
 class Piece:
@@ -268,7 +266,7 @@ import test_native as cases
 optimizer = cases.SparseAdam()
 pieces = [cases.Piece(optimizer, 3000, 128, 0, 0), cases.Piece(optimizer, 5, 40, 1, 128)]
 ids = np.stack([cases.draw_ids("heavy", 3000, 8192), cases.draw_ids("power law", 5, 8192)]).astype(np.int32)
-values = cases.by_native(cases.native_operations(), optimizer, pieces, ids, cases.gradients_of([8192, 168]), 1.0)
+values = cases.by_native(cases.built_operations(), optimizer, pieces, ids, cases.gradients_of([8192, 168]), 1.0)
 np.savez(sys.argv[2], *values)
 """
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from native_library import built_operations
 from tiny_model import batch, model_and_trainer, weights
 
 from model.blocks import Blocks
 from model.interaction import pair_indices
-from model.native import native_operations
 from model.placement import Placement, Slice
 from utils.distributed import pairwise_sum
 
@@ -16,10 +16,7 @@ ROUNDING = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11}  # of one n
 
 @pytest.fixture(scope="module")
 def native():
-    operations = native_operations()
-    if operations is None:
-        pytest.skip("the C++ operations are not built for this machine: run .venv/bin/python ops/build")
-    return operations
+    return built_operations()
 
 
 def drawn(shape, dtype, seed):

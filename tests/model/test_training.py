@@ -2,6 +2,8 @@
 
 import json
 import math
+import signal
+from dataclasses import asdict
 
 import pytest
 import tensorflow as tf
@@ -12,9 +14,10 @@ from tiny_model import config
 from model.metrics import Metrics
 from model.schedule import LearningRateSchedule
 from model.trainer import TensorBatch
-from model.training import NonFiniteLossError, Training, evaluation_steps
+from model.training import NonFiniteLossError, Position, Training, evaluation_steps, reason_finished
 from utils.console import Console
 from utils.logging import RunLog
+from utils.signals import Stopped, StopRequest
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,18 @@ def test_evaluations_are_as_many_as_asked_evenly_spread_and_the_last_after_the_l
 class Loop:
     """A training run whose step and evaluation are scripted."""
 
-    def __init__(self, tmp_path, *flags, batches=5, losses=lambda step: 0.5, finite=lambda step: 1.0, auc=lambda step: 0.6, evaluate=True):
+    def __init__(
+        self,
+        tmp_path,
+        *flags,
+        batches=5,
+        losses=lambda step: 0.5,
+        finite=lambda step: 1.0,
+        auc=lambda step: 0.6,
+        evaluate=True,
+        position=None,
+        signal_at=None,
+    ):
         self.steps, self.rates, self.epochs, self.evaluated, self.checked = [], [], [], [], []
         self.scaled, self.rank = False, 0
         self._losses, self._finite, self._auc, self._batches = losses, finite, auc, batches
@@ -61,7 +75,9 @@ class Loop:
         self.log = RunLog(str(self.log_path), {})
         schedule = LearningRateSchedule(1.0, 2, 100, 10)
         score = self._evaluate if evaluate else None
-        self.training = Training(self, schedule, config(*flags), batches, self._epoch, score, self._check, Console(), self.log)
+        self._signal_at, self.stop = signal_at, StopRequest()
+        more = {"position": position, "stop": self.stop}
+        self.training = Training(self, schedule, config(*flags), batches, self._epoch, score, self._check, Console(), self.log, **more)
 
     def run(self):
         try:
@@ -72,6 +88,8 @@ class Loop:
     def telling_step(self, batch, step, learning_rate, wishes):
         self.steps.append(step)
         self.rates.append(learning_rate)
+        if step + 2 == self._signal_at:  # what the workers tell each other arrives a step later
+            self.stop.signum = signal.SIGTERM
         return tf.constant([self._losses(step), self._finite(step), *wishes])
 
     def _epoch(self, epoch, first):
@@ -90,6 +108,42 @@ class Loop:
     def lines(self, keys):
         entries = [json.loads(line.removeprefix("DLLL ")) for line in self.log_path.read_text().splitlines()]
         return [entry for entry in entries if entry["type"] == "LOG" and keys <= entry["data"].keys()]
+
+
+SCORES = {2: 0.6, 4: 0.7, 5: 0.65, 7: 0.75, 9: 0.7, 10: 0.72}
+
+
+@pytest.mark.parametrize("patience", [(), ("--early_stop_patience", "1"), ("--early_stop_patience", "2"), ("--auc_threshold", "0.75")])
+@pytest.mark.parametrize("signal_at", range(2, 11))
+def test_a_run_stopped_at_any_step_goes_on_as_if_it_had_not_been(tmp_path, signal_at, patience):
+    flags = ("--epochs", "2", "--evals_per_epoch", "3", "--print_freq", "1", *patience)
+    whole = Loop(tmp_path, *flags, auc=SCORES.get)
+    whole.run()
+    cut = Loop(tmp_path, *flags, auc=SCORES.get, signal_at=signal_at)
+    try:
+        cut.run()
+        assert whole.training.step < signal_at
+    except Stopped as stopped:
+        assert stopped.code == 143 and cut.training.step == signal_at
+        assert signal_at not in cut.evaluated  # a scheduler does not wait for an evaluation
+        position = Position(**json.loads(json.dumps(asdict(cut.training.position))))
+        if reason_finished(config(*flags).training, position, 5, "test") is None:
+            rest = Loop(tmp_path, *flags, auc=SCORES.get, position=position)
+            rest.run()
+            cut.evaluated += rest.evaluated
+            cut.training = rest.training
+    assert cut.evaluated == whole.evaluated
+    assert cut.training.position == whole.training.position
+    assert reason_finished(config(*flags).training, cut.training.position, 5, "test") is not None
+
+
+def test_an_evaluation_where_only_max_steps_cut_the_run_counts_for_the_best_and_not_against_patience(tmp_path):
+    loop = Loop(tmp_path, "--evals_per_epoch", "1", "--max_steps", "3", "--early_stop_patience", "1", auc=lambda step: 0.6)
+    loop.run()
+    assert loop.evaluated == [3] and loop.training.position.evals_without_gain == 0 and loop.training.position.best_auc == 0.6
+    loop = Loop(tmp_path, "--max_steps", "3", "--early_stop_patience", "1", auc=lambda step: None)
+    loop.run()
+    assert loop.training.position.evals_without_gain == 0
 
 
 def test_every_epoch_is_trained_evaluated_and_counted(tmp_path):

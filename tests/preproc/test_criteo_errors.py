@@ -1,11 +1,13 @@
 """What a user can get wrong: one line, exit code 1 (2 for the command line), and nothing left at the destination."""
 
+import contextlib
 import gzip
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import zstandard
 
 from dataloading.contract import DatasetError
 from preproc import criteo
+from tests.children import child, wait_for
 
 ROOT = Path(__file__).parents[2]
 GOOD = "1" + "\t5" * 13 + "\tab" * 26 + "\n"
@@ -153,17 +156,58 @@ def test_a_failed_run_leaves_the_users_files(tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_leaves_nothing(tmp_path, number, code):
-    arguments = flags(tmp_path)
+@contextlib.contextmanager
+def staging(tmp_path, arguments):
+    """preproc.criteo at work as a child that has staged something; ended in any case."""
     (tmp_path / "day_0").write_text(GOOD * 40_000)
-    command = [sys.executable, "-m", "preproc.criteo", *arguments, "--block_bytes", "500"]  # thousands of blocks: long enough to be stopped
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        deadline = time.monotonic() + 60
-        while not list(tmp_path.glob("out/.staging-*/*.parquet")) and time.monotonic() < deadline:
-            time.sleep(0.01)
+    words = [sys.executable, "-m", "preproc.criteo", *arguments, "--block_bytes", "500"]  # thousands of blocks: long enough to be stopped
+    before = set(tmp_path.glob("out/.staging-*/*.parquet"))
+    with child(words) as process:
+        wait_for(lambda: set(tmp_path.glob("out/.staging-*/*.parquet")) - before, process)
+        yield process
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGHUP, 129, "stopped by SIGHUP")],
+)
+def test_a_stopped_run_leaves_nothing(tmp_path, number, code, said):
+    with staging(tmp_path, flags(tmp_path)) as process:
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert err in ("", "preproc.criteo: interrupted\n")
+    assert (process.returncode, err) == (code, f"preproc.criteo: {said}\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path, capsys):
+    arguments = flags(tmp_path)
+    with staging(tmp_path, arguments) as process:
+        process.kill()
+        process.wait()
+    (left,) = (tmp_path / "out").iterdir()
+    (tmp_path / "day_0").write_text(GOOD)
+    criteo.main(arguments)
+    assert f"{left}: left by a run that was killed; removed\n" in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["feature_spec.yaml", "test", "train", "vocabulary"]
+
+
+def test_full_disks_are_one_line_with_a_path_and_leave_nothing(tmp_path):
+    command = ["unshare", "-rm", sys.executable, Path(__file__).with_name("full_disk.py"), tmp_path]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if result.returncode == 77 or "unshare" in result.stderr:
+        pytest.skip("this machine allows no mount")
+    files = []
+    for run in json.loads(result.stdout):
+        said = re.fullmatch(rf"[a-z.]+: error: {tmp_path}/disk/new/out/\.(\S+): No space left on device\n", run["said"])
+        assert said and (run["code"], run["left"]) == (1, []), run
+        files.append(re.sub(r"-\w{8}/|\d+", "", said[1]))
+    assert {"stagingtrain-.parquet", "stagingvocabulary/cat_.parquet", "writingtrain/cat_.bin"} <= set(files), files
+
+
+def test_a_file_that_cannot_grow_is_one_line_with_its_path(tmp_path):
+    arguments = flags(tmp_path, train=b"".join(b"1" + b"\t5" * 13 + b"\t%x" % i * 26 + b"\n" for i in range(4000)))
+    words = ["sh", "-c", 'ulimit -f 20; exec "$@"', "sh", sys.executable, "-m", "preproc.criteo", *arguments]
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 1
+    assert re.fullmatch(rf"preproc.criteo: error: {tmp_path}/out/\.\S+: File too large\n", result.stderr)
     assert not (tmp_path / "out").exists()

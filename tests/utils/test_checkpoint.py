@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from utils import checkpoint as module
 from utils import manifest
+from utils.agreement import DivergedError
 from utils.checkpoint import Array, Checkpoint, CheckpointError, Part, save
+from utils.checkpoint_trial import try_folder
 from utils.distributed import World
 from utils.errors import UserError
 from utils.zarr_store import file_of
@@ -184,7 +186,7 @@ def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path, content):
 def test_a_manifest_whose_checksum_is_right_and_content_wrong_is_an_error(tmp_path, content):
     folder = write(tmp_path, a=random(2))
     content = {"format": 2, **content}
-    (folder / "manifest.json").write_text(json.dumps(content | {"checksum": manifest._checksum(content)}))
+    (folder / "manifest.json").write_text(json.dumps(content | {"checksum": manifest.checksum(content)}))
     with pytest.raises(CheckpointError, match=r"; the checkpoint is damaged"):
         Checkpoint(tmp_path)
 
@@ -284,3 +286,53 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, value):
         write(tmp_path, step=2, a=values)
     np.testing.assert_array_equal(Checkpoint(tmp_path).read("a"), random(20, 4))
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000001"}
+
+
+def test_an_array_that_no_worker_wrote_whole_is_not_published(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 10 * 4 * 2)
+    values = random(33, 4)
+    left = Part("a", lambda start, stop: values[start:stop, :2], (0, 2))
+    for parts, chunk in (([left], "c/0/1"), ([], "c/0/0")):
+        with pytest.raises(UserError, match=rf"a/{chunk}: no worker has written it; the checkpoint is not kept"):
+            save(tmp_path, 1, {"a": Array((33, 4), column_step=2)}, parts, {}, World())
+        assert list(tmp_path.iterdir()) == []
+
+
+class TwoWorkers(World):
+    """The first of two workers, whose other one brings another value for what is named."""
+
+    def __init__(self, name, value):
+        super().__init__(0, 2)
+        self._name, self._value = name, value
+
+    def everyone(self, value, name):
+        return [value, self._value if name == self._name else value]
+
+
+def test_a_save_whose_copies_differ_is_not_published(tmp_path):
+    part = Part("a", lambda start, stop: random(4)[start:stop])
+    with pytest.raises(DivergedError, match="the dense weights of worker 1 differ from worker 0's; nothing is saved"):
+        save(tmp_path, 1, {"a": Array((4,))}, [part], {}, TwoWorkers("checkpoint_digest", "other"), digest="mine")
+    assert list(tmp_path.iterdir()) == []
+    save(tmp_path, 1, {"a": Array((4,))}, [part], {}, TwoWorkers("", None), digest="mine")
+    assert Checkpoint(tmp_path).step == 1
+
+
+@pytest.mark.parametrize("best", [False, True])
+def test_a_run_that_replaces_anothers_checkpoints_leaves_none_of_them(tmp_path, best):
+    for step in (5, 60):
+        save(tmp_path, step, {"a": Array((4,))}, [Part("a", lambda start, stop: random(4)[start:stop])], {}, World(), best=step == 5)
+    save(tmp_path, 3, {"a": Array((4,))}, [Part("a", lambda start, stop: random(4)[start:stop])], {}, World(), alone=True, best=best, keep=3)
+    assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000003", *(["best"] if best else [])}
+
+
+def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
+    for folder in ("a", "a/.step-trial.writing/tables"):  # what a killed trial left
+        (tmp_path / folder).mkdir(parents=True)
+    try_folder(tmp_path / "a", ["tables/x/weights", "tables/user/weights"], World())
+    assert list((tmp_path / "a").iterdir()) == []
+    with pytest.raises(UserError, match=rf"--save_checkpoint_path {tmp_path}/nowhere: .*No such file or directory"):
+        try_folder(tmp_path / "nowhere", ["b"], World())
+    with pytest.raises(UserError, match=r"File name too long"):
+        try_folder(tmp_path / "a", ["short", f"tables/{'x' * 256}/weights"], World())
+    assert list((tmp_path / "a").iterdir()) == []

@@ -65,7 +65,7 @@ def test_flag_names_are_unique():
 def test_every_option_has_help_and_the_parsers_default_is_the_dataclasses(group, field):
     assert len(field.metadata["help"]) > 10
     assert not field.metadata["help"].endswith(".")
-    if field.name not in ("dataset_type", "bottom_mlp_dims"):  # given by `configure`; worked out from --embedding_dim
+    if field.name not in ("dataset_type", "bottom_mlp_dims", "log_path"):  # given by `configure`; worked out from --embedding_dim, --mode
         assert configure().flat()[field.name] == field.default
     parser = Parser(prog="test")
     add_flags(parser, [group])
@@ -129,13 +129,17 @@ def test_help_texts_are_all_different():
         (["--inference_benchmark_batch_sizes", "1,0"], "--inference_benchmark_batch_sizes 1,0: expected positive batch sizes"),
         (["--amp_dtype", "float8"], "'float8' is not one of float16, bfloat16"),
         (["--loss_scale", "0.5"], "--loss_scale 0.5: expected at least 1"),
-        (["--inter_op_parallelism", "0"], "--inter_op_parallelism 0: expected at least 1 thread"),
-        (["--intra_op_parallelism", "0"], "--intra_op_parallelism 0: expected at least 1 thread"),
+        (["--inter_op_parallelism", "0"], "--inter_op_parallelism 0: expected 1 to 1024 threads"),
+        (["--intra_op_parallelism", "0"], "--intra_op_parallelism 0: expected 1 to 1024 threads"),
+        (["--intra_op_parallelism", "1099511627776"], "--intra_op_parallelism 1099511627776: expected 1 to 1024 threads"),
         (["--column_slice_threshold", "0"], "--column_slice_threshold 0: expected at least 1"),
         (["--plan_workers", "0"], "--plan_workers 0: expected at least 1"),
         (["--data_parallel_threshold", "-1"], "--data_parallel_threshold -1: expected 0 or more elements"),
         (["--worker_memory_gb", "0"], "--worker_memory_gb 0.0: expected a positive number"),
         (["--cpu_offloading_threshold_gb", "nan"], "--cpu_offloading_threshold_gb nan: expected a positive number"),
+        (["--evals_per_epoch", "0", "--auc_threshold", "0.8"], "--auc_threshold needs evaluations, and --evals_per_epoch 0 leaves them out"),
+        (["--evals_per_epoch", "0", "--keep_best_checkpoint", "--save_checkpoint_path", "x"], "--keep_best_checkpoint needs evaluations"),
+        (["--evals_per_epoch", "0", "--early_stop_patience", "2"], "--early_stop_patience needs evaluations"),
         (["--run_eagerly", "--xla"], "--run_eagerly and --xla exclude each other"),
         (["--bach_size", "3"], "unknown flag --bach_size; did you mean --batch_size?"),
         (["--interaction", "cross"], "--interaction cross is DCNv2"),
@@ -182,6 +186,96 @@ def test_checks_of_values_from_a_yaml_file_are_user_errors(tmp_path):
     path.write_text("dataset_type: synthetic\nepochs: 0\n")
     with pytest.raises(UserError, match="--epochs 0: expected at least 1"):
         parse(["--config", str(path)], "")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--evals_per_epoch", "0"],
+        ["--evals_per_epoch", "0", "--test_freq", "5", "--auc_threshold", "0.8"],
+        ["--evals_per_epoch", "0", "--nokeep_best_checkpoint"],
+    ],
+    ids=" ".join,
+)
+def test_what_needs_no_evaluations_is_accepted_without_them(flags):
+    assert configure(*flags).training.test_freq in (None, 5)
+
+
+def test_each_mode_has_a_log_of_its_own():
+    logs = {mode: configure("--mode", mode).run.log_path for mode in ("train", "eval", "inference", "predict")}
+    expected = {"train": "dlrm_tf_log.json"} | {mode: f"dlrm_tf_log_{mode}.json" for mode in ("eval", "inference", "predict")}
+    assert logs == expected
+    assert configure("--mode", "eval", "--log_path", "x.json").run.log_path == "x.json"
+    assert configure("--mode", "eval", "--log_path", "").run.log_path == ""
+
+
+def in_file(tmp_path, text, *flags):
+    path = tmp_path / "run.yaml"
+    path.write_text("dataset_type: synthetic\n" + text)
+    return path, parse(["--config", str(path), *flags], "")
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "lines"),
+    [
+        ("beta1: 0.8\n", [], ["--config {path}: beta1 has no effect without --optimizer adam"]),
+        ("beta1: 0.8\n", ["--optimizer", "adam"], []),
+        ("beta1: 0.8\nbeta2: 0.8\n", [], ["--config {path}: beta1, beta2 have no effect without --optimizer adam"]),
+        ("epochs: 2\nwarmup_steps: 0\n", ["--mode", "eval"], ["--config {path}: warmup_steps, epochs have no effect with --mode eval"]),
+        ("beta1: 0.8\nbeta2: 0.8\n", ["--beta1", "0.7"], ["--beta1 has no effect w", "--config {path}: beta2 has no effect w"]),
+        ("loss_scale: 8\namp: true\n", [], []),
+    ],
+)
+def test_keys_of_a_yaml_file_without_effect_are_warned_about_as_flags_are(tmp_path, text, flags, lines):
+    path, config = in_file(tmp_path, text, *flags)
+    assert len(config.warnings) == len(lines)
+    for found, line in zip(config.warnings, lines, strict=True):
+        assert found.startswith(line.format(path=path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\nseed: 2\n", "run.yaml, line 3: not valid YAML: 'seed' is given twice, first in line 2"),
+        ("seed: 1:30\n", "run.yaml: seed: '1:30' is not a whole number"),
+        ("learning_rate: 1:30\n", "run.yaml: learning_rate: '1:30' is not a number"),
+        ('log_path: "a\\0b"\n', "run.yaml: log_path: 'a\\x00b' holds a character that no path and no name can"),
+        ('log_path: "a\\uD800b"\n', "no path and no name can"),
+        ("top_mlp_dims: [[8, 4], 1]\n", "run.yaml: top_mlp_dims: expected a list of values, found a list in it"),
+        ("top_mlp_dims: [{a: 1}, 1]\n", "run.yaml: top_mlp_dims: expected a list of values, found a mapping in it"),
+        (
+            "a: &a [x, x, x, x, x, x, x, x, x]\n"
+            + "".join(f"{k}: &{k} [{', '.join(9 * ['*' + j])}]\n" for j, k in zip("abcdefgh", "bcdefghi", strict=True)),
+            "values with every alias written out",
+        ),
+        ("seed: " + 3000 * "x", "is not a whole number"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_a_yaml_file_that_would_be_misread_is_one_short_line(tmp_path, text, message):
+    with pytest.raises(UserError) as raised:
+        in_file(tmp_path, text)
+    assert message in str(raised.value) and "\n" not in str(raised.value) and len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("group", "values", "message"),
+    [
+        (DeviceConfig, {"amp_dtype": "int3"}, "--amp_dtype int3: expected one of float16, bfloat16"),
+        (DeviceConfig, {"amp": "no"}, "--amp no: expected true or false"),
+        (DeviceConfig, {"amp": 1}, "--amp 1: expected true or false"),
+        (ModelConfig, {"embedding_dim": 8.5}, "--embedding_dim 8.5: expected a whole number"),
+        (ModelConfig, {"embedding_dim": True}, "--embedding_dim True: expected a whole number"),
+        (ModelConfig, {"top_mlp_dims": 3}, "--top_mlp_dims 3: expected a list of whole numbers"),
+        (ModelConfig, {"top_mlp_dims": (2.5, 1)}, "--top_mlp_dims 2.5,1: expected a list of whole numbers"),
+        (DataConfig, {"out_of_range": None}, "--out_of_range None: expected one of error, clip, hash"),
+        (DataConfig, {"max_table_size": "3"}, "--max_table_size 3: expected a whole number"),
+        (OptimizerConfig, {"learning_rate": "1"}, "--learning_rate 1: expected a number"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused_wherever_they_come_from(group, values, message):
+    with pytest.raises(ValueError, match=message):
+        group(**values)
 
 
 def test_given_names_what_was_given():

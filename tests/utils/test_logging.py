@@ -5,6 +5,7 @@ import math
 import re
 import sys
 import types
+from datetime import datetime
 
 import pytest
 
@@ -30,7 +31,8 @@ def test_every_line_has_the_form_of_dllogger(path):
     for line in read(path):
         assert list(line)[:4] == ["timestamp", "datetime", "elapsedtime", "type"]
         assert float(line["timestamp"]) > 1.6e9 and 0 <= float(line["elapsedtime"]) < 60
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}", line["datetime"])
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{6})?\+00:00", line["datetime"])
+        assert datetime.fromisoformat(line["datetime"]).timestamp() == pytest.approx(float(line["timestamp"]), abs=1e-5)
         assert set(line) - {"timestamp", "datetime", "elapsedtime", "type"} == ({"step", "data"} if line["type"] == "LOG" else {"metric", "metadata"})
 
 

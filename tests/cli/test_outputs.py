@@ -1,0 +1,97 @@
+"""What is printed and logged may be lost (a closed pipe, a full disk, no standard streams at all); the run is not."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from runs import ROOT, TRAIN, read_log
+
+from utils.checkpoint import Checkpoint
+
+ROOM = "mount -t tmpfs -o size=4k tmpfs full && head -c 4096 /dev/zero >full/rest; "  # a file there can be made, and nothing be written to it
+
+
+def shell(folder, script, *flags, around=()):
+    """Run a shell script in which `dlrm` is dlrm.py with the flags; returns the process's end and output."""
+    command = " ".join(f"'{word}'" for word in (sys.executable, "-u", ROOT / "dlrm.py", *flags))
+    words = [*around, "bash", "-c", f'dlrm() {{ {command} "$@"; }}; {script}']
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def flags(dataset, tmp_path):
+    return ("--dataset_path", dataset, *TRAIN, "--epochs", "3", "--print_freq", "1", "--save_checkpoint_path", tmp_path / "c")
+
+
+@pytest.fixture(scope="session")
+def alone():
+    """What gives a command mounts of its own."""
+    words = ("unshare", "-rm")
+    if not shutil.which("unshare") or subprocess.run([*words, "true"], capture_output=True).returncode:
+        pytest.skip("this machine allows no mounts")
+    return words
+
+
+def saved(folder, step=48):
+    assert Checkpoint(folder / "c").step == step
+
+
+def test_a_reader_who_has_seen_enough_costs_nothing_but_the_lines(flags, tmp_path):
+    result = shell(tmp_path, "dlrm | head -3; exit ${PIPESTATUS[0]}", *flags)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("\n") == 1 and "standard output: Broken pipe: nothing more is printed there, the run goes on" in result.stderr
+    saved(tmp_path)
+    assert read_log(tmp_path / "dlrm_tf_log.json")[-1]["data"]["steps"] == 48
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(flags, tmp_path, streams):
+    result = shell(tmp_path, f"dlrm {streams}", *flags)
+    assert result.returncode == 0 and "Traceback" not in result.stderr
+    saved(tmp_path)
+    assert {line["type"] for line in read_log(tmp_path / "dlrm_tf_log.json")} == {"LOG", "METADATA"}  # nothing else was written there
+
+
+def test_a_full_disk_under_the_log_is_one_warning(flags, tmp_path, alone):
+    (tmp_path / "full").mkdir()
+    result = shell(tmp_path, f"{ROOM} dlrm --log_path full/log.json", *flags, around=alone)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "warning: --log_path full/log.json: No space left on device: nothing more is logged, the run goes on" in result.stderr
+    saved(tmp_path)
+
+
+def test_a_full_disk_under_standard_output_is_one_warning(flags, tmp_path, alone):
+    (tmp_path / "full").mkdir()
+    result = shell(tmp_path, f"{ROOM} dlrm >full/out", *flags, around=alone)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("\n") == 1 and "full/out): No space left on device: nothing more is printed there" in result.stderr
+    saved(tmp_path)
+
+
+def test_ctrl_c_ends_the_reader_too_and_the_step_is_saved(flags, tmp_path):
+    command = [sys.executable, "-u", str(ROOT / "dlrm.py"), *map(str, flags), "--epochs", "500", "--evals_per_epoch", "0", "--log_path", ""]
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=writing, stderr=writing, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+    ) as process:
+        os.close(writing)
+        seen = b""
+        while b"step 20/" not in seen:
+            seen += os.read(reading, 4096)
+        process.send_signal(signal.SIGINT)
+        os.close(reading)  # `| tee` has ended
+        assert process.wait(60) == 130
+    assert Checkpoint(tmp_path / "c").step >= 20
+
+
+def test_predictions_on_a_full_disk_are_one_line(dataset, trained, tmp_path, alone):
+    (tmp_path / "full").mkdir()
+    flags = ("--dataset_path", dataset, "--cpu", "--mode", "predict", "--restore_checkpoint_path", trained[0], "--predictions_path", "full/p.parquet")
+    for fill, message in (("head -c 4096 /dev/zero >full/rest;", "900 predictions need "), ("", "could not be written: No space left on device")):
+        result = shell(tmp_path, f"mount -t tmpfs -o size=4k tmpfs full && {fill} dlrm", *flags, around=alone)
+        assert result.returncode == 1, result.stdout
+        assert result.stderr.count("\n") == 1 and "--predictions_path full/p.parquet: " in result.stderr and message in result.stderr, result.stderr

@@ -1,0 +1,88 @@
+"""What is found out before training begins, and not hours later; and what a run must not replace or trip over."""
+
+import sys
+
+import pytest
+from runs import SMALL, TRAIN, child, read_log, write_dataset
+
+import dlrm
+from utils.errors import run_command
+
+PROFILE = ("--profiler_start_step", "2")
+
+
+def refused(result, *words):
+    assert result.code == 1 and result.err.count("dlrm.py: error: ") == 1 and "Traceback" not in result.err, result.err
+    for word in words:
+        assert word in result.err.splitlines()[-1]
+
+
+def test_a_worker_to_profile_that_is_not_there(run, dataset):
+    refused(run("--dataset_path", dataset, *TRAIN, *PROFILE, "--profiled_rank", "7"), "--profiled_rank 7: there is one worker, 0")
+
+
+@pytest.mark.parametrize("in_the_way", ["profile", "profile/plugins", "profile/plugins/profile"])
+def test_a_profile_that_cannot_be_written(run, dataset, tmp_path, monkeypatch, in_the_way):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / in_the_way).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / in_the_way).write_text("a file")
+    result = run("--dataset_path", dataset, *TRAIN, *PROFILE)
+    refused(result, f"--profiler_start_step: the profile cannot be written to {tmp_path / in_the_way}: Not a directory")
+    assert "samples/s" not in result.out
+
+
+def test_a_run_without_a_profile_does_not_mind_the_folder(run, dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "profile").write_text("a file")
+    assert run("--cpu", "--mode", "inference", *SMALL, "--max_steps", "1", "--dataset_path", dataset, *PROFILE).code == 0
+
+
+def test_flags_that_go_by_evaluations_need_rows_to_evaluate(run, tmp_path):
+    dataset = write_dataset(tmp_path / "dataset", rows={"train": 600})
+    result = run("--dataset_path", dataset, *TRAIN, "--auc_threshold", "0.9")
+    refused(result, "--auc_threshold needs rows to evaluate", "no valid and no test split; add --valid_fraction")
+    assert run("--dataset_path", dataset, *TRAIN, "--auc_threshold", "0.9", "--valid_fraction", "0.5").code == 0
+
+
+def test_an_output_that_lacks_a_paths_characters_ends_no_run(dataset, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    monkeypatch.chdir(tmp_path)
+    result = child(tmp_path, "--dataset_path", dataset, *TRAIN, "--max_steps", "1", "--save_checkpoint_path", tmp_path / "日本")
+    assert result.code == 0, result.err
+    assert f"checkpoint written: {tmp_path}/\\u65e5\\u672c/step-00000001" in result.out
+    assert child(tmp_path, "--help").code == 0
+
+
+def test_no_mode_replaces_another_ones_log(trained, dataset, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for mode in (TRAIN, ("--cpu", "--mode", "eval", "--restore_checkpoint_path", trained[0])):
+        monkeypatch.setattr(sys, "argv", ["dlrm.py", "--dataset_path", str(dataset), *map(str, mode)])
+        assert run_command(dlrm.main, "dlrm.py") == 0
+    assert "throughput" in read_log(tmp_path / "dlrm_tf_log.json")[-1]["data"]
+    assert "test_loss" in read_log(tmp_path / "dlrm_tf_log_eval.json")[-1]["data"]
+
+
+HUGE = ("--dataset_type", "synthetic", *TRAIN, "--synthetic_dataset_cardinalities", "50,20,7", "--synthetic_dataset_num_numerical_features", "3")
+MANY = str(2**31 - 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--synthetic_dataset_train_batches", MANY, "--shuffle_window", MANY],
+            f"--shuffle_window {MANY}: the 549,755,813,632 rows of a window need",
+        ),
+        (["--synthetic_dataset_train_batches", MANY, "--batch_size", MANY], f"--batch_size {MANY}: the rows of a batch need"),
+        (["--synthetic_dataset_valid_batches", MANY], "the scores of the 1,099,511,627,264 rows of the test split need"),
+    ],
+    ids=["window", "batch", "scores"],
+)
+def test_what_does_not_fit_the_memory_is_said_at_once(run, flags, message):
+    refused(run(*HUGE, *flags), message, "GiB short")
+
+
+def test_many_batches_and_large_windows_train(run, dataset):
+    few = ("--max_steps", "2", "--evals_per_epoch", "0")
+    assert run(*HUGE, "--synthetic_dataset_train_batches", MANY, *few, "--synthetic_dataset_valid_batches", MANY).final["steps"] == 2
+    assert run("--dataset_path", dataset, *TRAIN, "--shuffle_window", MANY, "--shuffle_batch_order", *few).final["steps"] == 2

@@ -1,0 +1,114 @@
+"""A closed terminal ends training as SIGTERM does, where it is not told to be left alone."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+
+import pytest
+from runs import ROOT, TRAIN
+
+from utils.checkpoint import Checkpoint
+from utils.signals import StopRequest
+
+
+@pytest.fixture
+def training(dataset, tmp_path):
+    """Start a run of 8,000 steps, which says every one, and wait for the twentieth."""
+    flags = ("--epochs", "500", "--evals_per_epoch", "0", "--print_freq", "1", "--log_path", "", "--save_checkpoint_path", tmp_path / "c")
+    command = [sys.executable, "-u", ROOT / "dlrm.py", "--dataset_path", dataset, *TRAIN, *flags]
+
+    @contextlib.contextmanager
+    def start(hangup):
+        before = signal.signal(signal.SIGHUP, hangup)  # which the process inherits
+        try:
+            process = subprocess.Popen(list(map(str, command)), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        finally:
+            signal.signal(signal.SIGHUP, before)
+        with process:
+            try:
+                wait_for_step(process, 20)
+                yield process
+            finally:
+                process.kill()
+
+    return start
+
+
+def wait_for_step(process, step):
+    assert any(f"step {step}/" in line for line in process.stdout), process.stderr.read()
+
+
+def test_a_closed_terminal_saves(training, tmp_path):
+    with training(signal.SIG_DFL) as process:
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGHUP)  # the kernel's, and then the shell's to its jobs
+        process.send_signal(signal.SIGTERM)  # and then that of the one who ends the session
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 129, err
+    step = Checkpoint(tmp_path / "c").step
+    assert step >= 20
+    assert f"stopped by SIGHUP after step {step}, which is saved; to go on, run the same command with" in err
+    assert "Traceback" not in err
+
+
+def test_a_run_under_nohup_outlives_its_terminal(training, tmp_path):
+    with training(signal.SIG_IGN) as process:
+        process.send_signal(signal.SIGHUP)
+        wait_for_step(process, 100)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert Checkpoint(tmp_path / "c").step >= 100
+
+
+# The request alone -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("signals", "strongest"),
+    [
+        ([signal.SIGHUP], signal.SIGHUP),
+        ([signal.SIGHUP] * 2, signal.SIGHUP),  # whose numbers add to SIGINT's
+        ([signal.SIGHUP] * 15, signal.SIGHUP),
+        ([signal.SIGINT] * 8, signal.SIGINT),
+        ([signal.SIGTERM] * 3, signal.SIGTERM),
+        ([signal.SIGHUP, 0, signal.SIGINT], signal.SIGINT),
+        ([signal.SIGINT, signal.SIGTERM, 0], signal.SIGTERM),
+    ],
+)
+def test_what_several_workers_wish_adds_up_to_the_strongest_signal(signals, strongest):
+    requests = [StopRequest() for _ in signals]
+    for request, signum in zip(requests, signals, strict=True):
+        request.signum = signum
+    total = sum(request.wish for request in requests)
+    assert StopRequest().heard(total) == (strongest, "")
+    gone = StopRequest()
+    gone.signum, gone.reason = signal.SIGTERM, "a reason"
+    assert StopRequest().heard(total + gone.wish) == (signal.SIGTERM, "the launcher is gone")
+    assert gone.heard(total) == (signal.SIGTERM, "a reason")
+
+
+def test_a_second_sigterm_ends_at_once_but_not_one_after_sighup(monkeypatch):
+    ended = []
+    monkeypatch.setattr("os._exit", ended.append)
+    with StopRequest() as stop:
+        for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+            signal.raise_signal(signum)
+        assert (stop.signum, ended) == (signal.SIGHUP, [])
+        signal.raise_signal(signal.SIGTERM)
+    assert ended == [143]
+
+
+def test_a_reason_is_no_signal_and_counts_as_none(monkeypatch):
+    ended = []
+    monkeypatch.setattr("os._exit", ended.append)
+    assert not StopRequest.ask("nobody is asked")
+    with StopRequest() as stop:
+        assert StopRequest.ask("the launcher is gone")
+        signal.raise_signal(signal.SIGTERM)  # mpirun's, a second later
+    assert (stop.signum, stop.reason, ended) == (signal.SIGTERM, "the launcher is gone", [])
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert StopRequest.ask("the launcher is gone")
+    assert (stop.signum, stop.reason) == (signal.SIGINT, "")

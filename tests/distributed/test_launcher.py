@@ -1,0 +1,226 @@
+"""The launcher is gone: workers notice, save and end; nobody else's end is taken for the launcher's."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from launching import ROOT, environment, launch, processes, wait_for
+from small_data import FLAGS, write_dataset
+
+from utils.checkpoint import Checkpoint
+from utils.checkpoint_folder import Lock
+from utils.distributed import World
+from utils.launcher import Process, launchers
+
+# Where sh becomes the command of -c instead of waiting for it, horovodrun becomes mpirun: the second test's case.
+with subprocess.Popen(["/bin/sh", "-c", "cat /proc/self/stat"], stdout=subprocess.PIPE, text=True) as _shell:
+    SHELL_WAITS = _shell.stdout.read().split()[0] != str(_shell.pid)
+LIMIT_S = 30  # from the launcher's end to that of the last worker
+
+# Real workers ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_dataset(tmp_path_factory.mktemp("launcher") / "dataset", {"train": 4800, "test": 100})
+
+
+@pytest.fixture
+def training(data, tmp_path):
+    """Train on two workers for hours and end their launcher by a signal after 200 steps; what is left, and the launcher's process id."""
+    flags = ("--dataset_path", data, *FLAGS, "--epochs", "100000", "--evals_per_epoch", "0", "--print_freq", "200", "--log_path", tmp_path / "log")
+    ended = []
+
+    def run(signum, victim=lambda running: running.process.pid, launcher=()):
+        def during(running):
+            wait_for(lambda: "step 200/" in running.out, "200 steps", 240)
+            ended.append(victim(running))
+            os.kill(ended[0], signum)
+            wait_for(lambda: not processes(running.mark), "the workers end", LIMIT_S)
+
+        command = (sys.executable, "-u", ROOT / "dlrm.py", *flags, "--save_checkpoint_path", tmp_path / "c")
+        result = launch(1 if launcher else 2, *launcher, *command, during=during)
+        assert "Traceback" not in result.err, result.err
+        Lock(tmp_path / "c").release()  # raises where somebody holds it
+        checkpoint = Checkpoint(tmp_path / "c")
+        checkpoint.verify(World())
+        return result, ended[0], checkpoint.step
+
+    return run
+
+
+@pytest.mark.skipif(not SHELL_WAITS, reason="horovodrun becomes mpirun here")
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_save_and_end_when_horovodrun_is_gone(training, signum):
+    result, number, step = training(signum)
+    assert result.code == -signum
+    assert len(result.errors) == 1, result.err
+    reason = f"the launcher( \\(horovodrun, process {number}\\))? is gone"  # its number where this worker, not only another one, has noticed
+    assert re.search(f"dlrm.py: error: stopped because {reason}, after step {step}, which is saved; to go on, run the same command", result.errors[0])
+
+
+def test_workers_save_when_mpirun_is_gone(training):
+    """It has nobody to write to; and Open MPI would end the workers a second later."""
+
+    def mpirun(running):
+        return next(number for number, (_, words) in processes(running.mark).items() if words[0] == "mpirun")
+
+    _, _, step = training(signal.SIGKILL, mpirun)
+    assert step > 200
+
+
+def test_workers_save_when_the_horovodrun_of_gloo_is_gone(training):
+    """Its helpers end the workers five seconds later."""
+    _, _, step = training(signal.SIGKILL, launcher=("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2"))
+    assert step > 200
+
+
+# A stand-in for mpirun, and a worker that trains nothing: a tenth of a second each ----------------------------------------------
+
+WORKER = f"""
+import os, sys, time
+sys.path[0] = {str(ROOT)!r}
+from utils import launcher
+from utils.signals import StopRequest
+
+launcher.watch("worker")
+launcher.GRACE_S = 1.0
+print("up", flush=True)
+if sys.argv[1] == "evaluates":
+    time.sleep(600)
+with StopRequest() as stop:
+    if sys.argv[1] == "hangs":
+        time.sleep(600)
+    while not stop.signum:
+        time.sleep(0.05)
+    for _ in range(30):  # saves for longer than it may hang
+        launcher.progressed()
+        time.sleep(0.05)
+os.write(2, f"saved: {{stop.reason}}".encode())
+"""
+BY_HOROVODRUN = "mpirun --allow-run-as-root --tag-output -np 1 -H localhost:1 "
+
+
+class Standin:
+    """A launch of the worker, in a session of its own; the first process is the shell."""
+
+    def __init__(self, folder, text, **variables):
+        mpirun = folder / "mpirun"
+        mpirun.write_text(
+            f'#!/bin/sh\nwhile [ "${{1#-}}" != "$1" ]; do shift 2; done\nsleep ${{DELAY:-0}}\n{sys.executable} {folder}/worker.py "$1"\n'
+        )
+        mpirun.chmod(0o755)
+        (folder / "worker.py").write_text(WORKER)
+        self.mark = f"DLRM_TEST_LAUNCH={os.getpid()}-{time.monotonic_ns()}"
+        env = environment(self.mark) | {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"} | variables
+        env["PATH"] = f"{folder}:{env['PATH']}"
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(["/bin/sh", "-c", text], env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        for number in processes(self.mark):
+            os.kill(number, signal.SIGKILL)
+        self.process.communicate()
+
+    def up(self):
+        assert self.process.stdout.readline() == "up\n"
+
+    def last_words(self):
+        """What the worker said, once no process is left."""
+        wait_for(lambda: not processes(self.mark), "all end", 20)
+        return self.process.communicate(timeout=20)[1]
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("trains", r"saved: the launcher \((horovodrun|mpirun), process {0}\) is gone"),
+        ("evaluates", r"worker: error: the launcher \((horovodrun|mpirun), process {0}\) is gone, so this run ends\n"),
+        ("hangs", r"worker: error: worker 0: the launcher \((horovodrun|mpirun), process {0}\) is gone, and nothing has moved for 1 s: .*\n"),
+    ],
+)
+def test_what_a_worker_does_when_its_launcher_is_gone(tmp_path, state, words):
+    with Standin(tmp_path, BY_HOROVODRUN + state) as standin:
+        standin.up()
+        standin.process.kill()
+        assert re.fullmatch(words.format(standin.process.pid), standin.last_words())
+
+
+def test_a_launcher_that_is_gone_before_the_worker_starts_is_noticed(tmp_path):
+    with Standin(tmp_path, BY_HOROVODRUN + "trains", DELAY="1") as standin:
+        wait_for(lambda: any("sleep" in words for _, words in processes(standin.mark).values()), "mpirun starts", 20)
+        standin.process.kill()
+        assert standin.last_words() in (
+            "saved: the launcher (horovodrun) is gone",
+            "worker: error: the launcher (horovodrun) is gone, so this run ends\n",
+            "",
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "variables"),
+    [
+        ("mpirun -np 1 trains; true", {}),  # the user's shell, which may go while mpirun goes on
+        ("nohup mpirun -np 1 trains & wait", {}),
+        (f"{sys.executable} $FOLDER/worker.py trains; true", {}),  # no launcher
+    ],
+)
+def test_the_end_of_a_shell_is_not_the_launchers(tmp_path, text, variables):
+    with Standin(tmp_path, text, FOLDER=str(tmp_path), **variables) as standin:
+        standin.up()
+        standin.process.kill()
+        standin.process.wait()
+        time.sleep(1.5)
+        assert any(str(tmp_path / "worker.py") in words for _, words in processes(standin.mark).values())
+
+
+def line(*commands):
+    return [
+        Process(100 - i, 0, 99 - i, 1, tuple(command.split(None, 2) if "sh -c " in command else command.split()))
+        for i, command in enumerate(commands)
+    ]
+
+
+MPI, GLOO, SRUN = {"OMPI_COMM_WORLD_SIZE": "2"}, {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"}, {"PMI_SIZE": "2"}
+SHELL = "/bin/sh -c mpirun --allow-run-as-root --tag-output -np 2 -H a:2 python dlrm.py"
+SPAWN = "python -c from multiprocessing.spawn import spawn_main; spawn_main() --multiprocessing-fork"
+
+
+@pytest.mark.parametrize(
+    ("variables", "commands", "watched"),
+    [
+        (MPI, ["mpirun -np 2 x", SHELL, "-bash", "sshd: me"], [0, 1]),
+        (MPI, ["mpirun --allow-run-as-root --tag-output -np 2 x", "-bash"], [0]),  # a shell that becomes its command
+        (MPI, ["bash -c run.sh", "/usr/bin/mpirun -np 2 x", "bash -c mpirun -np 2 x"], [1]),  # a wrapper of the worker; the user's own shell
+        (MPI, ["mpirun.real -np 2 x", "bash /opt/bin/mpirun -np 2 x", SHELL], [1, 2]),
+        (MPI, ["mpirun -np 2 x", "/bin/sh -c mpirun -l -np 2 -ppn 2 x"], [0, 1]),  # MPICH
+        (MPI, ["orted -mca ess env", "bash -c orted -mca", "sshd: me@notty", "sshd"], [0]),
+        (MPI, ["orted -mca ess slurm", "slurmstepd: [7.0]"], [0]),
+        (SRUN, ["slurmstepd: [7.0]", "init"], []),
+        (MPI, ["python worker.py", "-bash"], []),  # a worker whose launcher cannot be seen
+        (GLOO, ["sh -c env HOROVOD_RANK=0 x", SPAWN, "python /v/bin/horovodrun --gloo x", "-bash"], [1, 2]),
+        (GLOO, [SPAWN, "python -m horovod.runner.launch --gloo x", "-bash"], [0, 1]),
+        (GLOO, ["bash -c cd /x; env HOROVOD_RANK=1 y", "sshd: me@notty"], []),
+        ({}, ["mpirun -np 2 x", SHELL], []),
+    ],
+)
+def test_who_is_watched(variables, commands, watched):
+    found = line(*commands)
+    assert launchers(found, variables) == [found[i] for i in watched]
+
+
+def test_a_number_that_another_process_has_now_is_no_launcher():
+    me = Process.of(os.getpid())
+    assert not me.ended
+    assert Process(me.number, me.started - 1, me.parent, me.session, me.words).ended
+    with subprocess.Popen(["sleep", "100"]) as child:
+        other = Process.of(child.pid)
+        child.kill()
+        wait_for(lambda: other.ended, "noticed although not reaped", 10)

@@ -1,0 +1,236 @@
+"""What else happens to training runs: signals at the worst moment, lost launchers, odd paths, used folders, lost outputs, workers that disagree.
+
+Beside the kills and damages of `campaign.py`, whose runs and table these share.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+from campaign import STEPS, Campaign, Row, numbers
+from victim import EVERY, ROOT, RUN, Victim, check_all, differing
+
+from utils.checkpoint import Checkpoint
+from utils.checkpoint_folder import Lock
+
+EVALUATED = ("--test_freq", "2", "--early_stop_patience", "12", "--keep_best_checkpoint")  # every other step
+IDENTICAL = "run to the end: bit-identical to the unbroken one"
+
+
+def ended(processes: list[int], limit_s: float = 120) -> bool:
+    """Whether all of these end in time."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if not any(Path(f"/proc/{number}/exe").exists() for number in processes):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def position(folder: Path) -> dict:
+    return Checkpoint(folder).manifest["position"]
+
+
+class Disturbances:
+    """The faults, one method each.
+
+    Args:
+        campaign: whose folder, dataset and unbroken run they take.
+    """
+
+    def __init__(self, campaign: Campaign):
+        self._campaign, self._folder, self._draw = campaign, campaign._folder, campaign._draw
+
+    def _run(self, folder: Path, *flags, **options) -> Victim:
+        return self._campaign._run(folder, *flags, **options)
+
+    def _goes_on(self, folder: Path, row: Row, *flags, unbroken: Path | None = None) -> None:
+        run = self._run(folder, "--resume", "auto", *flags)
+        assert run.end() == 0, run.err
+        unbroken = unbroken or self._campaign.unbroken
+        assert not differing(unbroken, folder)
+        assert position(unbroken) == position(folder), (position(unbroken), position(folder))
+        row.outcome[IDENTICAL] += 1
+
+    def signals_on_evaluations(self, count: int) -> Row:
+        """A signal that takes effect on a step with an evaluation; the run's early stop, best AUC and weights are the unbroken one's."""
+        row, unbroken, folder = Row("SIGTERM on a step with an evaluation"), self._folder / "evaluated", self._folder / "evaluations"
+        assert self._run(unbroken, *EVALUATED).end() == 0
+        last = position(unbroken)["step"]
+        for wanted in sorted(self._draw.sample(range(4, last - 4), count)):
+            run = self._run(folder, "--resume", "auto", *EVALUATED)
+            assert run.wait_until(lambda: run.step >= wanted), run.err  # noqa: B023
+            run.process.send_signal(signal.SIGTERM)
+            assert run.end() == 143, run.err
+            row.tries += 1
+            where = position(folder)
+            row.outcome["stopped before the evaluation" if where["evaluation_due"] else "stopped a step beside it"] += 1
+        self._goes_on(folder, row, *EVALUATED, unbroken=unbroken)
+        return row
+
+    def hangups(self, count: int) -> Row:
+        """SIGHUP, as a closed terminal sends it: the step is saved. Under nohup it changes nothing."""
+        row, folder = Row("SIGHUP"), self._folder / "hangups"
+        for _ in range(count):
+            run, begin = self._run(folder, "--resume", "auto"), []
+            assert run.wait_until(lambda: run.step and (begin or begin.append(run.step) or True) and run.step >= begin[0] + 5)  # noqa: B023
+            run.process.send_signal(signal.SIGHUP)
+            assert run.end() == 129, run.err
+            assert max(check_all(folder)) >= run.step
+            row.tries += 1
+            row.outcome["exit 129, the step saved"] += 1
+        self._goes_on(folder, row)
+        run = self._run(self._folder / "nohup", around=("nohup",))
+        assert run.wait_until(lambda: run.step >= 5)
+        run.process.send_signal(signal.SIGHUP)
+        assert run.end() == 0, run.err
+        row.outcome["under nohup: ran to the end"] += 1
+        return row
+
+    def dead_launchers(self, count: int) -> Row:
+        """`kill -9` or SIGTERM of horovodrun: the workers save and end, the folder's lock is free, nothing runs on."""
+        row, folder = Row("horovodrun killed, 2 workers"), self._folder / "launcher"
+        for i in range(count):
+            run, begin = self._run(folder, "--resume", "auto", workers=2), []
+            assert run.wait_until(lambda: run.step and (begin or begin.append(run.step) or True) and run.step >= begin[0] + 5)  # noqa: B023
+            workers, step = run.workers(), run.step
+            assert len(workers) == 2
+            os.kill(run.process.pid, signal.SIGKILL if i % 2 else signal.SIGTERM)
+            assert ended(workers), "workers go on without their launcher"
+            run.end()
+            assert max(check_all(folder)) >= step
+            Lock(folder).release()
+            row.tries += 1
+            row.outcome["the workers saved and ended"] += 1
+        self._goes_on(folder, row)
+        return row
+
+    def odd_paths(self) -> Row:
+        """Paths with `..`, links and odd characters, to save to and to go on from."""
+        row, home = Row("a path with `..`, a link, odd characters"), self._folder / "paths"
+        (home / "here").mkdir(parents=True)
+        (home / "link").symlink_to(home / "here")
+        for path in ("here/../a", "link/../b", "./c/./d//e", "ü ☃ 'x' $y"):
+            run = self._run(home / path)
+            assert run.wait_until(lambda: run.step >= 20)  # noqa: B023
+            run.process.send_signal(signal.SIGTERM)
+            assert run.end() == 143, run.err
+            row.tries += 1
+            self._goes_on(home / path, row, "--restore_fallback")
+        return row
+
+    def used_folders(self) -> Row:
+        """A folder that holds another run's checkpoints, or in which one is being written."""
+        row, folder = Row("a folder with another run's checkpoints"), self._folder / "used"
+        shutil.copytree(self._campaign.unbroken, folder)
+        run = self._run(folder)
+        assert run.end() == 1 and len(run.errors) == 1 and "holds checkpoints of another run" in run.errors[0], run.err
+        assert not differing(self._campaign.unbroken, folder)
+        run = self._run(folder, "--resume", "auto")
+        assert run.end() == 0 and "the run is finished" in run.out, run.err
+        assert position(self._campaign.unbroken) == position(folder)
+        row.tries, row.outcome["refused; a finished run changes nothing"] = 2, 2
+        return row
+
+    def lost_outputs(self) -> Row:
+        """Standard output and error closed, given up by their reader, or on a full disk; the log on a full disk."""
+        row = Row("outputs closed, unread or full")
+        full = 'mkdir -p full && mount -t tmpfs -o size=4k tmpfs full && head -c 4096 /dev/zero >full/rest; "$@"'
+        cases = {
+            "closed": ('exec "$@" >&- 2>&-', ()),
+            "unread": ('"$@" 2>&1 | head -2; exit ${PIPESTATUS[0]}', ()),
+            "full": (f"{full} >full/out", ("unshare", "-rm")),
+            "log": (full, ("unshare", "-rm")),
+        }
+        for name, (script, around) in cases.items():
+            folder, flags = self._folder / f"lost-{name}", ("--log_path", "full/log.json") if name == "log" else ()
+            run = Victim(self._folder, *self._data(folder), *RUN, *self._length(), around=(*around, "bash", "-c", script, "bash"), log=flags)
+            code = run.end()
+            if around and ("unshare" in run.err or "mount" in run.err):
+                row.outcome["not tried: this machine allows no mount"] += 1
+                continue
+            assert code == 0 and "Traceback" not in run.err, (name, code, run.err)
+            assert not differing(self._campaign.unbroken, folder)
+            row.tries += 1
+            row.outcome[IDENTICAL] += 1
+        return row
+
+    def disagreements(self) -> Row:
+        """Workers that were started with other flags, on other rows, with other operations."""
+        row, copy = Row("workers that disagree"), self._folder / "copy"
+        shutil.copytree(self._campaign.dataset, copy)
+        with (copy / "train/cat_1.bin").open("r+b") as file:
+            content = file.read()
+            file.seek(0)
+            file.write(content[-2:] + content[:-2])
+        cases = {
+            "flags": (("--optimizer", "sgd"), {}, "worker 1 was started with --optimizer 'sgd', worker 0 with 'adam'"),
+            "seed": (("--seed", "3"), {}, "worker 1 was started with --seed 3"),
+            "rows": (("--dataset_path", copy), {}, "worker 1 reads other rows there than worker 0"),
+            "operations": ((), {"DLRM_NATIVE_OPS": "0"}, "warning: worker 1 computes with "),
+        }
+        for name, (flags, variables, message) in cases.items():
+            folder = self._folder / f"disagree-{name}"
+            mine = [sys.executable, ROOT / "dlrm.py", *self._data(folder), *RUN, *self._length(), "--log_path", ""]
+            other = ["env", *(f"{key}={value}" for key, value in variables.items()), *mine, *flags]
+            run = Victim(self._folder, command=["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "1", *mine, ":", "-np", "1", *other])
+            code = run.end()
+            assert message in run.err, run.err
+            if name == "operations":
+                assert code == 0 and check_all(folder)
+                row.outcome["said, and trained"] += 1
+            else:
+                assert code != 0 and len(run.errors) == 1 and not folder.exists(), (code, run.err)
+                row.outcome["refused in one line before anything is trained"] += 1
+            row.tries += 1
+        return row
+
+    def stopped_in_saves(self, count: int) -> Row:
+        """A worker that stands still (SIGSTOP) in the middle of a save, and goes on after a while."""
+        row = Row("a worker stopped (SIGSTOP) in a save for 3 s, 2 workers")
+        for i in range(count):
+            folder, seen = self._folder / f"stopped-{i}", set()
+            saves, run = self._draw.randint(1, 3), self._run(folder, workers=2)
+
+            def begun(folder=folder, seen=seen, saves=saves) -> bool:
+                seen.update(numbers(folder) if folder.exists() else ())
+                return len(seen) >= saves
+
+            assert run.wait_until(begun), run.err
+            time.sleep(self._draw.uniform(0, 0.2))
+            worker = sorted(run.workers())[i % 2]
+            os.kill(worker, signal.SIGSTOP)
+            time.sleep(3)
+            visible = check_all(folder)  # what is visible meanwhile is whole
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGCONT)
+            assert run.end() == 0, run.err
+            assert not differing(self._campaign.unbroken, folder)
+            row.tries += 1
+            row.outcome[f"{len(visible)} whole checkpoints meanwhile"] += 1
+            row.outcome[IDENTICAL] += 1
+        return row
+
+    def all(self, count: int) -> list:
+        """Every fault, to be called one after another."""
+        return [
+            lambda: self.signals_on_evaluations(count),
+            lambda: self.hangups(count),
+            lambda: self.dead_launchers(count),
+            self.odd_paths,
+            self.used_folders,
+            self.lost_outputs,
+            self.disagreements,
+            lambda: self.stopped_in_saves(count),
+        ]
+
+    def _data(self, folder: Path) -> tuple:
+        return "--dataset_path", self._campaign.dataset, "--save_checkpoint_path", folder, "--checkpoint_every_steps", EVERY
+
+    @staticmethod
+    def _length() -> tuple:
+        return "--max_steps", STEPS, "--epochs", 4

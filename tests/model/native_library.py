@@ -1,0 +1,16 @@
+"""The C++ operations for the tests that need them."""
+
+import os
+
+import pytest
+
+from model.native import NativeOperations, native_operations
+
+
+def built_operations() -> NativeOperations:
+    """The operations; a test fails, not skips, where they are missing without anybody having asked for that."""
+    if os.environ.get("DLRM_NATIVE_OPS") == "0":
+        pytest.skip("DLRM_NATIVE_OPS=0")
+    operations = native_operations()
+    assert operations is not None, "the C++ operations are not built for this machine: run .venv/bin/python ops/build"
+    return operations

@@ -1,0 +1,89 @@
+// The dense layers' passes, and the exchange's orders of columns.
+#include "check.h"
+#include "columns.h"
+#include "dense.h"
+
+namespace {
+
+using dlrm::BFloat16;
+using dlrm::Float16;
+
+const float kSpecial[] = {kNan, -kNan, kInfinity, -kInfinity, 0.0f, -0.0f, 1.0f, -2.0f, 65536.0f, 6e-8f};
+
+template <class T>
+void TestLayer(int64_t rows, int64_t columns) {
+  std::vector<T> x = Drawn<T>(rows * columns, 0), upstream = Drawn<T>(rows * columns, 1);
+  for (size_t i = 0; i < x.size(); i += 3) x[i] = Narrowed<T>(kSpecial[i / 3 % 10]), upstream[i] = Narrowed<T>(kSpecial[i / 30 % 10]);
+  const std::vector<float> bias(columns, 0.25f);
+  std::vector<T> y(x.size()), gradient(x.size());
+  std::vector<float> by_bias(columns, 7.0f);
+  dlrm::BiasRelu(rows, columns, x.data(), bias.data(), y.data(), kThreeThreads);
+  dlrm::ReluGradient(rows, columns, upstream.data(), y.data(), gradient.data(), by_bias.data(), kThreeThreads);
+  std::vector<double> sums(columns);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float sum = dlrm::Widened(x[i]) + 0.25f, given = dlrm::Widened(upstream[i]);
+    CHECK(Same(dlrm::Widened(y[i]), dlrm::Widened(Narrowed<T>(std::isnan(sum) ? sum : std::max(sum, 0.0f)))));
+    const float kept = given * (dlrm::Widened(y[i]) > 0);
+    CHECK(Same(dlrm::Widened(gradient[i]), kept));
+    CHECK(dlrm::Widened(y[i]) > 0 || std::isnan(kept) || !std::signbit(dlrm::Widened(gradient[i])));
+    sums[i % columns] += kept;
+  }
+  for (int64_t i = 0; i < columns; ++i) CHECK(Near(by_bias[i], sums[i], rows));
+
+  std::vector<T> in_place = x;
+  dlrm::BiasRelu(rows, columns, in_place.data(), bias.data(), in_place.data(), kThreeThreads);
+  for (size_t i = 0; i < x.size(); ++i) CHECK(Same(dlrm::Widened(in_place[i]), dlrm::Widened(y[i])));
+}
+
+template <class T>
+void TestSums(int64_t size, int count) {
+  std::vector<std::vector<T>> parts;
+  std::vector<const T*> first;
+  for (int i = 0; i < count; ++i) parts.push_back(Drawn<T>(size, i));
+  for (const auto& part : parts) first.push_back(part.data());
+  std::vector<float> out(size);
+  dlrm::SumInPairs(size, first, out.data(), kThreeThreads);
+  for (int64_t i = 0; i < size; ++i) {
+    double sum = 0;
+    for (const auto& part : parts) sum += dlrm::Widened(part[i]);
+    CHECK(Near(out[i], sum, count));
+  }
+}
+
+template <class T>
+void TestDenseOf() {
+  const int64_t kShapes[][2] = {{0, 0}, {0, 5}, {5, 0}, {1, 1}, {65, 33}, {3, 700}, {130, 257}, {2100, 512}};
+  for (const auto& shape : kShapes) TestLayer<T>(shape[0], shape[1]);
+  for (const int count : {1, 2, 3, 8}) {
+    for (const int64_t size : {0, 1, 255, 16384 + 257}) TestSums<T>(size, count);
+  }
+}
+
+}  // namespace
+
+void TestDense() {
+  TestDenseOf<float>();
+  TestDenseOf<BFloat16>();
+  TestDenseOf<Float16>();
+}
+
+void TestColumns() {
+  for (const int64_t samples : {0, 1, 200}) {
+    // Two blocks of 6 and 4 bytes a sample: columns 4 to 10 of its 12 bytes, and 0 to 4; bytes 10 and 11 are left alone.
+    std::vector<char> blocks(10 * samples), vectors(12 * samples, 'x'), back(10 * samples);
+    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<char>(i * 7);
+    const auto segments = [samples](std::vector<char>& flat) -> std::vector<dlrm::Segment> {
+      return {{flat.data(), 6, 4, 6}, {flat.data() + 6 * samples, 4, 0, 4}};
+    };
+    dlrm::BlocksToSamples(segments(blocks), samples, vectors.data(), 12, kThreeThreads);
+    std::vector<const char*> starts;
+    for (int64_t i = 0; i < samples; ++i) {
+      starts.push_back(vectors.data() + 12 * i);
+      for (int k = 0; k < 12; ++k) {
+        CHECK(starts[i][k] == (k < 4 ? blocks[6 * samples + 4 * i + k] : k < 10 ? blocks[6 * i + k - 4] : 'x'));
+      }
+    }
+    dlrm::SamplesToBlocks(segments(back), starts, kThreeThreads);
+    CHECK(back == blocks);
+  }
+}

@@ -1,0 +1,94 @@
+#include "emulated_tiles.h"
+
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__linux__)
+#include <immintrin.h>
+
+#include <cstring>
+
+namespace emulated {
+namespace {
+
+constexpr int kRows = 16, kLanes = 16;
+
+thread_local float tiles[8][kRows][kLanes];
+
+void Zero(int tile) { std::memset(tiles[tile], 0, sizeof(tiles[tile])); }
+
+void Load(int tile, const void* from, int64_t stride) {
+  for (int i = 0; i < kRows; ++i) std::memcpy(tiles[tile][i], static_cast<const char*>(from) + i * stride, sizeof(tiles[tile][i]));
+}
+
+void StoreTile(int tile, void* to, int64_t stride) {
+  for (int i = 0; i < kRows; ++i) std::memcpy(static_cast<char*>(to) + i * stride, tiles[tile][i], sizeof(tiles[tile][i]));
+}
+
+float Element(float pair, int which) {
+  uint32_t bits;
+  std::memcpy(&bits, &pair, 4);
+  bits = which ? bits & 0xffff0000 : bits << 16;
+  std::memcpy(&pair, &bits, 4);
+  return pair;
+}
+
+void MultiplyPairs(int sums, int left, int right) {
+  for (int i = 0; i < kRows; ++i) {
+    for (int k = 0; k < kLanes; ++k) {
+      for (int j = 0; j < kLanes; ++j) {
+        for (int which = 0; which < 2; ++which) tiles[sums][i][j] += Element(tiles[left][i][k], which) * Element(tiles[right][k][j], which);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace emulated
+
+#undef _tile_zero
+#undef _tile_loadd
+#undef _tile_stored
+#undef _tile_dpbf16ps
+#undef _tile_storeconfig
+#undef _tile_loadconfig
+#define _tile_zero(tile) ::emulated::Zero(tile)
+#define _tile_loadd(tile, from, stride) ::emulated::Load(tile, from, stride)
+#define _tile_stored(tile, to, stride) ::emulated::StoreTile(tile, to, stride)
+#define _tile_dpbf16ps(sums, left, right) ::emulated::MultiplyPairs(sums, left, right)
+#define _tile_storeconfig(to) std::memset(to, 0, 64)
+#define _tile_loadconfig(from) static_cast<void>(from)
+#ifndef __AMX_BF16__
+#define __AMX_BF16__ 1
+#endif
+#define dlrm dlrm_by_emulated_tiles  // beside the namespace of the library's own copy
+#include "interaction_amx.cc"
+
+namespace emulated {
+
+bool HasTiles() { return true; }
+
+void Interact(int64_t samples, int vectors, int width, const uint16_t* bottom, const uint16_t* embeddings, uint16_t* out) {
+  using T = dlrm::BFloat16;
+  dlrm::InteractByTiles({samples, vectors, width}, reinterpret_cast<const T*>(bottom), reinterpret_cast<const T*>(embeddings),
+                        reinterpret_cast<T*>(out), dlrm::kCallingThread);
+}
+
+void InteractGradient(int64_t samples, int vectors, int width, const uint16_t* bottom, const uint16_t* embeddings, const uint16_t* upstream,
+                      uint16_t* bottom_gradient, uint16_t* embeddings_gradient) {
+  using T = dlrm::BFloat16;
+  dlrm::InteractGradientByTiles({samples, vectors, width}, reinterpret_cast<const T*>(bottom), reinterpret_cast<const T*>(embeddings),
+                                reinterpret_cast<const T*>(upstream), reinterpret_cast<T*>(bottom_gradient), reinterpret_cast<T*>(embeddings_gradient),
+                                dlrm::kCallingThread);
+}
+
+}  // namespace emulated
+
+#else
+
+namespace emulated {
+
+bool HasTiles() { return false; }
+void Interact(int64_t, int, int, const uint16_t*, const uint16_t*, uint16_t*) {}
+void InteractGradient(int64_t, int, int, const uint16_t*, const uint16_t*, const uint16_t*, uint16_t*, uint16_t*) {}
+
+}  // namespace emulated
+
+#endif

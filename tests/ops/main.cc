@@ -1,0 +1,11 @@
+#include "check.h"
+
+int main() {
+  TestElements();
+  TestRows();
+  TestDense();
+  TestColumns();
+  TestInteraction();
+  if (failures) std::printf("%d checks failed\n", failures);
+  return failures != 0;
+}

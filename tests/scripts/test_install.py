@@ -1,0 +1,119 @@
+"""scripts/install with stand-ins for everything it calls: what it asks of them, and when it fails."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """#!/bin/bash
+echo "$(basename "$0") $*" >>"$CALLS"
+for word in "$@"; do
+    case $word in *requirements.txt) cp "$word" "$CALLS.requirements" ;; esac
+    if [ "${before:-}" = -w ]; then touch "$word/horovod-1-any.whl"; fi
+    before=$word
+done
+case "$*" in
+    *version_info*) echo "$VERSION" ;;
+    *sysconfig*) echo "$SITE" ;;
+    ops/build) exit "${BUILD:-0}" ;;
+esac
+"""
+
+
+class Install:
+    """A copy of what scripts/install reads, beside programs that only write down how they were called."""
+
+    def __init__(self, folder):
+        self.folder, self.calls = folder / "clone", folder / "calls"
+        for path in ("scripts/install", "scripts/prove_install.py", "scripts/horovod_shim", "requirements.txt", "requirements-dev.txt", "ops/build"):
+            copy = shutil.copytree if (ROOT / path).is_dir() else shutil.copy
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            copy(ROOT / path, self.folder / path)
+        for path in ("clone/.venv/bin/python", "clone/.venv/bin/horovodrun", "bin/dpkg-query"):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(PROGRAM)
+            (folder / path).chmod(0o755)
+        (folder / "bin/dpkg-query").write_text("#!/bin/bash\necho install ok installed\n")
+        for path in ("site/nvidia/nccl/lib/libnccl.so.2", "cuda/include/cuda_runtime.h"):  # for a machine that has an nvcc
+            (folder / path).parent.mkdir(parents=True)
+            (folder / path).touch()
+        version = "{}.{}".format(*sys.version_info)
+        self.environment = {
+            "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+            "CALLS": str(self.calls),
+            "VERSION": version,
+            "SITE": str(folder / "site"),
+            "HOROVOD_CUDA_HOME": str(folder / "cuda"),
+            "DLRM_PYTHON": getattr(sys, "_base_executable", sys.executable),
+            "DLRM_DEVICE": "cpu",
+            "DLRM_CACHE_DIR": str(folder / "cache"),
+        }
+
+    def run(self, **environment):
+        self.calls.write_text("")
+        return subprocess.run(
+            ["bash", "scripts/install"], cwd=self.folder, env=self.environment | environment, capture_output=True, text=True, timeout=60
+        )
+
+    def requirements(self):
+        return Path(f"{self.calls}.requirements").read_text()
+
+    @property
+    def done(self):
+        return (self.folder / ".venv/installed").exists()
+
+
+@pytest.fixture
+def install(tmp_path):
+    return Install(tmp_path)
+
+
+@pytest.mark.parametrize(("device", "package"), [("cpu", "tensorflow-cpu==9.8.7"), ("gpu", "tensorflow[and-cuda]==9.8.7")])
+def test_the_pins_are_those_of_the_requirements(install, device, package):
+    path = install.folder / "requirements.txt"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith(("tensorflow==", "horovod=="))]
+    path.write_text("\n".join(["tensorflow==9.8.7  # a word", "horovod==6.5.4", *lines, ""]))
+    result = install.run(DLRM_DEVICE=device)
+    assert result.returncode == 0, result.stderr
+    pip = next(line for line in install.calls.read_text().splitlines() if "pip" in line and package in line)
+    assert "requirements-dev.txt" in pip
+    assert "numpy==" in install.requirements() and "mpi4py==" in install.requirements()
+    assert not any(line.startswith(("tensorflow", "horovod")) for line in install.requirements().splitlines())
+    assert f"{package}, Horovod 6.5.4" in result.stderr
+
+
+def test_a_missing_pin_is_named(install):
+    path = install.folder / "requirements.txt"
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("horovod==")))
+    result = install.run()
+    assert result.returncode != 0 and "requirements.txt pins no horovod" in result.stderr
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])
+def test_operations_that_do_not_compile_fail_the_install(install, again):
+    if again:
+        assert install.run().returncode == 0
+    result = install.run(BUILD="1")
+    assert result.returncode != 0
+    assert "could not be compiled" in result.stderr and "DLRM_NATIVE_OPS=0" in result.stderr
+    assert install.done == again
+
+
+def test_without_them_only_if_asked(install):
+    result = install.run(BUILD="1", DLRM_NATIVE_OPS="0")
+    assert result.returncode == 0 and install.done
+    assert "ops/build" not in install.calls.read_text()
+    assert "DLRM_NATIVE_OPS=0" in result.stderr  # said, not silent
+    result = install.run(BUILD="1")
+    assert result.returncode != 0, "the next install builds them"
+
+
+def test_a_second_run_installs_nothing(install):
+    assert install.run().returncode == 0
+    result = install.run()
+    assert result.returncode == 0 and "up to date" in result.stderr
+    assert "pip" not in install.calls.read_text() and "ops/build" in install.calls.read_text()

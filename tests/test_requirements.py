@@ -1,0 +1,57 @@
+"""requirements.txt names every package that the program imports, with its pin."""
+
+import re
+import sys
+
+import pytest
+from test_imports import ENTRY, MAY_IMPORT, ROOT, SOURCES, imports, name_of
+
+LOCAL = {*MAY_IMPORT, *ENTRY, "planning", "tests"}
+PACKAGES = {"yaml": "pyyaml", "sklearn": "scikit-learn"}  # where the name of the package is another than that of the module
+
+
+def pins(name):
+    """Packages of a requirements file, lower case, and what is said of their version."""
+    lines = [line.split("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
+    found = [re.fullmatch(r"([\w-]+)\s*(.*)", line) for line in lines if line]
+    return {match[1].lower(): match[2] for match in found}
+
+
+def imported(paths):
+    """Packages, and a file that imports each."""
+    found = {}
+    for path in paths:
+        for module in imports(path):
+            top = module.split(".")[0]
+            if top not in LOCAL and top not in sys.stdlib_module_names and not list(ROOT.glob(f"tests/**/{top}.py")):
+                found[PACKAGES.get(top, top)] = name_of(path)
+    return found
+
+
+PROGRAM = [path for path in SOURCES if not name_of(path).startswith("tests/")]
+
+
+@pytest.mark.parametrize(("package", "path"), sorted((imported(PROGRAM) | {"mpi4py": "the agreement of workers that MPI started"}).items()))
+def test_what_the_program_imports_is_pinned(package, path):
+    names = pins("requirements.txt") | pins("requirements-optional.txt")
+    assert package in names, f"{path} imports {package}"
+
+
+def test_what_the_tests_import_is_required():
+    names = pins("requirements.txt") | pins("requirements-dev.txt") | pins("requirements-optional.txt")
+    assert not set(imported(SOURCES)) - set(names)
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+def test_every_version_is_exact(name):
+    assert pins(name) and all(re.fullmatch(r"==\d[\w.]*", version) for version in pins(name).values())
+
+
+def test_the_optional_package_has_its_address_and_its_commit():
+    assert re.fullmatch(r"@ git\+https://github\.com/NVIDIA/dllogger@[0-9a-f]{40}", pins("requirements-optional.txt")["dllogger"])
+
+
+def test_versions_stand_in_one_place():
+    """scripts/install and the Dockerfile take them from there."""
+    for name in ("scripts/install", "Dockerfile"):
+        assert not re.search(r"(?i)(tensorflow|horovod|mpi4py|dllogger)\S*(=|@v?)\d+\.\d", (ROOT / name).read_text())

@@ -1,0 +1,71 @@
+"""Options that were given and change nothing in a run: each is named in a warning."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from utils.config import Config
+
+
+def without_effect(config: "Config", groups: Iterable[type], on_command_line: frozenset[str], file: str | None) -> list[str]:
+    """A line for each flag that changes nothing, and one for each reason why keys of the configuration file change nothing.
+
+    Args:
+        config: of the run; `config.given` names what was given.
+        groups: the classes of its parts.
+        on_command_line: the options that stood on the command line; the others come from the file.
+        file: the configuration file, where there is one.
+    """
+    useless = _reasons(config, groups)
+    lines = [f"--{name} has no effect {reason}" for name, reason in useless.items() if name in on_command_line]
+    return lines + _of_file(file, {name: reason for name, reason in useless.items() if name not in on_command_line})
+
+
+def _of_file(file: str | None, useless: Mapping[str, str]) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for name, reason in useless.items():
+        names.setdefault(reason, []).append(name)
+    return [f"--config {file}: {', '.join(some)} {'has' if len(some) == 1 else 'have'} no effect {reason}" for reason, some in names.items()]
+
+
+def _reasons(config: "Config", groups: Iterable[type]) -> dict[str, str]:
+    """The given options that change nothing in this run, and why."""
+    mode, given = config.run.mode, config.given
+    found = {}
+    for group in groups:
+        for field in fields(group):
+            modes = field.metadata["modes"]
+            if field.name in given and modes and mode not in modes:
+                found[field.name] = f"with --mode {mode}"
+    synthetic = config.data.dataset_type == "synthetic"
+    from_spec = config.data.synthetic_dataset_use_feature_spec
+    useless = {
+        "beta1": (config.optimizer.optimizer != "adam", "without --optimizer adam"),
+        "beta2": (config.optimizer.optimizer != "adam", "without --optimizer adam"),
+        "amp_dtype": (not config.device.amp, "without --amp"),
+        "loss_scale": (not config.device.amp, "without --amp"),
+        "evals_per_epoch": (config.training.test_freq is not None, "with --test_freq"),
+        "feature_spec": (synthetic and not from_spec, "with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"),
+        "dataset_path": (synthetic and not from_spec, "with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"),
+        "synthetic_dataset_train_batches": (not synthetic, "without --dataset_type synthetic"),
+        "synthetic_dataset_valid_batches": (not synthetic, "without --dataset_type synthetic"),
+        "synthetic_dataset_cardinalities": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
+        "synthetic_dataset_num_numerical_features": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
+        "synthetic_dataset_use_feature_spec": (not synthetic, "without --dataset_type synthetic"),
+        "checkpoint_every_steps": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
+        "checkpoint_every_minutes": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
+        "keep_checkpoints": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
+        "keep_best_checkpoint": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
+        "overwrite_checkpoints": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
+        "profiled_rank": (config.run.profiler_start_step is None, "without --profiler_start_step"),
+        "restore_fallback": (config.training.restore_checkpoint_path is None and config.training.resume != "auto", "without a checkpoint to restore"),
+        "allow_growth": (config.training.restore_checkpoint_path is None, "without --restore_checkpoint_path"),
+        "cpu_offloading_threshold_gb": (config.device.cpu, "with --cpu"),
+        "tf32": (config.device.cpu, "with --cpu"),
+        "embedding_zeros_initializer": (
+            config.training.restore_checkpoint_path is not None and not config.training.allow_growth,
+            "with --restore_checkpoint_path",
+        ),
+    }
+    return {name: reason for name, (condition, reason) in useless.items() if name in given and condition} | found

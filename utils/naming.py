@@ -1,0 +1,45 @@
+"""Errors of writing that name their file: those of an open file's `write`, and of Polars' own writers, do not."""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from utils.errors import UserError
+
+_NUMBER = re.compile(r"\(os error (\d+)\)").search  # as Polars ends most of its errors
+_FULL_BYTES = 1 << 20
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name `path` in an error of writing it, inside this block, that names no file.
+
+    Raises:
+        OSError: with the path.
+        UserError: Polars does not say what the operating system said.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise _os_error(error.errno, path) from None
+    except Exception as error:
+        if not type(error).__module__.startswith("polars"):
+            raise
+        number = _NUMBER(str(error))
+        if number or _full(path.parent):  # the footer of a Parquet file fails with "transport error"
+            raise _os_error(int(number[1]) if number else errno.ENOSPC, path) from None
+        raise UserError(f"{path}: cannot be written: {' '.join(str(error).split())}") from None
+
+
+def _os_error(number: int, path: Path) -> OSError:
+    return OSError(number, os.strerror(number), str(path))
+
+
+def _full(folder: Path) -> bool:
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize < _FULL_BYTES
