@@ -12,14 +12,15 @@ from dataloading.ranges import ERROR
 from dataloading.sources import read_spec, table_rows
 from dataloading.vocabularies import RECORD, check_vocabularies
 from model import inference
+from model.announcement import announcement
 from model.build import build_model, build_schedule, build_trainer
-from model.compilation import announced, warn_without_effect
+from model.compilation import warn_without_effect
 from model.dlrm import DLRM
 from model.evaluator import Evaluator
-from model.gradient_slices import announcement, settled
+from model.gradient_slices import settled
 from model.growth import Growth
 from model.metrics import Metrics, evaluate, sigmoid
-from model.native import operations_description, operations_key
+from model.native import operations_key
 from model.placement import Placement
 from model.plan import build_placement, check_shared, slots_per_table
 from model.snapshot import Snapshot
@@ -37,7 +38,7 @@ from utils.console import Console
 from utils.distributed import World, join
 from utils.inherit import changes, check_continues, facts, inherit, training_facts
 from utils.logging import RunLog
-from utils.memory import GIB, available_bytes, device_bytes
+from utils.memory import available_bytes, device_bytes
 from utils.pace import expected_step_ms, set_cycle_time
 from utils.profile_folder import check_profile
 from utils.runtime import compute_dtype, configure_tensorflow
@@ -382,19 +383,9 @@ class Application:
             try_folder(Path(path), [f"tables/{name}/accumulator" for name in self.names], self.world)
 
     def _announce(self) -> None:
-        config, mode, workers = self.config, self.config.run.mode, self.world.size
-        size = config.data.batch_size if mode == TRAIN else config.data.valid_batch_size
-        parameters = config.model.embedding_dim * sum(self.rows)
-        fullest = max(self.placement.stored(worker) for worker in range(workers))
-        self.console.say(
-            f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({self.device}, {self.dtype}{announced(config)}"
-            f", {operations_description()}): "
-            f"batch {size} global, {size // workers} local; {len(self.rows)} tables, {parameters:,} embedding parameters "
-            f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
-            + ", ".join(f"{name} {split.num_samples:,} samples" for name, split in self.splits.items())
-        )
-        if mode == TRAIN:
-            self.console.say(announcement(config, workers, self.device))
+        samples = {name: split.num_samples for name, split in self.splits.items()}
+        for line in announcement(self.config, self.world.size, self.device, self.dtype, self.placement, samples):
+            self.console.say(line)
 
 
 def _shown(value: float | None, digits: int = 10) -> str:

@@ -40,10 +40,11 @@ def keeps_order(slices: int, batch_size: int, workers: int) -> bool:
 
 def same_bits(slices: int, batch_size: int) -> list[int]:
     """The numbers of workers that train the same bits."""
-    return [workers for workers in range(1, slices + 1) if keeps_order(slices, batch_size, workers)]
+    able = {1} | {slices >> i for i in range(slices.bit_length()) if slices % (1 << i) == 0}
+    return sorted(workers for workers in able if keeps_order(slices, batch_size, workers))
 
 
-def announcement(config: Config, workers: int, device: str) -> str:
+def described(config: Config, workers: int, device: str) -> str:
     """One line: for which N the bits are the same, and why not for others, or for any."""
     slices, batch_size = gradient_slices(config, device), config.data.batch_size
     depends = "the bits of the weights depend on the number of workers"
