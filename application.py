@@ -41,7 +41,7 @@ from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
 from utils.pace import expected_step_ms, set_cycle_time
 from utils.profile_folder import check_profile
-from utils.runtime import compute_dtype, configure_tensorflow
+from utils.runtime import compute_dtype, configure_tensorflow, set_precision
 from utils.save_folder import claim
 from utils.signals import StopRequest
 
@@ -120,6 +120,7 @@ class Application:
         if self.world.first:
             self._vocabularies = check_vocabularies(self.config, self.spec, self.checkpoint, self.console.warn, goes_on=self._goes_on)
         check_memory(self.config, self.spec, self.splits, self.world.local_size)
+        set_precision(self.config.device)
         self.dtype = compute_dtype(self.config.device, self.device)
         self.config = settled(self.config, self.device, self.world.size, self.console.warn)
         warn_without_effect(self.config, self.console.warn)
