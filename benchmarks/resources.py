@@ -31,6 +31,7 @@ class ResourcesOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"workers": 1, "steps": 40, "checkpoint_every_steps": 10}
 
+    num_rounds: int = option(1, "runs, one after another", unit="runs")
     workers: int = option(3, "workers")
     steps: int = option(3000, "training steps", unit="steps")
     checkpoint_every_steps: int = option(50, "as in dlrm.py", unit="steps")
@@ -80,11 +81,13 @@ def measure(options: ResourcesOptions) -> dict[int, list[dict[str, float]]]:
 
 def main(options: ResourcesOptions, report: Report) -> None:
     """Measure and report."""
-    found = measure(options)
-    report.figures["by_step"] = found
-    for kind in ("MiB", "descriptors", "threads"):
-        rows = [(f"step {step}", *(worker[kind] for worker in workers)) for step, workers in found.items()]
-        report.table(f"{kind}, by worker", ["", *(f"worker {i}" for i in range(options.workers))], rows)
+    report.figures["by_step"] = []
+    for number in range(options.num_rounds):
+        found = measure(options)
+        report.figures["by_step"].append(found)
+        for kind in ("MiB", "descriptors", "threads"):
+            rows = [(f"step {step}", *(worker[kind] for worker in workers)) for step, workers in found.items()]
+            report.table(f"run {number + 1}: {kind}, by worker", ["", *(f"worker {i}" for i in range(options.workers))], rows)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,9 @@ def test_checkpoint(tmp_path):
 
 def test_resources(tmp_path):
     figures, printed = quick("resources", tmp_path)
-    assert len(figures["by_step"]) > 5 and "descriptors, by worker" in printed
-    assert all(len(workers) == 1 and sound(*workers[0].values()) for workers in figures["by_step"].values())
+    (by_step,) = figures["by_step"]
+    assert len(by_step) > 5 and "descriptors, by worker" in printed
+    assert all(len(workers) == 1 and sound(*workers[0].values()) for workers in by_step.values())
 
 
 def test_dataloader(tmp_path):
