@@ -88,9 +88,9 @@ other_columns: for each of the others its first column in `vectors`.
 )doc");
 
 template <class T>
-class BlocksToSamplesOp : public Operation {
+class BlocksToSamplesOp : public OpKernel {
  public:
-  explicit BlocksToSamplesOp(OpKernelConstruction* context) : Operation(context) {
+  explicit BlocksToSamplesOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, blocks_.Read(context));
     OP_REQUIRES_OK(context, context->GetAttr("samples", &samples_));
     OP_REQUIRES_OK(context, context->GetAttr("length", &length_));
@@ -99,7 +99,7 @@ class BlocksToSamplesOp : public Operation {
                 InvalidArgumentError(StrCat("expected 0 to 2^31 - 1 samples and columns, received ", samples_, " and ", length_)));
   }
 
-  void Run(OpKernelContext* context) override {
+  void Compute(OpKernelContext* context) override {
     const Tensor& blocks = context->input(0);
     OpInputList others;
     OP_REQUIRES_OK(context, context->input_list("others", &others));
@@ -119,7 +119,9 @@ class BlocksToSamplesOp : public Operation {
     Tensor* vectors;
     OP_REQUIRES_OK(context, context->allocate_output(0, {samples_, length_}, &vectors));
     PreferHugePages(vectors);
-    BlocksToSamples(segments, samples_, static_cast<char*>(vectors->data()), length_ * sizeof(T), ThreadsOf(context));
+    Guarded(context, [&](const Threads& threads) {
+      BlocksToSamples(segments, samples_, static_cast<char*>(vectors->data()), length_ * sizeof(T), threads);
+    });
   }
 
  private:
@@ -149,26 +151,33 @@ The way back of DlrmBlocksToSamples: blocks of columns, one after another, out o
 )doc");
 
 template <class T>
-class SamplesToBlocksOp : public Operation {
+class SamplesToBlocksOp : public OpKernel {
  public:
-  explicit SamplesToBlocksOp(OpKernelConstruction* context) : Operation(context) { OP_REQUIRES_OK(context, blocks_.Read(context)); }
+  explicit SamplesToBlocksOp(OpKernelConstruction* context) : OpKernel(context) { OP_REQUIRES_OK(context, blocks_.Read(context)); }
 
-  void Run(OpKernelContext* context) override {
+  void Compute(OpKernelContext* context) override {
     OpInputList parts;
     OP_REQUIRES_OK(context, context->input_list("parts", &parts));
-    std::vector<const char*> samples;
+    int64_t count = 0;
     const int64_t length = parts[0].dims() == 2 ? parts[0].dim_size(1) : -1;
     for (const Tensor& part : parts) {
       OP_REQUIRES(context, part.dims() == 2 && part.dim_size(1) == length,
                   InvalidArgumentError(StrCat("parts: expected [n, columns], all as wide, received ", part.shape().DebugString())));
-      for (int64_t i = 0; i < part.dim_size(0); ++i) samples.push_back(static_cast<const char*>(part.data()) + i * length * sizeof(T));
+      count += part.dim_size(0);
     }
     Tensor* blocks;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {static_cast<int64_t>(samples.size()) * blocks_.total()}, &blocks));
+    OP_REQUIRES_OK(context, context->allocate_output(0, {count * blocks_.total()}, &blocks));
     PreferHugePages(blocks);
     std::vector<Segment> segments;
-    OP_REQUIRES_OK(context, blocks_.Segments(samples.size(), length, sizeof(T), static_cast<char*>(blocks->data()), &segments));
-    SamplesToBlocks(segments, samples, ThreadsOf(context));
+    OP_REQUIRES_OK(context, blocks_.Segments(count, length, sizeof(T), static_cast<char*>(blocks->data()), &segments));
+    Guarded(context, [&](const Threads& threads) {
+      std::vector<const char*> samples;
+      samples.reserve(count);
+      for (const Tensor& part : parts) {
+        for (int64_t i = 0; i < part.dim_size(0); ++i) samples.push_back(static_cast<const char*>(part.data()) + i * length * sizeof(T));
+      }
+      SamplesToBlocks(segments, samples, threads);
+    });
   }
 
  private:

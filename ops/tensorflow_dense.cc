@@ -31,19 +31,20 @@ bias: [out].
 )doc");
 
 template <class T>
-class BiasReluOp : public Operation {
+class BiasReluOp : public OpKernel {
  public:
-  using Operation::Operation;
+  using OpKernel::OpKernel;
 
-  void Run(OpKernelContext* context) override {
+  void Compute(OpKernelContext* context) override {
     const Tensor &products = context->input(0), &bias = context->input(1);
     OP_REQUIRES(context, products.dims() == 2 && bias.dims() == 1 && products.dim_size(1) == bias.dim_size(0),
                 InvalidArgumentError(
                     StrCat("expected [b, out] and [out], received ", products.shape().DebugString(), " and ", bias.shape().DebugString())));
     Tensor* outputs;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, products.shape(), &outputs));
-    BiasRelu(products.dim_size(0), products.dim_size(1), Elements<T>(products), bias.flat<float>().data(), Elements<T>(outputs),
-             ThreadsOf(context));
+    Guarded(context, [&](const Threads& threads) {
+      BiasRelu(products.dim_size(0), products.dim_size(1), Elements<T>(products), bias.flat<float>().data(), Elements<T>(outputs), threads);
+    });
   }
 };
 
@@ -73,11 +74,11 @@ bias_gradient: [out], its sum over the samples.
 )doc");
 
 template <class T>
-class ReluGradientOp : public Operation {
+class ReluGradientOp : public OpKernel {
  public:
-  using Operation::Operation;
+  using OpKernel::OpKernel;
 
-  void Run(OpKernelContext* context) override {
+  void Compute(OpKernelContext* context) override {
     const Tensor &upstream = context->input(0), &outputs = context->input(1);
     OP_REQUIRES(context, upstream.dims() == 2 && upstream.shape() == outputs.shape(),
                 InvalidArgumentError(
@@ -85,8 +86,10 @@ class ReluGradientOp : public Operation {
     Tensor *gradient, *bias_gradient;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, upstream.shape(), &gradient));
     OP_REQUIRES_OK(context, context->allocate_output(1, {upstream.dim_size(1)}, &bias_gradient));
-    ReluGradient(upstream.dim_size(0), upstream.dim_size(1), Elements<T>(upstream), Elements<T>(outputs), Elements<T>(gradient),
-                 bias_gradient->flat<float>().data(), ThreadsOf(context));
+    Guarded(context, [&](const Threads& threads) {
+      ReluGradient(upstream.dim_size(0), upstream.dim_size(1), Elements<T>(upstream), Elements<T>(outputs), Elements<T>(gradient),
+                   bias_gradient->flat<float>().data(), threads);
+    });
   }
 };
 
@@ -108,11 +111,11 @@ The sum of tensors of one shape in float32, by the balanced tree ((0 + 1) + (2 +
 )doc");
 
 template <class T>
-class SumInPairsOp : public Operation {
+class SumInPairsOp : public OpKernel {
  public:
-  using Operation::Operation;
+  using OpKernel::OpKernel;
 
-  void Run(OpKernelContext* context) override {
+  void Compute(OpKernelContext* context) override {
     std::vector<const typename ElementOf<T>::type*> parts;
     for (int i = 0; i < context->num_inputs(); ++i) {
       OP_REQUIRES(context, context->input(i).shape() == context->input(0).shape(),
@@ -122,7 +125,7 @@ class SumInPairsOp : public Operation {
     }
     Tensor* sum;
     OP_REQUIRES_OK(context, context->allocate_output(0, context->input(0).shape(), &sum));
-    SumInPairs(sum->NumElements(), parts, sum->flat<float>().data(), ThreadsOf(context));
+    Guarded(context, [&](const Threads& threads) { SumInPairs(sum->NumElements(), parts, sum->flat<float>().data(), threads); });
   }
 };
 

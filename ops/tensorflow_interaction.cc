@@ -62,9 +62,9 @@ absl::Status ReadInteractionShape(const Tensor& bottom, const Tensor& embeddings
 }
 
 // What both operations have in common.
-class Interaction : public Operation {
+class Interaction : public OpKernel {
  public:
-  explicit Interaction(OpKernelConstruction* context) : Operation(context) { OP_REQUIRES_OK(context, context->GetAttr("tiles", &tiles_)); }
+  explicit Interaction(OpKernelConstruction* context) : OpKernel(context) { OP_REQUIRES_OK(context, context->GetAttr("tiles", &tiles_)); }
 
  protected:
   bool tiles_;
@@ -75,13 +75,15 @@ class InteractOp : public Interaction {
  public:
   using Interaction::Interaction;
 
-  void Run(OpKernelContext* context) override {
+  void Compute(OpKernelContext* context) override {
     const Tensor &bottom = context->input(0), &embeddings = context->input(1);
     InteractionShape shape;
     OP_REQUIRES_OK(context, ReadInteractionShape(bottom, embeddings, &shape));
     Tensor* out;
     OP_REQUIRES_OK(context, context->allocate_output(0, {shape.samples, shape.width + shape.pairs()}, &out));
-    Interact(shape, Elements<T>(bottom), Elements<T>(embeddings), Elements<T>(out), tiles_, ThreadsOf(context));
+    Guarded(context, [&](const Threads& threads) {
+      Interact(shape, Elements<T>(bottom), Elements<T>(embeddings), Elements<T>(out), tiles_, threads);
+    });
   }
 };
 
@@ -90,7 +92,7 @@ class InteractGradientOp : public Interaction {
  public:
   using Interaction::Interaction;
 
-  void Run(OpKernelContext* context) override {
+  void Compute(OpKernelContext* context) override {
     const Tensor &bottom = context->input(0), &embeddings = context->input(1), &upstream = context->input(2);
     InteractionShape shape;
     OP_REQUIRES_OK(context, ReadInteractionShape(bottom, embeddings, &shape));
@@ -101,8 +103,10 @@ class InteractGradientOp : public Interaction {
     OP_REQUIRES_OK(context, context->allocate_output(0, bottom.shape(), &bottom_gradient));
     OP_REQUIRES_OK(context, context->allocate_output(1, embeddings.shape(), &embeddings_gradient));
     PreferHugePages(embeddings_gradient);
-    InteractGradient(shape, Elements<T>(bottom), Elements<T>(embeddings), Elements<T>(upstream), Elements<T>(bottom_gradient),
-                     Elements<T>(embeddings_gradient), tiles_, ThreadsOf(context));
+    Guarded(context, [&](const Threads& threads) {
+      InteractGradient(shape, Elements<T>(bottom), Elements<T>(embeddings), Elements<T>(upstream), Elements<T>(bottom_gradient),
+                       Elements<T>(embeddings_gradient), tiles_, threads);
+    });
   }
 };
 

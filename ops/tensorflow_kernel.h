@@ -34,36 +34,31 @@ inline Threads ThreadsOf(OpKernelContext* context) {
   return {workers->num_threads, [pool](int64_t count, const std::function<void(int64_t)>& work) {
             std::mutex mutex;
             std::exception_ptr thrown;
-            pool->ParallelFor(count, tsl::thread::ThreadPool::SchedulingParams::Fixed(1), [&](int64_t first, int64_t last) {
+            const auto some = [&](int64_t first, int64_t last) {
               try {
                 for (int64_t i = first; i < last; ++i) work(i);
               } catch (...) {
                 const std::lock_guard<std::mutex> lock(mutex);
                 thrown = std::current_exception();
               }
-            });
+            };
+            [&]() noexcept { pool->ParallelFor(count, tsl::thread::ThreadPool::SchedulingParams::Fixed(1), some); }();
             if (thrown) std::rethrow_exception(thrown);
           }};
 }
 
-// A kernel whose exceptions end the step that runs it, not the process: TensorFlow is compiled without any.
-class Operation : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) final {
-    try {
-      Run(context);
-    } catch (const std::bad_alloc&) {
-      context->CtxFailure(absl::ResourceExhaustedError(StrCat(type_string(), ": out of memory")));
-    } catch (const std::exception& error) {
-      context->CtxFailure(absl::InternalError(StrCat(type_string(), ": ", error.what())));
-    }
+// Runs what a kernel does by itself. Memory that is not there fails the step, not the process. Only that: TensorFlow's own functions know no exceptions
+// and would not let go of their locks.
+template <class Work>
+void Guarded(OpKernelContext* context, const Work& work) {
+  try {
+    work(ThreadsOf(context));
+  } catch (const std::bad_alloc&) {
+    context->CtxFailure(absl::ResourceExhaustedError(StrCat(context->op_kernel().type_string(), ": out of memory")));
+  } catch (const std::exception& error) {
+    context->CtxFailure(absl::InternalError(StrCat(context->op_kernel().type_string(), ": ", error.what())));
   }
-
- private:
-  virtual void Run(OpKernelContext* context) = 0;
-};
+}
 
 // The element type of a kernel for TensorFlow's.
 template <class T>

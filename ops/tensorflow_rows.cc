@@ -129,9 +129,9 @@ loss_scale: what the gradients are divided by, in float32.
 )doc");
 
 template <class T>
-class UpdateRowsOp : public Operation {
+class UpdateRowsOp : public OpKernel {
  public:
-  explicit UpdateRowsOp(OpKernelConstruction* context) : Operation(context) {
+  explicit UpdateRowsOp(OpKernelConstruction* context) : OpKernel(context) {
     std::string rule;
     int num_slots;
     OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables_));
@@ -150,7 +150,7 @@ class UpdateRowsOp : public Operation {
                 InvalidArgumentError(StrCat("expected an id_row and a column for each of ", num_tables_, " tables")));
   }
 
-  void Run(OpKernelContext* context) override {
+  void Compute(OpKernelContext* context) override {
     const Tensor *ids, *rate;
     OpInputList gradients;
     OP_REQUIRES_OK(context, context->input("ids", &ids));
@@ -159,28 +159,32 @@ class UpdateRowsOp : public Operation {
     OP_REQUIRES(context, ids->dims() == 2 && ids->dim_size(1) < (int64_t{1} << 30),
                 InvalidArgumentError(StrCat("ids: expected [R, B], received ", ids->shape().DebugString())));
     OP_REQUIRES(context, rate->NumElements() == 1, InvalidArgumentError(StrCat("rate: expected a scalar, received ", rate->shape().DebugString())));
-    std::vector<const Element*> samples;
     int64_t length = 0;
-    OP_REQUIRES_OK(context, FindSamples(gradients, ids->dim_size(1), &samples, &length));
+    OP_REQUIRES_OK(context, FindLength(gradients, ids->dim_size(1), &length));
 
     Tables tables(/*to_write=*/true);
     OP_REQUIRES_OK(context, tables.Open(context, num_tables_ * (1 + slots_each_)));
     std::vector<Piece> pieces(num_tables_);
     for (int i = 0; i < num_tables_; ++i) OP_REQUIRES_OK(context, MakePiece(tables, i, ids->dim_size(0), length, &pieces[i]));
-    if (samples.empty()) return;
+    if (ids->dim_size(1) == 0) return;
 
-    const Threads threads = ThreadsOf(context);
-    std::vector<Groups> groups(ids->dim_size(0));
-    OP_REQUIRES_OK(context, Group(*ids, pieces, threads, &groups));
-    Optimizer optimizer = optimizer_;
-    optimizer.rate = rate->flat<float>()(0);
-    UpdateRows(pieces, groups, samples, optimizer, threads);
+    absl::Status status;
+    Guarded(context, [&](const Threads& threads) {
+      std::vector<Groups> groups(ids->dim_size(0));
+      status = Group(*ids, pieces, threads, &groups);
+      if (!status.ok()) return;
+      Optimizer optimizer = optimizer_;
+      optimizer.rate = rate->flat<float>()(0);
+      UpdateRows(pieces, groups, Samples(gradients, length), optimizer, threads);
+    });
+    OP_REQUIRES_OK(context, status);
   }
 
  private:
   using Element = typename ElementOf<T>::type;
 
-  static absl::Status FindSamples(const OpInputList& gradients, int64_t batch, std::vector<const Element*>* samples, int64_t* length) {
+  // Of a sample's gradient, in elements.
+  static absl::Status FindLength(const OpInputList& gradients, int64_t batch, int64_t* length) {
     const int64_t each = batch / gradients.size();
     *length = each == 0 ? 0 : gradients[0].NumElements() / each;
     for (const Tensor& part : gradients) {
@@ -189,12 +193,18 @@ class UpdateRowsOp : public Operation {
             StrCat("gradients: expected ", gradients.size(), " equal parts of ", batch, " samples, received ", part.shape().DebugString()));
       }
     }
-    samples->reserve(batch);
+    return absl::OkStatus();
+  }
+
+  // Where each sample's gradient begins.
+  static std::vector<const Element*> Samples(const OpInputList& gradients, int64_t length) {
+    std::vector<const Element*> samples;
+    samples.reserve(gradients.size() * gradients[0].dim_size(0));
     for (const Tensor& part : gradients) {
       const Element* first = Elements<T>(part);
-      for (int64_t i = 0; i < each; ++i) samples->push_back(first + i * *length);
+      for (int64_t i = 0; i < part.dim_size(0); ++i) samples.push_back(first + i * length);
     }
-    return absl::OkStatus();
+    return samples;
   }
 
   absl::Status MakePiece(const Tables& tables, int i, int64_t id_rows, int64_t length, Piece* piece) const {
@@ -269,9 +279,9 @@ widths: of the tables.
 )doc");
 
 template <class T>
-class LookUpRowsOp : public Operation {
+class LookUpRowsOp : public OpKernel {
  public:
-  explicit LookUpRowsOp(OpKernelConstruction* context) : Operation(context) {
+  explicit LookUpRowsOp(OpKernelConstruction* context) : OpKernel(context) {
     int num_tables;
     OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables));
     OP_REQUIRES_OK(context, context->GetAttr("id_rows", &id_rows_));
@@ -280,7 +290,7 @@ class LookUpRowsOp : public Operation {
                 InvalidArgumentError(StrCat("expected an id_row and a width for each of ", num_tables, " tables")));
   }
 
-  void Run(OpKernelContext* context) override {
+  void Compute(OpKernelContext* context) override {
     const Tensor* ids;
     OP_REQUIRES_OK(context, context->input("ids", &ids));
     OP_REQUIRES(context, ids->dims() == 2, InvalidArgumentError(StrCat("ids: expected [R, B], received ", ids->shape().DebugString())));
@@ -299,7 +309,8 @@ class LookUpRowsOp : public Operation {
     Tensor* vectors;
     OP_REQUIRES_OK(context, context->allocate_output(0, {batch, length}, &vectors));
     PreferHugePages(vectors);
-    const BadId bad = LookUpRows(sources, batch, length, Elements<T>(vectors), ThreadsOf(context));
+    BadId bad;
+    Guarded(context, [&](const Threads& threads) { bad = LookUpRows(sources, batch, length, Elements<T>(vectors), threads); });
     OP_REQUIRES(context, bad.source < 0, OutOfRange(*ids, id_rows_[std::max(bad.source, 0)], bad.position, tables.rows(std::max(bad.source, 0))));
   }
 

@@ -1,0 +1,193 @@
+"""Which operations run, what they are called, and what they refuse without ending the process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from native_library import built_operations
+
+from model import native
+from model.blocks import Blocks
+from model.native import Rule, library_path, native_operations, operations_description, operations_key
+from utils.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+SGD = Rule("sgd", tf.constant(0.5))
+
+
+@pytest.fixture(scope="module")
+def operations():
+    return built_operations()
+
+
+@pytest.fixture
+def afresh():
+    """The environment is read anew, and again by the next test."""
+    native_operations.cache_clear()
+    yield
+    native_operations.cache_clear()
+
+
+# Which run -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_key_names_the_library_its_compiler_and_tiles(operations):
+    key = operations_key()
+    assert library_path().stem.removeprefix("row_ops-") in key and ("GCC" in key or "lang" in key)
+    assert key.endswith(" with AMX") == operations.tiles == operations_description().endswith(" with AMX")
+    assert operations_description().startswith("C++ operations")
+
+
+def test_tiles_are_switched_off_by_the_environment(operations, afresh, monkeypatch):
+    monkeypatch.setenv("DLRM_AMX", "0")
+    switched = native_operations()
+    assert not switched.tiles and operations_description() == "C++ operations"
+    assert switched.key == operations.key.removesuffix(" with AMX")
+
+
+def test_without_them_key_and_description_say_so(operations, afresh, monkeypatch):
+    monkeypatch.setenv("DLRM_NATIVE_OPS", "0")
+    assert operations_description() == operations_key() == "TensorFlow's operations"
+    assert operations_key() != operations.key
+
+
+def test_a_missing_library_is_announced(operations, afresh, monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "library_path", lambda: tmp_path / "row_ops-0.so")
+    assert operations_key() == "TensorFlow's operations"
+    assert "the C++ ones are not built, see ops/build" in operations_description()
+
+
+@pytest.mark.parametrize("content", [b"", b"no library"])
+def test_a_library_that_cannot_be_loaded_is_one_clear_line(afresh, monkeypatch, tmp_path, content):
+    path = tmp_path / "row_ops-0.so"
+    path.write_bytes(content)
+    monkeypatch.setattr(native, "library_path", lambda: path)
+    with pytest.raises(UserError, match=r"row_ops-0\.so: .*; remove it and run ops/build, or set DLRM_NATIVE_OPS=0") as caught:
+        native_operations()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(70, 26, 128), (5, 16, 40), (4, 40, 128), (1, 1, 1)], ids=str)
+def test_tiles_and_generic_code_agree(operations, monkeypatch, shape):
+    if not operations.tiles:
+        pytest.skip("this processor has no matrix tiles, or DLRM_AMX=0; tests/ops tests the code with emulated ones")
+    samples, features, width = shape
+    draw = np.random.default_rng(0)
+    shapes = [(samples, width), shape, (samples, width + features * (features + 1) // 2)]
+    bottom, embeddings, upstream = (tf.cast(tf.constant(draw.standard_normal(each), tf.float32), "bfloat16") for each in shapes)
+    results = []
+    for tiles in (True, False):
+        monkeypatch.setattr(operations, "tiles", tiles)
+        with tf.GradientTape() as tape:
+            tape.watch([bottom, embeddings])
+            out = operations.interact(bottom, embeddings)
+        results.append([out, *tape.gradient(out, [bottom, embeddings], upstream)])
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(tf.cast(one, tf.float32), tf.cast(other, tf.float32), rtol=2**-7, atol=width * 2**-18)
+
+
+# What they refuse ------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_named_twice_is_refused_in_an_update(operations):
+    tables = [tf.Variable(tf.ones([4, 2])) for _ in range(2)]
+    ids, gradients = tf.zeros([1, 3], tf.int32), [tf.ones([3, 6])]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="inputs 0 and 2 are the same variable"):
+        operations.update(SGD, [*tables, tables[0]], [], ids, [0, 0, 0], gradients, [0, 2, 4], 1.0)
+    rule = Rule("adagrad", tf.constant(0.5), (1e-8,))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="inputs 2 and 3 are the same variable"):
+        slot = tf.Variable(tf.ones([4, 2]))
+        operations.update(rule, tables, [slot, slot], ids, [0, 0], gradients, [0, 2], 1.0)
+    for table in tables:
+        np.testing.assert_array_equal(table, np.ones((4, 2)))
+
+
+def test_a_table_named_twice_is_right_in_a_lookup(operations):
+    table, other = tf.Variable([[1.0, 2.0], [3.0, 4.0]]), tf.Variable([[5.0], [6.0]])
+    found = operations.look_up([table, other, table], tf.constant([[0, 1], [1, 0]]), [0, 0, 1], tf.float32)
+    np.testing.assert_array_equal(found, [[1, 2, 5, 3, 4], [3, 4, 6, 1, 2]])
+
+
+OUT_OF_MEMORY = """
+import resource
+from utils.runtime import prepare_tensorflow
+prepare_tensorflow()
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(2)
+from model.native import native_operations
+operations = native_operations()
+
+def gradient_of_first(samples, features):
+    bottom, embeddings = tf.ones([samples, 1], tf.float16), tf.ones([samples, features, 1], tf.float16)
+    with tf.GradientTape() as tape:
+        tape.watch(bottom)
+        out = operations.interact(bottom, embeddings)
+    upstream = tf.ones_like(out)
+    yield
+    yield tape.gradient(out, bottom, upstream)
+
+print(list(gradient_of_first(1, 1))[1].numpy().tolist())
+gradient = gradient_of_first(17, 3071)  # two tasks, each of which wants 36 MiB for its matrix of the dots' gradients
+next(gradient)
+limits = resource.getrlimit(resource.RLIMIT_AS)
+size = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith("VmSize"))
+resource.setrlimit(resource.RLIMIT_AS, (size + (30 << 20), limits[1]))
+try:
+    next(gradient)
+    print("no error")
+except tf.errors.ResourceExhaustedError as error:
+    print(error.message)
+resource.setrlimit(resource.RLIMIT_AS, limits)
+print(list(gradient_of_first(1, 1))[1].numpy().tolist())
+"""
+
+
+def test_memory_that_is_not_there_is_an_error_of_the_step_not_the_end_of_the_process(operations):
+    result = subprocess.run([sys.executable, "-c", OUT_OF_MEMORY], cwd=ROOT, env=os.environ.copy(), capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    before, error, after = result.stdout.splitlines()
+    assert "DlrmInteractGradient: out of memory" in error and before == after == "[[2.0]]"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_empty_tensors(operations, dtype):
+    """No pointer of a tensor without elements is touched; scripts/sanitize has the kernels' part of it."""
+    of = tf.as_dtype(dtype)
+    for shape in ((0, 5), (5, 0), (0, 0)):
+        empty = tf.zeros(shape, of)
+        assert operations.bias_relu(empty, tf.zeros(shape[1:])).shape == shape
+        gradient, by_bias = operations.relu_gradient(empty, empty)
+        assert gradient.shape == shape and by_bias.shape == shape[1:]
+        assert operations.sum_in_pairs([empty, empty]).shape == shape
+    assert operations.interact(tf.zeros([0, 4], of), tf.zeros([0, 3, 4], of)).shape == (0, 10)
+    assert operations.interact(tf.zeros([2, 4], of), tf.zeros([2, 0, 4], of)).shape == (2, 4)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected \[b, D\]"):
+        operations.interact(tf.zeros([2, 0], of), tf.zeros([2, 3, 0], of))
+    table, none = tf.Variable(tf.zeros([4, 3])), tf.Variable(tf.zeros([4, 0]))
+    for batch in (0, 2):
+        ids = tf.zeros([1, batch], tf.int32)
+        assert operations.look_up([table, none], ids, [0, 0], of).shape == (batch, 3)
+        assert operations.look_up([none], ids, [0], of).shape == (batch, 0)
+        operations.update(SGD, [table, none], [], ids, [0, 0], [tf.zeros([batch, 3], of)], [0, 3], 1.0)
+        operations.update(SGD, [none], [], ids, [0], [tf.zeros([batch, 0], of)], [0], 1.0)
+        blocks = Blocks([0, 3], [3, 0], [0, 0], [0, 3], [3, 0])
+        flat = operations.samples_to_blocks([tf.zeros([batch, 3], of)], blocks)
+        assert flat.shape == 3 * batch
+        assert operations.blocks_to_samples(flat, batch, 3, blocks, [tf.zeros([batch, 0], of)], [3]).shape == (batch, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is not in"):
+        operations.look_up([tf.Variable(tf.zeros([0, 3]))], tf.zeros([1, 1], tf.int32), [0], of)
+
+
+@pytest.mark.parametrize(
+    ("samples", "length", "widths"),
+    [(-1, 4, [0]), (2**40, 4, [4]), (2, -4, [0]), (2, 4, [-1]), (2, 4, [2**62]), (2, 4, [2**31 - 1, 2**31 - 1])],
+    ids=str,
+)
+def test_numbers_of_columns_that_overflow_are_refused(operations, samples, length, widths):
+    zeros = [0] * len(widths)
+    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.InternalError), match=r"expected|2\^31|Dimension"):
+        operations.blocks_to_samples(tf.zeros([8]), samples, length, Blocks(zeros, widths, zeros, zeros, widths), [], [])
