@@ -132,8 +132,10 @@ def left_behind(watched: list[Process], line: list[Process]) -> bool:
     mother = next((process for process in line if process.number == watched[-1].parent), None)
     if mother is None or mother.session == watched[-1].session:
         return False
-    found = subprocess.run(["/bin/sh", "-c", "cat /proc/self/stat"], capture_output=True, text=True).stdout.rpartition(")")[2].split()
-    return len(found) > 1 and int(found[1]) != os.getpid()
+    with contextlib.suppress(OSError):
+        found = subprocess.run(["/bin/sh", "-c", "cat /proc/self/stat"], capture_output=True, text=True).stdout.rpartition(")")[2].split()
+        return len(found) > 1 and int(found[1]) != os.getpid()
+    return False
 
 
 def watch(command: str) -> None:
@@ -159,7 +161,8 @@ def _watch(watched: list[Process], gone: bool, command: str) -> None:
                 reason, gone = f"the launcher ({process.name}, process {process.number}) is gone", True
                 break
     drop_broken_outputs()
-    hold_off_abort()
+    if launch.local_size() == launch.size():  # orted ends those of other hosts soon; without them nothing can be saved
+        hold_off_abort()
     if not StopRequest.ask(reason):
         _end(command, f"{reason}, so this run ends" if launch.rank() == 0 else None)
     noticed = time.monotonic()
