@@ -80,7 +80,7 @@ def not_yaml(folder):
         (wrong_dtype, ["feature cat_0: dtype is int64", "int8, int16, int32"]),
         (no_chunk, ["feature cat_0 stands in 0 chunks"]),
         (no_feature, ["feature cat_0 stands in channel_spec and is missing in feature_spec"]),
-        (not_yaml, ["feature_spec.yaml: not valid YAML"]),
+        (not_yaml, ["feature_spec.yaml, line 1: not valid YAML"]),
         (shutil.rmtree, ["feature_spec.yaml: no such file"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
