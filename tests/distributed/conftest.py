@@ -11,8 +11,11 @@ from small_data import ROWS, write_dataset
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
-    """A tf_raw dataset whose splits are the keys of ROWS; `train` is the same size as `partial`."""
-    return write_dataset(tmp_path_factory.mktemp("data") / "dataset", ROWS | {"train": ROWS["partial"]})
+    """A tf_raw dataset with ROWS["partial"] training rows; beside it others, named by the keys of ROWS."""
+    folder = tmp_path_factory.mktemp("data")
+    for name in ("whole", "large"):
+        write_dataset(folder / name, {"train": ROWS[name]})
+    return write_dataset(folder / "dataset", {"train": ROWS["partial"], "test": ROWS["test"]})
 
 
 @pytest.fixture(scope="session")

@@ -30,10 +30,10 @@ RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1"}
 
 @dataclass(frozen=True)
 class Training:
-    """One configuration: flags of dlrm.py, the split it trains on, again and again, and how many features of the data it uses."""
+    """One configuration: flags of dlrm.py, the rows it trains on, again and again, and how many features of the data it uses."""
 
     flags: tuple[str, ...]
-    split: str = "partial"  # of `small_data.ROWS`
+    rows: str = "partial"  # of `small_data.ROWS`
     steps: int = STEPS
     batch: int = BATCH
     features: int | None = None  # None for all
@@ -48,13 +48,13 @@ def _training(where: str, optimizer: str, *flags: str, **options) -> Training:
 
 TRAININGS = {f"{where} {optimizer}": _training(where, optimizer) for where in PLACEMENTS for optimizer in RATES}
 TRAININGS |= {
-    "mixed sgd whole": _training("mixed", "sgd", split="whole"),
-    "sliced adam whole": _training("sliced", "adam", split="whole"),
+    "mixed sgd whole": _training("mixed", "sgd", rows="whole"),
+    "sliced adam whole": _training("sliced", "adam", rows="whole"),
     "sliced adam bfloat16": _training("sliced", "adam", "--amp"),
     "mixed sgd bfloat16": _training("mixed", "sgd", "--amp"),
     # TensorFlow takes other ways, with threads, from about a thousand ids on.
-    "sliced sgd large": _training("sliced", "sgd", split="large", batch=2048, steps=4),
-    "tables adam large": _training("tables", "adam", split="large", batch=2048, steps=4),
+    "sliced sgd large": _training("sliced", "sgd", rows="large", batch=2048, steps=4),
+    "tables adam large": _training("tables", "adam", rows="large", batch=2048, steps=4),
     "mixed sgd of five": _training("mixed", "sgd", features=5, steps=2),
     "mixed adam short": _training("mixed", "adam", steps=6),
     "mixed sgd one sum": _training("mixed", "sgd", slices=1, steps=6),
@@ -135,6 +135,7 @@ def train(training: Training, dataset: Path, world) -> dict:
     size = ("--batch_size", str(training.batch), "--gradient_slices", str(training.slices))
     dims = (*DIMS, "--embedding_dim", str(training.dim), "--bottom_mlp_dims", f"16,{training.dim}")
     config = parse(["--dataset_path", str(dataset), "--cpu", *size, *dims, *training.flags], "")
+    trained_on = dataset if training.rows == "partial" else dataset.with_name(training.rows)
     spec = FeatureSpec.from_yaml(dataset / "feature_spec.yaml")
     names, rows = ([getattr(feature, fact) for feature in spec.categorical][: training.features] for fact in ("name", "cardinality"))
     placement = build_placement(config, rows, world.size, memory=1e9)
@@ -149,13 +150,13 @@ def train(training: Training, dataset: Path, world) -> dict:
         return (to_device(batch) for epoch in range(epochs) for batch in reader.epoch(epoch))
 
     calls = world.horovod.calls if world.horovod else []
-    with contextlib.closing(TfRawSplit(spec, training.split)) as split:
+    with contextlib.closing(TfRawSplit(FeatureSpec.from_yaml(trained_on / "feature_spec.yaml"), "train")) as split:
         losses = []
         for step, batch in enumerate(itertools.islice(batches(split, training.batch, training.steps), training.steps)):
             calls.clear()
             losses.append(float(trainer.step(batch, step, schedule(step))))
         found["losses"], found["calls"] = np.array(losses), json.dumps(calls)
-        found["files"] = sorted(path.name for path in open_files() if path.parent == dataset / training.split)
+        found["files"] = sorted(path.name for path in open_files() if path.parent == trained_on / "train")
     check_equal(model)
     found |= {f"after/{name}": values for name, values in pieces(model).items()}
     dense = dense_elements(len(spec.numerical), training.dim, config.model.bottom_mlp_dims, config.model.top_mlp_dims, len(names))
