@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from model.growth import Growth
 from model.metrics import Metrics, evaluate, sigmoid
 from model.native import operations_key
 from model.placement import Placement
-from model.plan import build_placement, check_shared, slots_per_table
+from model.plan import build_placement, share_batches, slots_per_table
 from model.snapshot import Snapshot
 from model.state import arrays, check_equal, check_features, describe, digest, features_of, parts, restore, restore_optimizer, snapshot
 from model.trainer import TensorBatch, Trainer, to_device
@@ -41,7 +41,7 @@ from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
 from utils.pace import expected_step_ms, set_cycle_time
 from utils.profile_folder import check_profile
-from utils.runtime import compute_dtype, configure_tensorflow
+from utils.runtime import compute_dtype, configure_tensorflow, set_precision
 from utils.save_folder import claim
 from utils.signals import StopRequest
 
@@ -111,7 +111,7 @@ class Application:
                 self._growth = Growth(self.checkpoint, features_of(self.checkpoint), tables, self.spec.numerical)
             else:
                 check_features(self.checkpoint, tables, self.spec.numerical)
-        self._share_batches()
+        self.config = share_batches(self.config, self.world.size)
         self.splits = open_splits(self.config, self.spec, self.console.warn)
         if self._goes_on:
             check_continues(self.checkpoint, self._run_facts())
@@ -120,6 +120,7 @@ class Application:
         if self.world.first:
             self._vocabularies = check_vocabularies(self.config, self.spec, self.checkpoint, self.console.warn, goes_on=self._goes_on)
         check_memory(self.config, self.spec, self.splits, self.world.local_size)
+        set_precision(self.config.device)
         self.dtype = compute_dtype(self.config.device, self.device)
         self.config = settled(self.config, self.device, self.world.size, self.console.warn)
         warn_without_effect(self.config, self.console.warn)
@@ -356,18 +357,6 @@ class Application:
         )
 
     # Checks before the expensive part -----------------------------------------------------------------------------------
-
-    def _share_batches(self) -> None:
-        """Every worker takes the same number of samples of a batch; what nobody asked for is rounded up to that."""
-        workers, data = self.world.size, self.config.data
-        if "valid_batch_size" not in self.config.given:
-            rounded = math.ceil(data.valid_batch_size / workers) * workers
-            self.config = replace(self.config, data=replace(data, valid_batch_size=rounded))
-        sizes = [("batch_size", data.batch_size)] if self.config.run.mode == TRAIN else []
-        sizes.append(("valid_batch_size", self.config.data.valid_batch_size))
-        sizes += [("inference_benchmark_batch_sizes", size) for size in self.config.training.inference_benchmark_batch_sizes]
-        for flag, size in sizes:
-            check_shared(flag, size, workers)
 
     def _claim_folder(self) -> None:
         options = self.config.training

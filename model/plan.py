@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from model.placement import GIB, Placement, PlacementError, place
 from utils.config import PLAN, TRAIN, Config
@@ -53,6 +53,23 @@ def check_shared(flag: str, size: int, num_workers: int) -> None:
         below, above = size // num_workers * num_workers, -(-size // num_workers) * num_workers
         near = f"{below} and {above}" if below else str(above)
         raise UserError(f"--{flag} {size}: {num_workers} workers cannot share it evenly; the nearest sizes that work: {near}")
+
+
+def share_batches(config: Config, num_workers: int) -> Config:
+    """The configuration with batches that N workers can share evenly: an evaluation batch that nobody asked for is rounded up to that.
+
+    Raises:
+        UserError: N does not divide a batch that was asked for.
+    """
+    if "valid_batch_size" not in config.given:
+        rounded = -(-config.data.valid_batch_size // num_workers) * num_workers
+        config = replace(config, data=replace(config.data, valid_batch_size=rounded))
+    sizes = [("batch_size", config.data.batch_size)] if config.run.mode == TRAIN else []
+    sizes.append(("valid_batch_size", config.data.valid_batch_size))
+    sizes += [("inference_benchmark_batch_sizes", size) for size in config.training.inference_benchmark_batch_sizes]
+    for flag, size in sizes:
+        check_shared(flag, size, num_workers)
+    return config
 
 
 def slots_per_table(optimizer: str) -> int:

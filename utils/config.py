@@ -16,6 +16,7 @@ MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
 _MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
 _MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
+_MAX_WORKERS = 4096  # planned for in some seconds; ten times as many take minutes
 _LOG_PATH = "dlrm_tf_log.json"
 
 
@@ -288,8 +289,8 @@ class PlacementConfig:
 
     def __post_init__(self):
         check_types(self)
-        for name in ("column_slice_threshold", "plan_workers"):
-            _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        _check(self.column_slice_threshold >= 1, "column_slice_threshold", self.column_slice_threshold, "at least 1")
+        _check(1 <= self.plan_workers <= _MAX_WORKERS, "plan_workers", self.plan_workers, f"at least 1 and at most {_MAX_WORKERS}")
         _check(self.data_parallel_threshold >= 0, "data_parallel_threshold", self.data_parallel_threshold, "0 or more elements")
         for name in ("worker_memory_gb", "cpu_offloading_threshold_gb"):
             value = getattr(self, name)

@@ -171,7 +171,7 @@ def _replaced(config: Config, part: str, values: Mapping[str, Any]) -> Config:
     try:
         return replace(config, **{part: replace(getattr(config, part), **values)})
     except (TypeError, ValueError) as error:
-        raise UserError(f"the checkpoint's manifest holds options that cannot be: {error}") from None
+        raise UserError(f"together with the flags, the checkpoint's manifest holds options that cannot be: {error}") from None
 
 
 def _shown(value: Any) -> str:

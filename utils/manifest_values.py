@@ -30,9 +30,12 @@ def _check_position(position: Mapping[str, Any]) -> None:
     for name in _COUNTS:
         if name in position:
             _check_count(position[name], f"position.{name}")
-    best = position.get("best_auc")
-    if best is not None and not (type(best) in (int, float) and 0 <= best <= 1):
-        raise ValueError(f"position.best_auc is {_brief(best)}, expected null or a number from 0 to 1")
+    for name in ("best_auc", "last_auc"):
+        auc = position.get(name)
+        if auc is not None and not (type(auc) in (int, float) and 0 <= auc <= 1):
+            raise ValueError(f"position.{name} is {_brief(auc)}, expected null or a number from 0 to 1")
+    if not isinstance(due := position.get("evaluation_due", False), bool):
+        raise ValueError(f"position.evaluation_due is {_brief(due)}, expected true or false")
 
 
 def _check_place(position: Mapping[str, Any], run: Mapping[str, Any]) -> None:

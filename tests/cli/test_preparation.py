@@ -79,10 +79,17 @@ MANY = str(2**31 - 1)
     ids=["window", "batch", "scores"],
 )
 def test_what_does_not_fit_the_memory_is_said_at_once(run, flags, message):
-    refused(run(*HUGE, *flags), message, "GiB short")
+    refused(run(*HUGE, *flags), message, " short")
 
 
 def test_many_batches_and_large_windows_train(run, dataset):
     few = ("--max_steps", "2", "--evals_per_epoch", "0")
     assert run(*HUGE, "--synthetic_dataset_train_batches", MANY, *few, "--synthetic_dataset_valid_batches", MANY).final["steps"] == 2
     assert run("--dataset_path", dataset, *TRAIN, "--shuffle_window", MANY, "--shuffle_batch_order", *few).final["steps"] == 2
+
+
+def test_a_run_that_goes_on_without_evaluations_is_told_what_asks_for_them(run, dataset, tmp_path):
+    flags = ("--dataset_path", dataset, *TRAIN, "--save_checkpoint_path", tmp_path / "c")
+    assert run(*flags, "--max_steps", "1", "--early_stop_patience", "3").code == 0
+    result = run(*flags, "--resume", "auto", "--evals_per_epoch", "0")
+    refused(result, "holds options that cannot be: --early_stop_patience needs evaluations, and --evals_per_epoch 0 leaves them out")

@@ -70,7 +70,7 @@ def test_an_order_that_begins_later_is_the_end_of_the_whole():
 def test_a_shuffle_is_refused_where_what_it_holds_does_not_fit(values, batches, workers, needed):
     check_shuffle(options(**values), split(batches), workers, needed)
     if needed:
-        with pytest.raises(UserError, match=r"--shuffle_(window|batch_order).* need .* GiB short"):
+        with pytest.raises(UserError, match=r"--shuffle_(window|batch_order).* need .* short"):
             check_shuffle(options(**values), split(batches), workers, needed - 1)
 
 

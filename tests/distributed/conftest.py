@@ -11,11 +11,11 @@ from small_data import ROWS, write_dataset
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
-    """A tf_raw dataset with ROWS["partial"] training rows; beside it others, named by the keys of ROWS."""
-    folder = tmp_path_factory.mktemp("data")
-    for name in ("whole", "large"):
-        write_dataset(folder / name, {"train": ROWS[name]})
-    return write_dataset(folder / "dataset", {"train": ROWS["partial"], "test": ROWS["test"]})
+    """A tf_raw dataset, `train` of the size `partial`; in folders of it, by the names of ROWS, others with so many rows to train on."""
+    folder = write_dataset(tmp_path_factory.mktemp("data") / "dataset", {"train": ROWS["partial"], "test": ROWS["test"]})
+    for name, rows in ROWS.items():
+        write_dataset(folder / "of" / name, {"train": rows, "test": ROWS["test"]})
+    return folder
 
 
 @pytest.fixture(scope="session")

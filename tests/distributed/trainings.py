@@ -30,10 +30,10 @@ RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1"}
 
 @dataclass(frozen=True)
 class Training:
-    """One configuration: flags of dlrm.py, the rows it trains on, again and again, and how many features of the data it uses."""
+    """One configuration: flags of dlrm.py, the dataset it trains on, again and again, and how many features of the data it uses."""
 
     flags: tuple[str, ...]
-    rows: str = "partial"  # of `small_data.ROWS`
+    rows: str = "partial"  # a name of `small_data.ROWS`
     steps: int = STEPS
     batch: int = BATCH
     features: int | None = None  # None for all
@@ -135,7 +135,6 @@ def train(training: Training, dataset: Path, world) -> dict:
     size = ("--batch_size", str(training.batch), "--gradient_slices", str(training.slices))
     dims = (*DIMS, "--embedding_dim", str(training.dim), "--bottom_mlp_dims", f"16,{training.dim}")
     config = parse(["--dataset_path", str(dataset), "--cpu", *size, *dims, *training.flags], "")
-    trained_on = dataset if training.rows == "partial" else dataset.with_name(training.rows)
     spec = FeatureSpec.from_yaml(dataset / "feature_spec.yaml")
     names, rows = ([getattr(feature, fact) for feature in spec.categorical][: training.features] for fact in ("name", "cardinality"))
     placement = build_placement(config, rows, world.size, memory=1e9)
@@ -150,13 +149,14 @@ def train(training: Training, dataset: Path, world) -> dict:
         return (to_device(batch) for epoch in range(epochs) for batch in reader.epoch(epoch))
 
     calls = world.horovod.calls if world.horovod else []
-    with contextlib.closing(TfRawSplit(FeatureSpec.from_yaml(trained_on / "feature_spec.yaml"), "train")) as split:
+    folder = dataset / "of" / training.rows
+    with contextlib.closing(TfRawSplit(FeatureSpec.from_yaml(folder / "feature_spec.yaml"), "train")) as split:
         losses = []
         for step, batch in enumerate(itertools.islice(batches(split, training.batch, training.steps), training.steps)):
             calls.clear()
             losses.append(float(trainer.step(batch, step, schedule(step))))
         found["losses"], found["calls"] = np.array(losses), json.dumps(calls)
-        found["files"] = sorted(path.name for path in open_files() if path.parent == trained_on / "train")
+        found["files"] = sorted(path.name for path in open_files() if path.parent == folder / "train")
     check_equal(model)
     found |= {f"after/{name}": values for name, values in pieces(model).items()}
     dense = dense_elements(len(spec.numerical), training.dim, config.model.bottom_mlp_dims, config.model.top_mlp_dims, len(names))
@@ -178,7 +178,8 @@ def open_files() -> list[Path]:
 
 def diverged(model, world) -> str:
     """What `check_equal` says when the last worker's dense weights are off by a little."""
-    from model.state import DivergedError, check_equal
+    from model.state import check_equal
+    from utils.agreement import DivergedError
 
     if world.rank == world.size - 1:
         bias = next(iter(model.dense_variables().values()))

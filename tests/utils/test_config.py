@@ -134,6 +134,7 @@ def test_help_texts_are_all_different():
         (["--intra_op_parallelism", "1099511627776"], "--intra_op_parallelism 1099511627776: expected 1 to 1024 threads"),
         (["--column_slice_threshold", "0"], "--column_slice_threshold 0: expected at least 1"),
         (["--plan_workers", "0"], "--plan_workers 0: expected at least 1"),
+        (["--plan_workers", "1000000000"], "--plan_workers 1000000000: expected at least 1 and at most 4096"),
         (["--data_parallel_threshold", "-1"], "--data_parallel_threshold -1: expected 0 or more elements"),
         (["--worker_memory_gb", "0"], "--worker_memory_gb 0.0: expected a positive number"),
         (["--cpu_offloading_threshold_gb", "nan"], "--cpu_offloading_threshold_gb nan: expected a positive number"),

@@ -63,6 +63,8 @@ def test_values_that_can_be_are_read(tmp_path, content):
         ("position.best_auc", "x", "position.best_auc is 'x', expected null or a number from 0 to 1"),
         ("position.best_auc", float("nan"), "position.best_auc is nan"),
         ("position.best_auc", -0.5, "position.best_auc is -0.5"),
+        ("position.last_auc", "x", "position.last_auc is 'x', expected null or a number from 0 to 1"),
+        ("position.evaluation_due", 1, "position.evaluation_due is 1, expected true or false"),
         ("position.evals_without_gain", -1, "position.evals_without_gain is -1"),
         ("vocabularies", [], "vocabularies is [], expected a mapping"),
         ("vocabularies.cat_0", 3, "vocabularies.cat_0 is 3"),
