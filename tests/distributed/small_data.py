@@ -17,6 +17,8 @@ FLAGS = (
     *DIMS,
     "--batch_size",
     str(BATCH),
+    "--gradient_slices",
+    "8",
     "--valid_batch_size",
     "96",
     "--optimizer",

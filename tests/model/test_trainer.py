@@ -7,7 +7,10 @@ import pytest
 import tensorflow as tf
 from tiny_model import TABLES, batch, model_and_trainer, no_ids, slow_gradients, weights
 
+from model.compilation import Compiled, compiled
+from model.evaluator import Evaluator
 from model.native import native_operations
+from model.trainer import Trainer, dense_optimizer
 
 RATE = 0.03
 
@@ -23,7 +26,9 @@ def assert_close(found, expected, **tolerance):
         np.testing.assert_allclose(found[name], expected[name], **tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("flags", [(), ("--xla",)], ids=["graph", "xla"])
+@pytest.mark.parametrize(
+    "flags", [(), ("--xla",), ("--xla", "all"), ("--gradient_slices", "4"), ("--gradient_slices", "4", "--xla", "all")], ids=" ".join
+)
 def test_steps_of_sgd_equal_the_slow_reference(flags):
     model, trainer = model_and_trainer(*flags)
     expected = weights(model)
@@ -96,13 +101,37 @@ def test_mixed_precision_trains_nearly_like_float32(dtype, flags):
     assert np.linalg.norm(moved[1] - moved[0]) < 0.03 * np.linalg.norm(moved[0])
 
 
-def test_xla_changes_no_more_than_rounding():
-    plain, compiled = model_and_trainer("--optimizer", "adam"), model_and_trainer("--optimizer", "adam", "--xla")
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
+@pytest.mark.parametrize("xla", ["true", "all"])
+@pytest.mark.parametrize("slices", ["1", "8"])
+def test_xla_changes_no_more_than_rounding(optimizer, xla, slices):
+    flags = ("--optimizer", optimizer, "--gradient_slices", slices)
+    plain, fast = model_and_trainer(*flags), model_and_trainer(*flags, "--xla", xla)
     for step in range(3):
         tensors = batch(16, seed=step)
-        losses = [float(trainer.step(tensors, step, 0.01)) for _, trainer in (plain, compiled)]
+        losses = [float(trainer.step(tensors, step, 0.01)) for _, trainer in (plain, fast)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert_close(weights(plain[0]), weights(compiled[0]), rtol=1e-3, atol=1e-4)
+    assert_close(weights(plain[0]), weights(fast[0]), rtol=1e-5, atol=1e-5)
+    scores = [Evaluator(model, kind).logits(tensors) for (model, _), kind in ((plain, False), (fast, xla))]
+    np.testing.assert_allclose(scores[1], scores[0], rtol=1e-5, atol=1e-5)
+
+
+def test_xla_all_compiles_the_forward_and_backward_pass_and_the_optimizer():
+    assert compiled("all") == Compiled(dense=True, optimizer=True)
+    _, trainer = model_and_trainer()  # made of C++ operations, which XLA does not know
+    with pytest.raises(tf.errors.InvalidArgumentError, match="XLA"):
+        Trainer(trainer.model, dense_optimizer("sgd", 0, 0), None, compiled=compiled("all")).step(batch(8), 0, 0.1)
+
+
+@pytest.mark.parametrize("slices", [2, 4, 8])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_slices_change_no_more_than_rounding(slices, dtype):
+    whole, cut = (model_and_trainer("--gradient_slices", str(count), dtype=dtype) for count in (1, slices))
+    for step in range(3):
+        tensors = batch(48, 41, seed=step)
+        losses = [float(trainer.step(tensors, step, 0.1)) for _, trainer in (whole, cut)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5 if dtype == "float32" else 1e-2)
+    assert_close(weights(whole[0]), weights(cut[0]), rtol=0, atol=1e-6 if dtype == "float32" else 1e-3)
 
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.5), ("adam", 0.02), ("adagrad", 0.1)])

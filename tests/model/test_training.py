@@ -224,6 +224,13 @@ def test_a_non_finite_loss_ends_the_run_and_names_the_step(tmp_path, bad, value,
     assert all(step <= bad for step in loop.evaluated)
 
 
+def test_gradients_that_are_not_finite_end_the_run_and_name_the_step(tmp_path):
+    loop = Loop(tmp_path, "--epochs", "2", finite=lambda step: float(step != 3))
+    with pytest.raises(NonFiniteLossError, match="step 3: the gradients are not finite; nothing is saved"):
+        loop.run()
+    assert len(loop.steps) <= 5
+
+
 def test_a_model_whose_scores_are_not_finite_ends_the_run(tmp_path):
     loop = Loop(tmp_path, "--max_steps", "1")  # the loss of step 0 is that of the weights before it
     loop.training._evaluate = lambda: Metrics(0.5, math.nan, None, None, 10)

@@ -35,7 +35,8 @@ def model_and_trainer(*flags: str, dtype: str = "float32", seed: int = 3):
     """A built model and its trainer."""
     options = config(*flags)
     placement = single([table.num_rows for table in TABLES], options.model.embedding_dim)
-    model = build_model(options.model, [table.name for table in TABLES], placement, World(), NUM_NUMERICAL, dtype=dtype, seed=seed)
+    xla = options.device.xla
+    model = build_model(options.model, [table.name for table in TABLES], placement, World(), NUM_NUMERICAL, dtype=dtype, seed=seed, xla=xla)
     return model, build_trainer(options, model, dtype)
 
 
