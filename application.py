@@ -12,12 +12,15 @@ from dataloading.ranges import ERROR
 from dataloading.sources import read_spec, table_rows
 from dataloading.vocabularies import RECORD, check_vocabularies
 from model import inference
+from model.announcement import announcement
 from model.build import build_model, build_schedule, build_trainer
+from model.compilation import warn_without_effect
 from model.dlrm import DLRM
 from model.evaluator import Evaluator
+from model.gradient_slices import settled
 from model.growth import Growth
 from model.metrics import Metrics, evaluate, sigmoid
-from model.native import operations_description, operations_key
+from model.native import operations_key
 from model.placement import Placement
 from model.plan import build_placement, share_batches, slots_per_table
 from model.snapshot import Snapshot
@@ -35,10 +38,10 @@ from utils.console import Console
 from utils.distributed import World, join
 from utils.inherit import changes, check_continues, facts, inherit, training_facts
 from utils.logging import RunLog
-from utils.memory import GIB, available_bytes, device_bytes
+from utils.memory import available_bytes, device_bytes
 from utils.pace import expected_step_ms, set_cycle_time
 from utils.profile_folder import check_profile
-from utils.runtime import compute_dtype, configure_tensorflow
+from utils.runtime import compute_dtype, configure_tensorflow, set_precision
 from utils.save_folder import claim
 from utils.signals import StopRequest
 
@@ -117,7 +120,10 @@ class Application:
         if self.world.first:
             self._vocabularies = check_vocabularies(self.config, self.spec, self.checkpoint, self.console.warn, goes_on=self._goes_on)
         check_memory(self.config, self.spec, self.splits, self.world.local_size)
+        set_precision(self.config.device)
         self.dtype = compute_dtype(self.config.device, self.device)
+        self.config = settled(self.config, self.device, self.world.size, self.console.warn)
+        warn_without_effect(self.config, self.console.warn)
         if self.device == "CPU" and not self.config.device.cpu:
             for flag in sorted({"tf32", "cpu_offloading_threshold_gb"} & self.config.given):
                 self.console.warn(f"--{flag} has no effect: there is no GPU")
@@ -296,9 +302,8 @@ class Application:
         """The model, its tables allocated, its weights restored."""
         overwritten = self.checkpoint is not None and self._growth is None  # what is overwritten need not be drawn
         zeros = self.config.model.embedding_zeros_initializer or overwritten
-        numerical = len(self.spec.numerical)
-        seed = self.config.run.seed
-        model = build_model(self.config.model, self.names, self.placement, self.world, numerical, dtype=self.dtype, seed=seed, zeros=zeros)
+        options = {"dtype": self.dtype, "seed": self.config.run.seed, "zeros": zeros, "xla": self.config.device.xla}
+        model = build_model(self.config.model, self.names, self.placement, self.world, len(self.spec.numerical), **options)
         if self.checkpoint:
             self._together(lambda: restoring(lambda: restore(model, self.checkpoint, self._growth)), "restored")
             self.console.say(f"weights restored: {self.checkpoint.folder} (step {self.checkpoint.step})")
@@ -367,17 +372,9 @@ class Application:
             try_folder(Path(path), [f"tables/{name}/accumulator" for name in self.names], self.world)
 
     def _announce(self) -> None:
-        config, mode, workers = self.config, self.config.run.mode, self.world.size
-        size = config.data.batch_size if mode == TRAIN else config.data.valid_batch_size
-        parameters = config.model.embedding_dim * sum(self.rows)
-        fullest = max(self.placement.stored(worker) for worker in range(workers))
-        self.console.say(
-            f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({self.device}, {self.dtype}{', XLA' if config.device.xla else ''}"
-            f", {operations_description()}): "
-            f"batch {size} global, {size // workers} local; {len(self.rows)} tables, {parameters:,} embedding parameters "
-            f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
-            + ", ".join(f"{name} {split.num_samples:,} samples" for name, split in self.splits.items())
-        )
+        samples = {name: split.num_samples for name, split in self.splits.items()}
+        for line in announcement(self.config, self.world.size, self.device, self.dtype, self.placement, samples):
+            self.console.say(line)
 
 
 def _shown(value: float | None, digits: int = 10) -> str:

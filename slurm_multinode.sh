@@ -33,6 +33,7 @@ root=${DLRM_ROOT:-${SLURM_SUBMIT_DIR:-$PWD}} # Slurm runs a copy of this script,
 [ -x "$root/.venv/bin/python" ] || die "$root/.venv is missing; run ./scripts/install there, on a node with a GPU or with DLRM_DEVICE=gpu"
 cd "$root"
 export PATH="$root/.venv/bin:$PATH"
+. scripts/keepalive.sh
 for program in scontrol horovodrun numactl; do
     command -v "$program" >/dev/null || die "$program was not found on $(hostname)"
 done

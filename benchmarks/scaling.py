@@ -58,7 +58,7 @@ class ScalingOptions(Options):
     precision: str = option("float32", "of the dense part, what --amp chooses in dlrm.py", choices=PRECISIONS)
     xla: bool = option(False, "as in dlrm.py")
     ids: str = option("uniform", "distribution of the ids", choices=tuple(EXPONENTS))
-    gradient_slices: int = option(8, "as in dlrm.py")
+    gradient_slices: int | None = option(None, "as in dlrm.py")
     steps_per_round: int = option(8, "steps of one turn", unit="steps")
     threads: int = option(PROCESSORS, "threads inside operations of all workers together; the default is one a processor", unit="threads")
 
@@ -75,7 +75,7 @@ class ScalingOptions(Options):
         """Those of dlrm.py."""
         flags: list[object] = ["--cpu", "--intra_op_parallelism", max(self.threads // workers, 1)]
         for name in ("batch_size", "gradient_slices", "embedding_dim"):
-            flags += [f"--{name}", getattr(self, name)]
+            flags += [f"--{name}", getattr(self, name)] if getattr(self, name) else []
         for name in ("bottom_mlp_dims", "top_mlp_dims"):
             flags += [f"--{name}", ",".join(map(str, getattr(self, name)))]
         return [*flags, *(["--amp", "--amp_dtype", self.precision] if self.precision != "float32" else []), *(["--xla"] if self.xla else [])]

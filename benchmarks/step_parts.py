@@ -7,58 +7,62 @@ import tensorflow as tf
 from benchmarks.peers import Feed, steps
 from benchmarks.rounds import Action
 from benchmarks.workload import Workload
+from model.compilation import on_gpu
 from model.dlrm import DLRM
+from model.gradient_slices import gradient_slices, keeps_order, parts
+from model.mlp import summed
 from model.native import native_operations
 from model.sparse_optimizers import SparseSgd
-from model.trainer import dense_optimizer, summed
+from model.trainer import dense_optimizer
 
 
 def part_actions(work: Workload, model: DLRM, feed: Feed, dtype: str) -> dict[str, Action]:
     """Actions by part.
 
-    Forward and backward together; the slices of the global batch are the trainer's. All gradients are returned, so that none is optimised
+    Forward and backward together; the batch is cut as the trainer cuts it. All gradients are returned, so that none is optimised
     away, and the learning rate is 0, so that weights stay as they are.
     """
-    slices = work.config.device.gradient_slices
-    slices = slices if work.batch_size % slices == 0 else 1
+    count = gradient_slices(work.config, "GPU" if on_gpu() else "CPU")
+    in_order = count > 1 and keeps_order(count, work.batch_size, 1)
+    count, slices = parts(count, work.batch_size) if in_order else (1, None)
     shape = (work.batch_size, len(work.rows), work.dim)
     width = model.interaction.compute_output_shape((None, work.dim), (None, *shape[1:]))[1]
     numerical, bottom, vectors, dots = (
         tf.cast(tf.random.normal(size), dtype) for size in ((shape[0], work.num_numerical), (shape[0], work.dim), shape, (shape[0], width))
     )
     logits = tf.random.normal((work.batch_size, 1))
-    mlps, interaction = _mlps(model, slices), _interaction(model, slices)
+    mlps, interaction = _mlps(model, count, slices), _interaction(model, count)
     return {
         "MLPs": steps(lambda _: mlps(numerical, bottom, dots, logits)),
         "interaction": steps(lambda _: interaction(bottom, vectors, dots)),
     } | _plain_parts(model, feed, vectors)
 
 
-def _mlps(model: DLRM, slices: int) -> Callable:
+def _mlps(model: DLRM, count: int, slices: int | None) -> Callable:
     native = native_operations()
 
     def gradients(mlp, inputs, weights, upstream):
         by = [inputs, *(value for layer in weights for value in (layer.kernel, layer.bias))]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(by)
-            outputs = mlp.forward(inputs, weights)
+            outputs = mlp.forward(inputs, weights, slices)
         return tape.gradient(outputs, by, upstream)
 
     @tf.function(autograph=False)
     def run(numerical, by_bottom, dots, by_logits):
         bottom_weights, top_weights = model.bottom_mlp.step_weights(), model.top_mlp.step_weights()
         results, by_dots = [], []
-        for parts in zip(*(tf.split(value, slices) for value in (numerical, by_bottom, dots, by_logits)), strict=True):
-            bottom = gradients(model.bottom_mlp, parts[0], bottom_weights, parts[1])
-            top = gradients(model.top_mlp, parts[2], top_weights, parts[3])
+        for part in zip(*(tf.split(value, count) for value in (numerical, by_bottom, dots, by_logits)), strict=True):
+            bottom = gradients(model.bottom_mlp, part[0], bottom_weights, part[1])
+            top = gradients(model.top_mlp, part[2], top_weights, part[3])
             results.append([*bottom[1:], *top[1:]])
             by_dots.append(top[0])
-        return by_dots, [summed(parts, native) for parts in zip(*results, strict=True)]
+        return by_dots, [summed(values, native) for values in zip(*results, strict=True)]
 
     return run
 
 
-def _interaction(model: DLRM, slices: int) -> Callable:
+def _interaction(model: DLRM, count: int) -> Callable:
     def part(bottom, vectors, upstream):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([bottom, vectors])
@@ -67,7 +71,7 @@ def _interaction(model: DLRM, slices: int) -> Callable:
 
     @tf.function(autograph=False)
     def run(*inputs):
-        return [part(*parts) for parts in zip(*(tf.split(value, slices) for value in inputs), strict=True)]
+        return [part(*values) for values in zip(*(tf.split(value, count) for value in inputs), strict=True)]
 
     return run
 

@@ -57,7 +57,7 @@ class StepOptions(Options):
     parts: bool = option(True, "measure the parts of the step as well")
     steps_per_round: int = option(3, "steps of one turn", unit="steps")
     num_batches: int = option(4, "different batches, used in turns", unit="batches")
-    gradient_slices: int = option(8, "as in dlrm.py")
+    gradient_slices: int | None = option(None, "as in dlrm.py")
     threads: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
     cpu: bool = option(False, "run on the CPU even where there is a GPU")
 
@@ -69,7 +69,8 @@ class StepOptions(Options):
 
     def flags(self, dtype: str, xla: bool) -> list[str]:
         """Those of dlrm.py."""
-        flags = ["--batch_size", self.batch_size, "--gradient_slices", self.gradient_slices, "--embedding_dim", self.embedding_dim]
+        flags = ["--batch_size", self.batch_size, "--embedding_dim", self.embedding_dim]
+        flags += ["--gradient_slices", self.gradient_slices] if self.gradient_slices else []
         for name in ("bottom_mlp_dims", "top_mlp_dims"):
             flags += [f"--{name}", ",".join(map(str, getattr(self, name)))]
         flags += ["--intra_op_parallelism", self.threads] if self.threads else []

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from model.compilation import compiled
+from model.compilation import compiled, on_gpu
 from model.dlrm import DLRM
 from model.embedding import DistributedEmbedding
+from model.gradient_slices import gradient_slices
 from model.interaction import DotInteraction
 from model.mlp import Mlp
 from model.native import native_operations
@@ -18,7 +19,16 @@ from utils.distributed import World
 
 
 def build_model(
-    config: ModelConfig, names: Sequence[str], placement: Placement, world: World, num_numerical: int, *, dtype: str, seed: int, zeros: bool = False
+    config: ModelConfig,
+    names: Sequence[str],
+    placement: Placement,
+    world: World,
+    num_numerical: int,
+    *,
+    dtype: str,
+    seed: int,
+    zeros: bool = False,
+    xla: bool | str = False,
 ) -> DLRM:
     """A model with all its weights allocated, dense ones equal on every worker.
 
@@ -31,14 +41,16 @@ def build_model(
         dtype: in which dense layers compute; weights are float32.
         seed: of the initial weights.
         zeros: start the tables at zero.
+        xla: as in `compiled`; XLA does not see into the C++ operations, so what it compiles is made of TensorFlow's.
     """
     policy = dtype if dtype == "float32" else f"mixed_{dtype}"
     native = native_operations()
+    dense_native = None if compiled(xla).dense else native
     model = DLRM(
         DistributedEmbedding(names, placement, world, seed=seed, zeros=zeros, compute_dtype=dtype, native=native),
-        Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy, native),
-        DotInteraction(policy, native=native),
-        Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy, native),
+        Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy, dense_native),
+        DotInteraction(policy, native=dense_native),
+        Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy, dense_native),
     )
     model.build_weights(num_numerical)
     synchronise(model)
@@ -55,7 +67,7 @@ def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
         sparse if config.model.embedding_trainable else None,
         compiled=compiled(config.device.xla),
         loss_scale=config.device.loss_scale if dtype == "float16" else 1.0,
-        gradient_slices=config.device.gradient_slices,
+        gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
         native=native_operations(),
     )
 

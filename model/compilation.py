@@ -1,8 +1,13 @@
-"""What `--xla` compiles: what was measured to be faster compiled, by device (docs/performance.md)."""
+"""What `--xla` compiles: what was measured to be faster compiled, by device (docs/performance.md), or all that is dense."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
+
+from utils.config import TRAIN, Config
+
+ALL = "all"
 
 
 class Compiled(NamedTuple):
@@ -12,13 +17,29 @@ class Compiled(NamedTuple):
     optimizer: bool = False  # of the dense weights
 
 
-def compiled(xla: bool) -> Compiled:
-    """The parts that are compiled on this process's device.
+def compiled(xla: bool | str) -> Compiled:
+    """The parts that are compiled on this process's device; `--xla all` compiles both on any.
 
     On a CPU, XLA's matrix products are slower than oneDNN's (up to 10% in float32, by a factor of three in bfloat16), so the dense part is left
     to them, and to the C++ operations, which XLA cannot see into; the optimizer's update is one pass instead of several.
     """
-    return Compiled(dense=xla and on_gpu(), optimizer=xla)
+    return Compiled(dense=xla == ALL or (bool(xla) and on_gpu()), optimizer=bool(xla))
+
+
+def described(config: Config) -> str:
+    """What is compiled, as a part of the line that announces a run; empty where nothing is."""
+    parts, words = compiled(config.device.xla), []
+    if parts.dense:
+        words.append("dense forward and backward pass" if config.run.mode == TRAIN else "dense forward pass")
+    if parts.optimizer and config.run.mode == TRAIN:
+        words.append("dense optimizer")
+    return f", XLA: {', '.join(words)}" if words else ""
+
+
+def warn_without_effect(config: Config, warn: Callable[[str], None]) -> None:
+    """Say so where `--xla` was given and nothing is compiled."""
+    if "xla" in config.given and config.device.xla and not described(config):
+        warn(f"--xla has no effect with --mode {config.run.mode} on a CPU; --xla all compiles the dense forward pass")
 
 
 def on_gpu() -> bool:

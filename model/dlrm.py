@@ -37,11 +37,11 @@ class DLRM(keras.Model):
         """Of the layers of the bottom MLP, then of the top MLP: what `dense` takes."""
         return [*self.bottom_mlp.step_weights(), *self.top_mlp.step_weights()]
 
-    def dense(self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights]) -> tf.Tensor:
-        """numerical `[b, M]`, embeddings `[b, F, D]` in the compute dtype -> logits `[b]` float32."""
+    def dense(self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
+        """numerical `[b, M]`, embeddings `[b, F, D]` in the compute dtype -> logits `[b]` float32; `slices` as in `mlp.dense`."""
         num_bottom = len(self.bottom_mlp.stack)
-        bottom = self.bottom_mlp.forward(tf.cast(numerical, embeddings.dtype), weights[:num_bottom])
-        logits = self.top_mlp.forward(self.interaction(bottom, embeddings), weights[num_bottom:])
+        bottom = self.bottom_mlp.forward(tf.cast(numerical, embeddings.dtype), weights[:num_bottom], slices)
+        logits = self.top_mlp.forward(self.interaction(bottom, embeddings), weights[num_bottom:], slices)
         return tf.cast(tf.squeeze(logits, axis=1), tf.float32)
 
     def call(self, inputs):

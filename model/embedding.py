@@ -153,7 +153,8 @@ class DistributedEmbedding(keras.layers.Layer):
         if self._native is not None:
             return self._native.look_up([held.weights for held in self.sharded], ids, self._id_rows(), self._vector_dtype)
         if not self.sharded:
-            return tf.zeros([ids.shape[1], 0], self._vector_dtype)
+            # Not tf.zeros: of constants TensorFlow computes an exchange once, while it makes the graph, and the others wait in the next step.
+            return tf.reshape(tf.cast(ids, self._vector_dtype), [ids.shape[1], 0])
         features = tf.unstack(ids, num=len(self.global_features))
         looked_up = [tf.cast(held.gather(features[row]), self._vector_dtype) for row, held in zip(self._id_rows(), self.sharded, strict=True)]
         return tf.concat(looked_up, axis=1)
@@ -197,6 +198,8 @@ class DistributedEmbedding(keras.layers.Layer):
         """
         parts, columns = self._send_back(_parts(gradients), ids.shape[1])
         if not self.sharded:
+            for part in parts:  # an operation that must run: TensorFlow would leave out an exchange whose result nobody wants
+                tf.debugging.assert_equal(tf.size(part), 0)
             return
         if self._native is not None:
             tables, slots = [held.weights for held in self.sharded], [slot for held in self.sharded for slot in held.slots.values()]
@@ -236,14 +239,16 @@ class DistributedEmbedding(keras.layers.Layer):
                 blocks.append(tf.reshape(tf.concat(columns, axis=1), [-1]))
         return tf.concat(blocks, axis=0)
 
-    def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float = 1.0) -> list[tf.Tensor]:
+    def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float = 1.0, slices: int = 1) -> list[tf.Tensor]:
         """For each replicated table, the gradient of its rows and how often each was touched: `[V, D+1]` float32.
 
         Args:
             local_ids: `[F_l, b]`.
-            gradients, loss_scale: as in `update`; the sums over the parts are added pairwise, so that the order does not depend on N.
+            gradients, loss_scale: as in `update`.
+            slices: of the b samples; their sums are added pairwise, so that the order does not depend on N. The parts of `gradients` divide them.
         """
         parts, out = _parts(gradients), []
+        parts = [piece for part in parts for piece in tf.split(part, slices // len(parts))]
         for held, own in zip(self.replicated, tf.unstack(local_ids, num=len(self.replicated)), strict=True):
             sums = []
             for part, ids in zip(parts, tf.split(own, len(parts)), strict=True):

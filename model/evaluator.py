@@ -16,10 +16,10 @@ class Evaluator:
 
     Args:
         model: built.
-        xla: compile the dense part where that is faster.
+        xla: what XLA compiles, see `compilation.compiled`; the model was built with the same.
     """
 
-    def __init__(self, model: DLRM, xla: bool = False):
+    def __init__(self, model: DLRM, xla: bool | str = False):
         self._model, self.world = model, model.embedding.world
         self._dense = tf.function(model.dense, jit_compile=compiled(xla).dense or None)
         self._logits = tf.function(self._forward)

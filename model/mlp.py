@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from model.native import NativeOperations
+from utils.distributed import pairwise_sum
 
 
 def layer_seed(seed: int, name: str) -> int:
@@ -24,39 +25,85 @@ class LayerWeights(NamedTuple):
     transposed: tf.Tensor | None  # [out, in], the float32 kernel's
 
 
-def dense(inputs: tf.Tensor, weights: LayerWeights, relu: bool, native: NativeOperations | None) -> tf.Tensor:
+def dense(inputs: tf.Tensor, weights: LayerWeights, relu: bool, native: NativeOperations | None, slices: int | None = None) -> tf.Tensor:
     """`[b, in] -> [b, out]`; the same bits, and gradients of the same bits, whatever the number of threads.
 
-    Gradients: of the inputs and the kernel in the compute dtype, of the bias in float32. In float32 the gradient by the inputs is a product
-    with a transposed copy of the kernel. Asked to transpose itself, oneDNN cuts the sum over `out` where the threads are cut as soon as `out`
-    is above 512 or so (seen with 1, 2, 4 and 8 threads): workers that share a machine's cores would get other last bits than one worker
-    that has them all. In 16 bits it does not, and is faster so.
+    Gradients: of the inputs in the compute dtype, of the kernel in the compute dtype too, or in float32 with `slices`, of the bias in float32.
+    In float32 the gradient by the inputs is a product with a transposed copy of the kernel. Asked to transpose itself, oneDNN cuts the sum
+    over `out` where the threads are cut as soon as `out` is above 512 or so (seen with 1, 2, 4 and 8 threads): workers that share a machine's
+    cores would get other last bits than one worker that has them all. In 16 bits it does not, and is faster so.
+
+    Args:
+        inputs: `[b, in]`.
+        weights: of the layer.
+        relu: whether a ReLU follows.
+        native: makes the elementwise passes; None for TensorFlow's own operations.
+        slices: the inputs are so many equal slices. A sample's bits depend on its slice's shape only, and the gradients of the weights are
+            the slices' own, summed in pairs. None for one sum over all samples.
     """
 
     @tf.custom_gradient
     def layer(inputs, kernel, bias):
-        products = tf.matmul(inputs, kernel)
-        if relu and native is not None and kernel.dtype != tf.float32:
-            outputs = native.bias_relu(products, bias)
-        else:
-            outputs = tf.nn.bias_add(products, tf.cast(bias, kernel.dtype))
-            outputs = tf.nn.relu(outputs) if relu else outputs
+        outputs = _activated(_product(inputs, kernel, slices), bias, relu, native)
 
         def gradient(upstream):
-            by_bias = None
-            if relu and native is not None:
-                upstream, by_bias = native.relu_gradient(upstream, outputs)
-            elif relu:
-                upstream = tf.raw_ops.ReluGrad(gradients=upstream, features=outputs)
-            if by_bias is None:
-                by_bias = tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=upstream), tf.float32)
             second = kernel if weights.transposed is None else weights.transposed
-            by_inputs = tf.matmul(upstream, second, transpose_b=weights.transposed is None)
-            return by_inputs, tf.matmul(inputs, upstream, transpose_a=True), by_bias
+            masked, by_bias = _before_activation(upstream, outputs, relu, native, slices or 1)
+            by_inputs = _product(_whole(masked), second, slices, transpose=weights.transposed is None)
+            by_kernel = [tf.matmul(x, y, transpose_a=True) for x, y in zip(_slices(inputs, len(masked)), masked, strict=True)]
+            return by_inputs, by_kernel[0] if slices is None else summed(by_kernel, native), summed(by_bias, native)
 
         return outputs, gradient
 
     return layer(inputs, weights.kernel, weights.bias)
+
+
+def _product(inputs: tf.Tensor, kernel: tf.Tensor, slices: int | None, transpose: bool = False) -> tf.Tensor:
+    """`[b, in] -> [b, out]`.
+
+    oneDNN cuts the sum over `in` by the number of rows, too (in float32 with 1024 columns from 128 rows on). As one product a slice, batched,
+    its bits are the slice's; and a batch of eight small products takes two thirds of the time of eight.
+    """
+    if slices is None:
+        return tf.matmul(inputs, kernel, transpose_b=transpose)
+    by_slice = tf.reshape(inputs, [slices, inputs.shape[0] // slices, inputs.shape[1]])
+    products = tf.matmul(by_slice, kernel[tf.newaxis], transpose_b=transpose)
+    return tf.reshape(products, [inputs.shape[0], products.shape[2]])
+
+
+def _activated(products: tf.Tensor, bias: tf.Tensor, relu: bool, native: NativeOperations | None) -> tf.Tensor:
+    if relu and native is not None:
+        return native.bias_relu(products, bias)
+    outputs = tf.nn.bias_add(products, tf.cast(bias, products.dtype))
+    return tf.maximum(outputs, 0) if relu else outputs  # a product with the ReLU fused into it, which tf.nn.relu becomes, makes 0 of NaN
+
+
+def _before_activation(
+    upstream: tf.Tensor, outputs: tf.Tensor, relu: bool, native: NativeOperations | None, slices: int
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Slice by slice, the gradient by the sum that the activation was given, and by the bias in float32."""
+    parts = _slices(upstream, slices)
+    if relu and native is not None:
+        pairs = [native.relu_gradient(part, y) for part, y in zip(parts, _slices(outputs, slices), strict=True)]
+        return [masked for masked, _ in pairs], [by_bias for _, by_bias in pairs]
+    if relu:
+        parts = _slices(tf.raw_ops.ReluGrad(gradients=upstream, features=outputs), slices)
+    return parts, [tf.cast(tf.raw_ops.BiasAddGrad(out_backprop=part), tf.float32) for part in parts]
+
+
+def _slices(values: tf.Tensor, count: int) -> list[tf.Tensor]:
+    return [values] if count == 1 else tf.split(values, count)
+
+
+def _whole(parts: list[tf.Tensor]) -> tf.Tensor:
+    return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
+
+
+def summed(parts: Sequence[tf.Tensor], native: NativeOperations | None) -> tf.Tensor:
+    """The sum of gradients in float32, in an order that several workers can keep."""
+    if native is not None and len(parts) > 1:
+        return native.sum_in_pairs(parts)
+    return pairwise_sum([tf.cast(part, tf.float32) for part in parts])
 
 
 class Mlp(keras.layers.Layer):
@@ -124,10 +171,10 @@ class Mlp(keras.layers.Layer):
             weights.append(LayerWeights(kernel, tf.convert_to_tensor(layer.bias.value), transposed))
         return weights
 
-    def forward(self, inputs: tf.Tensor, weights: Sequence[LayerWeights]) -> tf.Tensor:
-        """`[b, in] -> [b, units[-1]]` with the given weights."""
+    def forward(self, inputs: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
+        """`[b, in] -> [b, units[-1]]` with the given weights; `slices` as in `dense`."""
         for layer, values in zip(self.stack, weights, strict=True):
-            inputs = dense(tf.cast(inputs, values.kernel.dtype), values, layer.activation is keras.activations.relu, self._native)
+            inputs = dense(tf.cast(inputs, values.kernel.dtype), values, layer.activation is keras.activations.relu, self._native, slices)
         return inputs
 
     def call(self, inputs):

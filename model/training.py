@@ -26,7 +26,7 @@ PROFILED_STEPS = 10
 
 
 class NonFiniteLossError(AgreedError):
-    """The loss became infinite or not a number; it is summed over the workers, so every one of them sees it."""
+    """The loss or a gradient became infinite or not a number; both are summed over the workers, so every one of them sees it."""
 
 
 def evaluation_steps(batches: int, evals_per_epoch: int, test_freq: int | None, epoch: int, test_after: float) -> set[int]:
@@ -272,16 +272,15 @@ class Training:
         for i, told in enumerate(self._pending[:count]):
             if isinstance(told, float):
                 continue
-            loss, stop, mended, save, writing = (float(value) for value in told.numpy())
+            loss, finite, stop, mended, save, writing = (float(value) for value in told.numpy())
             self._pending[i] = loss
             self._told_stop, self._told_save = max(self._told_stop, stop), max(self._told_save, save)
             self._mended += int(mended)
             step = self.position.step - len(self._pending) + i
-            if not math.isfinite(loss):
+            if not (math.isfinite(loss) and finite):
+                what = "gradients are not finite" if math.isfinite(loss) else f"loss is {loss}"
                 scale = "; try --amp_dtype bfloat16 or a smaller --loss_scale" if self._trainer.scaled else ""
-                raise NonFiniteLossError(
-                    f"step {step}: the loss is {loss}; nothing is saved. Try a lower --learning_rate or a longer --warmup_steps{scale}"
-                )
+                raise NonFiniteLossError(f"step {step}: the {what}; nothing is saved. Try a lower --learning_rate or a longer --warmup_steps{scale}")
             self._checkpoints.told(step, writing)
         known = [loss for loss in self._pending if isinstance(loss, float)]
         if known:

@@ -239,10 +239,18 @@ class DeviceConfig:
     amp: bool = option(False, "automatic mixed precision: dense layers compute in --amp_dtype; tables and weights stay float32")
     amp_dtype: str | None = option(None, "precision of --amp; the default is float16 on a GPU, bfloat16 on a CPU", choices=("float16", "bfloat16"))
     loss_scale: float = option(65536.0, "static loss scale of float16 training", modes=(TRAIN,))
-    gradient_slices: int = option(
-        8, "slices of the global batch whose gradients are summed in a fixed order: any N that divides it trains the same bits", modes=(TRAIN,)
+    gradient_slices: int | None = option(
+        None,
+        "slices of the global batch whose gradients are summed in a fixed order: with 8, 1, 2, 4 and 8 workers train the same bits. The default "
+        "follows from the batch size: on a CPU as many, up to 8, as have 1024 samples each, on a GPU 1",
+        modes=(TRAIN,),
     )
-    xla: bool = option(False, "compile with XLA: on a GPU the dense part of the step, on a CPU the dense weights' optimizer, see docs/training.md")
+    xla: bool | str = option(
+        False,
+        "compile with XLA what is faster compiled: on a GPU the dense part of the step, on a CPU the dense weights' optimizer; all: on any device "
+        "the dense forward and backward pass and optimizer",
+        choices=("all",),
+    )
     tf32: bool = option(True, "compute float32 products in TensorFloat-32 on GPUs that have it")
     run_eagerly: bool = option(False, "run without graphs, for debugging")
     inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's, or 1 with 1 inside", unit="threads")
@@ -251,7 +259,9 @@ class DeviceConfig:
     def __post_init__(self):
         check_types(self)
         _check(math.isfinite(self.loss_scale) and self.loss_scale >= 1, "loss_scale", self.loss_scale, "at least 1")
-        _check(self.gradient_slices >= 1, "gradient_slices", self.gradient_slices, "at least 1")
+        slices = self.gradient_slices
+        _check(slices is None or (isinstance(slices, int) and slices >= 1), "gradient_slices", self.gradient_slices, "at least 1")
+        _check(self.xla in (True, False, "all"), "xla", self.xla, "true, false or all")
         for name in ("inter_op_parallelism", "intra_op_parallelism"):
             threads = getattr(self, name)
             _check(threads is None or 1 <= threads <= _MAX_THREADS, name, threads, f"1 to {_MAX_THREADS} threads")

@@ -2,11 +2,9 @@
 
 import argparse
 import math
-import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +12,10 @@ from pathlib import Path
 
 from utils.checkpoint_folder import complete_steps
 from utils.config import TRAIN, Config, TrainingConfig, parse
+from utils.discovery import parse_hosts
 from utils.errors import UserError
 from utils.flags import Parser
 
-SCRIPT_LIMIT_S = 60.0  # for an answer of the discovery script
 # What horovodrun, mpirun and dlrm.py write when a worker or a host is gone through no fault of the command.
 LOST = {
     "ORTE has lost communication with a remote daemon": "a host was lost",
@@ -28,10 +26,10 @@ LOST = {
 }
 PASSED_ON = ("--mpi-args", "--ssh-port", "--ssh-identity-file", "--start-timeout", "--network-interfaces")  # to horovodrun
 
-SAID = re.compile(r"dlrm\.py: error: (?!(worker \d+: )?(another worker ended, so this one does|stopped by SIG))")
+_NOT_ITS_FAULT = "another worker ended, so this one does|stopped by SIG|(stopped because )?the launcher "
+SAID = re.compile(rf"dlrm\.py: error: (?!(worker \d+: )?({_NOT_ITS_FAULT}))")
 _DEFECT = re.compile(r"<stderr>:Traceback \(most recent call last\)")  # of a worker: horovodrun's own has no tag
 _KILLED = re.compile(r"exited on signal (\d+)")
-_HOST = re.compile(r"([\w.-]+)(?::(\d+))?")
 
 EPILOG = """\
 ./scripts/elastic --min-np 1 --max-np 4 --host-discovery-script ./hosts.sh --mpi-args=--oversubscribe -- \\
@@ -46,32 +44,6 @@ def say(text: str) -> None:
 
 
 # Hosts and workers -------------------------------------------------------------------------------------------------------
-
-
-def parse_hosts(text: str, source: str) -> dict[str, int]:
-    """Slots by host, from words `host:slots` or `host` (one slot) at lines or commas. Raises UserError, which names the source."""
-    hosts = {}
-    for word in re.split(r"[\n,]", text):
-        if word.strip():
-            match = _HOST.fullmatch(word.strip())
-            if match is None:
-                raise UserError(f"{source}: {word.strip()!r} is no host; expected host:slots or host, worker-0:8 for instance")
-            hosts[match[1]] = int(match[2] or 1)
-    return {host: slots for host, slots in hosts.items() if slots}
-
-
-def discover(script: str) -> dict[str, int]:
-    """Slots by host, as the discovery script prints them now. Raises UserError where it gives no sound answer."""
-    source = f"--host-discovery-script {script}"
-    with subprocess.Popen(script, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True) as process:
-        try:
-            text = process.communicate(timeout=SCRIPT_LIMIT_S)[0].decode(errors="replace")
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise UserError(f"{source}: no answer in {SCRIPT_LIMIT_S:g} s; expected lines of host:slots") from None
-    if process.returncode:
-        raise UserError(f"{source}: ended with code {process.returncode}; expected 0 and lines of host:slots")
-    return parse_hosts(text, source)
 
 
 def choose(slots: int, minimum: int, maximum: int | None, batch: int) -> int | None:
@@ -206,7 +178,7 @@ def _key(flag: str) -> str:
 
 def _at_least(least: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not text.isdigit() or int(text) < least:
+        if not text.isdecimal() or len(text) > 9 or int(text) < least:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
         return int(text)
 

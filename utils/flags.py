@@ -50,7 +50,8 @@ class Parser(argparse.ArgumentParser):
 def add_flags(parser: Parser, groups: Iterable[type]) -> None:
     """Add a flag for every field of every dataclass, grouped by class; the class docstring's first line is the group's title.
 
-    A boolean `amp` answers to `--amp`, `--noamp`, `--amp=true` and `--amp false`; a tuple takes words separated by commas.
+    A boolean `amp` answers to `--amp`, `--noamp`, `--amp=true` and `--amp false`, one of `bool | str` to its choices as well; a tuple takes
+    words separated by commas.
     Flags that were not given are absent from the namespace.
     """
     for group in groups:
@@ -61,8 +62,8 @@ def add_flags(parser: Parser, groups: Iterable[type]) -> None:
                 continue
             kind = hints[field.name]
             arguments: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": _help(field), "type": _converter(field, kind)}
-            if kind is bool:
-                arguments |= {"nargs": "?", "const": True, "metavar": "true|false"}
+            if _inner(kind) is bool:
+                arguments |= {"nargs": "?", "const": True, "metavar": "|".join(("true", "false", *field.metadata["choices"]))}
                 section.add_argument(f"--no{field.name}", dest=field.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
             else:
                 arguments["metavar"] = "|".join(field.metadata["choices"]) or _metavar(field, kind)
@@ -129,9 +130,12 @@ def check_types(group: Any) -> None:
         value, kind, choices = getattr(group, field.name), hints[field.name], field.metadata["choices"]
         if value is None and isinstance(kind, types.UnionType):
             continue
-        if not _is_of(value, _inner(kind)) or (choices and value not in choices):
+        if _inner(kind) is bool and choices and isinstance(value, bool):
+            continue
+        if not (choices or _is_of(value, _inner(kind))) or (choices and value not in choices):
             shown = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
-            expected = f"one of {', '.join(choices)}" if choices else _kind_name(_inner(kind))
+            words = choices and _inner(kind) is not bool
+            expected = f"one of {', '.join(choices)}" if words else _kind_name(_inner(kind), choices)
             raise ValueError(f"--{field.name} {shown[:80]}: expected {expected}")
 
 
@@ -167,6 +171,8 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
         try:
             if typing.get_origin(kind) is tuple:
                 return tuple(typing.get_args(kind)[0](word) for word in text.replace("[", "").replace("]", "").split(",") if word.strip())
+            if kind is bool and text.lower() in choices:
+                return text.lower()
             if kind is bool:
                 if text.lower() not in TRUE + FALSE:
                     raise ValueError
@@ -175,7 +181,7 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
                 return int(float(text)) if "." in text else int(text)
             value = kind(text)
         except (ValueError, OverflowError):
-            raise argparse.ArgumentTypeError(f"{_brief(text)} is not {_kind_name(kind)}") from None
+            raise argparse.ArgumentTypeError(f"{_brief(text)} is not {_kind_name(kind, choices)}") from None
         if choices and value not in choices:
             raise argparse.ArgumentTypeError(f"{_brief(text)} is not one of {', '.join(choices)}")
         if kind is str and not _can_be_said(text):
@@ -193,7 +199,9 @@ def _can_be_said(text: str) -> bool:
         return False
 
 
-def _kind_name(kind: Any) -> str:
+def _kind_name(kind: Any, choices: Sequence[str] = ()) -> str:
+    if kind is bool and choices:
+        return f"true, false or {' or '.join(choices)}"
     if typing.get_origin(kind) is tuple:
         return f"a list of {'whole numbers' if typing.get_args(kind)[0] is int else 'words'} separated by commas"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]

@@ -45,7 +45,7 @@ TRAINING = {
         "keep_checkpoints",
         "keep_best_checkpoint",
     ),
-    "device": ("amp", "amp_dtype", "loss_scale", "xla", "tf32"),
+    "device": ("amp", "amp_dtype", "loss_scale", "gradient_slices", "xla", "tf32"),
 }
 # Flags beside which the checkpoint's value of another one does not hold: they say it in another way.
 INSTEAD = {
@@ -55,6 +55,8 @@ INSTEAD = {
     "checkpoint_every_minutes": {"checkpoint_every_steps"},
     "amp_dtype": {"amp"},
 }
+UNRECORDED_SLICES = 8  # of the gradients, where training did not say in the checkpoint how many it used
+
 
 FINGERPRINT = "dataset fingerprint"
 
@@ -136,6 +138,8 @@ def inherit(config: Config, manifest: Mapping[str, Any], goes_on: bool = False) 
         if part == "device" and config.device.run_eagerly:
             taken.pop("xla", None)
         config = _replaced(config, part, taken)
+    if goes_on and config.device.gradient_slices is None:
+        config = _replaced(config, "device", {"gradient_slices": UNRECORDED_SLICES})
     return config
 
 

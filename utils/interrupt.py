@@ -1,10 +1,10 @@
 """Commands that write: a signal ends them like an error does, through their `with` blocks, so that nothing is left behind."""
 
+import contextlib
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
@@ -26,15 +26,19 @@ class EndedBySignals:
 
     def __enter__(self) -> "EndedBySignals":
         for signum in _SIGNALS:
-            if signum == signal.SIGTERM or signal.getsignal(signum) != signal.SIG_IGN:
-                self._before[signum] = signal.signal(signum, self._handle)
+            ignored = signum != signal.SIGTERM and signal.getsignal(signum) == signal.SIG_IGN
+            # Ignored again, too: importing Polars puts a handler of its own in the place of an ignored SIGINT.
+            self._before[signum] = signal.signal(signum, signal.SIG_IGN if ignored else self._handle)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
         if self._signum not in (0, signal.SIGINT):  # of which `run_command` says that it interrupted
-            sys.stderr.write(f"{self._name}: stopped by {signal.Signals(self._signum).name}\n")
+            with contextlib.suppress(OSError, AttributeError):  # standard error is closed
+                sys.stderr.write(f"{self._name}: stopped by {signal.Signals(self._signum).name}\n")
+                sys.stderr.flush()
+        for signum, handler in self._before.items():
+            if handler is not None:  # one that is not Python's cannot be put back
+                signal.signal(signum, handler)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self._signum:
@@ -45,7 +49,7 @@ class EndedBySignals:
         raise SystemExit(128 + signum)
 
 
-@contextmanager
+@contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Inside, SIGHUP, SIGINT and SIGTERM wait: for steps that must not be left half done. Short ones, for nothing ends them."""
     if threading.current_thread() is not threading.main_thread():

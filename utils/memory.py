@@ -41,4 +41,6 @@ def check_fits(needed: int, what: str, available: int) -> None:
 
 
 def _shown(size: int) -> str:
-    return f"{size / GIB:.1f} GiB" if size >= GIB / 10 or size == 0 else f"{size / (1 << 20):.2g} MiB"
+    if size >= GIB / 10:
+        return f"{size / GIB:.1f} GiB"
+    return f"{size / (1 << 20):.1f} MiB" if size >= 1 << 20 else f"{size / (1 << 10):.1f} KiB"

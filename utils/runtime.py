@@ -48,7 +48,6 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int 
 
     gpus = [] if config.cpu else tf.config.list_physical_devices("GPU")
     tf.config.set_visible_devices(gpus[local_rank % len(gpus)] if gpus else [], "GPU")
-    tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     share = max(len(os.sched_getaffinity(0)) // local_size, 1) if local_size > 1 else None
@@ -62,6 +61,13 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int 
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.run_functions_eagerly(config.run_eagerly)
     return "GPU" if gpus else "CPU"
+
+
+def set_precision(config: DeviceConfig) -> None:
+    """How exactly float32 products are taken. Call when it is known what a checkpoint brings, before the model is built."""
+    import tensorflow as tf
+
+    tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
 
 
 def compute_dtype(config: DeviceConfig, device: str) -> str:

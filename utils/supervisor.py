@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from utils.elastic import SAID, Request, allot, choose, discover, restart_reason, resume_flags, saved_step, say, smallest, written
+from utils.discovery import HostScript
+from utils.elastic import SAID, Request, allot, choose, restart_reason, resume_flags, saved_step, say, smallest, written
 from utils.errors import UserError
 from utils.processes import Job
 from utils.signals import Stopped
@@ -38,6 +39,7 @@ class Supervisor:
     def __init__(self, request: Request):
         self._request = request
         self._path = request.training.save_checkpoint_path
+        self._script = HostScript(request.script) if request.script else None
         self._signals: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
@@ -45,6 +47,13 @@ class Supervisor:
 
     def run(self) -> int:
         """The exit code of the last start. Raises UserError where hosts are missing or a signal asked for the end."""
+        try:
+            return self._run()
+        finally:
+            if self._script:
+                self._script.close()
+
+    def _run(self) -> int:
         request, without_progress = self._request, 0
         hosts = self._wait_for_hosts(request.first, first=True)
         saved = saved_step(self._path)
@@ -77,7 +86,13 @@ class Supervisor:
     # Hosts ------------------------------------------------------------------------------------------------------------------
 
     def _hosts(self) -> dict[str, int]:
-        return discover(self._request.script) if self._request.script else self._request.hosts
+        """What may be used now, waited for; a signal ends the wait."""
+        if self._script is None:
+            return self._request.hosts
+        self._script.close()  # what a run that is under way has seen may be old
+        while (hosts := self._script.poll()) is None:
+            self._sleep(0.1)
+        return hosts
 
     def _workers(self, hosts: Mapping[str, int], least: int) -> int | None:
         return choose(sum(hosts.values()), least, self._request.maximum, self._request.batch)
@@ -93,7 +108,7 @@ class Supervisor:
                     return allot(hosts, workers)
                 found = f"{_count(sum(hosts.values()), 'slot')} found ({written(hosts) or 'no host'}), {needed} needed"
             except UserError as problem:
-                if first:
+                if first or isinstance(problem, Stopped):
                     raise
                 found = str(problem)
             first = False
@@ -105,11 +120,24 @@ class Supervisor:
             self._sleep(min(POLL_S, max(deadline - time.monotonic(), 0)))
 
     def _changed(self, hosts: Mapping[str, int]) -> bool:
-        """Whether other hosts are to be used than these: one has gone, or more workers could run. No, where the script does not say."""
+        """Whether other hosts are to be used than these. No, where the script does not say."""
         try:
-            now = self._hosts()
+            return self._differ(self._hosts(), hosts)
+        except Stopped:
+            raise
         except UserError:
             return False
+
+    def _look(self, hosts: Mapping[str, int]) -> bool | None:
+        """The same beside a run, without waiting: None while the script still runs."""
+        try:
+            now = self._script.poll()
+        except UserError:
+            return False
+        return None if now is None else self._differ(now, hosts)
+
+    def _differ(self, now: Mapping[str, int], hosts: Mapping[str, int]) -> bool:
+        """Whether one of the hosts in use has gone, or more workers could run."""
         gone = any(now.get(host, 0) < count for host, count in hosts.items())
         return gone or self._workers(now, self._request.minimum) != sum(hosts.values())
 
@@ -125,11 +153,11 @@ class Supervisor:
             while not job.ended(0.2):
                 if self._signals and not asked:
                     asked = self._ask_to_stop(job)
-                if len(self._signals) > 1:
+                if self._at_once:
                     say("ending all at once")
                     break
-                if request.script and not asked and time.monotonic() >= next_look:
-                    changes = changes + 1 if self._changed(hosts) else 0
+                if self._script and not asked and time.monotonic() >= next_look and (changed := self._look(hosts)) is not None:
+                    changes = changes + 1 if changed else 0
                     next_look = time.monotonic() + POLL_S
                     if changes >= 2 and (workers := job.find(is_worker)):  # said twice, so it is meant
                         say("the hosts have changed: the workers finish a step and save")
@@ -140,13 +168,18 @@ class Supervisor:
         """Let the workers finish the step and save. Those of other hosts hear of it from those of this one; without any, end them all."""
         say(f"{signal.Signals(self._signals[0]).name}: the workers finish the step and save; a second signal ends them at once")
         deadline = time.monotonic() + NO_WORKER_S
-        while not job.ended(0.2) and len(self._signals) == 1:  # they may be about to start
+        while not job.ended(0.2) and not self._at_once:  # they may be about to start
             if workers := job.find(is_worker):
                 return _send(signal.SIGTERM, workers)
             if time.monotonic() >= deadline:
                 say("no worker runs on this host that could be asked: they are ended")
                 job.kill()
         return True
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether a second signal has come; a closing terminal sends SIGHUP several times, so that does not count."""
+        return sum(number != signal.SIGHUP for number in self._signals) > 1
 
     def _stopped(self, code: int, lines: Sequence[str], saved: int | None) -> int:
         if any(SAID.search(line) for line in lines):  # what was to be saved is not, and a worker has said why

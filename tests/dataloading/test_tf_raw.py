@@ -99,6 +99,19 @@ def test_publish_refuses_empty_and_uneven_splits(tmp_path):
     assert not (tmp_path / "d").exists()
 
 
+def test_of_two_runs_into_one_folder_the_second_replaces_nothing(tmp_path):
+    spec, first = small_spec(), TfRawWriter(tmp_path / "d", small_spec())
+    with pytest.raises(DatasetError, match="holds a dataset already"), TfRawWriter(tmp_path / "d", spec) as second:
+        for writer, seed in ((first, 0), (second, 1)):
+            for split in ("train", "test"):
+                writer.append(split, *random_rows(spec, 5, seed))
+        with first:
+            first.publish({})
+        before = folder_bytes(tmp_path / "d")
+        second.publish({})
+    assert folder_bytes(tmp_path / "d") == {name: content for name, content in before.items() if not name.startswith(".")}
+
+
 def test_overwrite_rules(tmp_path):
     spec = small_spec()
     write_dataset(tmp_path / "d", spec)

@@ -195,10 +195,11 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_what_is_in_use_is_not
         killed.wait()
     (left,) = destination.glob(".writing-*")
     (destination / ".writing-mine").mkdir()
-    with writing(source, destination, ignored=(signal.SIGHUP,)) as running:  # as under nohup
+    with writing(source, destination, ignored=(signal.SIGHUP, signal.SIGINT)) as running:  # nohup, and a script's background
         (used,) = set(destination.glob(".writing-????????")) - {left}
         assert not left.exists()
         running.send_signal(signal.SIGHUP)
+        running.send_signal(signal.SIGINT)
         assert synthetic(source, destination) == 0
         assert used.exists() and running.poll() is None
         running.terminate()

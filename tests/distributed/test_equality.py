@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_data import ROWS
+from small_data import DIM, ROWS
 from trainings import CHOSEN, TRAININGS
 
 from model.metrics import exact_auc
@@ -10,21 +10,21 @@ from model.metrics import exact_auc
 CASES = [(workers, name) for workers, names in CHOSEN.items() if workers > 1 for name in names]
 
 
-def exact(workers):
+def exact(workers, slices):
     """Whether all bits must be equal.
 
     Every sum over samples is taken by one tree of additions over eight slices of the global batch (`--gradient_slices`), which 1, 2, 4
     and 8 workers share out among themselves. Three cannot: each sums its own third, an allreduce adds the thirds, and the result is
-    equal up to rounding only.
+    equal up to rounding only. So it is with one slice.
     """
-    return workers in (1, 2, 4, 8)
+    return workers in (1, 2, 4, 8) and slices == 8
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1].replace(' ', '-')}")
 def case(request, trained):
     """The outcome on N workers, the one on one worker, and whether they must be equal bit by bit."""
     workers, name = request.param
-    return trained(workers)[name], trained(1)[name], exact(workers), TRAININGS[name]
+    return trained(workers)[name], trained(1)[name], exact(workers, TRAININGS[name].slices), TRAININGS[name]
 
 
 def compare(found, expected, same_bits, tolerance, what):
@@ -83,5 +83,6 @@ def test_placement_changes_no_bit_of_initial_values(trained):
         for name in names:
             values = trained(workers)[name].before
             for array, expected in trained(1)["tables sgd"].before.items():
-                if TRAININGS[name].features is None or array.startswith("dense/bottom_mlp"):
+                same_shape = array.startswith("dense/bottom_mlp") and TRAININGS[name].dim == DIM
+                if TRAININGS[name].features is None or same_shape:
                     np.testing.assert_array_equal(values[array], expected, err_msg=f"{workers} workers, {name}, {array}")

@@ -37,6 +37,8 @@ class Training:
     steps: int = STEPS
     batch: int = BATCH
     features: int | None = None  # None for all
+    slices: int = 8  # of the gradients
+    dim: int = DIM
 
 
 def _training(where: str, optimizer: str, *flags: str, **options) -> Training:
@@ -55,13 +57,15 @@ TRAININGS |= {
     "tables adam large": _training("tables", "adam", split="large", batch=2048, steps=4),
     "mixed sgd of five": _training("mixed", "sgd", features=5, steps=2),
     "mixed adam short": _training("mixed", "adam", steps=6),
+    "mixed sgd one sum": _training("mixed", "sgd", slices=1, steps=6),
+    "tables sgd of one column": _training("tables", "sgd", features=1, dim=1, steps=6),  # which only one worker can hold
 }
 # Each worker more costs steps: eight on two processors take about a second for one.
 CHOSEN = {
     1: tuple(TRAININGS),
     2: tuple(TRAININGS),
     3: ("tables sgd", "mixed sgd"),
-    4: ("sliced sgd", "mixed adam", "sliced adam bfloat16", "sliced sgd large", "mixed sgd of five"),
+    4: ("sliced sgd", "mixed adam", "sliced adam bfloat16", "sliced sgd large", "mixed sgd of five", "tables sgd of one column"),
     8: ("mixed adam short",),
 }
 
@@ -128,7 +132,9 @@ def train(training: Training, dataset: Path, world) -> dict:
     from utils.config import parse
     from utils.runtime import compute_dtype
 
-    config = parse(["--dataset_path", str(dataset), "--cpu", "--batch_size", str(training.batch), *DIMS, *training.flags], "")
+    size = ("--batch_size", str(training.batch), "--gradient_slices", str(training.slices))
+    dims = (*DIMS, "--embedding_dim", str(training.dim), "--bottom_mlp_dims", f"16,{training.dim}")
+    config = parse(["--dataset_path", str(dataset), "--cpu", *size, *dims, *training.flags], "")
     spec = FeatureSpec.from_yaml(dataset / "feature_spec.yaml")
     names, rows = ([getattr(feature, fact) for feature in spec.categorical][: training.features] for fact in ("name", "cardinality"))
     placement = build_placement(config, rows, world.size, memory=1e9)
@@ -152,7 +158,7 @@ def train(training: Training, dataset: Path, world) -> dict:
         found["files"] = sorted(path.name for path in open_files() if path.parent == dataset / training.split)
     check_equal(model)
     found |= {f"after/{name}": values for name, values in pieces(model).items()}
-    dense = dense_elements(len(spec.numerical), DIM, config.model.bottom_mlp_dims, config.model.top_mlp_dims, len(names))
+    dense = dense_elements(len(spec.numerical), training.dim, config.model.bottom_mlp_dims, config.model.top_mlp_dims, len(names))
     found["plan"] = json.dumps(report(names, placement, training.batch, 2 if config.device.amp else 4, dense))
     if training.batch == BATCH and training.features is None:
         with contextlib.closing(TfRawSplit(spec, "test")) as split:

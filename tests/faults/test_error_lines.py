@@ -15,6 +15,7 @@ from victim import RUN, Victim, write_dataset
 import dlrm
 from utils.checkpoint_folder import Lock
 from utils.errors import run_command
+from utils.signals import StopRequest
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reliability.md"
 LINES = re.findall(r"^    (dlrm\.py: .+)$", DOCUMENT.read_text(), re.M)
@@ -110,6 +111,7 @@ CASES = [
     lambda w: w.run(save=w.checkpoint),
     held,
     lambda w: w.meanwhile(lambda: signal.raise_signal(signal.SIGTERM), "--overwrite_checkpoints", save=w.checkpoint),
+    lambda w: w.meanwhile(lambda: StopRequest.ask("the launcher (horovodrun, process 7) is gone"), "--overwrite_checkpoints", save=w.checkpoint),
     lambda w: (w.flip("tables/cat_0/weights/c/0/0"), w.run(restore=True))[1],
     lambda w: (cut(w.newest / "tables/cat_1/velocity/c/0/0"), w.run(restore=True))[1],
     lambda w: ((w.newest / "dense/top_mlp/0/kernel/zarr.json").unlink(), w.run(restore=True))[1],

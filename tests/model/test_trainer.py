@@ -1,8 +1,13 @@
 """The training step against a slow reference, and what padding, precision and compilation may not change."""
 
+import math
+
 import numpy as np
 import pytest
+import tensorflow as tf
 from tiny_model import TABLES, batch, model_and_trainer, no_ids, slow_gradients, weights
+
+from model.native import native_operations
 
 RATE = 0.03
 
@@ -107,6 +112,53 @@ def test_the_loss_falls_on_what_can_be_learnt(optimizer, rate):
     tensors = tensors._replace(labels=(tensors.ids.numpy()[0] % 2).astype(np.uint8))
     losses = [float(trainer.step(tensors, step, rate)) for step in range(120)]
     assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.fixture(params=[True, False], ids=["C++ operations", "TensorFlow's"])
+def native(request, monkeypatch):
+    """With the C++ operations and without."""
+    if not request.param:
+        monkeypatch.setattr("model.build.native_operations", lambda: None)
+    elif native_operations() is None:
+        pytest.fail("the C++ operations are not built: ops/build builds them")
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize(("dtype", "flags"), [("float32", ()), ("bfloat16", ("--amp",)), ("float16", ("--amp",))])
+@pytest.mark.parametrize("slices", ["1", "4"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_hidden_weight_that_is_not_finite_shows(dtype, flags, slices, value):
+    model, trainer = model_and_trainer(*flags, "--gradient_slices", slices, dtype=dtype)
+    start = weights(model)
+    loss, finite = trainer.telling_step(batch(16), 0, 0.0, ()).numpy()
+    assert math.isfinite(loss) and finite == 1
+    for name in ("bottom_mlp/1", "top_mlp/0"):  # ReLU hides minus infinity in the first layer for good: its unit is dead
+        kernel = model.dense_variables()[f"{name}/kernel"]
+        for place in ((0, 0), (1, 2)):
+            spoilt = start[f"dense/{name}/kernel"].copy()
+            spoilt[place] = value
+            kernel.assign(spoilt)
+            loss, finite, wish = trainer.telling_step(batch(16), 0, 0.0, (5.0,)).numpy()
+            assert not (math.isfinite(loss) and finite == 1), (name, place)
+            assert wish == 5
+            for variable, values in zip(model.dense_variables().values(), start.values(), strict=False):
+                variable.assign(values)
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize(("dtype", "flags"), [("float32", ()), ("bfloat16", ("--amp",))])
+def test_not_a_number_in_any_kernel_reaches_the_loss(dtype, flags):
+    for name in ("bottom_mlp/0", "bottom_mlp/1", "top_mlp/0", "top_mlp/1"):
+        model, trainer = model_and_trainer(*flags, dtype=dtype)
+        kernel = model.dense_variables()[f"{name}/kernel"]
+        kernel.assign(tf.tensor_scatter_nd_update(kernel, [[1, 0]], [math.nan]))
+        assert not np.all(np.isfinite(trainer.telling_step(batch(16), 0, 0.1, ()).numpy()[:1])), name
+
+
+def test_a_gradient_that_overflows_in_float16_shows():
+    _, trainer = model_and_trainer("--amp", "--loss_scale", str(2.0**24), dtype="float16")
+    loss, finite = trainer.telling_step(batch(16), 0, 0.1, ()).numpy()
+    assert math.isfinite(loss) and finite == 0
 
 
 def test_a_learning_rate_of_zero_changes_nothing():

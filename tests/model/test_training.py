@@ -56,10 +56,21 @@ def test_evaluations_are_as_many_as_asked_evenly_spread_and_the_last_after_the_l
 class Loop:
     """A training run whose step and evaluation are scripted."""
 
-    def __init__(self, tmp_path, *flags, batches=5, losses=lambda step: 0.5, auc=lambda step: 0.6, evaluate=True, position=None, signal_at=None):
+    def __init__(
+        self,
+        tmp_path,
+        *flags,
+        batches=5,
+        losses=lambda step: 0.5,
+        finite=lambda step: 1.0,
+        auc=lambda step: 0.6,
+        evaluate=True,
+        position=None,
+        signal_at=None,
+    ):
         self.steps, self.rates, self.epochs, self.evaluated, self.checked = [], [], [], [], []
         self.scaled, self.rank = False, 0
-        self._losses, self._auc, self._batches = losses, auc, batches
+        self._losses, self._finite, self._auc, self._batches = losses, finite, auc, batches
         self.log_path = tmp_path / "log.json"
         self.log = RunLog(str(self.log_path), {})
         schedule = LearningRateSchedule(1.0, 2, 100, 10)
@@ -79,7 +90,7 @@ class Loop:
         self.rates.append(learning_rate)
         if step + 2 == self._signal_at:  # what the workers tell each other arrives a step later
             self.stop.signum = signal.SIGTERM
-        return tf.constant([self._losses(step), *wishes])
+        return tf.constant([self._losses(step), self._finite(step), *wishes])
 
     def _epoch(self, epoch, first):
         self.epochs.append(epoch)

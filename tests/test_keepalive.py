@@ -1,0 +1,39 @@
+"""Every launch of ours notices a host that is silent: the settings, and who reads them."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from utils.supervisor import PATIENCE
+
+ROOT = Path(__file__).parents[1]
+LAUNCHERS = [
+    path
+    for path in (*sorted((ROOT / "scripts").iterdir()), ROOT / "slurm_multinode.sh")
+    if path.is_file() and re.search(r"^(?!#).*\bhorovodrun -np", path.read_text(), re.M) and path.name != "install"  # its proof is one host
+]
+
+
+def settings(**variables):
+    command, clean = ["bash", "-euc", ". scripts/keepalive.sh; env"], {"PATH": "/usr/bin:/bin"}
+    result = subprocess.run(command, cwd=ROOT, env=clean | variables, capture_output=True, text=True, check=True)
+    return {name: value for name, _, value in (line.partition("=") for line in result.stdout.splitlines()) if name.startswith("OMPI_MCA_")}
+
+
+def test_the_settings_are_those_of_elastic():
+    assert settings() == PATIENCE
+
+
+def test_what_the_user_has_set_stays():
+    assert settings(OMPI_MCA_oob_tcp_keepalive_time="60") == PATIENCE | {"OMPI_MCA_oob_tcp_keepalive_time": "60"}
+
+
+def test_there_are_launchers():
+    assert {path.name for path in LAUNCHERS} >= {"demo", "two_hosts", "slurm_multinode.sh"}
+
+
+@pytest.mark.parametrize("path", LAUNCHERS, ids=lambda path: path.name)
+def test_every_script_that_starts_workers_reads_them(path):
+    assert re.search(r"^\. .*scripts/keepalive\.sh$", path.read_text(), re.M)
