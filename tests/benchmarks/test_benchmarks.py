@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("accuracy", "checkpoint", "dataloader", "metrics", "scaling", "startup", "train_step", "whole_run")
+NAMES = ("accuracy", "checkpoint", "dataloader", "metrics", "resources", "scaling", "startup", "train_step", "whole_run")
 
 
 def run(name, *flags):
@@ -36,6 +36,13 @@ def test_checkpoint(tmp_path):
     assert sound(*figures["gb_per_s"].values(), *figures["of_raw"].values(), figures["bytes"])
     assert "GB/s" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+
+
+def test_resources(tmp_path):
+    figures, printed = quick("resources", tmp_path)
+    (by_step,) = figures["by_step"]
+    assert len(by_step) > 5 and "descriptors, by worker" in printed
+    assert all(len(workers) == 1 and sound(*workers[0].values()) for workers in by_step.values())
 
 
 def test_dataloader(tmp_path):

@@ -11,8 +11,11 @@ from small_data import ROWS, write_dataset
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
-    """A tf_raw dataset whose splits are the keys of ROWS; `train` is the same size as `partial`."""
-    return write_dataset(tmp_path_factory.mktemp("data") / "dataset", ROWS | {"train": ROWS["partial"]})
+    """A tf_raw dataset, `train` of the size `partial`; in folders of it, by the names of ROWS, others with so many rows to train on."""
+    folder = write_dataset(tmp_path_factory.mktemp("data") / "dataset", {"train": ROWS["partial"], "test": ROWS["test"]})
+    for name, rows in ROWS.items():
+        write_dataset(folder / "of" / name, {"train": rows, "test": ROWS["test"]})
+    return folder
 
 
 @pytest.fixture(scope="session")

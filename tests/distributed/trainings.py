@@ -30,10 +30,10 @@ RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1"}
 
 @dataclass(frozen=True)
 class Training:
-    """One configuration: flags of dlrm.py, the split it trains on, again and again, and how many features of the data it uses."""
+    """One configuration: flags of dlrm.py, the dataset it trains on, again and again, and how many features of the data it uses."""
 
     flags: tuple[str, ...]
-    split: str = "partial"  # of `small_data.ROWS`
+    rows: str = "partial"  # a name of `small_data.ROWS`
     steps: int = STEPS
     batch: int = BATCH
     features: int | None = None  # None for all
@@ -48,13 +48,13 @@ def _training(where: str, optimizer: str, *flags: str, **options) -> Training:
 
 TRAININGS = {f"{where} {optimizer}": _training(where, optimizer) for where in PLACEMENTS for optimizer in RATES}
 TRAININGS |= {
-    "mixed sgd whole": _training("mixed", "sgd", split="whole"),
-    "sliced adam whole": _training("sliced", "adam", split="whole"),
+    "mixed sgd whole": _training("mixed", "sgd", rows="whole"),
+    "sliced adam whole": _training("sliced", "adam", rows="whole"),
     "sliced adam bfloat16": _training("sliced", "adam", "--amp"),
     "mixed sgd bfloat16": _training("mixed", "sgd", "--amp"),
     # TensorFlow takes other ways, with threads, from about a thousand ids on.
-    "sliced sgd large": _training("sliced", "sgd", split="large", batch=2048, steps=4),
-    "tables adam large": _training("tables", "adam", split="large", batch=2048, steps=4),
+    "sliced sgd large": _training("sliced", "sgd", rows="large", batch=2048, steps=4),
+    "tables adam large": _training("tables", "adam", rows="large", batch=2048, steps=4),
     "mixed sgd of five": _training("mixed", "sgd", features=5, steps=2),
     "mixed adam short": _training("mixed", "adam", steps=6),
     "mixed sgd one sum": _training("mixed", "sgd", slices=1, steps=6),
@@ -149,13 +149,14 @@ def train(training: Training, dataset: Path, world) -> dict:
         return (to_device(batch) for epoch in range(epochs) for batch in reader.epoch(epoch))
 
     calls = world.horovod.calls if world.horovod else []
-    with contextlib.closing(TfRawSplit(spec, training.split)) as split:
+    folder = dataset / "of" / training.rows
+    with contextlib.closing(TfRawSplit(FeatureSpec.from_yaml(folder / "feature_spec.yaml"), "train")) as split:
         losses = []
         for step, batch in enumerate(itertools.islice(batches(split, training.batch, training.steps), training.steps)):
             calls.clear()
             losses.append(float(trainer.step(batch, step, schedule(step))))
         found["losses"], found["calls"] = np.array(losses), json.dumps(calls)
-        found["files"] = sorted(path.name for path in open_files() if path.parent == dataset / training.split)
+        found["files"] = sorted(path.name for path in open_files() if path.parent == folder / "train")
     check_equal(model)
     found |= {f"after/{name}": values for name, values in pieces(model).items()}
     dense = dense_elements(len(spec.numerical), training.dim, config.model.bottom_mlp_dims, config.model.top_mlp_dims, len(names))
@@ -177,7 +178,8 @@ def open_files() -> list[Path]:
 
 def diverged(model, world) -> str:
     """What `check_equal` says when the last worker's dense weights are off by a little."""
-    from model.state import DivergedError, check_equal
+    from model.state import check_equal
+    from utils.agreement import DivergedError
 
     if world.rank == world.size - 1:
         bias = next(iter(model.dense_variables().values()))
