@@ -29,7 +29,7 @@ class World:
         self.data, self.checkpoint = shutil.copytree(dataset, folder / "DATASET"), shutil.copytree(checkpoint, folder / "CHECKPOINT")
         self.newest = self.checkpoint / "step-00000024"
 
-    def run(self, *flags, restore=False, save=None, epochs=1):
+    def run(self, *flags, restore=False, save=None, epochs=2):  # the checkpoint's run had one
         more = ["--restore_checkpoint_path", self.checkpoint] if restore else []
         more += ["--save_checkpoint_path", save] if save else []
         arguments = ["dlrm.py", "--dataset_path", self.data, *RUN, "--epochs", epochs, "--log_path", self.folder / "log.json", *more, *flags]
