@@ -198,9 +198,6 @@ class DistributedEmbedding(keras.layers.Layer):
         """
         parts, columns = self._send_back(_parts(gradients), ids.shape[1])
         if not self.sharded:
-            if self.world.size > 1:  # an operation that must run: TensorFlow would leave out an exchange whose result nobody wants
-                for part in parts:
-                    tf.debugging.assert_equal(tf.size(part), 0)
             return
         if self._native is not None:
             tables, slots = [held.weights for held in self.sharded], [slot for held in self.sharded for slot in held.slots.values()]
@@ -226,6 +223,8 @@ class DistributedEmbedding(keras.layers.Layer):
         shares = [batch // self.world.size * self.placement.columns(worker) for worker in range(self.world.size)]
         outgoing = self._native.samples_to_blocks(flat, self._blocks) if self._native is not None else self._outgoing(_whole(flat))
         received = self.world.alltoall(outgoing, shares, "embedding_gradients")
+        if not self.sharded:  # an operation that must run: TensorFlow leaves out an exchange whose result nobody wants, and the others wait
+            tf.debugging.Assert(tf.equal(tf.size(received), 0), [tf.size(received)])
         widths = [held.piece.width for held in self.sharded]
         mine = tf.reshape(received, [batch, self.placement.columns(self.world.rank)])
         return [mine], [sum(widths[:i]) for i in range(len(widths))]
