@@ -1,5 +1,6 @@
 """The training step against a slow reference, and what padding, precision and compilation may not change."""
 
+import itertools
 import math
 
 import numpy as np
@@ -101,9 +102,7 @@ def test_mixed_precision_trains_nearly_like_float32(dtype, flags):
     assert np.linalg.norm(moved[1] - moved[0]) < 0.03 * np.linalg.norm(moved[0])
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
-@pytest.mark.parametrize("xla", ["true", "all"])
-@pytest.mark.parametrize("slices", ["1", "8"])
+@pytest.mark.parametrize(("optimizer", "xla", "slices"), [("adam", "true", "1"), ("sgd", "all", "1"), ("adagrad", "all", "1"), ("adam", "all", "8")])
 def test_xla_changes_no_more_than_rounding(optimizer, xla, slices):
     flags = ("--optimizer", optimizer, "--gradient_slices", slices)
     plain, fast = model_and_trainer(*flags), model_and_trainer(*flags, "--xla", xla)
@@ -155,33 +154,35 @@ def native(request, monkeypatch):
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize(("dtype", "flags"), [("float32", ()), ("bfloat16", ("--amp",)), ("float16", ("--amp",))])
 @pytest.mark.parametrize("slices", ["1", "4"])
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_hidden_weight_that_is_not_finite_shows(dtype, flags, slices, value):
+def test_a_hidden_weight_that_is_not_finite_shows(dtype, flags, slices):
     model, trainer = model_and_trainer(*flags, "--gradient_slices", slices, dtype=dtype)
     start = weights(model)
     loss, finite = trainer.telling_step(batch(16), 0, 0.0, ()).numpy()
     assert math.isfinite(loss) and finite == 1
-    for name in ("bottom_mlp/1", "top_mlp/0"):  # ReLU hides minus infinity in the first layer for good: its unit is dead
-        kernel = model.dense_variables()[f"{name}/kernel"]
-        for place in ((0, 0), (1, 2)):
-            spoilt = start[f"dense/{name}/kernel"].copy()
-            spoilt[place] = value
-            kernel.assign(spoilt)
-            loss, finite, wish = trainer.telling_step(batch(16), 0, 0.0, (5.0,)).numpy()
-            assert not (math.isfinite(loss) and finite == 1), (name, place)
-            assert wish == 5
-            for variable, values in zip(model.dense_variables().values(), start.values(), strict=False):
-                variable.assign(values)
+    # Minus infinity in the first layer is hidden for good: ReLU makes its unit a dead one.
+    for name, value, place in itertools.product(("bottom_mlp/1", "top_mlp/0"), (math.nan, math.inf, -math.inf), ((0, 0), (1, 2))):
+        spoilt = start[f"dense/{name}/kernel"].copy()
+        spoilt[place] = value
+        model.dense_variables()[f"{name}/kernel"].assign(spoilt)
+        loss, finite, wish = trainer.telling_step(batch(16), 0, 0.0, (5.0,)).numpy()
+        assert not (math.isfinite(loss) and finite == 1), (name, value, place)
+        assert wish == 5
+        for array, variable in model.dense_variables().items():
+            variable.assign(start[f"dense/{array}"])
 
 
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize(("dtype", "flags"), [("float32", ()), ("bfloat16", ("--amp",))])
 def test_not_a_number_in_any_kernel_reaches_the_loss(dtype, flags):
+    model, trainer = model_and_trainer(*flags, dtype=dtype)
+    start = weights(model)
     for name in ("bottom_mlp/0", "bottom_mlp/1", "top_mlp/0", "top_mlp/1"):
-        model, trainer = model_and_trainer(*flags, dtype=dtype)
-        kernel = model.dense_variables()[f"{name}/kernel"]
-        kernel.assign(tf.tensor_scatter_nd_update(kernel, [[1, 0]], [math.nan]))
-        assert not np.all(np.isfinite(trainer.telling_step(batch(16), 0, 0.1, ()).numpy()[:1])), name
+        spoilt = start[f"dense/{name}/kernel"].copy()
+        spoilt[1, 0] = math.nan
+        model.dense_variables()[f"{name}/kernel"].assign(spoilt)
+        assert math.isnan(trainer.step(batch(16), 0, 0.0)), name
+        for array, variable in model.dense_variables().items():
+            variable.assign(start[f"dense/{array}"])
 
 
 def test_a_gradient_that_overflows_in_float16_shows():

@@ -141,6 +141,8 @@ def test_help_texts_are_all_different():
         (["--evals_per_epoch", "0", "--auc_threshold", "0.8"], "--auc_threshold needs evaluations, and --evals_per_epoch 0 leaves them out"),
         (["--evals_per_epoch", "0", "--keep_best_checkpoint", "--save_checkpoint_path", "x"], "--keep_best_checkpoint needs evaluations"),
         (["--evals_per_epoch", "0", "--early_stop_patience", "2"], "--early_stop_patience needs evaluations"),
+        (["--xla", "some"], "argument --xla: 'some' is not true, false or all"),
+        (["--run_eagerly", "--xla", "all"], "--run_eagerly and --xla exclude each other"),
         (["--run_eagerly", "--xla"], "--run_eagerly and --xla exclude each other"),
         (["--bach_size", "3"], "unknown flag --bach_size; did you mean --batch_size?"),
         (["--interaction", "cross"], "--interaction cross is DCNv2"),
@@ -318,6 +320,15 @@ def test_flags_without_effect_are_warned_about(flags, warnings):
     found = configure(*flags).warnings
     assert len(found) == len(warnings)
     assert all(expected in line for expected, line in zip(warnings, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [(["--xla"], True), (["--xla", "true"], True), (["--xla=0"], False), (["--noxla"], False), (["--xla", "all"], "all"), (["--xla=ALL"], "all")],
+)
+def test_every_way_to_write_what_is_compiled(words, value):
+    assert configure(*words).device.xla == value
+    assert configure(*words, "--amp").device.amp is True
 
 
 def test_help_is_quick_and_loads_no_tensorflow():

@@ -44,6 +44,31 @@ def test_training_on_takes_the_architecture_only():
     assert (config.device.amp, config.optimizer.learning_rate) == (False, 24)
 
 
+def test_a_run_that_goes_on_keeps_the_slices_of_the_gradients():
+    saved = manifest("--gradient_slices", "4")
+    assert inherit(configure(), saved, goes_on=True).device.gradient_slices == 4
+    assert inherit(configure("--gradient_slices", "2"), saved, goes_on=True).device.gradient_slices == 2
+    assert inherit(configure(), saved).device.gradient_slices is None  # another run with its weights
+    assert inherit(configure("--mode", "eval"), saved).device.gradient_slices is None
+
+
+@pytest.mark.parametrize("unrecorded", [{}, {"gradient_slices": None}])
+def test_a_checkpoint_that_does_not_know_its_slices_was_made_with_eight(unrecorded):
+    saved = manifest()
+    del saved["config"]["gradient_slices"]
+    saved["config"] |= unrecorded
+    assert inherit(configure(), saved, goes_on=True).device.gradient_slices == 8
+    assert inherit(configure("--gradient_slices", "1"), saved, goes_on=True).device.gradient_slices == 1
+
+
+@pytest.mark.parametrize("value", ["x", 0, -8, 2.5, True, [8]])
+def test_slices_that_cannot_be_are_an_error(value):
+    saved = manifest()
+    saved["config"]["gradient_slices"] = value
+    with pytest.raises(UserError, match="gradient_slices"):
+        inherit(configure(), saved, goes_on=True)
+
+
 def test_repeating_the_models_flags_is_fine():
     saved = manifest(*SMALL)
     assert inherit(configure("--mode", "eval", *SMALL), saved).model == configure(*SMALL).model

@@ -1,0 +1,51 @@
+"""What XLA compiles, and what is said of it."""
+
+import pytest
+from tiny_model import config
+
+from model import compilation
+from model.compilation import Compiled, compiled, described, warn_without_effect
+
+
+@pytest.fixture(params=[False, True], ids=["CPU", "GPU"])
+def gpu(request, monkeypatch):
+    """Whether there is a GPU, as far as this module knows."""
+    monkeypatch.setattr(compilation, "on_gpu", lambda: request.param)
+    return request.param
+
+
+def test_parts(gpu):
+    assert compiled(False) == Compiled(dense=False, optimizer=False)
+    assert compiled(True) == Compiled(dense=gpu, optimizer=True)
+    assert compiled("all") == Compiled(dense=True, optimizer=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "on_cpu", "on_gpu"),
+    [
+        ((), "", ""),
+        (("--xla",), ", XLA: dense optimizer", ", XLA: dense forward and backward pass, dense optimizer"),
+        (("--xla", "all"), ", XLA: dense forward and backward pass, dense optimizer", ", XLA: dense forward and backward pass, dense optimizer"),
+        (("--xla", "--mode", "inference"), "", ", XLA: dense forward pass"),
+        (("--xla", "all", "--mode", "inference"), ", XLA: dense forward pass", ", XLA: dense forward pass"),
+        (("--xla", "all", "--mode", "eval"), ", XLA: dense forward pass", ", XLA: dense forward pass"),
+    ],
+)
+def test_a_run_announces_what_is_compiled(gpu, flags, on_cpu, on_gpu):
+    assert described(config(*flags)) == (on_gpu if gpu else on_cpu)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("--xla", "--mode", "inference"), "--xla has no effect with --mode inference on a CPU; --xla all compiles the dense forward pass"),
+        (("--xla", "all", "--mode", "inference"), None),
+        (("--noxla", "--mode", "inference"), None),
+        (("--mode", "inference"), None),
+        (("--xla",), None),
+    ],
+)
+def test_a_flag_that_compiles_nothing_is_a_warning(flags, expected):
+    said = []
+    warn_without_effect(config(*flags), said.append)
+    assert said == ([expected] if expected else [])
