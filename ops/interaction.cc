@@ -17,11 +17,15 @@ constexpr int kBlock = 4;               // vectors; a block of 4 x 4 dots takes 
 constexpr int64_t kSamplesPerTask = 16;
 
 // One register with AVX-512; the compiler makes two or four of it elsewhere, with the same results.
-typedef float Lanes __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
-typedef float Quad __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float Lanes __attribute__((vector_size(4 * kLanes)));
 
-inline Lanes Load(const float* from) { return *reinterpret_cast<const Lanes*>(from); }
-inline void Store(Lanes value, float* to) { *reinterpret_cast<Lanes*>(to) = value; }
+// From and to any address; the values themselves are aligned, as compilers take for granted.
+inline Lanes Load(const float* from) {
+  Lanes value;
+  std::memcpy(&value, from, sizeof(value));
+  return value;
+}
+inline void Store(Lanes value, float* to) { std::memcpy(to, &value, sizeof(value)); }
 
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -105,7 +109,7 @@ void Dots(const Vectors<T>& z, float* dots) {
       for (d = kLanes; d < stride; d += kLanes) Multiply<false>(left, right, sums);
       float block[kLanes];
       Store(SumsOfLanes(sums), block);
-      for (int i = 0; i < kBlock; ++i) std::memcpy(dots + (row + i) * z.count() + column, block + i * kBlock, sizeof(Quad));
+      for (int i = 0; i < kBlock; ++i) std::memcpy(dots + (row + i) * z.count() + column, block + i * kBlock, kBlock * sizeof(float));
     }
   }
 }
