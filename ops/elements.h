@@ -82,37 +82,51 @@ using by_integers::Narrow;
 using by_integers::Widened;
 #endif
 
+// Elements from the first on that the processor's conversions take, sixteen and eight at once.
+#if defined(__AVX512F__)
+inline int64_t InSixteens(int64_t n) { return n & -16; }
+#else
+inline int64_t InSixteens(int64_t) { return 0; }
+#endif
+inline int64_t InEights(int64_t n) { return n & -8; }
+
 // to[i] = from[i] for n elements.
 template <class T>
 inline void WidenRow(const T* from, int64_t n, float* to) {
-  int64_t i = 0;
+  int64_t done = 0;
 #if defined(__F16C__)
   if constexpr (std::is_same_v<T, Float16>) {
 #if defined(__AVX512F__)
-    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
+    for (int64_t i = 0; i < InSixteens(n); i += 16) {
+      _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
+    }
 #endif
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+    for (int64_t i = InSixteens(n); i < InEights(n); i += 8) {
+      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+    }
+    done = InEights(n);
   }
 #endif
-  for (; i < n; ++i) to[i] = Widened(from[i]);
+  for (int64_t i = done; i < n; ++i) to[i] = Widened(from[i]);
 }
 
 template <class T>
 inline void NarrowRow(const float* from, int64_t n, T* to) {
-  int64_t i = 0;
+  int64_t done = 0;
 #if defined(__F16C__)
   if constexpr (std::is_same_v<T, Float16>) {
 #if defined(__AVX512F__)
-    for (; i + 16 <= n; i += 16) {
+    for (int64_t i = 0; i < InSixteens(n); i += 16) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm512_cvtps_ph(_mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
     }
 #endif
-    for (; i + 8 <= n; i += 8) {
+    for (int64_t i = InSixteens(n); i < InEights(n); i += 8) {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
     }
+    done = InEights(n);
   }
 #endif
-  for (; i < n; ++i) Narrow(from[i], to + i);
+  for (int64_t i = done; i < n; ++i) Narrow(from[i], to + i);
 }
 
 constexpr int64_t kRun = 256;  // elements that are floats for a while, in the first-level cache
