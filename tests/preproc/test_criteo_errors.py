@@ -78,7 +78,7 @@ def test_missing_log(tmp_path):
     fails(arguments, f"{tmp_path / 'day_1'}: not a file; expected a click log", tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n", b"\r\n", gzip.compress(b""), zstandard.compress(b"")])
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\r\n", gzip.compress(b"", mtime=0), zstandard.compress(b"")])
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_empty_log(tmp_path, content, split):
     name = {"train": "day_0", "test": "day_1"}[split]
@@ -97,10 +97,10 @@ TEXT = GOOD.encode() + os.urandom(3000).hex().encode()  # the tail does not comp
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (gzip.compress(TEXT)[:-9], "truncated gzip file"),
-        (gzip.compress(TEXT)[:5], "truncated gzip file"),
-        (gzip.compress(TEXT)[:-8] + bytes(8), "damaged gzip file"),
-        (gzip.compress(TEXT) + b"tail", "damaged gzip file"),
+        (gzip.compress(TEXT, mtime=0)[:-9], "truncated gzip file"),
+        (gzip.compress(TEXT, mtime=0)[:5], "truncated gzip file"),
+        (gzip.compress(TEXT, mtime=0)[:-8] + bytes(8), "damaged gzip file"),
+        (gzip.compress(TEXT, mtime=0) + b"tail", "damaged gzip file"),
         (zstandard.compress(TEXT)[:-9], "truncated zstd file"),
         (zstandard.compress(TEXT)[:5], "truncated zstd file"),
         (zstandard.compress(TEXT) + b"tail", "damaged zstd file"),
