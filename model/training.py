@@ -29,22 +29,23 @@ class NonFiniteLossError(AgreedError):
     """The loss or a gradient became infinite or not a number; both are summed over the workers, so every one of them sees it."""
 
 
-def evaluation_steps(batches: int, evals_per_epoch: int, test_freq: int | None, epoch: int, test_after: float) -> set[int]:
-    """The steps of an epoch (0 to batches−1) after which the model is evaluated.
+def evaluates_after(step: int, batches: int, evals_per_epoch: int, test_freq: int | None, epoch: int, test_after: float) -> bool:
+    """Whether the model is evaluated after a step.
 
     Args:
+        step: of the epoch, 0 to batches−1.
         batches: of an epoch.
-        evals_per_epoch: so many, evenly spread, the last after the last step.
-        test_freq: instead, after every test_freq-th step of the whole run; None to leave it to evals_per_epoch.
+        evals_per_epoch: so many evaluations, evenly spread, the last after the last step; at most one a step.
+        test_freq: instead, one after every test_freq-th step of the whole run; None to leave it to evals_per_epoch.
         epoch: number of the epoch, from 0.
         test_after: none before so many epochs have passed.
     """
+    if epoch + (step + 1) / batches < test_after:
+        return False
     if test_freq is not None:
-        steps = set(range(-(epoch * batches + 1) % test_freq, batches, test_freq))
-    else:
-        count = min(evals_per_epoch, batches)
-        steps = {math.ceil((i + 1) * batches / count) - 1 for i in range(count)}
-    return {step for step in steps if epoch + (step + 1) / batches >= test_after}
+        return (epoch * batches + step + 1) % test_freq == 0
+    count = min(evals_per_epoch, batches)
+    return (step + 1) * count // batches > step * count // batches
 
 
 @dataclass
@@ -139,7 +140,6 @@ class Training:
         self._pending: list[tf.Tensor] = []  # what steps since the last report told, the newest perhaps still being computed
         self._train_loss = math.nan
         self._profiled_from: int | None = None  # where the profile being taken began
-        self._points_of, self._points = -1, set()  # epoch, and its evaluation_steps
         self._reason_said = False
         self._told_stop = self._told_save = 0.0  # the workers' wishes, as every worker heard them at the same step
         self._mended = 0  # ids that were out of range, of all workers
@@ -223,10 +223,8 @@ class Training:
     def _is_point(self) -> bool:
         """Whether the schedule has an evaluation after the step just done."""
         options, position = self._config.training, self.position
-        if self._points_of != position.epoch:
-            self._points_of = position.epoch
-            self._points = evaluation_steps(self._batches, options.evals_per_epoch, options.test_freq, position.epoch, options.test_after)
-        return self._evaluate is not None and position.batch - 1 in self._points
+        schedule = options.evals_per_epoch, options.test_freq, position.epoch, options.test_after
+        return self._evaluate is not None and evaluates_after(position.batch - 1, self._batches, *schedule)
 
     def _train(self, batch: TensorBatch) -> None:
         position = self.position

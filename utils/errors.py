@@ -44,8 +44,8 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
         launch.leave(141)
         return 141
     except OSError as error:  # no permission, disk full, a folder where a file should be
-        path = f"{error.filename}: " if error.filename else ""
-        message = f"{path}{error.strerror or error}"
+        lost = "" if error.filename else streams.write(sys.stdout, "")  # what it still holds cannot be written
+        message = lost or f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
     except MemoryError:
         message = "out of memory"
     except KeyboardInterrupt:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils import launch
+from utils import launch, streams
 from utils.signals import StopRequest
 
 CODE = 143  # as after SIGTERM
@@ -178,9 +178,7 @@ def drop_broken_outputs() -> None:
             poll = select.poll()
             poll.register(stream.fileno(), 0)
             if poll.poll(0):  # an error or the other side's end, of which it always tells
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, stream.fileno())
-                os.close(nowhere)
+                streams.silence(stream)
 
 
 def hold_off_abort() -> None:

@@ -95,3 +95,11 @@ def test_predictions_on_a_full_disk_are_one_line(dataset, trained, tmp_path, alo
         result = shell(tmp_path, f"mount -t tmpfs -o size=4k tmpfs full && {fill} dlrm", *flags, around=alone)
         assert result.returncode == 1, result.stdout
         assert result.stderr.count("\n") == 1 and "--predictions_path full/p.parquet: " in result.stderr and message in result.stderr, result.stderr
+
+
+def test_a_command_that_cannot_say_its_answer_names_standard_output(dataset):
+    command = [sys.executable, ROOT / "dlrm.py", "--mode", "plan", "--dataset_path", dataset, "--plan_workers", "2"]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert result.returncode == 1
+    assert result.stderr == "dlrm.py: error: standard output (/dev/full): No space left on device\n"

@@ -14,10 +14,14 @@ from tiny_model import config
 from model.metrics import Metrics
 from model.schedule import LearningRateSchedule
 from model.trainer import TensorBatch
-from model.training import NonFiniteLossError, Position, Training, evaluation_steps, reason_finished
+from model.training import NonFiniteLossError, Position, Training, evaluates_after, reason_finished
 from utils.console import Console
 from utils.logging import RunLog
 from utils.signals import Stopped, StopRequest
+
+
+def evaluation_steps(batches, *schedule):
+    return {step for step in range(batches) if evaluates_after(step, batches, *schedule)}
 
 
 @pytest.mark.parametrize(
