@@ -4,6 +4,7 @@ The quick part looks at the specification and the file sizes and runs at every s
 `dataloading.validate`'s. A dataset that passes here can also be read by NVIDIA's TensorFlow 2 DLRM.
 """
 
+import os
 import stat
 from collections import Counter
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, NUMERICAL_
 from utils.errors import UserError
 
 CSV = "csv"  # type of a chunk that `csv_source` reads
+VOCABULARY = "vocabulary"  # folder of a dataset: FEATURE.parquet says which value every id stands for
 
 
 class DatasetError(UserError):
@@ -32,6 +34,12 @@ class SplitFiles:
     def all(self) -> tuple[Path, ...]:
         """Every file of the split."""
         return (self.label, self.numerical, *self.categorical)
+
+
+def stored_vocabulary(spec: FeatureSpec, feature: str) -> Path | None:
+    """Where the dataset has the values of a feature's ids (value, id, count; in the order of the ids); None where it has none."""
+    path = spec.base_directory / VOCABULARY / f"{feature}.parquet"
+    return path if os.path.isfile(path) else None  # unlike Path.is_file, false for a name too long to be a file's
 
 
 def split_files(spec: FeatureSpec, split: str) -> SplitFiles:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.contract import DatasetError, check_quick, file_faults, split_files
+from dataloading.contract import VOCABULARY, DatasetError, check_quick, file_faults, split_files, stored_vocabulary
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.fingerprint import digest
 from utils.interrupt import uninterrupted
@@ -170,6 +170,15 @@ class TfRawWriter:
             self._write(path, np.ascontiguousarray(column, feature.dtype))
         self._write(files.label, np.ascontiguousarray(labels, np.bool_))
 
+    def copy_vocabularies(self, spec: FeatureSpec) -> None:
+        """Publish with the dataset what `spec`'s ids stand for, where that is known: rows that are only copied keep their ids."""
+        for feature in spec.categorical:
+            if source := stored_vocabulary(spec, feature.name):
+                copy = self._folder / VOCABULARY / source.name
+                with naming(copy):
+                    copy.parent.mkdir(exist_ok=True)
+                    shutil.copyfile(source, copy)
+
     def publish(self, metadata: dict[str, Any]) -> FeatureSpec:
         """Make the dataset visible; returns its specification.
 
@@ -207,6 +216,8 @@ class TfRawWriter:
     def _move(self, spec: Path, target: Path) -> None:
         """Put everything in its place, the specification last: until then the folder is no dataset."""
         target.unlink(missing_ok=True)
+        if (self._destination / VOCABULARY).is_dir():
+            shutil.rmtree(self._destination / VOCABULARY)  # the values of other ids, where this dataset brings none
         for entry in self._scratch.entries():
             old = self._destination / entry.name
             if entry != spec:

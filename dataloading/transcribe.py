@@ -232,6 +232,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for split in splits:
             blocks, total = source_rows(args, spec, split, batches[split])
             facts[split] = write_split(writer, split, blocks, total)
+        if args.src_dataset_type != "synthetic":
+            writer.copy_vocabularies(spec)
         metadata = generator_metadata(spec, args, facts) if args.src_dataset_type == "synthetic" else dict(spec.metadata)
         written = writer.publish(metadata)
     seconds = time.perf_counter() - started

@@ -5,7 +5,6 @@ there were and a digest of them. A dataset fits where its vocabulary begins with
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.contract import DatasetError
+from dataloading.contract import DatasetError, stored_vocabulary
 from dataloading.feature_spec import Categorical, FeatureSpec
 from utils.checkpoint import Checkpoint
 from utils.config import TRAIN, Config
 
-FOLDER = "vocabulary"
 RECORD = "vocabularies"  # in a checkpoint's manifest
 _BLOCK = 1 << 20  # values in memory at a time
 
@@ -67,18 +65,13 @@ def check_vocabularies(
 
 def record(spec: FeatureSpec) -> dict[str, dict[str, Any]]:
     """What a checkpoint keeps of a stored dataset's vocabularies. Raises DatasetError where one cannot be read."""
-    files = {feature: _file(spec, feature.name) for feature in spec.categorical}
+    files = {feature: stored_vocabulary(spec, feature.name) for feature in spec.categorical}
     return {feature.name: asdict(_checked(feature, path, None, None)) for feature, path in files.items() if path}
 
 
 def vocabulary_file(config: Config, spec: FeatureSpec, feature: str) -> Path | None:
     """Where a feature's values stand; None for ready ids and for synthetic data."""
-    return _file(spec, feature) if config.data.dataset_type == "tf_raw" else None
-
-
-def _file(spec: FeatureSpec, feature: str) -> Path | None:
-    path = spec.base_directory / FOLDER / f"{feature}.parquet"
-    return path if os.path.isfile(path) else None  # unlike Path.is_file, false for a name too long to be a file's
+    return stored_vocabulary(spec, feature) if config.data.dataset_type == "tf_raw" else None
 
 
 def _checked(feature: Categorical, path: Path, known: Mapping[str, Any] | None, checkpoint: Checkpoint | None) -> Vocabulary:
@@ -102,7 +95,9 @@ def _warn_of_unknown(checkpoint: Checkpoint, known: Mapping[str, Any], stored: l
     trained = checkpoint.manifest["features"]["categorical"]
     lost = [name for name in known if name not in stored]
     if lost:
-        warn(f"{_listed(lost)}: the dataset has no {FOLDER}/FEATURE.parquet, so whether ids mean what they meant in {checkpoint.folder} is not known")
+        warn(
+            f"{_listed(lost)}: the dataset has no vocabulary/FEATURE.parquet, so whether ids mean what they meant in {checkpoint.folder} is not known"
+        )
     elif growth and (unknown := [name for name in trained if name not in known]):
         warn(f"--allow_growth: {_listed(unknown)}: {checkpoint.folder} does not say what its ids stand for; see that the dataset's mean the same")
 

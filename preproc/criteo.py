@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 from tqdm import tqdm
 
-from dataloading.contract import DatasetError
+from dataloading.contract import VOCABULARY, DatasetError
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from preproc import numerical
@@ -31,7 +31,6 @@ from utils.naming import naming
 
 NAME = "preproc.criteo"
 SPLITS = ("train", "test")
-VOCABULARY = "vocabulary"
 
 
 @dataclass

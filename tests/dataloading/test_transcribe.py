@@ -1,6 +1,7 @@
 """transcribe from synthetic and tf_raw sources: what is written, what is refused, and that it is whole or not there."""
 
 import contextlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,6 +105,17 @@ def test_a_stored_dataset_is_copied_to_its_last_row(tmp_path, batches, train, te
             assert new[name] == old[name][: 4 * (train if name.startswith("train") else test)]
     if batches == -1:
         assert old == new
+
+
+def test_what_the_ids_stand_for_goes_with_them(tmp_path):
+    known = write_dataset(tmp_path / "a", small_spec()).categorical[0].name
+    (tmp_path / "a" / "vocabulary").mkdir()
+    (tmp_path / "a" / "vocabulary" / f"{known}.parquet").write_bytes(b"values")
+    stored(tmp_path / "a", tmp_path / "b")
+    assert [(path.name, path.read_bytes()) for path in (tmp_path / "b" / "vocabulary").iterdir()] == [(f"{known}.parquet", b"values")]
+    shutil.rmtree(tmp_path / "a" / "vocabulary")
+    stored(tmp_path / "a", tmp_path / "b", "--overwrite")
+    assert not (tmp_path / "b" / "vocabulary").exists()  # it named the values of the dataset that is gone
 
 
 @pytest.mark.parametrize(
