@@ -9,14 +9,28 @@ from contextlib import contextmanager
 
 from utils.config import DeviceConfig
 
+_NEEDLESS = ("pandas", "scipy", "sklearn")
+
 
 def prepare_tensorflow() -> None:
-    """Set what TensorFlow reads while it is imported, and import it. Call before anything else imports it."""
+    """Set what TensorFlow reads while it is imported, and import it, for a command. Call before anything else imports it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     warnings.filterwarnings("ignore", module="keras|tensorflow|horovod")
-    with _held_back_stderr():  # about oneDNN and its log, before any log level is read; shown if the import fails
+    with _without_needless(), _held_back_stderr():  # about oneDNN and its log, before any log level is read; shown if the import fails
         import tensorflow  # noqa: F401
+
+
+@contextmanager
+def _without_needless() -> Iterator[None]:
+    """Hide what Keras imports where it is installed, which takes a second or two, and no model here uses; afterwards it can be imported."""
+    hidden = [name for name in _NEEDLESS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 @contextmanager

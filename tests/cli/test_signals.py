@@ -8,6 +8,7 @@ import sys
 import pytest
 from runs import ROOT, TRAIN
 
+from tests.children import dispositions
 from utils.checkpoint import Checkpoint
 from utils.signals import StopRequest
 
@@ -92,7 +93,7 @@ def test_what_several_workers_wish_adds_up_to_the_strongest_signal(signals, stro
 def test_a_second_sigterm_ends_at_once_but_not_one_after_sighup(monkeypatch):
     ended = []
     monkeypatch.setattr("os._exit", ended.append)
-    with StopRequest() as stop:
+    with dispositions(), StopRequest() as stop:
         for signum in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
             signal.raise_signal(signum)
         assert (stop.signum, ended) == (signal.SIGHUP, [])

@@ -41,7 +41,11 @@ def environment(mark: str) -> dict[str, str]:
     return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"} | dict([mark.split("=")])
 
 
-def launch(workers: int, *command, during: Callable[["Running"], None] | None = None, limit_s: float = 240) -> Launch:
+# What horovodrun runs in the end; it imports TensorFlow to know that there is MPI, which takes as long as a worker's start.
+_MPI = "mpirun --allow-run-as-root --tag-output --oversubscribe --bind-to none --map-by slot --mca pml ob1 --mca btl ^openib"
+
+
+def launch(workers: int, *command, during: Callable[["Running"], None] | None = None, limit_s: float = 240, horovodrun: bool = False) -> Launch:
     """Run a command on so many workers of this machine, or without a launcher on one.
 
     Args:
@@ -49,12 +53,14 @@ def launch(workers: int, *command, during: Callable[["Running"], None] | None = 
         command: what each of them runs.
         during: called once they run.
         limit_s: seconds after which all are ended and the test fails.
+        horovodrun: start the workers by it, as users do.
 
     No process is left when this returns: where one was, the test has failed.
     """
     words = list(map(str, command))
     if workers > 1:
-        words = ["horovodrun", "-np", str(workers), "-H", f"localhost:{workers}", "--mpi-args=--oversubscribe", *words]
+        launcher = ["horovodrun", "--mpi-args=--oversubscribe"] if horovodrun else _MPI.split()
+        words = [*launcher, "-np", str(workers), "-H", f"localhost:{workers}", *words]
     start = time.monotonic()
     mark = f"{_MARK}={os.getpid()}-{time.monotonic_ns()}"
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:

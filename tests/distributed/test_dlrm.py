@@ -34,7 +34,7 @@ def run(tmp_path_factory):
     def call(workers, *flags):
         folder = tmp_path_factory.mktemp(f"on-{workers}")
         log = folder / "log.json"
-        result = dlrm(workers, "--log_path", log, *(str(flag).replace("{folder}", str(folder)) for flag in flags))
+        result = dlrm(workers, "--log_path", log, *(str(flag).replace("{folder}", str(folder)) for flag in flags), horovodrun=workers == 2)
         assert result.code == 0, result.err
         assert not result.errors and "Traceback" not in result.err
         lines = [json.loads(line.removeprefix("DLLL ")) for line in log.read_text().splitlines()]

@@ -13,9 +13,9 @@ LIMIT_S = 60  # from the failure to the end of the last process
 START_S = 120  # for starting, at most
 
 
-def run(*flags, during=None):
+def run(*flags, during=None, **options):
     """Run dlrm.py on two workers, which must fail without a traceback. `launch` sees to it that no process is left."""
-    result = dlrm(2, *flags, during=during, limit_s=START_S + LIMIT_S)
+    result = dlrm(2, *flags, during=during, limit_s=START_S + LIMIT_S, **options)
     assert result.code != 0
     assert "Traceback" not in result.out + result.err, result.err
     return result
@@ -58,7 +58,7 @@ def test_a_file_cut_short_during_the_run_names_its_worker(training):
 
 def test_a_killed_worker_ends_the_job(training):
     _, flags = training
-    result = run(*flags, during=after_some_steps(lambda running: os.kill(running.worker(1), signal.SIGKILL)))
+    result = run(*flags, during=after_some_steps(lambda running: os.kill(running.worker(1), signal.SIGKILL)), horovodrun=True)
     assert "process rank 1" in result.err and "signal 9" in result.err, result.err
     assert result.errors == []
 

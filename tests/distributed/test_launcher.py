@@ -43,7 +43,7 @@ def training(data, tmp_path):
             wait_for(lambda: not processes(running.mark), "the workers end", LIMIT_S)
 
         command = (sys.executable, "-u", ROOT / "dlrm.py", *flags, "--save_checkpoint_path", tmp_path / "c")
-        result = launch(1 if launcher else 2, *launcher, *command, during=during)
+        result = launch(1 if launcher else 2, *launcher, *command, during=during, horovodrun=True)
         assert "Traceback" not in result.err, result.err
         Lock(tmp_path / "c").release()  # raises where somebody holds it
         checkpoint = Checkpoint(tmp_path / "c")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import dispositions
 from utils import scratch
 from utils.interrupt import EndedBySignals, uninterrupted
 from utils.scratch import Scratch, remove_abandoned
@@ -115,7 +116,7 @@ def test_many_runs_at_once_remove_nobodys_folder(tmp_path, capsys):
 
 def test_signals_wait_where_they_must(capsys):
     steps = []
-    with pytest.raises(SystemExit) as ended, EndedBySignals("name"):
+    with dispositions(), pytest.raises(SystemExit) as ended, EndedBySignals("name"):
         with uninterrupted():
             signal.raise_signal(signal.SIGHUP)
             signal.raise_signal(signal.SIGTERM)
