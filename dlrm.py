@@ -17,32 +17,16 @@ See where the tables of a dataset would go, without touching any:
 
 import sys
 
-from utils import launcher
-from utils.agreement import compare_flags
-from utils.config import EVAL, INFERENCE, PLAN, PREDICT, TRAIN, parse
-from utils.distributed import meet
+from run.command import do
 from utils.errors import run_command
+
+NAME = "dlrm.py"
 
 
 def main() -> None:
-    world = meet()
-    config = world.together(lambda: parse(sys.argv[1:], __doc__), "parsed")
-    if config.run.mode == PLAN:
-        from planning import show_plan
-
-        return show_plan(config)
-    launcher.watch("dlrm.py")
-    if world.meets:
-        compare_flags(config.flat(), world)
-    from utils.runtime import prepare_tensorflow
-
-    prepare_tensorflow()
-    from application import Application
-
-    with Application(config, world) as application:
-        modes = {TRAIN: application.train, EVAL: application.evaluate, INFERENCE: application.inference, PREDICT: application.predict}
-        modes[config.run.mode]()
+    """Do what the command line says."""
+    do(sys.argv[1:], NAME, __doc__)
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, "dlrm.py"))
+    sys.exit(run_command(main, NAME))

@@ -15,7 +15,7 @@ from keras import ops
 
 from benchmarks.rounds import Action
 from benchmarks.workload import Workload
-from model.trainer import to_device
+from training.step import to_device
 
 LEARNING_RATE = 0.01
 

@@ -21,11 +21,11 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.rounds import interleave, median
 from benchmarks.workload import EXPONENTS, Workload, check_words, options
-from utils import launch
+from utils.cluster import launch
+from utils.cluster.pace import expected_step_ms, set_cycle_time
 from utils.errors import UserError
 from utils.flags import option
 from utils.memory import available_bytes, check_fits
-from utils.pace import expected_step_ms, set_cycle_time
 
 MODULE = "benchmarks.scaling"
 PRECISIONS = ("float32", "bfloat16")
@@ -149,9 +149,9 @@ def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinal
     prepare_tensorflow()
     from benchmarks.collectives import Recorder
     from benchmarks.peers import LEARNING_RATE, steps
-    from model.build import build_trainer
-    from model.plan import dense_elements, report
-    from model.trainer import to_device
+    from model.embedding.plan import dense_elements, report
+    from training.build import build_trainer
+    from training.step import to_device
     from utils.distributed import join
 
     work = Workload((cardinality,) * num_tables, options(*flags))

@@ -95,8 +95,8 @@ def child(kind: str, **facts: Any) -> None:
     from utils.runtime import configure_tensorflow, prepare_tensorflow
 
     prepare_tensorflow()
-    import model.build
-    import model.trainer  # noqa: F401
+    import model.build  # noqa: F401
+    import training.step  # noqa: F401
     from utils.config import DeviceConfig
 
     configure_tensorflow(DeviceConfig(cpu=True), 0)
@@ -113,8 +113,8 @@ def _build(scale: float) -> dict[str, float]:
 
 
 def _step(dtype: str, xla: bool, batch_size: int) -> dict[str, float]:
-    from model.build import build_trainer
-    from model.trainer import to_device
+    from training.build import build_trainer
+    from training.step import to_device
     from utils.distributed import World
 
     flags = ["--cpu", "--batch_size", batch_size, *(["--amp", "--amp_dtype", dtype] if dtype != "float32" else []), *(["--xla"] if xla else [])]

@@ -9,11 +9,11 @@ from benchmarks.rounds import Action
 from benchmarks.workload import Workload
 from model.compilation import on_gpu
 from model.dlrm import DLRM
-from model.gradient_slices import gradient_slices, keeps_order, parts
-from model.mlp import summed
+from model.layers.mlp import summed
 from model.native import native_operations
-from model.sparse_optimizers import SparseSgd
-from model.trainer import dense_optimizer
+from training.gradient_slices import gradient_slices, keeps_order, parts
+from training.optimizers.sparse import SparseSgd
+from training.step import dense_optimizer
 
 
 def part_actions(work: Workload, model: DLRM, feed: Feed, dtype: str) -> dict[str, Action]:

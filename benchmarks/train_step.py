@@ -124,7 +124,7 @@ def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
 
 def _project(chosen: StepOptions, dtype: str, model, feed, plain: str, compiled: str) -> dict[str, Action]:
     from benchmarks.peers import LEARNING_RATE, steps
-    from model.build import build_trainer
+    from training.build import build_trainer
 
     actions = {}
     for name, word in ((plain, "off"), (compiled, "on")):

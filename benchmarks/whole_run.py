@@ -100,7 +100,7 @@ def child(flags: list[str], rows: list[int], ids: str, steps: int, warmup_steps:
     prepare_tensorflow()
     import benchmarks.peers as peers
     from benchmarks.rounds import interleave
-    from model.build import build_trainer
+    from training.build import build_trainer
     from utils.distributed import World
 
     work = Workload(tuple(rows), options(*flags))

@@ -63,7 +63,7 @@ class Workload:
     def build(self, dtype: str, world: World):
         """A model of these tables, placed as `dlrm.py` places them."""
         from model.build import build_model
-        from model.plan import build_placement
+        from model.embedding.plan import build_placement
 
         check_fits(4 * self.dim * sum(self.rows), "the tables", available_bytes())
         placement = build_placement(self.config, self.rows, world.size, available_bytes() // world.local_size)

@@ -14,7 +14,7 @@ import numpy as np
 
 from dataloading.contract import DatasetError, stored_vocabulary
 from dataloading.feature_spec import Categorical, FeatureSpec
-from utils.checkpoint import Checkpoint
+from utils.checkpoint.reading import Checkpoint
 from utils.config import TRAIN, Config
 
 RECORD = "vocabularies"  # in a checkpoint's manifest

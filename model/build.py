@@ -1,20 +1,15 @@
-"""A DLRM and its trainer from the configuration."""
+"""A DLRM from the configuration."""
 
 from collections.abc import Sequence
 
-from model.compilation import compiled, on_gpu
+from model.compilation import compiled
 from model.dlrm import DLRM
-from model.embedding import DistributedEmbedding
-from model.gradient_slices import gradient_slices
-from model.interaction import DotInteraction
-from model.mlp import Mlp
+from model.embedding.distributed import DistributedEmbedding
+from model.embedding.placement import Placement
+from model.layers.interaction import DotInteraction
+from model.layers.mlp import Mlp
 from model.native import native_operations
-from model.placement import Placement
-from model.schedule import LearningRateSchedule
-from model.sparse_optimizers import SparseAdagrad, SparseAdam, SparseSgd
-from model.state import synchronise
-from model.trainer import Trainer, dense_optimizer
-from utils.config import Config, ModelConfig, OptimizerConfig
+from utils.config import ModelConfig
 from utils.distributed import World
 
 
@@ -57,21 +52,7 @@ def build_model(
     return model
 
 
-def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
-    """The trainer of a model; allocates the optimizers' slots."""
-    options = config.optimizer
-    sparse = {"sgd": SparseSgd, "adagrad": SparseAdagrad, "adam": lambda: SparseAdam(options.beta1, options.beta2)}[options.optimizer]()
-    return Trainer(
-        model,
-        dense_optimizer(options.optimizer, options.beta1, options.beta2),
-        sparse if config.model.embedding_trainable else None,
-        compiled=compiled(config.device.xla),
-        loss_scale=config.device.loss_scale if dtype == "float16" else 1.0,
-        gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
-        native=native_operations(),
-    )
-
-
-def build_schedule(options: OptimizerConfig) -> LearningRateSchedule:
-    """The learning-rate schedule."""
-    return LearningRateSchedule(options.learning_rate, options.warmup_steps, options.decay_start_step, options.decay_steps, options.decay_power)
+def synchronise(model: DLRM) -> None:
+    """Give every worker the first one's dense weights."""
+    for name, variable in model.dense_variables().items():
+        variable.assign(model.embedding.world.broadcast(variable.numpy(), f"broadcast/{name}"))

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from model.embedding import DistributedEmbedding
-from model.interaction import DotInteraction
-from model.mlp import LayerWeights, Mlp
+from model.embedding.distributed import DistributedEmbedding
+from model.layers.interaction import DotInteraction
+from model.layers.mlp import LayerWeights, Mlp
 
 
 class DLRM(keras.Model):

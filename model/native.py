@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from model.blocks import Blocks
+from model.embedding.blocks import Blocks
 from utils.errors import UserError
 
 SOURCES = Path(__file__).resolve().parents[1] / "ops"

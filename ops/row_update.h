@@ -1,6 +1,6 @@
 // The sparse optimizers' update of all the tables of a worker, in place.
 //
-// It gives the same bits as the TensorFlow operations in model/sparse_optimizers.py: the gradients of a repeated id are summed in float32,
+// It gives the same bits as the TensorFlow operations in training/optimizers/sparse.py: the gradients of a repeated id are summed in float32,
 // from zero, in the order of their occurrence, and each row is updated once, every operation rounded by itself (-ffp-contract=off).
 // So nothing depends on the number of threads.
 #ifndef DLRM_OPS_ROW_UPDATE_H_

@@ -21,10 +21,10 @@ from tqdm import tqdm
 from dataloading.contract import VOCABULARY, DatasetError
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
-from preproc import numerical
 from preproc.clicklog import CATEGORICAL, LABEL, NUMERICAL, Rows, read_rows
 from preproc.staging import Staging
-from preproc.vocabulary import build_vocabulary, write_ids
+from utils.encoding import numerical
+from utils.encoding.vocabulary import build_vocabulary, write_ids
 from utils.errors import run_command
 from utils.interrupt import EndedBySignals
 from utils.naming import naming

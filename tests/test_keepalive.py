@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from utils.supervisor import PATIENCE
+from utils.cluster.supervisor import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 LAUNCHERS = [

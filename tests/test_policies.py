@@ -15,12 +15,12 @@ from utils.config import GROUPS, LEGACY
 
 ROOT = Path(__file__).parents[1]
 FIELDS = [field.name for group in GROUPS for field in dataclasses.fields(group)]
-FOLDERS = ("utils", "model", "dataloading", "preproc")
+FOLDERS = ("utils", "model", "training", "run", "dataloading", "preproc")
 
 
 def readers():
     """Names that the program reads as attributes, or as words where a list of names is worked through, outside the configuration."""
-    paths = [path for folder in FOLDERS for path in (ROOT / folder).glob("*.py")] + sorted(ROOT.glob("*.py"))
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")] + sorted(ROOT.glob("*.py"))
     found = set()
     for path in paths:
         if path.name in ("config.py", "ineffective.py", "inherit.py"):  # they name flags and act on none

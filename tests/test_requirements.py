@@ -6,7 +6,7 @@ import sys
 import pytest
 from test_imports import ENTRY, MAY_IMPORT, ROOT, SOURCES, imports, name_of
 
-LOCAL = {*MAY_IMPORT, *ENTRY, "planning", "tests"}
+LOCAL = {*MAY_IMPORT, *ENTRY, "tests"}
 PACKAGES = {"yaml": "pyyaml", "sklearn": "scikit-learn"}  # where the name of the package is another than that of the module
 
 

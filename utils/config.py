@@ -1,4 +1,4 @@
-"""Every option of dlrm.py: typed, documented, checked when constructed."""
+"""Every option: typed, documented, checked when constructed."""
 
 import math
 from collections.abc import Sequence
@@ -343,20 +343,25 @@ class UsageError(AgreedError):
     """A command line that cannot be carried out; all workers have the same one."""
 
 
-def parse(arguments: Sequence[str], description: str) -> Config:
+def parse(arguments: Sequence[str], description: str, program: str = "dlrm.py") -> Config:
     """The configuration of a command line.
+
+    Args:
+        arguments: its words.
+        description: what `--help` begins with.
+        program: its name.
 
     Raises:
         UsageError: an unknown flag, a value that cannot be, options that contradict each other.
     """
     try:
-        return _parse(arguments, description)
+        return _parse(arguments, description, program)
     except UserError as error:
         raise UsageError(str(error)) from None
 
 
-def _parse(arguments: Sequence[str], description: str) -> Config:
-    parser = Parser(prog="dlrm.py", description=description)
+def _parse(arguments: Sequence[str], description: str, program: str) -> Config:
+    parser = Parser(prog=program, description=description)
     parser.add_argument("--config", metavar="FILE", help="YAML file of flags, a mapping of names to values; flags on the command line win")
     add_flags(parser, GROUPS)
     legacy = parser.add_argument_group("Accepted for NVIDIA's commands, without effect")

@@ -9,17 +9,21 @@ from typing import TextIO
 from tqdm import tqdm
 
 from utils import streams
-from utils.launcher import progressed
+from utils.cluster.launcher import progressed
 
 
 class Console:
-    """Lines on standard output. Silent where `enabled` is false (every worker but the first).
+    """Lines on standard output, warnings on standard error.
+
+    Args:
+        program: what a warning starts with, "dlrm.py" for instance.
+        enabled: false on every worker but the first, which is silent.
 
     What cannot be printed (a pipe that nobody reads any more, a full disk) is one warning, and the run goes on without.
     """
 
-    def __init__(self, enabled: bool = True):
-        self.enabled = enabled
+    def __init__(self, program: str, enabled: bool = True):
+        self._program, self.enabled = program, enabled
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -29,7 +33,7 @@ class Console:
     def warn(self, text: str) -> None:
         """Print a warning to standard error."""
         if self.enabled:
-            _write(sys.stderr, f"dlrm.py: warning: {text}")
+            _write(sys.stderr, f"{self._program}: warning: {text}")
 
     def progress(self, total: int, what: str, unit: str) -> "Progress":
         """A progress display over `total` units, 'samples' for instance."""

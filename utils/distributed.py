@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from utils import host_world, launch
+from utils.cluster import host_world, launch
+from utils.cluster.pace import yield_processors
 from utils.errors import AgreedError, UserError
 
 T = TypeVar("T")
@@ -152,6 +153,7 @@ def join(world: World | None = None) -> World:
     """Join the other workers, collectives of tensors included. Imports TensorFlow where there are other workers."""
     if not launch.launched():
         return World()
+    yield_processors()
     import horovod.tensorflow as hvd
 
     hvd.init()

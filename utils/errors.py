@@ -4,7 +4,8 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from utils import host_world, launch, streams
+from utils import streams
+from utils.cluster import host_world, launch
 
 
 class UserError(Exception):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from runs import TRAIN, edit_spec, write_dataset
 
-from utils.checkpoint import Checkpoint
+from utils.checkpoint.reading import Checkpoint
 
 
 def rows_of(folder, split, first, last):
@@ -114,7 +114,7 @@ def test_a_damaged_checkpoint_is_passed_over_only_if_asked(run, dataset, tmp_pat
 
 
 def test_two_runs_do_not_write_to_one_folder(run, dataset, tmp_path):
-    from utils.checkpoint_folder import Lock
+    from utils.checkpoint.folder import Lock
 
     (tmp_path / "c").mkdir()
     held = Lock(tmp_path / "c")

@@ -6,7 +6,7 @@ import re
 import pytest
 from runs import TRAIN
 
-from utils.checkpoint import Checkpoint
+from utils.checkpoint.reading import Checkpoint
 
 RUN = (*TRAIN, "--max_steps", "4", "--evals_per_epoch", "0")
 

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from runs import CARDINALITIES, TRAIN, edit_spec
 
-from utils.checkpoint import Checkpoint
+from utils.checkpoint.reading import Checkpoint
 
 ONE_STEP = (*TRAIN, "--max_steps", "1", "--evals_per_epoch", "0")
 
@@ -107,7 +107,7 @@ def test_growth_without_a_record_is_one_warning(run, dataset, copy, tmp_path, ol
 
 
 def without_record(path):
-    from utils import manifest
+    from utils.checkpoint import manifest
 
     folder = Checkpoint(path).folder
     manifest.write(folder, {name: value for name, value in manifest.read(folder).items() if name not in ("format", "files", "vocabularies")})

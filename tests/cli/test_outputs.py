@@ -9,7 +9,7 @@ import sys
 import pytest
 from runs import ROOT, TRAIN, read_log
 
-from utils.checkpoint import Checkpoint
+from utils.checkpoint.reading import Checkpoint
 
 ROOM = "mount -t tmpfs -o size=4k tmpfs full && head -c 4096 /dev/zero >full/rest; "  # a file there can be made, and nothing be written to it
 

@@ -9,7 +9,7 @@ import pytest
 from runs import ROOT, TRAIN
 
 from tests.children import child
-from utils.checkpoint import Checkpoint
+from utils.checkpoint.reading import Checkpoint
 
 RUN = (*TRAIN, "--epochs", "2", "--shuffle_batch_order")  # 16 batches an epoch, the last one partial
 

@@ -9,8 +9,8 @@ import pytest
 from runs import ROOT, TRAIN
 
 from tests.children import dispositions
-from utils.checkpoint import Checkpoint
-from utils.signals import StopRequest
+from utils.checkpoint.reading import Checkpoint
+from utils.cluster.signals import StopRequest
 
 
 @pytest.fixture
@@ -78,16 +78,13 @@ def test_a_run_under_nohup_outlives_its_terminal(training, tmp_path):
         ([signal.SIGINT, signal.SIGTERM, 0], signal.SIGTERM),
     ],
 )
-def test_what_several_workers_wish_adds_up_to_the_strongest_signal(signals, strongest):
-    requests = [StopRequest() for _ in signals]
-    for request, signum in zip(requests, signals, strict=True):
-        request.signum = signum
-    total = sum(request.wish for request in requests)
-    assert StopRequest().heard(total) == (strongest, "")
+def test_of_what_several_workers_were_asked_by_the_strongest_signal_counts(signals, strongest):
+    everyone = [(signum, "") for signum in signals]
+    assert StopRequest().heard(everyone) == (strongest, "")
     gone = StopRequest()
     gone.signum, gone.reason = signal.SIGTERM, "a reason"
-    assert StopRequest().heard(total + gone.wish) == (signal.SIGTERM, "the launcher is gone")
-    assert gone.heard(total) == (signal.SIGTERM, "a reason")
+    assert StopRequest().heard([*everyone, (gone.signum, gone.reason)]) == (signal.SIGTERM, "the launcher is gone")
+    assert gone.heard(everyone) == (signal.SIGTERM, "a reason")
 
 
 def test_a_second_sigterm_ends_at_once_but_not_one_after_sighup(monkeypatch):

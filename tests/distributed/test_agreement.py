@@ -9,7 +9,7 @@ import yaml
 from launching import ROOT, launch
 from small_data import BATCH, DIMS
 
-from utils.checkpoint import Checkpoint
+from utils.checkpoint.reading import Checkpoint
 
 RUN = ("--cpu", *DIMS, "--batch_size", str(BATCH), "--max_steps", "6", "--learning_rate", "0.1", "--warmup_steps", "0", "--log_path", "")
 

@@ -11,9 +11,9 @@ import pytest
 from launching import ROOT, dlrm, launch, processes, wait_for
 from small_data import FLAGS, write_dataset
 
-from utils.checkpoint import Checkpoint
+from utils.checkpoint.reading import Checkpoint
+from utils.cluster.elastic import Request, allot, choose, restart_reason, resume_flags, saved_step, smallest
 from utils.config import parse
-from utils.elastic import Request, allot, choose, restart_reason, resume_flags, saved_step, smallest
 from utils.errors import UserError
 
 START_S = 240  # for starting and some steps, at most; ten seconds where nothing else runs

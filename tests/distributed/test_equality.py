@@ -5,7 +5,7 @@ import pytest
 from small_data import DIM, ROWS
 from trainings import CHOSEN, TRAININGS
 
-from model.metrics import exact_auc
+from utils.metrics.binary import exact_auc
 
 CASES = [(workers, name) for workers, names in CHOSEN.items() if workers > 1 for name in names]
 

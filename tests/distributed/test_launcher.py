@@ -11,10 +11,10 @@ import pytest
 from launching import ROOT, environment, launch, processes, wait_for
 from small_data import FLAGS, write_dataset
 
-from utils.checkpoint import Checkpoint
-from utils.checkpoint_folder import Lock
+from utils.checkpoint.folder import Lock
+from utils.checkpoint.reading import Checkpoint
+from utils.cluster.launcher import Process, launchers
 from utils.distributed import World
-from utils.launcher import Process, launchers
 
 # Where sh becomes the command of -c instead of waiting for it, horovodrun becomes mpirun: the second test's case.
 with subprocess.Popen(["/bin/sh", "-c", "cat /proc/self/stat"], stdout=subprocess.PIPE, text=True) as _shell:
@@ -84,8 +84,8 @@ def test_workers_save_when_the_horovodrun_of_gloo_is_gone(training):
 WORKER = f"""
 import os, sys, time
 sys.path[0] = {str(ROOT)!r}
-from utils import launcher
-from utils.signals import StopRequest
+from utils.cluster import launcher
+from utils.cluster.signals import StopRequest
 
 launcher.watch("worker")
 launcher.GRACE_S = 1.0

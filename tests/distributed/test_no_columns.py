@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from launching import dlrm
 
-from utils.checkpoint import Checkpoint
+from utils.checkpoint.reading import Checkpoint
 
 FLAGS = """--dataset_type synthetic --cpu --synthetic_dataset_cardinalities 50,4 --synthetic_dataset_num_numerical_features 2 --embedding_dim 1
     --bottom_mlp_dims 4,1 --top_mlp_dims 4,1 --batch_size 16 --valid_batch_size 16 --gradient_slices 8 --data_parallel_threshold 4

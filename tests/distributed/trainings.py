@@ -113,7 +113,7 @@ class Recorder:
 
 def pieces(model):
     """The worker's part of every weight, by "name@first column"."""
-    from model.state import arrays, parts
+    from training.state import arrays, parts
 
     shapes = arrays(model)
     return {f"{part.array}@{(part.columns or (0,))[0]}": np.array(part.read(0, shapes[part.array].shape[0])) for part in parts(model)}
@@ -124,11 +124,12 @@ def train(training: Training, dataset: Path, world) -> dict:
     from dataloading.batches import BatchReader
     from dataloading.feature_spec import FeatureSpec
     from dataloading.tf_raw import TfRawSplit
-    from model.build import build_model, build_schedule, build_trainer
-    from model.evaluator import Evaluator
-    from model.plan import build_placement, dense_elements, report
-    from model.state import check_equal
-    from model.trainer import to_device
+    from model.build import build_model
+    from model.embedding.plan import build_placement, dense_elements, report
+    from training.build import build_schedule, build_trainer
+    from training.evaluator import Evaluator
+    from training.state import check_equal
+    from training.step import to_device
     from utils.config import parse
     from utils.runtime import compute_dtype
 
@@ -178,8 +179,8 @@ def open_files() -> list[Path]:
 
 def diverged(model, world) -> str:
     """What `check_equal` says when the last worker's dense weights are off by a little."""
-    from model.state import check_equal
-    from utils.agreement import DivergedError
+    from training.state import check_equal
+    from utils.cluster.agreement import DivergedError
 
     if world.rank == world.size - 1:
         bias = next(iter(model.dense_variables().values()))

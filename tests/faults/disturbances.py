@@ -14,8 +14,8 @@ from pathlib import Path
 from campaign import STEPS, Campaign, Row, numbers
 from victim import EVERY, ROOT, RUN, Victim, check_all, differing
 
-from utils.checkpoint import Checkpoint
-from utils.checkpoint_folder import Lock
+from utils.checkpoint.folder import Lock
+from utils.checkpoint.reading import Checkpoint
 
 EVALUATED = ("--test_freq", "2", "--early_stop_patience", "12", "--keep_best_checkpoint")  # every other step
 IDENTICAL = "run to the end: bit-identical to the unbroken one"

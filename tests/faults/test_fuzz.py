@@ -15,14 +15,15 @@ from dataloading.contract import check_quick
 from dataloading.feature_spec import FeatureSpec
 from dataloading.sources import open_split, table_rows
 from dataloading.tf_raw import TfRawSplit
-from model.growth import Growth
-from model.state import check_features, features_of
-from utils import manifest
-from utils.checkpoint import Array, Checkpoint, Part, save
+from run.inherit import check_continues, facts, inherit, training_facts
+from training.growth import Growth
+from training.state import check_features, features_of
+from utils.checkpoint import manifest
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.writing import Array, Part, save
 from utils.config import parse
 from utils.distributed import World
 from utils.errors import UserError
-from utils.inherit import check_continues, facts, inherit, training_facts
 
 CASES = settings(max_examples=500, deadline=5000, suppress_health_check=list(HealthCheck), database=None, derandomize=True)
 

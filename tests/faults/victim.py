@@ -18,8 +18,8 @@ from dataloading.feature_spec import generator_spec
 from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 from tests.children import dispositions
-from utils.checkpoint import Checkpoint
-from utils.checkpoint_folder import complete_steps
+from utils.checkpoint.folder import complete_steps
+from utils.checkpoint.reading import Checkpoint
 from utils.distributed import World
 
 ROOT = Path(__file__).parents[2]

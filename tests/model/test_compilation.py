@@ -1,10 +1,10 @@
 """What XLA compiles, and what is said of it."""
 
 import pytest
-from tiny_model import config
 
 from model import compilation
 from model.compilation import Compiled, compiled, described, warn_without_effect
+from tests.model.tiny_model import config
 
 
 @pytest.fixture(params=[False, True], ids=["CPU", "GPU"])

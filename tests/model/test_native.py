@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from native_library import built_operations
 
-from model.initializers import ConstantRows
+from model.embedding.initializers import ConstantRows
+from model.embedding.table_memory import new_table
 from model.native import library_path
-from model.sparse_optimizers import SparseAdagrad, SparseAdam, SparseSgd
-from model.table_memory import new_table
+from tests.model.native_library import built_operations
+from training.optimizers.sparse import SparseAdagrad, SparseAdam, SparseSgd
 
 ROOT = Path(__file__).parents[2]
 OPTIMIZERS = {"sgd": SparseSgd, "adagrad": SparseAdagrad, "adam": SparseAdam}

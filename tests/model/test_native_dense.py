@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from native_library import built_operations
-from tiny_model import batch, model_and_trainer, weights
 
-from model.blocks import Blocks
-from model.interaction import pair_indices
-from model.placement import Placement, Slice
+from model.embedding.blocks import Blocks
+from model.embedding.placement import Placement, Slice
+from model.layers.interaction import pair_indices
+from tests.model.native_library import built_operations
+from tests.model.tiny_model import batch, model_and_trainer, weights
 from utils.distributed import pairwise_sum
 
 ROUNDING = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11}  # of one number

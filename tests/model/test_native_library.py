@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from native_library import built_operations
 
 from model import native
-from model.blocks import Blocks
+from model.embedding.blocks import Blocks
 from model.native import Rule, library_path, native_operations, operations_description, operations_key
+from tests.model.native_library import built_operations
 from utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]

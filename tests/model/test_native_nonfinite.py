@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from native_library import built_operations
 from test_native import OPTIMIZERS, Piece, by_native, by_tensorflow
 
-from model.interaction import pair_indices
+from model.layers.interaction import pair_indices
+from tests.model.native_library import built_operations
 from utils.distributed import pairwise_sum
 
 DTYPES = ("float32", "bfloat16", "float16")

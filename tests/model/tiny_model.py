@@ -6,10 +6,11 @@ import numpy as np
 import tensorflow as tf
 
 from dataloading.batches import Batch
-from model.build import build_model, build_trainer
-from model.placement import single
-from model.state import arrays, parts
-from model.trainer import TensorBatch, to_device
+from model.build import build_model
+from model.embedding.placement import single
+from training.build import build_trainer
+from training.state import arrays, parts
+from training.step import TensorBatch, to_device
 from utils.config import Config, parse
 from utils.distributed import World
 

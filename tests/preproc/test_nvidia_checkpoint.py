@@ -18,7 +18,7 @@ from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from preproc import nvidia_checkpoint
 from preproc.nvidia_checkpoint import Weight, _rows, top_rows
 from tests.cli.runs import ROOT
-from utils.checkpoint import Checkpoint
+from utils.checkpoint.reading import Checkpoint
 from utils.errors import UserError, run_command
 
 CARDINALITIES = (50, 300, 7, 50)  # two alike: where tables are sorted by size, the first of them stays the first

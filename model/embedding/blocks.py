@@ -1,0 +1,37 @@
+"""Where each table's columns lie when workers exchange vectors: block by block, a worker's columns together."""
+
+from dataclasses import dataclass
+
+from model.embedding.placement import Placement
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Runs of columns that are consecutive both in a worker's block and in a sample's vectors `[F·D]`; lists by run, in columns.
+
+    For n samples, run i of sample s begins at element `before[i]·n + s·strides[i] + places[i]` of the blocks, laid one after another.
+    """
+
+    before: list[int]  # of all blocks before the run's own
+    strides: list[int]  # of the run's own block
+    places: list[int]  # before the run in its block
+    columns: list[int]  # before the run in a sample's vectors
+    widths: list[int]
+
+    @classmethod
+    def of(cls, placement: Placement) -> "Blocks":
+        """Those of the tables and slices that single workers hold."""
+        runs: list[list[int]] = []
+        before = 0
+        for worker, pieces in enumerate(placement.workers):
+            stride, place = placement.columns(worker), 0
+            for piece in pieces:
+                column = piece.table * placement.dim + piece.first
+                last = runs[-1] if runs else None
+                if last and last[0] == before and last[2] + last[4] == place and last[3] + last[4] == column:
+                    last[4] += piece.width
+                else:
+                    runs.append([before, stride, place, column, piece.width])
+                place += piece.width
+            before += stride
+        return cls(*([run[i] for run in runs] for i in range(5)))

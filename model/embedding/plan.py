@@ -1,0 +1,221 @@
+"""The placement that the options ask for, and the plan of it: what every worker would hold, look up and send. Imports no TensorFlow."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from model.embedding.placement import GIB, Placement, PlacementError, place
+from utils.config import PLAN, TRAIN, Config
+from utils.errors import AgreedError, UserError
+
+_FLOAT_BYTES = 4
+
+
+def build_placement(config: Config, rows: Sequence[int], num_workers: int, memory: float, host_memory: float = 0) -> Placement:
+    """Where the tables go.
+
+    Args:
+        config: of the run.
+        rows: V of each table.
+        num_workers: N.
+        memory: bytes for tables on one worker's device, where `--worker_memory_gb` says nothing.
+        host_memory: bytes beside it, in host memory.
+
+    Raises:
+        UserError: the tables do not fit.
+    """
+    options = config.placement
+    given = options.worker_memory_gb
+    device = memory if given is None else given * 1e9
+    if options.cpu_offloading_threshold_gb is not None and not config.device.cpu:
+        device = min(device, options.cpu_offloading_threshold_gb * 1e9)
+    training = config.run.mode in (TRAIN, PLAN) and config.model.embedding_trainable
+    try:
+        return place(
+            rows,
+            config.model.embedding_dim,
+            num_workers,
+            strategy=options.dist_strategy,
+            memory=device,
+            host_memory=host_memory,
+            slots=slots_per_table(config.optimizer.optimizer) if training else 0,
+            column_slice_threshold=options.column_slice_threshold,
+            data_parallel_threshold=options.data_parallel_threshold,
+        )
+    except PlacementError as error:
+        raise AgreedError(str(error)) from None
+
+
+def check_shared(flag: str, size: int, num_workers: int) -> None:
+    """Raise UserError, with the nearest sizes that work, where N workers cannot share a global batch evenly."""
+    if size % num_workers:
+        below, above = size // num_workers * num_workers, -(-size // num_workers) * num_workers
+        near = f"{below} and {above}" if below else str(above)
+        raise UserError(f"--{flag} {size}: {num_workers} workers cannot share it evenly; the nearest sizes that work: {near}")
+
+
+def share_batches(config: Config, num_workers: int) -> Config:
+    """The configuration with batches that N workers can share evenly: an evaluation batch that nobody asked for is rounded up to that.
+
+    Raises:
+        UserError: N does not divide a batch that was asked for.
+    """
+    if "valid_batch_size" not in config.given:
+        rounded = -(-config.data.valid_batch_size // num_workers) * num_workers
+        config = replace(config, data=replace(config.data, valid_batch_size=rounded))
+    sizes = [("batch_size", config.data.batch_size)] if config.run.mode == TRAIN else []
+    sizes.append(("valid_batch_size", config.data.valid_batch_size))
+    sizes += [("inference_benchmark_batch_sizes", size) for size in config.training.inference_benchmark_batch_sizes]
+    for flag, size in sizes:
+        check_shared(flag, size, num_workers)
+    return config
+
+
+def slots_per_table(optimizer: str) -> int:
+    """Arrays of a table's size that the optimizer keeps beside it."""
+    return {"sgd": 0, "adagrad": 1, "adam": 2}[optimizer]
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that one worker sends to others in a training step.
+
+    `vectors` and `gradients` are the two alltoalls of the embedding, `dense` the sum of the dense gradients.
+    """
+
+    vectors: int
+    gradients: int
+    dense: int
+
+    @property
+    def total(self) -> int:
+        """All three."""
+        return self.vectors + self.gradients + self.dense
+
+
+def dense_elements(num_numerical: int, dim: int, bottom: Sequence[int], top: Sequence[int], num_features: int) -> int:
+    """Weights of both MLPs."""
+    pairs = (num_features + 1) * num_features // 2
+    stacks = ((num_numerical, *bottom), (dim + pairs, *top))
+    return sum((inputs + 1) * outputs for widths in stacks for inputs, outputs in itertools.pairwise(widths))
+
+
+def summed_elements(placement: Placement, dense: int) -> int:
+    """float32 numbers that are summed over the workers in a step: loss, dense gradients, replicated tables' gradients with a count a row."""
+    return 1 + dense + sum(placement.rows[table] for table in placement.replicated) * (placement.dim + 1)
+
+
+def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: int, dense: int) -> Traffic:
+    """What a worker sends in a step.
+
+    Args:
+        placement: of the tables.
+        worker: its rank.
+        batch_size: B.
+        vector_bytes: size of a number in the compute dtype, 4 or 2.
+        dense: weights of the MLPs.
+
+    Returns:
+        the vectors of its columns for the other workers' samples; the gradients of its own samples by the others' columns; its share of
+        a sum that moves no more than a ring does (everyone's parts out, the sums back).
+    """
+    workers = len(placement.workers)
+    local = batch_size // workers
+    mine = placement.columns(worker)
+    everyone = sum(placement.columns(other) for other in range(workers))
+    share = -(-summed_elements(placement, dense) // workers)
+    return Traffic(
+        vectors=local * (workers - 1) * mine * vector_bytes,
+        gradients=local * (everyone - mine) * vector_bytes,
+        dense=2 * (workers - 1) * share * _FLOAT_BYTES,
+    )
+
+
+def report(names: Sequence[str], placement: Placement, batch_size: int, vector_bytes: int, dense: int) -> dict:
+    """The plan as plain values.
+
+    `minimum_alltoall_bytes` is what any placement without replicas must send: every vector whose table is elsewhere, and its gradient.
+    """
+    workers = []
+    for rank, pieces in enumerate(placement.workers):
+        sent = traffic(placement, rank, batch_size, vector_bytes, dense)
+        workers.append(
+            {
+                "worker": rank,
+                "tables": len({piece.table for piece in pieces}),
+                "slices": [
+                    {
+                        "table": names[piece.table],
+                        "rows": piece.rows,
+                        "columns": [piece.first, piece.last],
+                        "bytes": placement.size(piece),
+                        "host": piece in placement.hosted[rank],
+                    }
+                    for piece in pieces
+                ],
+                "rows": sum(piece.rows for piece in pieces),
+                "stored_bytes": placement.stored(rank),
+                "host_bytes": sum(placement.size(piece) for piece in placement.hosted[rank]),
+                "lookups": batch_size * len(pieces),
+                "looked_up_bytes": batch_size * placement.columns(rank) * _FLOAT_BYTES,
+                "alltoall_bytes": sent.vectors + sent.gradients,
+                "dense_bytes": sent.dense,
+            }
+        )
+    stored = [worker["stored_bytes"] for worker in workers]
+    columns = [placement.columns(rank) for rank in range(len(workers))]
+    elements = sum(placement.rows) * placement.dim
+    return {
+        "num_workers": len(workers),
+        "batch_size": batch_size,
+        "embedding_parameters": elements,
+        "embedding_bytes": elements * _FLOAT_BYTES,
+        "replicated": [names[table] for table in placement.replicated],
+        "stored_bytes": sum(stored),
+        "stored_imbalance": max(stored) * len(stored) / max(sum(stored), 1),
+        "lookup_imbalance": max(columns) * len(columns) / max(sum(columns), 1),
+        "alltoall_bytes": sum(worker["alltoall_bytes"] for worker in workers),
+        "minimum_alltoall_bytes": 2 * batch_size * sum(columns) * vector_bytes * (len(workers) - 1) // len(workers),
+        "dense_bytes": sum(worker["dense_bytes"] for worker in workers),
+        "workers": workers,
+    }
+
+
+def as_json(plan: dict) -> str:
+    """The report as JSON."""
+    return json.dumps(plan, indent=1)
+
+
+def as_table(plan: dict) -> str:
+    """The report as text: a line a worker, then the totals."""
+    lines = [
+        f"{plan['embedding_parameters']:,} embedding parameters, {plan['embedding_bytes'] / GIB:.2f} GiB; {plan['num_workers']} workers, "
+        f"global batch {plan['batch_size']}",
+        "worker tables slices          rows      GiB host GiB   lookups alltoall MB dense MB  holds",
+    ]
+    for worker in plan["workers"]:
+        lines.append(
+            f"{worker['worker']:>6} {worker['tables']:>6} {len(worker['slices']):>6} {worker['rows']:>13,} {worker['stored_bytes'] / GIB:>8.2f} "
+            f"{worker['host_bytes'] / GIB:>8.2f} {worker['lookups']:>9,} {worker['alltoall_bytes'] / 1e6:>11.1f} "
+            f"{worker['dense_bytes'] / 1e6:>8.1f}  " + _holds(worker["slices"])
+        )
+    lines.append(
+        f"stored {plan['stored_bytes'] / GIB:.2f} GiB, fullest worker {plan['stored_imbalance']:.3f} x the mean; looked up: "
+        f"{plan['lookup_imbalance']:.3f} x the mean on the busiest worker"
+    )
+    lines.append(
+        f"a step sends {plan['alltoall_bytes'] / 1e6:,.1f} MB through the embedding's two alltoalls (any placement without replicas: at least "
+        f"{plan['minimum_alltoall_bytes'] / 1e6:,.1f} MB) and {plan['dense_bytes'] / 1e6:,.1f} MB to sum dense gradients"
+    )
+    if plan["replicated"]:
+        lines.append(f"replicated on every worker: {', '.join(plan['replicated'])}")
+    return "\n".join(lines)
+
+
+def _holds(slices: Sequence[dict]) -> str:
+    """The largest slices first, with their columns; the rest counted."""
+    largest = sorted(slices, key=lambda piece: -piece["bytes"])
+    words = [f"{piece['table']}[{piece['columns'][0]}:{piece['columns'][1]}]{'*' if piece['host'] else ''}" for piece in largest[:4]]
+    more = len(largest) - len(words)
+    return " ".join(words) + (f" +{more}" if more > 0 else "")

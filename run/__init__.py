@@ -1,0 +1,1 @@
+"""What a command does: prepare, then one of the modes."""

@@ -1,0 +1,35 @@
+"""What a run says of itself before it begins."""
+
+from collections.abc import Iterator, Mapping
+
+from model import compilation
+from model.embedding.placement import Placement
+from model.native import operations_description
+from training import gradient_slices
+from utils.config import TRAIN, Config
+from utils.memory import GIB
+
+
+def announcement(config: Config, workers: int, device: str, dtype: str, placement: Placement, samples: Mapping[str, int]) -> Iterator[str]:
+    """The lines.
+
+    Args:
+        config: of the run.
+        workers: N.
+        device: "CPU" or "GPU".
+        dtype: in which dense layers compute.
+        placement: of the tables.
+        samples: of each split, by its name.
+    """
+    mode = config.run.mode
+    size = config.data.batch_size if mode == TRAIN else config.data.valid_batch_size
+    parameters = placement.dim * sum(placement.rows)
+    fullest = max(placement.stored(worker) for worker in range(workers))
+    yield (
+        f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({device}, {dtype}{compilation.described(config)}, {operations_description()}): "
+        f"batch {size} global, {size // workers} local; {len(placement.rows)} tables, {parameters:,} embedding parameters "
+        f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
+        + ", ".join(f"{name} {count:,} samples" for name, count in samples.items())
+    )
+    if mode == TRAIN:
+        yield gradient_slices.described(config, workers, device)

@@ -1,0 +1,39 @@
+"""From the command line to a mode: what dlrm.py and its like have in common."""
+
+from collections.abc import Sequence
+
+from utils.cluster import launcher
+from utils.cluster.agreement import compare_flags
+from utils.config import PLAN, parse
+from utils.distributed import meet
+
+
+def do(arguments: Sequence[str], program: str, description: str) -> None:
+    """Do what a command line says; every worker calls this.
+
+    Args:
+        arguments: its words.
+        program: its name, "dlrm.py" for instance.
+        description: what `--help` begins with.
+
+    Raises:
+        UserError: something that the user can mend.
+    """
+    world = meet()
+    config = world.together(lambda: parse(arguments, description, program), "parsed")
+    if config.run.mode == PLAN:
+        from run.plan import show_plan
+
+        return show_plan(config, program)
+    launcher.watch(program)
+    if world.meets:
+        compare_flags(config.flat(), world)
+    from utils.runtime import prepare_tensorflow
+
+    prepare_tensorflow()
+    from run.modes import MODES
+    from run.prepare import prepared
+
+    with prepared(config, world, program) as run:
+        if run is not None:
+            MODES[config.run.mode](run)

@@ -1,0 +1,13 @@
+"""`--mode eval`: the metrics of the test split under a restored model."""
+
+from run.prepare import Prepared
+from run.scoring import metrics_of
+from run.weights import model_of
+from training.evaluator import Evaluator
+
+
+def evaluate(run: Prepared) -> None:
+    """Score the test split, say and log its metrics."""
+    model = model_of(run)
+    metrics = metrics_of(run, model, Evaluator(model, run.config.device.xla), "test")
+    run.log.log((), {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples})

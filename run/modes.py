@@ -1,0 +1,12 @@
+"""The modes that need TensorFlow, each a function of what was prepared for it."""
+
+from collections.abc import Callable, Mapping
+
+from run.evaluate import evaluate
+from run.infer import infer
+from run.predict import predict
+from run.prepare import Prepared
+from run.train import train
+from utils.config import EVAL, INFERENCE, PREDICT, TRAIN
+
+MODES: Mapping[str, Callable[[Prepared], None]] = {TRAIN: train, EVAL: evaluate, INFERENCE: infer, PREDICT: predict}

@@ -1,0 +1,73 @@
+"""What a run of dlrm.py reads: the checkpoint it restores and the splits of its dataset, opened before anything is built."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from dataloading.batches import Split
+from dataloading.feature_spec import FeatureSpec
+from dataloading.sources import check_evaluated, open_split, open_training_splits
+from run import predictions
+from utils.checkpoint.fallback import older, sound_checkpoint
+from utils.checkpoint.folder import complete_steps
+from utils.checkpoint.manifest import DamagedError
+from utils.checkpoint.reading import Checkpoint
+from utils.config import EVAL, INFERENCE, PREDICT, TRAIN, Config
+from utils.distributed import World
+from utils.errors import UserError
+
+T = TypeVar("T")
+Warn = Callable[[str], None]
+
+
+def restored_path(config: Config) -> str | None:
+    """Where the run's weights are read from; None where it begins anew. With `--resume auto` what the run has saved itself goes first."""
+    options = config.training
+    if config.run.mode == TRAIN and options.resume == "auto":
+        if options.save_checkpoint_path is None:
+            raise UserError("--resume auto needs --save_checkpoint_path: that is where it looks for a checkpoint")
+        if complete_steps(Path(options.save_checkpoint_path)):
+            return options.save_checkpoint_path
+    return options.restore_checkpoint_path
+
+
+def sound(config: Config, world: World, warn: Warn) -> Checkpoint | None:
+    """The checkpoint to restore where `--restore_fallback` wants all of it read first; every worker calls this."""
+    path = restored_path(config)
+    return sound_checkpoint(path, world, warn) if config.training.restore_fallback and path else None
+
+
+def open_checkpoint(config: Config, warn: Warn) -> Checkpoint | None:
+    """The checkpoint to restore, its manifest read. Raises UserError."""
+    path = restored_path(config)
+    if path is not None:
+        return restoring(lambda: Checkpoint(path))
+    if config.run.mode in (EVAL, PREDICT):
+        raise UserError(f"--restore_checkpoint_path is missing: --mode {config.run.mode} needs a trained model")
+    if config.run.mode == INFERENCE:
+        warn("no --restore_checkpoint_path: the benchmark runs with random weights, its AUC means nothing")
+    return None
+
+
+def restoring(action: Callable[[], T]) -> T:
+    """Read from a checkpoint; where it is damaged, the error says what else there is."""
+    try:
+        return action()
+    except DamagedError as error:
+        before = older(error.folder)
+        hint = f"; --restore_fallback takes the newest one before it that is whole (there is {before[0].name})" if before else ""
+        raise UserError(f"{error}{hint}") from None
+
+
+def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Split]:
+    """The splits that the mode reads, and the file of predictions looked at. Raises UserError."""
+    if config.run.mode == TRAIN:
+        splits = open_training_splits(config.data, spec, config.run.seed)
+        check_evaluated(splits, spec, config.training)
+        if "test" not in splits:
+            warn(f"{spec.path}: there is no test split; the model will not be tested")
+        return splits
+    splits = {"test": open_split(config.data, spec, "test", config.run.seed)}
+    if config.run.mode == PREDICT:
+        predictions.check_disk(predictions.check_path(config.run.predictions_path), splits["test"].num_samples)
+    return splits

@@ -1,0 +1,27 @@
+"""`--mode plan`: where the tables of a feature specification would go."""
+
+import math
+
+from dataloading.sources import read_spec, table_rows
+from model.embedding.plan import as_json, as_table, build_placement, check_shared, dense_elements, report
+from utils.config import Config
+from utils.console import Console
+
+
+def show_plan(config: Config, program: str) -> None:
+    """Print the plan; allocates nothing and needs no file but the specification.
+
+    Raises:
+        UserError: the specification cannot be read, the tables do not fit, or the batch cannot be shared evenly.
+    """
+    for line in config.warnings:
+        Console(program).warn(line)
+    workers, model, batch_size = config.placement.plan_workers, config.model, config.data.batch_size
+    check_shared("batch_size", batch_size, workers)
+    spec = read_spec(config.data)
+    host_memory = 0 if config.placement.cpu_offloading_threshold_gb is None else math.inf
+    placement = build_placement(config, table_rows(config.data, spec), workers, memory=math.inf, host_memory=host_memory)
+    names = [feature.name for feature in spec.categorical]
+    dense = dense_elements(len(spec.numerical), model.embedding_dim, model.bottom_mlp_dims, model.top_mlp_dims, len(names))
+    plan = report(names, placement, batch_size, 2 if config.device.amp else 4, dense)
+    print(as_json(plan) if config.placement.plan_format == "json" else as_table(plan))

@@ -1,0 +1,248 @@
+"""What a run works with, all of it checked before anything expensive is built, and the same on every worker where it must be."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dataloading.batches import Split
+from dataloading.feature_spec import FeatureSpec
+from dataloading.needed_memory import check_memory
+from dataloading.sources import read_spec, table_rows
+from dataloading.vocabularies import check_vocabularies
+from model.compilation import warn_without_effect
+from model.embedding.placement import Placement
+from model.embedding.plan import build_placement, share_batches, slots_per_table
+from model.native import operations_key
+from run.announcement import announcement
+from run.inherit import changes, check_continues, inherit, training_facts
+from run.opening import open_checkpoint, open_splits, sound
+from run.profile_folder import check_profile
+from training.gradient_slices import settled
+from training.growth import Growth
+from training.position import Position, reason_finished
+from training.state import check_features, features_of
+from utils.checkpoint.folder import Lock
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.save_folder import claim
+from utils.checkpoint.trial import try_folder
+from utils.cluster import launch
+from utils.cluster.agreement import compare_flags, compare_operations, compare_restored, compare_rows
+from utils.cluster.pace import expected_step_ms, set_cycle_time
+from utils.config import TRAIN, Config
+from utils.console import Console
+from utils.distributed import World, join
+from utils.logging import RunLog
+from utils.memory import available_bytes, device_bytes
+from utils.runtime import compute_dtype, configure_tensorflow, set_precision
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a worker finds out alone.
+
+    Attributes:
+        world: joined.
+        console: speaks on the first worker.
+        device: "CPU" or "GPU".
+        dtype: in which dense layers compute.
+        config: with what the checkpoint brings and what the flags left open.
+        spec: the dataset's.
+        rows: V of each table, `[F]`.
+        splits: what the mode reads, open.
+        checkpoint: what is restored; None where training begins anew.
+        growth: how its features stand in the model, with `--allow_growth`.
+        vocabularies: what the run's own checkpoints keep of the dataset's; known on the first worker.
+    """
+
+    world: World
+    console: Console
+    device: str
+    dtype: str
+    config: Config
+    spec: FeatureSpec
+    rows: tuple[int, ...]
+    splits: Mapping[str, Split]
+    checkpoint: Checkpoint | None
+    growth: Growth | None
+    vocabularies: Mapping[str, Any]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the categorical features, in the model's order."""
+        return [feature.name for feature in self.spec.categorical]
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this run goes on where the checkpoint's was."""
+        return self.checkpoint is not None and _continues(self.config)
+
+    @property
+    def position(self) -> Position:
+        """Where training begins."""
+        return Position(**self.checkpoint.manifest["position"]) if self.goes_on else Position()
+
+    @property
+    def chosen_by(self) -> str:
+        """The split that the model is chosen by; empty where there is none."""
+        return next((name for name in ("valid", "test") if name in self.splits), "")
+
+    @property
+    def training_facts(self) -> dict[str, Any]:
+        """What a run must have in common with the one it goes on from."""
+        train = self.splits["train"]
+        return training_facts(self.config, train.num_samples, train.fingerprint())
+
+
+@dataclass(frozen=True)
+class Prepared(Checked):
+    """What a mode works with: also where the tables go, and the log, open."""
+
+    placement: Placement
+    log: RunLog
+
+
+@contextmanager
+def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | None]:
+    """Check everything cheap; release on the way out what is held.
+
+    Args:
+        config: as the flags say it.
+        world: as `distributed.meet` gave it.
+        program: what a warning starts with.
+
+    Yields:
+        what the mode works with; None where the run that is to go on is finished, which has been said.
+
+    Raises:
+        UserError: the dataset, the checkpoint, a path or the machine cannot do what the options ask.
+    """
+    world, device = _connected(config, world)
+    console = Console(program, world.first)
+    fallback = sound(config, world, console.warn)
+    # Others may have no fault to find: they hear it before they wait for this worker.
+    checked = world.together(lambda: _checked(config, fallback, world, device, console), "prepared")
+    with ExitStack() as held:
+        for split in checked.splits.values():
+            held.callback(split.close)
+        _compare(checked)
+        if reason := _reason_finished(checked):
+            options = checked.config.training
+            path = options.save_checkpoint_path or options.restore_checkpoint_path
+            console.say(f"{path}: the run is finished: {reason}; nothing is changed. Give it more with --epochs, for instance")
+            yield None
+            return
+        if lock := world.together(lambda: _claimed(checked), "claimed"):
+            held.callback(lock.release)
+        _try_folder(checked)
+        placement = _place(checked)
+        log = RunLog(checked.config.run.log_path if world.first else "", checked.config.flat(), append=checked.goes_on, warn=console.warn)
+        held.callback(log.close)
+        samples = {name: split.num_samples for name, split in checked.splits.items()}
+        for line in announcement(checked.config, world.size, device, checked.dtype, placement, samples):
+            console.say(line)
+        yield Prepared(**vars(checked), placement=placement, log=log)
+
+
+def _connected(config: Config, world: World) -> tuple[World, str]:
+    """The workers joined and TensorFlow configured: the world and the device."""
+    stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
+    set_cycle_time(expected_step_ms(config.data.batch_size, stacks, launch.size(), config.device.amp))
+    joined = join(world)
+    # Before anything that may run a collective: TensorFlow cannot be configured once it has made a tensor.
+    device = configure_tensorflow(config.device, joined.local_rank, joined.local_size)
+    if not world.meets:  # nobody could be asked before
+        compare_flags(config.flat(), joined)
+    return joined, device
+
+
+def _checked(given: Config, fallback: Checkpoint | None, world: World, device: str, console: Console) -> Checked:
+    """Everything a worker can check alone. `fallback`: the checkpoint, where `--restore_fallback` has read it."""
+    warn = console.warn
+    check_profile(given.run, world.rank, world.size)
+    checkpoint = fallback or open_checkpoint(given, warn)
+    config = inherit(given, checkpoint.manifest, _continues(given)) if checkpoint else given
+    for line in config.warnings:
+        warn(line)
+    spec = read_spec(config.data)
+    rows = tuple(table_rows(config.data, spec))
+    growth = _growth(config, checkpoint, spec, rows) if checkpoint else None
+    config = share_batches(config, world.size)
+    splits = open_splits(config, spec, warn)
+    goes_on = checkpoint is not None and _continues(config)
+    if goes_on:
+        check_continues(checkpoint, training_facts(config, splits["train"].num_samples, splits["train"].fingerprint()))
+        for line in changes(config, given, checkpoint.manifest):
+            console.say(line)
+    vocabularies = check_vocabularies(config, spec, checkpoint, warn, goes_on=goes_on) if world.first else {}
+    check_memory(config, spec, splits, world.local_size)
+    set_precision(config.device)
+    config = settled(config, device, world.size, warn)
+    _warn_of_device(config, device, warn)
+    dtype = compute_dtype(config.device, device)
+    return Checked(world, console, device, dtype, config, spec, rows, splits, checkpoint, growth, vocabularies)
+
+
+def _continues(config: Config) -> bool:
+    """Whether a run that restores a checkpoint goes on where that one's was."""
+    options = config.training
+    return config.run.mode == TRAIN and options.resume != "weights" and not options.allow_growth
+
+
+def _growth(config: Config, checkpoint: Checkpoint, spec: FeatureSpec, rows: tuple[int, ...]) -> Growth | None:
+    """How the checkpoint's features stand in the model; None where they must be the same, and are."""
+    tables = dict(zip((feature.name for feature in spec.categorical), rows, strict=True))
+    if config.training.allow_growth:
+        return Growth(checkpoint, features_of(checkpoint), tables, spec.numerical)
+    check_features(checkpoint, tables, spec.numerical)
+    return None
+
+
+def _warn_of_device(config: Config, device: str, warn: Callable[[str], None]) -> None:
+    warn_without_effect(config, warn)
+    if device == "CPU" and not config.device.cpu:
+        for flag in sorted({"tf32", "cpu_offloading_threshold_gb"} & config.given):
+            warn(f"--{flag} has no effect: there is no GPU")
+
+
+def _compare(run: Checked) -> None:
+    """What must be the same on all workers."""
+    compare_flags(run.config.flat(), run.world)
+    compare_restored(run.checkpoint.identity if run.checkpoint else "nothing", run.world)
+    compare_rows(" ".join(split.fingerprint() for split in run.splits.values()), run.config.data.dataset_path, run.world)
+    compare_operations(operations_key(), run.world, run.console.warn)
+
+
+def _reason_finished(run: Checked) -> str | None:
+    """Why there is nothing to do: the run that this one goes on with has come to its end."""
+    if not run.goes_on:
+        return None
+    batches = math.ceil(run.splits["train"].num_samples / run.config.data.batch_size)
+    return reason_finished(run.config.training, run.position, batches, run.chosen_by)
+
+
+def _claimed(run: Checked) -> Lock | None:
+    """The lock of the folder for checkpoints, on the first worker; None where it holds none."""
+    options = run.config.training
+    if run.config.run.mode != TRAIN or not options.save_checkpoint_path or not run.world.first:
+        return None
+    arrays_a_table = 1 + (slots_per_table(run.config.optimizer.optimizer) if run.config.model.embedding_trainable else 0)
+    size = arrays_a_table * 4 * run.config.model.embedding_dim * sum(run.rows)
+    restored = run.checkpoint.folder if run.goes_on else None
+    return claim(Path(options.save_checkpoint_path), restored, options.overwrite_checkpoints, size)
+
+
+def _try_folder(run: Checked) -> None:
+    path = run.config.training.save_checkpoint_path
+    if run.config.run.mode == TRAIN and path:
+        try_folder(Path(path), [f"tables/{name}/accumulator" for name in run.names], run.world)
+
+
+def _place(run: Checked) -> Placement:
+    """Where the tables go, the same on every worker; raises UserError where they do not fit."""
+    host = available_bytes() // run.world.local_size
+    device = device_bytes(run.world.local_rank) if run.device == "GPU" else host
+    device, host = (min(values) for values in zip(*run.world.everyone((device, host), "memory"), strict=True))
+    return build_placement(run.config, run.rows, run.world.size, device, host if run.device == "GPU" else 0)

@@ -1,0 +1,73 @@
+"""Reading a split on the device, and the scores of a model on it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dataloading.batches import BatchReader, prefetched
+from dataloading.ranges import ERROR
+from model.dlrm import DLRM
+from run.prepare import Prepared
+from training.evaluator import Evaluator
+from training.step import TensorBatch, to_device
+from utils.metrics.binary import Metrics, evaluate
+
+
+def reader_of(run: Prepared, model: DLRM, split: str, batch_size: int) -> BatchReader:
+    """What reads this worker's part of the batches of a split."""
+    train = split == "train"
+    return BatchReader(
+        run.splits[split],
+        batch_size,
+        features=model.embedding.global_features,
+        local_features=model.embedding.local_features,
+        rank=run.world.rank,
+        num_workers=run.world.size,
+        num_rows=run.rows,
+        out_of_range=run.config.data.out_of_range,
+        uncounted=model.embedding.uncounted_features,
+        shuffle_seed=run.config.run.seed if train and run.config.data.shuffle_batch_order else None,
+        window=run.config.data.shuffle_window if train else None,
+        window_seed=run.config.run.seed,
+    )
+
+
+class Batches:
+    """The batches of a split on the device, in file order; each iteration starts again."""
+
+    def __init__(self, reader: BatchReader):
+        self._reader = reader
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        return prefetched(self._reader.epoch(0, 0), to_device)
+
+
+def score(run: Prepared, model: DLRM, evaluator: Evaluator, split: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Logits `[n]` and labels `[n]` of every row of a split, on the first worker; None on the others."""
+    reader = reader_of(run, model, split, run.config.data.valid_batch_size)
+    samples = reader.split.num_samples
+    with run.console.progress(samples, "evaluation", "samples") as progress:
+        scores = evaluator.score(Batches(reader), samples, progress.advance)
+    if run.config.data.out_of_range != ERROR:
+        count = sum(run.world.everyone(reader.out_of_range, "out_of_range"))
+        run.console.say(f"{split}: {count:,} ids out of range (--out_of_range {run.config.data.out_of_range})")
+    return scores
+
+
+def metrics_of(run: Prepared, model: DLRM, evaluator: Evaluator, split: str) -> Metrics:
+    """The metrics of a split on every worker, and a line about them."""
+    scores, thresholds = score(run, model, evaluator, split), run.config.training.auc_thresholds
+    metrics = run.world.from_first(evaluate(*scores, thresholds) if scores is not None else None, "metrics")
+    kind = "exact" if thresholds is None else f"{thresholds} thresholds"
+    run.console.say(
+        f"{split} AUC {shown(metrics.auc)} ({kind}), log loss {metrics.log_loss:.6f}, "
+        f"normalised entropy {shown(metrics.normalized_entropy, 6)}, calibration {shown(metrics.calibration, 6)}, {metrics.samples:,} samples"
+    )
+    if metrics.auc is None:
+        run.console.warn(f"all labels of the {split} split are the same: its AUC is undefined")
+    return metrics
+
+
+def shown(value: float | None, digits: int = 10) -> str:
+    """A metric that may be undefined, for people."""
+    return "undefined" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,59 @@
+"""`--mode train`: train, evaluate, save."""
+
+import math
+from collections.abc import Iterable
+
+from dataloading.batches import BatchReader, prefetched
+from dataloading.vocabularies import RECORD
+from run.inherit import facts
+from run.prepare import Prepared
+from run.scoring import metrics_of, reader_of
+from run.weights import go_on, model_of
+from training.build import build_trainer
+from training.evaluations import Evaluation
+from training.evaluator import Evaluator
+from training.loop import Training
+from training.saving import Saver
+from training.state import describe
+from training.step import TensorBatch, to_device
+
+
+class TrainingBatches:
+    """The training split on the device; see `training.loop.TrainingData`."""
+
+    def __init__(self, reader: BatchReader):
+        self._reader = reader
+
+    def __len__(self) -> int:
+        return len(self._reader)
+
+    def batches(self, epoch: int, first: int) -> Iterable[TensorBatch]:
+        """Those of epoch number `epoch` from number `first` on."""
+        return prefetched(self._reader.epoch(epoch, first), to_device)
+
+
+def train(run: Prepared) -> None:
+    """Train, evaluate and save as the options say; say and log the final figures.
+
+    Raises:
+        UserError: the weights cannot be restored, the loss is not finite, a checkpoint cannot be written, a signal asked for an end.
+    """
+    config, model = run.config, model_of(run)
+    data = TrainingBatches(reader_of(run, model, "train", config.data.batch_size))
+    trainer, evaluator = build_trainer(config, model, run.dtype), Evaluator(model, config.device.xla)
+    go_on(run, model, trainer)
+    evaluation = saver = None
+    if split := run.chosen_by:
+        evaluation = Evaluation(split, lambda: metrics_of(run, model, evaluator, split))
+    if config.training.save_checkpoint_path:
+        about = facts(config) | {"features": describe(model, run.spec.numerical), "run": run.training_facts, RECORD: run.vocabularies}
+        saver = Saver(model, trainer, config.training, about, alone=not run.goes_on)
+    options = {"evaluation": evaluation, "saver": saver, "position": run.position}
+    figures = dict(Training(trainer, data, config, run.console, run.log, **options).run())
+    if split == "valid":
+        metrics = metrics_of(run, model, evaluator, "test") if "test" in run.splits else None
+        figures |= {"valid_auc": figures["auc"], "valid_loss": figures["validation_loss"]}
+        figures |= {"auc": metrics and metrics.auc, "validation_loss": metrics and metrics.log_loss}
+    run.log.log((), figures)
+    rate = f": {figures['throughput']:,.0f} samples/s" if math.isfinite(figures["throughput"]) else ""
+    run.console.say(f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps{rate}")

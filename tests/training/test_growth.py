@@ -1,0 +1,95 @@
+"""A model that has grown scores old samples as before, and what is new can be trained."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from model.build import build_model
+from model.embedding.placement import single
+from tests.model.tiny_model import NUM_NUMERICAL, TABLES, batch, config, model_and_trainer, weights
+from training.growth import Growth
+from training.state import arrays, describe, features_of, parts, restore
+from utils.checkpoint.manifest import CheckpointError
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.writing import save
+from utils.distributed import World
+
+ROWS = {table.name: table.num_rows for table in TABLES}
+NUMERICAL = tuple(f"num_{i}" for i in range(NUM_NUMERICAL))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model, trainer = model_and_trainer("--optimizer", "adam")
+    trainer.step(batch(16), 0, 0.1)
+    save(tmp_path, 1, arrays(model), parts(model), {"features": describe(model, NUMERICAL)}, World())
+    return model, Checkpoint(tmp_path)
+
+
+def growth(checkpoint, rows, numerical=NUMERICAL):
+    return Growth(checkpoint, features_of(checkpoint), rows, numerical)
+
+
+def grown_model(checkpoint, rows, numerical):
+    options = config().model
+    model = build_model(options, list(rows), single(list(rows.values()), options.embedding_dim), World(), len(numerical), dtype="float32", seed=9)
+    fresh = weights(model)
+    restore(model, checkpoint, growth(checkpoint, rows, numerical))
+    return model, fresh
+
+
+def scores(model, names, ids, numerical):
+    """Logits of samples whose ids and numerical values are given by feature; what a model has and they have not is drawn."""
+    draw = np.random.default_rng(5)
+    size = len(next(iter(ids.values())))
+    columns = [ids[name] if name in ids else draw.integers(0, 3, size) for name in model.embedding.names]
+    values = [numerical[name] if name in numerical else draw.random(size) for name in names]
+    return model((tf.constant(np.stack(values, 1), tf.float32), tf.constant(np.stack(columns), tf.int32), tf.zeros([0, size], tf.int32))).numpy()
+
+
+@pytest.mark.parametrize(
+    ("rows", "numerical"),
+    [
+        (ROWS, NUMERICAL),
+        (ROWS | {"item": 50}, NUMERICAL),
+        (ROWS | {"new": 4}, NUMERICAL),
+        ({"new": 4, "page": 3, "other": 6, "user": 9, "item": 5}, NUMERICAL),
+        (ROWS, ("fresh", *NUMERICAL, "last")),
+        (dict(reversed(ROWS.items())), tuple(reversed(NUMERICAL))),
+    ],
+    ids=["same", "rows", "feature", "features between, another order", "numerical", "reversed"],
+)
+def test_old_samples_keep_their_scores(saved, rows, numerical):
+    old, checkpoint = saved
+    draw = np.random.default_rng(1)
+    ids = {table.name: draw.integers(0, table.num_rows, 20) for table in TABLES}
+    values = {name: draw.random(20) for name in NUMERICAL}
+    new, fresh = grown_model(checkpoint, rows, numerical)
+    np.testing.assert_allclose(scores(new, numerical, ids, values), scores(old, NUMERICAL, ids, values), rtol=1e-5, atol=1e-6)
+    found = weights(new)
+    for name, count in rows.items():
+        known = ROWS.get(name, 0)
+        table = found[f"tables/{name}/weights"]
+        assert table.shape == (count, 4)
+        np.testing.assert_array_equal(table[known:], fresh[f"tables/{name}/weights"][known:])
+        if known:
+            np.testing.assert_array_equal(table[:known], weights(old)[f"tables/{name}/weights"])
+
+
+def test_what_is_new_is_said(saved):
+    found = growth(saved[1], {"new": 4, **ROWS, "item": 50}, ("fresh", *NUMERICAL))
+    assert str(found) == "new features: fresh, new; new rows: item +45"
+
+
+@pytest.mark.parametrize(
+    ("rows", "numerical", "message"),
+    [
+        ({"user": 7, "item": 5}, NUMERICAL, "has feature page, which the dataset lacks"),
+        (ROWS, NUMERICAL[:1], "has feature num_1, which the dataset lacks"),
+        (ROWS | {"user": 6}, NUMERICAL, "the table of feature user has 7 rows, the dataset 6"),
+        ({"user": 7, "item": 5, "num_0": 9}, ("page", "num_1"), "was numerical is now categorical"),
+    ],
+)
+def test_what_has_shrunk_is_refused(saved, rows, numerical, message):
+    with pytest.raises(CheckpointError, match=message):
+        growth(saved[1], rows, numerical)

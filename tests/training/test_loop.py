@@ -1,0 +1,274 @@
+"""The training loop: when it evaluates, when it stops, what it says."""
+
+import json
+import math
+import signal
+from dataclasses import asdict
+
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.model.tiny_model import config
+from training.evaluations import Evaluation
+from training.loop import Training
+from training.position import Position, evaluates_after, reason_finished
+from training.report import NonFiniteLossError
+from training.step import TensorBatch
+from utils.cluster.signals import Stopped
+from utils.console import Console
+from utils.distributed import World
+from utils.logging import RunLog
+from utils.metrics.binary import Metrics
+
+
+def evaluation_steps(batches, *schedule):
+    return {step for step in range(batches) if evaluates_after(step, batches, *schedule)}
+
+
+@pytest.mark.parametrize(
+    ("batches", "evals", "freq", "epoch", "after", "expected"),
+    [
+        (10, 1, None, 0, 0, {9}),
+        (10, 2, None, 0, 0, {4, 9}),
+        (10, 3, None, 0, 0, {3, 6, 9}),
+        (10, 0, None, 0, 0, set()),
+        (2, 4, None, 0, 0, {0, 1}),
+        (1, 1, None, 0, 0, {0}),
+        (10, 1, 4, 0, 0, {3, 7}),
+        (10, 1, 4, 1, 0, {1, 5, 9}),  # steps 12, 16 and 20 of the run
+        (10, 0, 30, 1, 0, set()),
+        (10, 0, 30, 2, 0, {9}),
+        (10, 2, None, 0, 1.0, {9}),
+        (10, 2, None, 0, 1.1, set()),
+        (10, 2, None, 1, 1.5, {4, 9}),
+        (10, 2, None, 1, 1.6, {9}),
+        (10, 1, 1, 0, 0.75, {7, 8, 9}),
+    ],
+)
+def test_evaluation_steps(batches, evals, freq, epoch, after, expected):
+    assert evaluation_steps(batches, evals, freq, epoch, after) == expected
+
+
+@given(batches=st.integers(1, 300), evals=st.integers(1, 400))
+def test_evaluations_are_as_many_as_asked_evenly_spread_and_the_last_after_the_last_step(batches, evals):
+    steps = sorted(evaluation_steps(batches, evals, None, 0, 0))
+    assert len(steps) == min(evals, batches)
+    assert steps[-1] == batches - 1
+    gaps = [b - a for a, b in zip([-1, *steps], steps, strict=False)]
+    assert max(gaps) - min(gaps) <= 1
+
+
+class Loop:
+    """A training run whose step and evaluation are scripted."""
+
+    def __init__(
+        self,
+        tmp_path,
+        *flags,
+        batches=5,
+        losses=lambda step: 0.5,
+        finite=lambda step: 1.0,
+        auc=lambda step: 0.6,
+        evaluate=True,
+        position=None,
+        signal_at=None,
+        scaled=False,
+        log_loss=0.4,
+    ):
+        self.steps, self.rates, self.epochs, self.evaluated, self.checked = [], [], [], [], []
+        self.scaled, self.rank, self.world = scaled, 0, World()
+        self._losses, self._finite, self._auc, self._batches = losses, finite, auc, batches
+        self.log_path = tmp_path / "log.json"
+        self.log = RunLog(str(self.log_path), {})
+        self._signal_at, self._log_loss = signal_at, log_loss
+        evaluation = Evaluation("test", self._evaluate) if evaluate else None
+        options = config("--learning_rate", "1", "--warmup_steps", "2", "--decay_start_step", "100", "--decay_steps", "10", *flags)
+        self.training = Training(self, self, options, Console("dlrm.py"), self.log, evaluation=evaluation, position=position)
+
+    def __len__(self):
+        return self._batches
+
+    def run(self):
+        try:
+            return self.training.run()
+        finally:
+            self.log.close()
+
+    def reporting_step(self, batch, step, learning_rate, mine):
+        self.steps.append(step)
+        self.rates.append(learning_rate)
+        if step + 2 == self._signal_at:  # what the workers tell each other arrives a step later
+            signal.raise_signal(signal.SIGTERM)
+        return tf.constant([self._losses(step), self._finite(step), *mine.pack()])
+
+    def batches(self, epoch, first):
+        self.epochs.append(epoch)
+        for i in range(first, self._batches):
+            real = 3 if i == self._batches - 1 else 4
+            yield TensorBatch(None, None, None, None, None, tf.constant(float(real)), tf.constant(0.0))
+
+    def check_copies(self):
+        self.checked.append(self.training.position.step)
+
+    def _evaluate(self):
+        self.evaluated.append(self.training.position.step)
+        return Metrics(self._auc(self.training.position.step), self._log_loss, 0.9, 1.0, 10)
+
+    def lines(self, keys):
+        entries = [json.loads(line.removeprefix("DLLL ")) for line in self.log_path.read_text().splitlines()]
+        return [entry for entry in entries if entry["type"] == "LOG" and keys <= entry["data"].keys()]
+
+
+SCORES = {2: 0.6, 4: 0.7, 5: 0.65, 7: 0.75, 9: 0.7, 10: 0.72}
+
+
+@pytest.mark.parametrize("patience", [(), ("--early_stop_patience", "1"), ("--early_stop_patience", "2"), ("--auc_threshold", "0.75")])
+@pytest.mark.parametrize("signal_at", range(2, 11))
+def test_a_run_stopped_at_any_step_goes_on_as_if_it_had_not_been(tmp_path, signal_at, patience):
+    flags = ("--epochs", "2", "--evals_per_epoch", "3", "--print_freq", "1", *patience)
+    whole = Loop(tmp_path, *flags, auc=SCORES.get)
+    whole.run()
+    cut = Loop(tmp_path, *flags, auc=SCORES.get, signal_at=signal_at)
+    try:
+        cut.run()
+        assert whole.training.position.step < signal_at
+    except Stopped as stopped:
+        assert stopped.code == 143 and cut.training.position.step == signal_at
+        assert signal_at not in cut.evaluated  # a scheduler does not wait for an evaluation
+        position = Position(**json.loads(json.dumps(asdict(cut.training.position))))
+        if reason_finished(config(*flags).training, position, 5, "test") is None:
+            rest = Loop(tmp_path, *flags, auc=SCORES.get, position=position)
+            rest.run()
+            cut.evaluated += rest.evaluated
+            cut.training = rest.training
+    assert cut.evaluated == whole.evaluated
+    assert cut.training.position == whole.training.position
+    assert reason_finished(config(*flags).training, cut.training.position, 5, "test") is not None
+
+
+def test_an_evaluation_where_only_max_steps_cut_the_run_counts_for_the_best_and_not_against_patience(tmp_path):
+    loop = Loop(tmp_path, "--evals_per_epoch", "1", "--max_steps", "3", "--early_stop_patience", "1", auc=lambda step: 0.6)
+    loop.run()
+    assert loop.evaluated == [3] and loop.training.position.evals_without_gain == 0 and loop.training.position.best_auc == 0.6
+    loop = Loop(tmp_path, "--max_steps", "3", "--early_stop_patience", "1", auc=lambda step: None)
+    loop.run()
+    assert loop.training.position.evals_without_gain == 0
+
+
+def test_every_epoch_is_trained_evaluated_and_counted(tmp_path):
+    loop = Loop(tmp_path, "--epochs", "3", losses=lambda step: float(step))
+    figures = loop.run()
+    assert loop.steps == list(range(15))
+    assert loop.rates == [0.0, 0.5, *[1.0] * 13]
+    assert loop.epochs == [0, 1, 2]
+    assert loop.evaluated == loop.checked == [5, 10, 15]
+    assert figures["steps"] == 15 and figures["samples"] == 3 * 19
+    assert figures["auc"] == 0.6 and figures["validation_loss"] == 0.4
+    assert figures["train_loss"] == pytest.approx(7)  # the mean since the last report, here the whole run
+    assert {"throughput", "mean_step_time_ms"} <= figures.keys()
+
+
+@pytest.mark.parametrize(
+    ("limit", "epochs", "evaluated"), [(3, [0], [3]), (5, [0], [5]), (7, [0, 1], [5, 7]), (10, [0, 1], [5, 10]), (99, [0, 1], [5, 10])]
+)
+def test_max_steps_ends_the_run_and_the_last_model_is_evaluated_once(tmp_path, limit, epochs, evaluated):
+    loop = Loop(tmp_path, "--epochs", "2", "--max_steps", str(limit))
+    figures = loop.run()
+    assert figures["steps"] == len(loop.steps) == min(limit, 10)
+    assert (loop.epochs, loop.evaluated) == (epochs, evaluated)
+
+
+def test_reaching_the_auc_threshold_ends_every_loop(tmp_path, capsys):
+    loop = Loop(tmp_path, "--epochs", "4", "--test_freq", "3", "--auc_threshold", "0.75", auc=lambda step: 0.6 + step / 40)
+    figures = loop.run()
+    assert loop.evaluated == [3, 6]  # 0.675, 0.75
+    assert loop.steps == list(range(6)) and loop.epochs == [0, 1]
+    assert figures["auc"] == figures["best_auc"] == 0.75
+    assert "reached --auc_threshold 0.75 at step 6" in capsys.readouterr().out
+
+
+def test_the_auc_threshold_reached_at_the_end_of_an_epoch_starts_no_other(tmp_path):
+    loop = Loop(tmp_path, "--epochs", "4", "--auc_threshold", "0.5")
+    loop.run()
+    assert (loop.epochs, loop.evaluated) == ([0], [5])
+
+
+def test_final_figures_are_of_the_last_model_and_the_best_auc_is_kept(tmp_path):
+    loop = Loop(tmp_path, "--test_freq", "2", auc=lambda step: 0.9 - step / 10)
+    figures = loop.run()
+    assert loop.evaluated == [2, 4, 5]
+    assert figures["auc"] == pytest.approx(0.4) and figures["best_auc"] == pytest.approx(0.7)
+
+
+def test_test_after_delays_the_first_evaluation(tmp_path):
+    loop = Loop(tmp_path, "--epochs", "2", "--test_freq", "2", "--test_after", "1.5")
+    loop.run()
+    assert loop.evaluated == [8, 10]
+
+
+def test_without_evaluations_there_are_no_figures_of_them(tmp_path):
+    for i, (flags, evaluate) in enumerate([(("--evals_per_epoch", "0"), True), ((), False)]):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        loop = Loop(folder, *flags, evaluate=evaluate)
+        figures = loop.run()
+        assert loop.evaluated == []
+        assert figures["auc"] is None and figures["validation_loss"] is None and figures["best_auc"] is None
+
+
+def test_an_undefined_auc_stops_nothing(tmp_path):
+    loop = Loop(tmp_path, "--auc_threshold", "0.5", "--epochs", "2", auc=lambda step: None)
+    figures = loop.run()
+    assert figures["auc"] is None and figures["best_auc"] is None and figures["steps"] == 10
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("bad", [0, 3, 8, 9])
+@pytest.mark.parametrize("print_freq", [1, 4, 100])
+def test_a_non_finite_loss_ends_the_run_and_names_the_step(tmp_path, bad, value, print_freq):
+    loop = Loop(tmp_path, "--epochs", "2", "--print_freq", str(print_freq), losses=lambda step: value if step == bad else 0.5)
+    with pytest.raises(NonFiniteLossError, match=f"step {bad}: the loss is {value}; nothing is saved"):
+        loop.run()
+    assert len(loop.steps) <= bad + 2  # noticed at the next step at the latest
+    assert all(step <= bad for step in loop.evaluated)
+
+
+def test_gradients_that_are_not_finite_end_the_run_and_name_the_step(tmp_path):
+    loop = Loop(tmp_path, "--epochs", "2", finite=lambda step: float(step != 3))
+    with pytest.raises(NonFiniteLossError, match="step 3: the gradients are not finite; nothing is saved"):
+        loop.run()
+    assert len(loop.steps) <= 5
+
+
+def test_a_model_whose_scores_are_not_finite_ends_the_run(tmp_path):
+    loop = Loop(tmp_path, "--max_steps", "1", log_loss=math.nan)  # the loss of step 0 is that of the weights before it
+    with pytest.raises(NonFiniteLossError, match="step 0"):
+        loop.run()
+
+
+def test_a_scaled_loss_is_named_as_a_cause(tmp_path):
+    loop = Loop(tmp_path, losses=lambda step: math.nan, scaled=True)
+    with pytest.raises(NonFiniteLossError, match="--loss_scale"):
+        loop.run()
+
+
+def test_the_log_has_a_line_each_print_freq_and_at_the_end(tmp_path):
+    loop = Loop(tmp_path, "--epochs", "2", "--print_freq", "4", losses=lambda step: float(step))
+    loop.run()
+    lines = loop.lines({"loss", "samples_per_s", "step_time_ms", "learning_rate"})
+    assert [line["step"] for line in lines] == [[0, 4], [1, 8], [1, 10]]
+    assert [line["data"]["loss"] for line in lines] == [1.5, 5.5, 8.5]
+    assert [line["step"] for line in loop.lines({"auc", "test_loss", "samples"})] == [[0, 5], [1, 10]]
+
+
+@pytest.mark.parametrize(("start", "stopped"), [(0, 10), (3, 13), (12, 15), (None, None), (15, None)])
+def test_a_profile_of_ten_steps_is_taken_and_ends_with_the_run(tmp_path, monkeypatch, capsys, start, stopped):
+    loop = Loop(tmp_path, "--epochs", "3", *(() if start is None else ("--profiler_start_step", str(start))))
+    calls = []
+    monkeypatch.setattr(tf.profiler.experimental, "start", lambda folder: calls.append(("start", folder, loop.training.position.step)))
+    monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append(("stop", loop.training.position.step)))
+    loop.run()
+    assert calls == ([("start", "profile", start), ("stop", stopped)] if stopped else [])
+    assert ("no profile, training ended at step 15" in capsys.readouterr().err) == (start == 15)

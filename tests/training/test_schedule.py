@@ -1,0 +1,57 @@
+"""The learning-rate schedule, value by value."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.schedule import LearningRateSchedule
+
+DEFAULT = LearningRateSchedule(24.0, 8000, 48000, 24000, 2)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [
+        (0, 0.0),
+        (1, 0.003),
+        (4000, 12.0),
+        (7999, 23.997),
+        (8000, 24.0),
+        (47999, 24.0),
+        (48000, 24.0),
+        (60000, 6.0),  # 24 · (12000 / 24000)²
+        (66000, 1.5),  # 24 · (6000 / 24000)²
+        (71999, 24 / 24000**2),
+        (72000, 0.0),
+        (72001, 0.0),
+        (96001, 0.0),  # an even power must not rise again
+        (10**6, 0.0),
+    ],
+)
+def test_default_schedule(step, rate):
+    assert DEFAULT(step) == pytest.approx(rate, rel=1e-12, abs=1e-15)
+
+
+def test_without_warmup_the_first_step_has_the_full_rate():
+    assert LearningRateSchedule(0.5, 0, 10, 10)(0) == 0.5
+
+
+def test_decay_may_start_where_warmup_ends():
+    assert [LearningRateSchedule(1.0, 2, 2, 2, 1)(step) for step in range(6)] == [0.0, 0.5, 1.0, 0.5, 0.0, 0.0]
+
+
+@given(
+    base=st.floats(1e-6, 1e3),
+    warmup=st.integers(0, 100),
+    plateau=st.integers(0, 100),
+    decay=st.integers(1, 100),
+    power=st.floats(0.1, 4),
+    step=st.integers(0, 400),
+)
+def test_it_rises_then_falls_and_stays_within_zero_and_base(base, warmup, plateau, decay, power, step):
+    schedule = LearningRateSchedule(base, warmup, warmup + plateau, decay, power)
+    rate, following = schedule(step), schedule(step + 1)
+    assert 0 <= rate <= base
+    assert following >= rate if step < warmup else following <= rate
+    if step >= warmup + plateau + decay:
+        assert rate == 0.0

@@ -1,0 +1,95 @@
+"""A table read while training changes it gives the rows of the moment when the snapshot was taken."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.embedding.table_memory import write_rows
+from tests.model.tiny_model import batch, model_and_trainer, weights
+from training import saving as module
+from training.position import Position
+from training.saving import Checkpoints, Saver
+from training.snapshot import FrozenRows
+from training.state import arrays, parts, snapshot
+from utils.checkpoint import writing as files
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.writing import Saving
+from utils.config import parse
+from utils.distributed import World
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows=st.integers(1, 40), chunk=st.integers(1, 12), seed=st.integers(0, 2**32 - 1), steps_a_chunk=st.integers(0, 3))
+def test_rows_are_those_of_the_beginning_however_reads_and_updates_follow_each_other(rows, chunk, seed, steps_a_chunk):
+    draw = np.random.default_rng(seed)
+    before = draw.normal(size=(rows, 3)).astype(np.float32)
+    table = tf.Variable(before)
+    frozen, found = FrozenRows(table), []
+    for start in range(0, rows, chunk):
+        for _ in range(steps_a_chunk):
+            touched = np.unique(draw.integers(0, rows, draw.integers(1, rows + 1))).astype(np.int32)
+            frozen.protect(touched)
+            for row in touched:
+                write_rows(table, int(row), draw.normal(size=(1, 3)).astype(np.float32))
+        found.append(frozen.read(start, min(start + chunk, rows)))
+    np.testing.assert_array_equal(np.concatenate(found), before)
+    assert frozen.bytes == 0  # nothing is kept when all is read
+
+
+def options(*flags):
+    return parse(["--dataset_type", "synthetic", *flags], "").training
+
+
+@pytest.mark.parametrize("kept_bytes", [1 << 29, 0], ids=["rows are kept", "training waits"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_checkpoint_written_during_the_next_steps_is_that_of_the_step_before_them(tmp_path, monkeypatch, kept_bytes, optimizer):
+    monkeypatch.setattr(files, "_CHUNK_BYTES", 2 * 4 * 4)  # two rows a chunk
+    monkeypatch.setattr(files, "IN_FLIGHT", 1)  # and one of them a step
+    monkeypatch.setattr(module, "KEPT_BYTES", kept_bytes)
+    model, trainer = model_and_trainer("--optimizer", optimizer)
+    said = []
+
+    flags, position = options("--checkpoint_every_steps", "1", "--save_checkpoint_path", str(tmp_path)), Position()
+    saves = Checkpoints(Saver(model, trainer, flags, {}, alone=False), flags, position, said.append)
+    trainer.step(batch(16), 0, 0.1)
+    position.step = 1
+    assert saves.is_due(False)
+    expected = {name: values.copy() for name, values in weights(model).items()}
+    saves.write()
+    step, ended = 1, None
+    while ended is None:
+        one = batch(16, seed=step)
+        saves.before_step(one)
+        trainer.step(one, step, 0.1)
+        saves.after_step()
+        _, writing = saves.state()
+        saves.heard(step, writing)
+        step += 1
+        ended = step if said else None
+        assert step < 200
+    assert step > (5 if kept_bytes else 1)
+    found = Checkpoint(tmp_path)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found.read(name), values, name)
+    assert any(not np.array_equal(values, expected[name]) for name, values in weights(model).items())
+
+
+def test_a_save_that_fails_during_the_next_steps_fails_the_run_and_leaves_nothing(tmp_path):
+    def fail(start, stop):
+        raise OSError(28, "No space left on device", "disk")
+
+    model, _ = model_and_trainer()
+    written = parts(model, None, snapshot(model))
+    written[-1] = files.Part(written[-1].array, fail, written[-1].columns, later=True)
+    saver = SimpleNamespace(begin=lambda position, best: (Saving(tmp_path, 1, arrays(model), written, {}, World()), snapshot(model)))
+    saves = Checkpoints(saver, options(), Position())
+    saves.write()
+    while saves.state()[1]:
+        saves.after_step()
+    with pytest.raises(files.UserError, match="disk: No space left on device"):
+        saves.heard(1, False)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,96 @@
+"""A model's weights to a checkpoint and back, bit for bit."""
+
+import numpy as np
+import pytest
+
+from tests.model.tiny_model import NUM_NUMERICAL, TABLES, batch, model_and_trainer, weights
+from training.state import arrays, check_features, describe, parts, restore
+from utils.checkpoint import manifest
+from utils.checkpoint.manifest import CheckpointError
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.writing import save
+from utils.distributed import World
+
+ROWS = {table.name: table.num_rows for table in TABLES}
+NUMERICAL = tuple(f"num_{i}" for i in range(NUM_NUMERICAL))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model, trainer = model_and_trainer("--optimizer", "adam")
+    trainer.step(batch(16), 0, 0.1)
+    save(tmp_path, 1, arrays(model), parts(model), {"features": describe(model, NUMERICAL)}, World())
+    return model, Checkpoint(tmp_path)
+
+
+def test_restoring_gives_the_same_weights_bit_for_bit(saved):
+    model, checkpoint = saved
+    other, _ = model_and_trainer(seed=99)
+    before = weights(other)
+    restore(other, checkpoint)
+    expected, found = weights(model), weights(other)
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name].view(np.uint32), expected[name].view(np.uint32), err_msg=name)
+        assert not np.array_equal(before[name], found[name]), name
+
+
+def test_a_restored_model_trains_on_like_the_saved_one(saved):
+    _, checkpoint = saved
+    first, second = (model_and_trainer(seed=seed) for seed in (1, 2))
+    for one, _ in (first, second):
+        restore(one, checkpoint)
+    for _, trainer in (first, second):
+        trainer.step(batch(16, seed=5), 0, 0.1)
+    for name, value in weights(first[0]).items():
+        np.testing.assert_array_equal(weights(second[0])[name], value, err_msg=name)
+
+
+def test_whole_tables_are_stored_under_their_features_names(saved):
+    _, checkpoint = saved
+    assert set(checkpoint.names("tables/")) == {f"tables/{name}/weights" for name in ROWS}
+    assert [checkpoint.shape(f"tables/{name}/weights") for name in ROWS] == [(rows, 4) for rows in ROWS.values()]
+
+
+def test_the_features_of_the_model_pass(saved):
+    check_features(saved[1], ROWS, NUMERICAL)
+
+
+@pytest.mark.parametrize(
+    ("categorical", "numerical", "message"),
+    [
+        (ROWS | {"new": 3}, NUMERICAL, "no table for feature new"),
+        ({"user": 7, "item": 5}, NUMERICAL, "table for feature page, which the dataset lacks"),
+        (ROWS | {"item": 6}, NUMERICAL, "feature item has 5 rows, the dataset needs 6"),
+        (ROWS, (*NUMERICAL, "num_2"), r"2 numerical features \(num_0, num_1\).*the dataset has 3"),
+        (ROWS, tuple(reversed(NUMERICAL)), "numerical features"),
+        (dict(reversed(ROWS.items())), NUMERICAL, "in the order user, item, page, the dataset has page, item, user"),
+    ],
+    ids=["new", "missing", "rows", "more numerical", "order of numerical", "categorical order"],
+)
+def test_other_features_are_refused(saved, categorical, numerical, message):
+    with pytest.raises(CheckpointError, match=message):
+        check_features(saved[1], categorical, numerical)
+
+
+@pytest.mark.parametrize("features", [None, [], {}, {"categorical": 3, "numerical": []}, {"categorical": ROWS, "numerical": None}])
+def test_a_manifest_that_does_not_name_the_features_is_an_error(saved, features):
+    saved[1].manifest["features"] = features
+    with pytest.raises(CheckpointError, match="does not name the model's features"):
+        check_features(saved[1], ROWS, NUMERICAL)
+
+
+def test_weights_of_another_shape_are_refused(saved, tmp_path):
+    content = saved[1].manifest
+    content["arrays"]["dense/top_mlp/0/kernel"]["shape"] = [1, 1]
+    manifest.write(saved[1].folder, content)
+    with pytest.raises(CheckpointError, match=r"dense/top_mlp/0/kernel.*shape"):
+        restore(model_and_trainer()[0], Checkpoint(tmp_path))
+
+
+def test_a_missing_array_is_named(saved, tmp_path):
+    content = saved[1].manifest
+    del content["arrays"]["tables/item/weights"]
+    manifest.write(saved[1].folder, content)
+    with pytest.raises(CheckpointError, match="no array tables/item/weights"):
+        restore(model_and_trainer()[0], Checkpoint(tmp_path))

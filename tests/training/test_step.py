@@ -1,0 +1,199 @@
+"""The training step against a slow reference, and what padding, precision and compilation may not change."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from model.compilation import Compiled, compiled
+from model.native import native_operations
+from tests.model.tiny_model import TABLES, batch, model_and_trainer, no_ids, slow_gradients, weights
+from training.evaluator import Evaluator
+from training.report import StepReport, WorkerReport
+from training.step import Trainer, dense_optimizer
+
+RATE = 0.03
+
+
+def sample(tensors, count=None):
+    """What the slow reference takes: the first `count` rows."""
+    return tensors.numerical.numpy()[:count], tensors.ids.numpy()[:, :count], tensors.labels.numpy()[:count]
+
+
+def assert_close(found, expected, **tolerance):
+    assert found.keys() == expected.keys()
+    for name in found:
+        np.testing.assert_allclose(found[name], expected[name], **tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--xla",), ("--xla", "all"), ("--gradient_slices", "4"), ("--gradient_slices", "4", "--xla", "all")], ids=" ".join
+)
+def test_steps_of_sgd_equal_the_slow_reference(flags):
+    model, trainer = model_and_trainer(*flags)
+    expected = weights(model)
+    for step in range(4):
+        tensors = batch(32, seed=step)
+        loss, gradients = slow_gradients(expected, *sample(tensors))
+        expected = {name: value - RATE * gradients[name] for name, value in expected.items()}
+        assert float(trainer.step(tensors, step, RATE)) == pytest.approx(loss, rel=1e-5)
+    assert_close(weights(model), expected, rtol=1e-4, atol=2e-6)
+
+
+def test_one_step_of_adagrad_equals_the_slow_reference():
+    model, trainer = model_and_trainer("--optimizer", "adagrad")
+    expected, tensors = weights(model), batch(32)
+    _, gradients = slow_gradients(expected, *sample(tensors))
+    expected = {name: value - RATE * gradients[name] / np.sqrt(0.1 + gradients[name] ** 2 + 1e-7) for name, value in expected.items()}
+    trainer.step(tensors, 0, RATE)
+    assert_close(weights(model), expected, rtol=1e-4, atol=2e-6)
+
+
+def test_one_step_of_adam_equals_the_slow_reference():
+    model, trainer = model_and_trainer("--optimizer", "adam")
+    before, tensors = weights(model), batch(32)
+    _, gradients = slow_gradients(before, *sample(tensors))
+    epsilon = 1e-7 / np.sqrt(1 - 0.999)  # Keras adds it before the bias correction
+    expected = {name: value - RATE * gradients[name] / (np.abs(gradients[name]) + epsilon) for name, value in before.items()}
+    trainer.step(tensors, 0, RATE)
+    assert_close(weights(model), expected, rtol=1e-4, atol=1e-3 * RATE)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
+@pytest.mark.parametrize("real", [1, 9])
+def test_a_padded_batch_trains_like_its_real_rows(optimizer, real):
+    padded, plain = (model_and_trainer("--optimizer", optimizer) for _ in range(2))
+    for step in range(3):
+        tensors = batch(16, real, seed=step)
+        numerical, ids, labels = sample(tensors, real)
+        only = type(tensors)(numerical, ids, no_ids(real), labels, np.ones(real, np.float32), np.float32(real), np.float32(0))
+        loss = float(padded[1].step(tensors, step, RATE))
+        assert loss == pytest.approx(float(plain[1].step(only, step, RATE)), rel=1e-4)
+        if step == 0:
+            assert loss == pytest.approx(slow_gradients(weights(model_and_trainer()[0]), numerical, ids, labels)[0], rel=1e-5)
+    assert_close(weights(padded[0]), weights(plain[0]), rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
+def test_rows_that_no_sample_names_stay(optimizer):
+    model, trainer = model_and_trainer("--optimizer", optimizer)
+    before = weights(model)
+    named = [set() for _ in TABLES]
+    for step in range(3):
+        tensors = batch(8, 2, seed=step)
+        for names, ids in zip(named, tensors.ids.numpy()[:, :2], strict=True):
+            names.update(ids.tolist())
+        trainer.step(tensors, step, RATE)
+    after = weights(model)
+    for table, names in zip(TABLES, named, strict=True):
+        name = f"tables/{table.name}/weights"
+        changed = set(np.flatnonzero((before[name] != after[name]).any(axis=1)).tolist())
+        assert changed == names
+
+
+@pytest.mark.parametrize(("dtype", "flags"), [("float16", ()), ("float16", ("--amp", "--loss_scale", "128")), ("bfloat16", ())])
+def test_mixed_precision_trains_nearly_like_float32(dtype, flags):
+    exact, mixed = model_and_trainer(), model_and_trainer(*flags, dtype=dtype)
+    start, tensors = weights(exact[0]), batch(64)
+    losses = [float(trainer.step(tensors, 0, RATE)) for _, trainer in (exact, mixed)]
+    assert losses[1] == pytest.approx(losses[0], rel=2e-2)
+    moved = [np.concatenate([(weights(model)[name] - start[name]).ravel() for name in start]) for model, _ in (exact, mixed)]
+    assert np.linalg.norm(moved[1] - moved[0]) < 0.03 * np.linalg.norm(moved[0])
+
+
+@pytest.mark.parametrize(("optimizer", "xla", "slices"), [("adam", "true", "1"), ("sgd", "all", "1"), ("adagrad", "all", "1"), ("adam", "all", "8")])
+def test_xla_changes_no_more_than_rounding(optimizer, xla, slices):
+    flags = ("--optimizer", optimizer, "--gradient_slices", slices)
+    plain, fast = model_and_trainer(*flags), model_and_trainer(*flags, "--xla", xla)
+    for step in range(3):
+        tensors = batch(16, seed=step)
+        losses = [float(trainer.step(tensors, step, 0.01)) for _, trainer in (plain, fast)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert_close(weights(plain[0]), weights(fast[0]), rtol=1e-5, atol=1e-5)
+    scores = [Evaluator(model, kind).logits(tensors) for (model, _), kind in ((plain, False), (fast, xla))]
+    np.testing.assert_allclose(scores[1], scores[0], rtol=1e-5, atol=1e-5)
+
+
+def test_xla_all_compiles_the_forward_and_backward_pass_and_the_optimizer():
+    assert compiled("all") == Compiled(dense=True, optimizer=True)
+    _, trainer = model_and_trainer()  # made of C++ operations, which XLA does not know
+    with pytest.raises(tf.errors.InvalidArgumentError, match="XLA"):
+        Trainer(trainer.model, dense_optimizer("sgd", 0, 0), None, compiled=compiled("all")).step(batch(8), 0, 0.1)
+
+
+@pytest.mark.parametrize("slices", [2, 4, 8])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_slices_change_no_more_than_rounding(slices, dtype):
+    whole, cut = (model_and_trainer("--gradient_slices", str(count), dtype=dtype) for count in (1, slices))
+    for step in range(3):
+        tensors = batch(48, 41, seed=step)
+        losses = [float(trainer.step(tensors, step, 0.1)) for _, trainer in (whole, cut)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5 if dtype == "float32" else 1e-2)
+    assert_close(weights(whole[0]), weights(cut[0]), rtol=0, atol=1e-6 if dtype == "float32" else 1e-3)
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.5), ("adam", 0.02), ("adagrad", 0.1)])
+def test_the_loss_falls_on_what_can_be_learnt(optimizer, rate):
+    _, trainer = model_and_trainer("--optimizer", optimizer)
+    tensors = batch(256)
+    tensors = tensors._replace(labels=(tensors.ids.numpy()[0] % 2).astype(np.uint8))
+    losses = [float(trainer.step(tensors, step, rate)) for step in range(120)]
+    assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.fixture(params=[True, False], ids=["C++ operations", "TensorFlow's"])
+def native(request, monkeypatch):
+    """With the C++ operations and without."""
+    if not request.param:
+        monkeypatch.setattr("model.build.native_operations", lambda: None)
+    elif native_operations() is None:
+        pytest.fail("the C++ operations are not built: ops/build builds them")
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize(("dtype", "flags"), [("float32", ()), ("bfloat16", ("--amp",)), ("float16", ("--amp",))])
+@pytest.mark.parametrize("slices", ["1", "4"])
+def test_a_hidden_weight_that_is_not_finite_shows(dtype, flags, slices):
+    model, trainer = model_and_trainer(*flags, "--gradient_slices", slices, dtype=dtype)
+    start = weights(model)
+    report = StepReport.unpack(trainer.reporting_step(batch(16), 0, 0.0, WorkerReport()).numpy())
+    assert math.isfinite(report.loss) and report.finite
+    # Minus infinity in the first layer is hidden for good: ReLU makes its unit a dead one.
+    for name, value, place in itertools.product(("bottom_mlp/1", "top_mlp/0"), (math.nan, math.inf, -math.inf), ((0, 0), (1, 2))):
+        spoilt = start[f"dense/{name}/kernel"].copy()
+        spoilt[place] = value
+        model.dense_variables()[f"{name}/kernel"].assign(spoilt)
+        report = StepReport.unpack(trainer.reporting_step(batch(16), 0, 0.0, WorkerReport(stop=True, out_of_range=5)).numpy())
+        assert not (math.isfinite(report.loss) and report.finite), (name, value, place)
+        assert report[2:] == (True, 5, False, False)
+        for array, variable in model.dense_variables().items():
+            variable.assign(start[f"dense/{array}"])
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize(("dtype", "flags"), [("float32", ()), ("bfloat16", ("--amp",))])
+def test_not_a_number_in_any_kernel_reaches_the_loss(dtype, flags):
+    model, trainer = model_and_trainer(*flags, dtype=dtype)
+    start = weights(model)
+    for name in ("bottom_mlp/0", "bottom_mlp/1", "top_mlp/0", "top_mlp/1"):
+        spoilt = start[f"dense/{name}/kernel"].copy()
+        spoilt[1, 0] = math.nan
+        model.dense_variables()[f"{name}/kernel"].assign(spoilt)
+        assert math.isnan(trainer.step(batch(16), 0, 0.0)), name
+        for array, variable in model.dense_variables().items():
+            variable.assign(start[f"dense/{array}"])
+
+
+def test_a_gradient_that_overflows_in_float16_shows():
+    _, trainer = model_and_trainer("--amp", "--loss_scale", str(2.0**24), dtype="float16")
+    report = StepReport.unpack(trainer.reporting_step(batch(16), 0, 0.1, WorkerReport()).numpy())
+    assert math.isfinite(report.loss) and not report.finite
+
+
+def test_a_learning_rate_of_zero_changes_nothing():
+    model, trainer = model_and_trainer()
+    before = weights(model)
+    trainer.step(batch(8), 0, 0.0)
+    assert_close(weights(model), before, rtol=0)

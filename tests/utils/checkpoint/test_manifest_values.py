@@ -1,0 +1,80 @@
+"""Values of a manifest that cannot be, its checksum being right."""
+
+import copy
+
+import pytest
+
+from utils.checkpoint import manifest
+from utils.checkpoint.manifest import DamagedError
+
+SOUND = {
+    "step": 17,
+    "position": {"step": 17, "epoch": 2, "batch": 3, "samples": 1650, "best_auc": 0.75, "evals_without_gain": 1},
+    "run": {"batch_size": 100, "train_samples": 650},
+    "vocabularies": {"cat_0": {"values": 9, "digest": "aa"}},
+}
+
+
+def read(folder, content):
+    manifest.write(folder, content)
+    return manifest.read(folder)
+
+
+def changed(path, value):
+    content = copy.deepcopy(SOUND)
+    *above, last = path.split(".")
+    node = content
+    for name in above:
+        node = node[name]
+    node[last] = value
+    if path == "step":
+        content.pop("position")
+    return content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        SOUND,
+        {"step": 0},
+        changed("position.best_auc", None),
+        changed("position.best_auc", 1),
+        changed("position.another", {}),
+        changed("run", {}),
+        SOUND | {"step": 14, "position": SOUND["position"] | {"step": 14, "epoch": 1, "batch": 7}},  # all of an epoch done
+    ],
+)
+def test_values_that_can_be_are_read(tmp_path, content):
+    assert read(tmp_path, content)["step"] == content["step"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("step", -1, "step is -1, expected a whole number of at least 0"),
+        ("step", "x", "step is 'x', expected a whole number"),
+        ("step", 1.5, "step is 1.5"),
+        ("position.step", 18, "position.step is 18, step is 17; expected the same"),
+        ("position.batch", -3, "position.batch is -3, expected a whole number of at least 0"),
+        ("position.batch", 4, "position says step 17, epoch 2, batch 4, which is no place in epochs of 7 batches"),
+        ("position.epoch", 1, "which is no place in epochs of 7 batches"),
+        ("position.epoch", True, "position.epoch is True"),
+        ("position.samples", None, "position.samples is None"),
+        ("position.best_auc", "x", "position.best_auc is 'x', expected null or a number from 0 to 1"),
+        ("position.best_auc", float("nan"), "position.best_auc is nan"),
+        ("position.best_auc", -0.5, "position.best_auc is -0.5"),
+        ("position.last_auc", "x", "position.last_auc is 'x', expected null or a number from 0 to 1"),
+        ("position.evaluation_due", 1, "position.evaluation_due is 1, expected true or false"),
+        ("position.evals_without_gain", -1, "position.evals_without_gain is -1"),
+        ("vocabularies", [], "vocabularies is [], expected a mapping"),
+        ("vocabularies.cat_0", 3, "vocabularies.cat_0 is 3"),
+        ("vocabularies.cat_0.values", -1, "vocabularies.cat_0.values is -1"),
+        ("vocabularies.cat_0.digest", 3, "expected values and digest"),
+    ],
+)
+def test_values_that_cannot_be_are_one_line(tmp_path, path, value, message):
+    with pytest.raises(DamagedError) as raised:
+        read(tmp_path, changed(path, value))
+    text = str(raised.value)
+    assert text.startswith(f"{tmp_path}/manifest.json: {message}") or message in text
+    assert text.endswith("; the checkpoint is damaged") and "\n" not in text

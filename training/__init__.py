@@ -1,0 +1,1 @@
+"""Training a model: the step, the loop, its optimizers, saving and evaluation."""

@@ -1,0 +1,84 @@
+"""Scores of a trained model: every row of a split exactly once."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from model.compilation import compiled
+from model.dlrm import DLRM
+from training.step import TensorBatch
+from utils.distributed import World
+
+
+class Evaluator:
+    """Computes logits batch by batch.
+
+    Args:
+        model: built.
+        xla: what XLA compiles, see `compilation.compiled`; the model was built with the same.
+    """
+
+    def __init__(self, model: DLRM, xla: bool | str = False):
+        self._model, self.world = model, model.embedding.world
+        self._dense = tf.function(model.dense, jit_compile=compiled(xla).dense or None)
+        self._logits = tf.function(self._forward)
+
+    def _forward(self, batch: TensorBatch) -> tf.Tensor:
+        return self._dense(batch.numerical, self._model.embedding(batch.ids, batch.local_ids), self._model.step_weights())
+
+    def logits(self, batch: TensorBatch) -> np.ndarray:
+        """This worker's logits `[b]` of a batch, padding included, on the host: the device has finished when this returns."""
+        return self._logits(batch).numpy()
+
+    def score(
+        self, batches: Iterable[TensorBatch], num_samples: int, seen: Callable[[int], None] = lambda count: None
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Logits `[n]` float32 and labels `[n]` uint8 of every real sample of a split in file order, on the first worker; None on the others.
+
+        Args:
+            batches: the split's batches, in file order.
+            num_samples: n.
+            seen: called with the number of global samples after each batch.
+
+        Raises:
+            ValueError: the batches do not hold n samples.
+        """
+        scores = Scores(self.world)
+        for batch in batches:
+            real = int(batch.num_samples)
+            scores.add(self.logits(batch), batch.labels.numpy(), real)
+            seen(real)
+        merged = scores.merged()
+        if merged is not None and len(merged[0]) != num_samples:
+            raise ValueError(f"the batches hold {len(merged[0])} samples, the split {num_samples}")
+        return merged
+
+
+class Scores:
+    """Logits and labels that every worker collects for its own slices of the batches, put together in the batches' order."""
+
+    def __init__(self, world: World):
+        self._world = world
+        self._logits: list[np.ndarray] = []
+        self._labels: list[np.ndarray] = []
+        self._real: list[int] = []
+
+    def add(self, logits: np.ndarray, labels: np.ndarray, num_samples: int) -> None:
+        """Add this worker's slices `[b]` of a global batch whose first `num_samples` samples are real."""
+        self._logits.append(logits)
+        self._labels.append(labels)
+        self._real.append(num_samples)
+
+    def merged(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Logits and labels of all real samples on the first worker, None on the others. Every worker must call this."""
+        columns = [self._gathered(np.concatenate(values), name) for values, name in ((self._logits, "logits"), (self._labels, "labels"))]
+        return (columns[0], columns[1]) if self._world.first else None
+
+    def _gathered(self, mine: np.ndarray, name: str) -> np.ndarray:
+        everything = self._world.gather_to_first(mine, f"scores_{name}")
+        if not self._world.first:
+            return everything
+        # Worker by worker [N, batches, b]; batch by batch is the order of the rows.
+        batches = everything.reshape(self._world.size, len(self._real), -1).swapaxes(0, 1).reshape(len(self._real), -1)
+        return np.concatenate([batch[:real] for batch, real in zip(batches, self._real, strict=True)])

@@ -1,0 +1,180 @@
+"""The training loop: epochs, evaluations, checkpoints, the log, and when to stop."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from training.build import build_schedule
+from training.evaluations import Evaluation, Evaluations
+from training.position import Position, steps_in_all
+from training.profile import Profile
+from training.report import Reports, StepReport, WorkerReport
+from training.saving import Checkpoints, Saver
+from training.step import TensorBatch, Trainer
+from utils.cluster.signals import Stopped, StopRequest
+from utils.config import Config
+from utils.console import Console
+from utils.errors import AgreedError
+from utils.logging import RunLog
+from utils.timing import Throughput
+
+
+class TrainingData(Protocol):
+    """The training split, epoch by epoch."""
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+
+    def batches(self, epoch: int, first: int) -> Iterable[TensorBatch]:
+        """Those of epoch number `epoch` from number `first` on, on the device."""
+
+
+class Training:
+    """A training run.
+
+    Args:
+        trainer: does the steps.
+        data: what it trains on.
+        config: of the run.
+        console, log: where to report.
+        evaluation: how the model is scored; None for no evaluations.
+        saver: writes checkpoints; None for none.
+        position: where to start.
+
+    Attributes:
+        position: how far the run has come.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        data: TrainingData,
+        config: Config,
+        console: Console,
+        log: RunLog,
+        *,
+        evaluation: Evaluation | None = None,
+        saver: Saver | None = None,
+        position: Position | None = None,
+    ):
+        self._trainer, self._data, self._config, self._console, self._log = trainer, data, config, console, log
+        self._schedule = build_schedule(config.optimizer)
+        self.position = position = position or Position()
+        self._evaluations = Evaluations(evaluation, config.training, position, len(data), console, log)
+        self._checkpoints = Checkpoints(saver, config.training, position, console.say)
+        advice = "; try --amp_dtype bfloat16 or a smaller --loss_scale" if trainer.scaled else ""
+        self._reports = Reports(self._hear, advice)
+        self._profile = Profile(config.run, trainer.rank, console)
+        self._stop = StopRequest()
+        self._limit = steps_in_all(config.training, len(data))
+        self._meter = Throughput(config.training.benchmark_warmup_steps)
+
+    def run(self) -> Mapping[str, Any]:
+        """Train; returns the run's final figures.
+
+        Raises:
+            NonFiniteLossError: with the step's number.
+            Stopped: a signal asked for it; the step was finished and a checkpoint written.
+        """
+        try:
+            with self._stop, self._console.progress(self._limit - self.position.step, "training", "steps") as progress:
+                self._run_epochs(progress)
+        except AgreedError:  # on every worker after the same step: what was begun before it is worth keeping
+            self._checkpoints.finish()
+            raise
+        finally:
+            self._checkpoints.abandon()
+        position = self.position
+        steps = {"train_loss": self._reports.mean_loss, "samples": position.samples, "steps": position.step}
+        return {**self._meter.summary(), **self._evaluations.figures(), **steps, **self._counted()}
+
+    def _run_epochs(self, progress) -> None:
+        position = self.position
+        self._evaluate_if_due()
+        self._turn_epoch()
+        while not self._ended():
+            for batch in self._data.batches(position.epoch, position.batch):
+                self._train(batch)
+                progress.advance(1, f"loss {self._reports.mean_loss:.5f}")
+                if position.step % self._config.run.print_freq == 0 or position.step >= self._limit:
+                    self._report(progress.time_left())
+                if self._reports.stop:
+                    self._end_early()
+                self._evaluate_if_due()
+                if position.step < self._limit and self._checkpoints.is_due(self._reports.save_due):
+                    self._save(best=False)
+                if self._ended():
+                    break
+            self._trainer.check_copies()
+            self._turn_epoch()
+        self._reports.read()
+        self._profile.end(position.step)
+        self._profile.warn_if_none(position.step)
+        if self._checkpoints.wanted:
+            self._save(best=False, wait=True)
+
+    def _train(self, batch: TensorBatch) -> None:
+        position, samples = self.position, int(batch.num_samples)
+        self._profile.before_step(position.step)
+        save_due, writing = self._checkpoints.state()
+        mine = WorkerReport(bool(self._stop.signum), int(batch.out_of_range), save_due, writing)
+        self._checkpoints.before_step(batch)
+        report = self._trainer.reporting_step(batch, position.step, self._schedule(position.step), mine)
+        self._reports.add(position.step, report)
+        position.step, position.batch, position.samples = position.step + 1, position.batch + 1, position.samples + samples
+        self._checkpoints.after_step()
+        self._profile.after_step(position.step)
+        self._reports.read(leave=1)  # the step before has certainly finished: looking at its report makes nothing wait
+        self._meter.step(samples)
+        self._evaluations.after_step(last=position.step >= self._limit)
+
+    def _hear(self, step: int, report: StepReport) -> None:
+        self._checkpoints.heard(step, report.writing)
+
+    def _ended(self) -> bool:
+        return self.position.step >= self._limit or self._evaluations.end_training()
+
+    def _turn_epoch(self) -> None:
+        if self.position.batch == len(self._data):
+            self.position.epoch, self.position.batch = self.position.epoch + 1, 0
+
+    def _evaluate_if_due(self) -> None:
+        if not self._evaluations.is_due():
+            return
+        self._reports.read()
+        best = self._evaluations.run()
+        if best and self._checkpoints.wanted and self._config.training.keep_best_checkpoint:
+            self._save(best=True)
+        self._meter.resume()
+
+    def _save(self, best: bool, wait: bool = False) -> None:
+        self._reports.read()
+        self._checkpoints.write(best, wait)
+        self._reports.save_due = False
+        self._meter.resume()
+
+    def _end_early(self) -> None:
+        """Write a checkpoint and end as the signal asked. Every worker comes here after the same step."""
+        signum, reason = self._stop.heard(self._trainer.world.everyone((self._stop.signum, self._stop.reason), "stop"))
+        after = f"after step {self.position.step}"
+        if not self._checkpoints.wanted:
+            raise Stopped(signum, f"{after}; nothing is saved, there is no --save_checkpoint_path", reason)
+        self._save(best=False, wait=True)
+        again = "" if self._config.training.resume == "auto" else " with --resume auto"
+        raise Stopped(signum, f"{after}, which is saved; to go on, run the same command{again}", reason)
+
+    def _report(self, time_left: str) -> None:
+        self._reports.read()
+        rates, step, epoch, loss = self._meter.summary(), self.position.step, self.position.epoch, self._reports.mean_loss
+        rate, out_of_range = self._schedule(step - 1), self._reports.out_of_range
+        self._console.say(
+            f"epoch {epoch} step {step}/{self._limit}: loss {loss:.6f}, {rates['throughput']:,.0f} samples/s, "
+            f"{rates['mean_step_time_ms']:.1f} ms/step, learning rate {rate:.6g}, "
+            + (f"{out_of_range:,} ids out of range, " if out_of_range else "")
+            + f"{time_left} left"
+        )
+        data = {"loss": loss, "samples_per_s": rates["throughput"], "step_time_ms": rates["mean_step_time_ms"], "learning_rate": rate}
+        self._log.log((epoch, step), data | self._counted())
+        self._reports.start_again()
+
+    def _counted(self) -> dict[str, int]:
+        return {} if self._config.data.out_of_range == "error" else {"ids_out_of_range": self._reports.out_of_range}

@@ -1,0 +1,1 @@
+"""The optimizers of dense weights and of embedding tables."""

@@ -1,0 +1,135 @@
+"""When a training run writes checkpoints: begun between two steps, written while the next ones run."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from model.dlrm import DLRM
+from training.position import Position
+from training.snapshot import Snapshot
+from training.state import arrays, digest, parts, snapshot
+from training.step import TensorBatch, Trainer
+from utils.checkpoint.writing import Saving
+from utils.config import TrainingConfig
+
+KEPT_BYTES = 512 << 20  # rows that are kept for a checkpoint being written; beyond that training waits for the disk
+
+
+class Saver:
+    """Begins to write checkpoints of a model and its training.
+
+    Args:
+        model, trainer: whose weights and slots.
+        options: where to, and how many to keep.
+        facts: what the manifest keeps beside the position; anything JSON can say.
+        alone: what else is in the folder is another run's, and is removed when the first checkpoint is visible.
+    """
+
+    def __init__(self, model: DLRM, trainer: Trainer, options: TrainingConfig, facts: Mapping[str, Any], alone: bool):
+        self._model, self._trainer, self._facts, self._alone = model, trainer, facts, alone
+        self._path, self._keep = Path(options.save_checkpoint_path), options.keep_checkpoints
+
+    def begin(self, position: Position, best: bool) -> tuple[Saving, Snapshot]:
+        """Begin to write a checkpoint of now; `best`: it is the best so far. Every worker calls this after the same step."""
+        model, trainer = self._model, self._trainer
+        frozen, facts = snapshot(model), {**self._facts, "position": asdict(position)}
+        written, everything = parts(model, trainer, frozen), arrays(model, trainer)
+        options = {"keep": self._keep, "best": best, "digest": digest(model, trainer), "alone": self._alone}
+        saving = Saving(self._path, position.step, everything, written, facts, model.embedding.world, **options)
+        self._alone = False
+        return saving, frozen
+
+
+class Checkpoints:
+    """The checkpoints of a run, at most one being written at a time.
+
+    Every worker calls `write`, `finish` and `heard` after the same steps.
+
+    Args:
+        saver: begins to write one; None for no checkpoints.
+        options: how often.
+        position: of the run; the steps done so far are saved already.
+        say: is told of every checkpoint that is complete.
+    """
+
+    def __init__(self, saver: Saver | None, options: TrainingConfig, position: Position, say: Callable[[str], None] = lambda text: None):
+        self._saver, self._options, self._position, self._say = saver, options, position, say
+        self._saving: Saving | None = None
+        self._snapshot: Snapshot | None = None
+        self._written = False  # by this worker
+        self._saved_at, self._time = position.step, time.monotonic()
+        self._begun_at = -1  # by this run
+        self._start = self._waited = 0.0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the run writes checkpoints at all."""
+        return self._saver is not None
+
+    def state(self) -> tuple[bool, bool]:
+        """What this worker tells the others with a step: that the minutes have passed; that it is still writing."""
+        minutes = self._options.checkpoint_every_minutes
+        passed = self.wanted and minutes is not None and time.monotonic() - self._time >= 60 * minutes
+        return passed, self._saving is not None and not self._written
+
+    def is_due(self, passed: bool) -> bool:
+        """Whether a checkpoint is to be written now; `passed`: by some worker's clock the minutes have."""
+        step = self._position.step
+        if not self.wanted or self._saved_at == step:
+            return False
+        every = self._options.checkpoint_every_steps
+        return passed or (every is not None and step % every == 0)
+
+    def write(self, best: bool = False, wait: bool = False) -> None:
+        """Begin to write a checkpoint, and with `wait` finish it; nothing is written twice."""
+        self.finish()
+        step = self._position.step
+        if step == self._begun_at:
+            return
+        self._start = time.monotonic()
+        self._saving, self._snapshot = self._saver.begin(self._position, best)
+        self._written, self._saved_at, self._begun_at, self._time = False, step, step, time.monotonic()
+        self._waited = self._time - self._start
+        if wait:
+            self.finish()
+
+    def before_step(self, batch: TensorBatch) -> None:
+        """Keep what the step will overwrite."""
+        if self._saving is None or self._written:
+            return
+        start = time.monotonic()
+        kept = self._snapshot.protect(batch.ids.numpy())
+        while kept > KEPT_BYTES and not self._written:
+            self._written = self._saving.advance(wait=True)
+            kept = self._snapshot.bytes
+        self._waited += time.monotonic() - start
+
+    def after_step(self) -> None:
+        """Write on."""
+        if self._saving is not None and not self._written:
+            start = time.monotonic()
+            self._written = self._saving.advance()
+            self._waited += time.monotonic() - start
+
+    def heard(self, step: int, writing: bool) -> None:
+        """Hear whether a worker was still writing when step number `step` was done; when none is, the checkpoint becomes visible."""
+        if self._saving is not None and step >= self._saved_at and not writing:
+            self.finish()
+
+    def finish(self) -> None:
+        """Finish the checkpoint that is being written, if there is one."""
+        saving, self._saving, self._snapshot = self._saving, None, None
+        if saving is None:
+            return
+        start = time.monotonic()
+        folder = saving.finish()
+        now = time.monotonic()
+        self._say(f"checkpoint written: {folder} ({now - self._start:.1f} s, of which training waited {self._waited + now - start:.1f} s)")
+
+    def abandon(self) -> None:
+        """Leave nothing of the checkpoint that is being written."""
+        saving, self._saving, self._snapshot = self._saving, None, None
+        if saving is not None:
+            saving.abandon()

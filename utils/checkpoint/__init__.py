@@ -1,0 +1,1 @@
+"""Checkpoints on the disk: writing, reading, the folder of steps, the manifest."""

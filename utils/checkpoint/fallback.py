@@ -1,0 +1,53 @@
+"""The newest checkpoint of which every byte is right: what `--restore_fallback` takes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from utils.checkpoint.folder import complete_steps
+from utils.checkpoint.manifest import CheckpointError
+from utils.checkpoint.reading import Checkpoint
+from utils.distributed import World
+from utils.errors import UserError
+
+
+def older(folder: Path) -> list[Path]:
+    """The complete checkpoints beside a step's folder that come after it, newest first."""
+    steps = complete_steps(folder.parent)
+    return steps[steps.index(folder) + 1 :] if folder in steps else []
+
+
+def sound_checkpoint(path: str | Path, world: World, warn: Callable[[str], None]) -> Checkpoint:
+    """The newest checkpoint of a folder (or the step that is named, or those before it) that is whole, by reading all of it.
+
+    Args:
+        path: as for `Checkpoint`.
+        world: the workers, who share the reading; each calls this at the same point.
+        warn: is told of every checkpoint that is passed over, and why.
+
+    Raises:
+        UserError: none is whole; on every worker.
+    """
+    path = Path(path)
+    steps = world.from_first([str(step) for step in _candidates(path)], "fallback")
+    for step, instead in zip(steps, [*steps[1:], None], strict=True):
+        problem = None
+        try:
+            checkpoint = Checkpoint(step)
+        except UserError as error:
+            problem = str(error)
+        try:
+            world.agree(problem, "fallback_opened")
+            checkpoint.verify(world)
+            return checkpoint
+        except UserError as error:
+            if instead is None:
+                raise
+            warn(f"{error}; --restore_fallback: {instead} is tried instead")
+    raise CheckpointError(f"{path}: holds no checkpoint (no step-… folder with a manifest.json); --save_checkpoint_path writes one")
+
+
+def _candidates(path: Path) -> list[Path]:
+    steps = complete_steps(path.parent)
+    if path in steps:
+        return steps[steps.index(path) :]
+    return complete_steps(path)

@@ -1,0 +1,26 @@
+"""What goes wrong with the files of a checkpoint, told to all workers."""
+
+from collections.abc import Callable
+
+from utils.checkpoint.zarr_store import brief
+from utils.distributed import World
+from utils.errors import UserError
+
+
+def together(action: Callable[[], None] | None, world: World, name: str) -> None:
+    """Do something, then hear whether every worker managed to; raises UserError on all where one did not."""
+    error = None
+    try:
+        if action:
+            action()
+    except UserError as problem:
+        error = str(problem)
+    except OSError as problem:
+        error = of_system(problem)
+    except ValueError as problem:
+        error = f"the checkpoint could not be written: {brief(problem)}"
+    world.agree(error, name)
+
+
+def of_system(problem: OSError) -> str:
+    return f"{problem.filename or 'checkpoint'}: {problem.strerror or problem}"

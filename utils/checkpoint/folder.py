@@ -1,0 +1,123 @@
+"""The folder that holds a run's checkpoints: which steps are complete, which is newest and best, what is left of a killed run.
+
+A step is visible, under its own name, only when it is whole. Hidden names: `.step-….writing` is being written,
+`.step-….old` was set aside while another of the same step takes its place, `.step-….removing` is on its way out.
+"""
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+from utils.checkpoint import manifest
+from utils.checkpoint.durable import sync_folder, sync_tree, write_text
+from utils.errors import UserError
+
+POINTERS = ("latest", "best")
+
+
+def step_name(step: int) -> str:
+    """Name of the folder of a step."""
+    return f"step-{step:08d}"
+
+
+def being_written(path: Path, step: int) -> Path:
+    """Where a step lies until it is whole."""
+    return path / f".{step_name(step)}.writing"
+
+
+def being_tried(path: Path) -> Path:
+    """Where the trial before a run writes; `tidy` removes what a killed one left."""
+    return path / ".step-trial.writing"
+
+
+def complete_steps(path: Path) -> list[Path]:
+    """All complete checkpoints of a folder, newest first: what `latest` names, then as they were written."""
+    steps = [entry for entry in path.glob("step-*") if (entry / manifest.NAME).is_file()]
+    steps += [entry for entry in path.glob(".step-*.old") if (entry / manifest.NAME).is_file() and not _place_of(entry).exists()]
+    latest = pointed(path / "latest")
+    return sorted(steps, key=lambda entry: (entry == latest, (entry / manifest.NAME).stat().st_mtime_ns, _place_of(entry).name), reverse=True)
+
+
+def pointed(pointer: Path) -> Path | None:
+    """The complete step that a pointer file (`latest` or `best`) names."""
+    try:
+        step = pointer.parent / pointer.read_text().strip()
+    except (OSError, UnicodeDecodeError, ValueError):
+        return None
+    return step if step.parent == pointer.parent and (step / manifest.NAME).is_file() else None
+
+
+def tidy(path: Path) -> None:
+    """Remove what a killed run left half-written or half-removed; a step that it had set aside takes its place again."""
+    for entry in path.glob(".step-*.old"):
+        if (entry / manifest.NAME).is_file() and not _place_of(entry).exists():
+            entry.rename(_place_of(entry))
+    for pattern in (".step-*.writing", ".step-*.old", ".step-*.removing"):
+        for entry in path.glob(pattern):
+            shutil.rmtree(entry, ignore_errors=True)
+    for pointer in POINTERS:
+        (path / f".{pointer}.writing").unlink(missing_ok=True)
+
+
+class Lock:
+    """While held, the only run that writes to a folder; the kernel lets go of it when the process ends, however it ends.
+
+    Raises:
+        UserError: another run holds it.
+    """
+
+    def __init__(self, path: Path):
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise UserError(f"--save_checkpoint_path {path}: another run writes its checkpoints there; end it or choose another folder") from None
+        except OSError:
+            pass  # a network file system without locks
+
+    def release(self) -> None:
+        """Let others write."""
+        os.close(self._descriptor)
+
+
+def publish(path: Path, step: int, best: bool) -> Path:
+    """Make a step that is whole visible, and the newest (and, if said so, the best); returns its folder."""
+    name = step_name(step)
+    folder, target, old = being_written(path, step), path / name, path / f".{name}.old"
+    sync_tree(folder)
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+    try:
+        folder.rename(target)
+    except BaseException:
+        if old.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+    for pointer in POINTERS if best else POINTERS[:1]:
+        write_text(path / pointer, name + "\n")
+    sync_folder(path)
+    return target
+
+
+def forget_best(path: Path) -> None:
+    """No step is the best any more."""
+    (path / "best").unlink(missing_ok=True)
+
+
+def prune(path: Path, keep: int) -> None:
+    """Remove all steps but the newest `keep` and the one that `best` names; a step is hidden before its files go."""
+    best = pointed(path / "best")
+    for entry in complete_steps(path)[keep:]:
+        if entry != best:
+            hidden = path / f".{entry.name}.removing"
+            entry.rename(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _place_of(entry: Path) -> Path:
+    """Where a step stands when it is visible."""
+    return entry.with_name(entry.name.removeprefix(".").removesuffix(".old"))

@@ -1,0 +1,50 @@
+"""The folder that a training run saves its checkpoints to: looked at, and claimed, before the run costs anything."""
+
+import os
+import shutil
+from pathlib import Path
+
+from utils.checkpoint.folder import Lock, complete_steps, tidy
+from utils.errors import UserError
+from utils.memory import check_fits
+
+
+def claim(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int) -> Lock:
+    """Make the folder ready for a run; called on the first worker.
+
+    Args:
+        path: the folder; made where missing.
+        restored: the step's folder that the run goes on from, None for a run that begins anew.
+        overwrite: replace another run's checkpoints.
+        needed_bytes: about what a checkpoint takes.
+
+    Returns:
+        a lock, held until it is released or the process ends.
+
+    Raises:
+        UserError: the folder cannot be written, another run writes there or has left its checkpoints, or the disk has too little room.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--save_checkpoint_path {path}: the folder cannot be made: {error.strerror}") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UserError(f"--save_checkpoint_path {path}: no permission to write there")
+    lock = Lock(path)
+    try:
+        _look(path, restored, overwrite, needed_bytes)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _look(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int) -> None:
+    tidy(path)
+    goes_on_here = restored is not None and restored.resolve().parent == path.resolve()
+    if (steps := complete_steps(path)) and not goes_on_here and not overwrite:
+        raise UserError(
+            f"--save_checkpoint_path {path}: holds checkpoints of another run (the newest is {steps[0].name}); --resume auto goes on with them, "
+            "--overwrite_checkpoints replaces them, another folder keeps them"
+        )
+    check_fits(needed_bytes, f"--save_checkpoint_path {path}: the tables and their optimizer slots", shutil.disk_usage(path).free)

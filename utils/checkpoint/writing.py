@@ -1,0 +1,214 @@
+"""Checkpoints: one TensorStore array a table and a weight, whole tables by feature name, whatever the number of workers.
+
+    PATH/latest                      name of the newest step
+    PATH/step-00000060/manifest.json what is inside, sizes and checksums, and the model's configuration; written last
+    PATH/step-00000060/dense/…       weights of the dense layers
+    PATH/step-00000060/tables/…      one array `[V, D]` for each categorical feature
+
+Arrays are zarr version 3 with a CRC-32C of every chunk, so that a flipped bit is an error and not a wrong prediction. A
+step's folder appears under its name only when it is whole.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from utils.checkpoint import manifest
+from utils.checkpoint.faults import of_system, together
+from utils.checkpoint.folder import being_written, forget_best, prune, publish, tidy
+from utils.checkpoint.manifest import CheckpointError
+from utils.checkpoint.zarr_store import IN_FLIGHT, brief, chunk_files, create_array, file_of, open_array, write_rows
+from utils.cluster.agreement import compare_weights
+from utils.cluster.launcher import progressed
+from utils.distributed import World
+from utils.errors import UserError
+
+_CHUNK_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an array that this worker writes: all rows of the columns first to last (all columns where `columns` is None).
+
+    `read` gives rows start to stop, once and in order, so that no table is copied whole; what it gives may not change any more.
+    With `later` it gives the values of now even while training goes on.
+    """
+
+    array: str
+    read: Callable[[int, int], np.ndarray]
+    columns: tuple[int, int] | None = None
+    later: bool = False
+
+
+@dataclass(frozen=True)
+class Array:
+    """An array of a checkpoint: its shape, and the number of columns in which it is cut (all of them in one piece where None)."""
+
+    shape: tuple[int, ...]
+    column_step: int | None = None
+
+    @property
+    def chunk(self) -> tuple[int, ...]:
+        """Shape of the chunks it is stored in, about 32 MiB each; no two workers write into the same chunk."""
+        rest = self.shape[1:] if self.column_step is None else (self.column_step,)
+        row_bytes = 4 * int(np.prod(rest, dtype=np.int64))
+        return (max(min(_CHUNK_BYTES // row_bytes, self.shape[0]), 1), *rest)
+
+
+class Saving:
+    """A checkpoint of float32 arrays being written, all workers side by side; `finish` makes it the newest of `path`.
+
+    What has no `later` is read by the constructor. The rest is read and written by `advance`, a little at a time and
+    without waiting, between training steps; or at once by `finish`.
+
+    Args:
+        path: folder that holds all steps; made where missing.
+        step: training steps done.
+        arrays: by name, `dense/bottom_mlp/0/kernel` or `tables/cat_0/weights` for instance; the same on every worker.
+        parts: what this worker writes; the workers' parts together cover every array once.
+        facts: anything JSON can say, kept in the manifest.
+        world: the workers; each calls the constructor and `finish` at the same point.
+        keep: how many of the newest steps to keep, the best apart; None for all.
+        best: this is the best so far: `best` points to it and it is kept until a better one comes.
+        digest: a hash of what every worker holds a copy of.
+        alone: once this one is visible, all others in the folder are removed: they are of another run.
+
+    Raises:
+        UserError: some worker could not write, or the workers' digests differ; nothing has changed then, and every worker knows.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        step: int,
+        arrays: Mapping[str, Array],
+        parts: Iterable[Part],
+        facts: Mapping[str, Any],
+        world: World,
+        *,
+        keep: int | None = None,
+        best: bool = False,
+        digest: str = "",
+        alone: bool = False,
+    ):
+        self._digest, self._alone = digest, alone
+        self._path, self._step, self._arrays, self._facts = Path(path), step, arrays, facts
+        self._world, self._keep, self._best = world, keep, best
+        self._folder = being_written(self._path, step)
+        self._error: str | None = None
+        self._futures: deque = deque()
+        parts = list(parts)
+        now, later = [part for part in parts if not part.later], [part for part in parts if part.later]
+        self._chunks = self._read_and_write(later)
+        self._exhausted = False
+        try:
+            together(self._prepare if world.first else None, world, "checkpoint_prepared")
+            self._try(lambda: self._write_all(self._read_and_write(now)))
+        except BaseException:
+            self.abandon()
+            raise
+
+    def advance(self, wait: bool = False) -> bool:
+        """Read and begin to write as many chunks as may be in flight; with `wait` one more than that, after waiting for its turn.
+
+        Returns:
+            whether this worker has nothing left to do but to `finish`: all is written, or something failed.
+        """
+        self._try(lambda: self._advance(wait))
+        return self._error is not None or (self._exhausted and not self._futures)
+
+    def finish(self) -> Path:
+        """Write what is left and make the step visible; returns its folder."""
+        try:
+            self._try(lambda: self._write_all(self._chunks))
+            self._world.agree(self._error, "checkpoint_written")
+            compare_weights(self._world.everyone(self._digest, "checkpoint_digest"))
+            together(self._publish if self._world.first else None, self._world, "checkpoint_published")
+        except BaseException:
+            self.abandon()
+            raise
+        return self._path / self._folder.name.removeprefix(".").removesuffix(".writing")
+
+    def abandon(self) -> None:
+        """Leave nothing of it behind."""
+        if self._world.first and self._folder.exists():
+            tidy(self._path)
+
+    def _prepare(self) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        tidy(self._path)
+        self._folder.mkdir()
+        created = [create_array(self._folder / file_of(name), array.shape, array.chunk) for name, array in self._arrays.items()]
+        for future in created:
+            future.result()
+
+    def _publish(self) -> None:
+        shapes = {name: {"shape": list(array.shape), "dtype": "float32"} for name, array in self._arrays.items()}
+        about = {"step": self._step, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "arrays": shapes, **self._facts}
+        chunks = [f"{file_of(name)}/{chunk}" for name, array in self._arrays.items() for chunk in chunk_files(array.shape, array.chunk)]
+        manifest.write(self._folder, about, chunks)
+        if self._alone:
+            forget_best(self._path)
+        publish(self._path, self._step, self._best)
+        if self._alone:
+            prune(self._path, 1)
+        elif self._keep is not None:
+            prune(self._path, self._keep)
+
+    def _read_and_write(self, parts: Iterable[Part]) -> Iterator:
+        """Futures of the chunks, each read only when it is asked for."""
+        for part in parts:
+            array, store = self._arrays[part.array], open_array(self._folder / file_of(part.array))
+            for start in range(0, array.shape[0], array.chunk[0]):
+                values = part.read(start, min(start + array.chunk[0], array.shape[0]))
+                if (
+                    not np.isfinite(values.sum()) and not np.isfinite(values).all()
+                ):  # a sum is three times as fast, and not finite if one value is not
+                    raise CheckpointError(
+                        f"{part.array}: holds weights that are not finite; nothing is saved. Try a lower --learning_rate or --loss_scale"
+                    )
+                yield write_rows(store, start, values, part.columns)
+
+    def _write_all(self, chunks: Iterator) -> None:
+        for future in chunks:
+            self._futures.append(future)
+            progressed()
+            while len(self._futures) >= IN_FLIGHT:
+                self._futures.popleft().result()
+        while self._futures:
+            self._futures.popleft().result()
+            progressed()
+
+    def _advance(self, wait: bool) -> None:
+        if wait and self._futures:
+            self._futures.popleft().result()
+        while self._futures and self._futures[0].done():
+            self._futures.popleft().result()
+        while len(self._futures) < IN_FLIGHT and not self._exhausted:
+            future = next(self._chunks, None)
+            self._exhausted = future is None
+            if future is not None:
+                self._futures.append(future)
+
+    def _try(self, action: Callable[[], None]) -> None:
+        """Do something unless something has failed already; remember what fails for `finish`."""
+        if self._error is not None:
+            return
+        try:
+            action()
+        except UserError as problem:
+            self._error = str(problem)
+        except OSError as problem:
+            self._error = of_system(problem)
+        except ValueError as problem:  # TensorStore's word for a full disk, too
+            self._error = f"{self._path}: the checkpoint could not be written: {brief(problem)}"
+
+
+def save(path: str | Path, step: int, arrays: Mapping[str, Array], parts: Iterable[Part], facts: Mapping[str, Any], world: World, **options) -> Path:
+    """Write a checkpoint at once; returns the step's folder. See `Saving`."""
+    return Saving(path, step, arrays, parts, facts, world, **options).finish()

@@ -1,0 +1,225 @@
+"""Elastic training: what is asked of `scripts/elastic`, which hosts and how many workers, and whether another start would help."""
+
+import argparse
+import math
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from utils.checkpoint.folder import complete_steps
+from utils.cluster.discovery import parse_hosts
+from utils.config import TRAIN, Config, TrainingConfig, parse
+from utils.errors import UserError
+from utils.flags import Parser
+
+# What horovodrun, mpirun and dlrm.py write when a worker or a host is gone through no fault of the command.
+LOST = {
+    "ORTE has lost communication with a remote daemon": "a host was lost",
+    "ORTE was unable to reliably start one or more daemons": "a host could not be reached",
+    "could not connect to some hosts via ssh": "a host could not be reached",
+    "Please check connectivity between servers": "a host could not be reached",
+    "another worker ended, so this one does": "a worker was lost",
+}
+PASSED_ON = ("--mpi-args", "--ssh-port", "--ssh-identity-file", "--start-timeout", "--network-interfaces")  # to horovodrun
+
+_NOT_ITS_FAULT = "another worker ended, so this one does|stopped by SIG|(stopped because )?the launcher "
+SAID = re.compile(rf"dlrm\.py: error: (?!(worker \d+: )?({_NOT_ITS_FAULT}))")
+_DEFECT = re.compile(r"<stderr>:Traceback \(most recent call last\)")  # of a worker: horovodrun's own has no tag
+_KILLED = re.compile(r"exited on signal (\d+)")
+
+EPILOG = """\
+./scripts/elastic --min-np 1 --max-np 4 --host-discovery-script ./hosts.sh --mpi-args=--oversubscribe -- \\
+    numactl --interleave=all -- python -u dlrm.py --dataset_path DATASET --save_checkpoint_path CHECKPOINT --checkpoint_every_steps 500
+"""
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    sys.stderr.write(f"elastic: {text}\n")
+    sys.stderr.flush()
+
+
+# Hosts and workers -------------------------------------------------------------------------------------------------------
+
+
+def choose(slots: int, minimum: int, maximum: int | None, batch: int) -> int | None:
+    """The largest number of workers from minimum to maximum that has slots and divides the batch; None where there is none."""
+    most = slots if maximum is None else min(slots, maximum)
+    return next((workers for workers in range(min(most, batch), minimum - 1, -1) if batch % workers == 0), None)
+
+
+def smallest(least: int, batch: int) -> int | None:
+    """The smallest number of workers from `least` on that divides the batch."""
+    return next((workers for workers in range(least, batch + 1) if batch % workers == 0), None)
+
+
+def allot(hosts: Mapping[str, int], workers: int) -> dict[str, int]:
+    """Workers by host, filling one host after another."""
+    taken = {}
+    for host, slots in hosts.items():
+        taken[host] = min(slots, workers)
+        workers -= taken[host]
+    return {host: count for host, count in taken.items() if count}
+
+
+def written(hosts: Mapping[str, int]) -> str:
+    """Hosts as horovodrun reads them."""
+    return ",".join(f"{host}:{slots}" for host, slots in hosts.items())
+
+
+# Why a run ended, and how to go on ---------------------------------------------------------------------------------------
+
+
+def restart_reason(code: int, lines: Sequence[str], changed: bool) -> str | None:
+    """Why a run that failed is worth another start; None where it would fail again.
+
+    Args:
+        code: horovodrun's exit code: a worker's, or 128 + s where signal s ended it; mpirun's own (205, 255, …) where a host is lost.
+        lines: what was written to standard error.
+        changed: whether there are other hosts now.
+    """
+    if changed:
+        return "the hosts have changed"
+    if any(SAID.search(line) for line in lines):  # said by a worker in so many words: a flag, a file, the loss, the disk
+        return None
+    killed = next(filter(None, map(_KILLED.search, lines)), None)
+    if killed:
+        return f"a worker was ended by {_signal_name(int(killed[1]))}"
+    if any(_DEFECT.search(line) for line in lines):
+        return None
+    for mark, reason in LOST.items():
+        if any(mark in line for line in lines):
+            return reason
+    if code != 128 + signal.SIGABRT and _signal_name(code - 128):  # 134 is also mpirun's "no such program", which says so itself
+        return f"the workers were ended by {_signal_name(code - 128)}"
+    return None
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in set(signal.Signals) else ""
+
+
+def resume_flags(options: TrainingConfig, saved: bool) -> list[str]:
+    """Flags behind the user's own, so that a start goes on from the newest checkpoint once there is one.
+
+    What the command restores (`--restore_checkpoint_path`, also with `--resume weights` or `--allow_growth`) is where training begins,
+    so it holds until the folder of the run has a checkpoint of its own.
+    """
+    restores = options.restore_checkpoint_path is not None
+    if restores and not saved:
+        return []
+    flags = ["--restore_checkpoint_path", options.save_checkpoint_path] if restores else []  # the last one given counts
+    return [*flags, *(["--noallow_growth"] if options.allow_growth else []), "--resume", "auto"]
+
+
+def saved_step(path: str) -> int | None:
+    """The step of the newest complete checkpoint of a folder; None where there is none."""
+    steps = complete_steps(Path(path))
+    return int(re.search(r"\d+", steps[0].name)[0]) if steps else None
+
+
+# The command line --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    command: list[str]  # that each worker runs
+    training: TrainingConfig  # what it says of length and checkpoints
+    batch: int  # workers must divide it: the greatest common divisor of all batch sizes
+    launcher: list[str]  # words for horovodrun
+    script: str | None  # that prints the hosts
+    hosts: dict[str, int]  # where there is no script
+    first: int  # workers at the first start, at least
+    minimum: int
+    maximum: int | None
+    reset_limit: int
+    timeout_s: float
+
+    @classmethod
+    def parse(cls, arguments: Sequence[str]) -> "Request":
+        """Raises UserError: nothing that this finds wrong starts anything."""
+        words = list(arguments)
+        middle = words.index("--") if "--" in words else len(words)
+        options = vars(_parser().parse_strictly(words[:middle]))
+        command = words[middle + 1 :]
+        config = _parse_command(command)
+        if bool(options["host_discovery_script"]) == bool(options["hosts"]):
+            raise UserError("expected either --host-discovery-script (hosts that come and go) or --hosts (a fixed list)")
+        minimum, maximum, batch = options["min_np"] or options["num_proc"] or 1, options["max_np"], _common_batch(config)
+        first = max(options["num_proc"] or 1, minimum)
+        hosts = parse_hosts(options["hosts"] or "", "--hosts")
+        for least in (minimum, first):
+            _check_workers(least, maximum, batch, None if options["hosts"] is None else sum(hosts.values()))
+        if config.training.checkpoint_every_steps is None and config.training.checkpoint_every_minutes is None:
+            say("warning: without --checkpoint_every_steps or --checkpoint_every_minutes a lost worker costs the whole run")
+        launcher = [f"{name}={options[_key(name)]}" for name in PASSED_ON if options[_key(name)] is not None]
+        limits = options["reset_limit"], options["timeout"]
+        return cls(command, config.training, batch, launcher, options["host_discovery_script"], hosts, first, minimum, maximum, *limits)
+
+
+def _check_workers(least: int, maximum: int | None, batch: int, slots: int | None) -> None:
+    """Raise UserError where there can never be enough workers: some number of them must share the batch, and a fixed list have the slots."""
+    needed = smallest(least, batch)
+    if needed is None or needed > (maximum or batch):
+        raise UserError(f"no number of workers from {least} to {maximum or batch} shares the batch sizes evenly: it must divide {batch}")
+    if slots is not None and needed > slots:
+        raise UserError(f"--hosts: found slots for {slots}, expected at least {needed}, one a worker")
+
+
+def _key(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or len(text) > 9 or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+        return int(text)
+
+    return number
+
+
+def _parser() -> Parser:
+    usage = "scripts/elastic [flags] -- COMMAND of a worker, with dlrm.py and its flags"
+    description = "Train on the hosts that are there; when one is lost, go on from the newest checkpoint with those that remain."
+    parser = Parser(prog="elastic", usage=usage, description=description, epilog=EPILOG)
+    parser.add_argument(
+        "--min-np", "--min-num-proc", type=_at_least(1), metavar="N", help="workers to go on with, at least (default: --num-proc or 1)"
+    )
+    parser.add_argument("-np", "--num-proc", type=_at_least(1), metavar="N", help="workers to begin with, at least (default: --min-np)")
+    parser.add_argument("--max-np", "--max-num-proc", type=_at_least(1), metavar="N", help="workers at most (default: as many as there are slots)")
+    parser.add_argument("--host-discovery-script", metavar="COMMAND", help="prints the hosts that may be used now, a line of host:slots or host each")
+    parser.add_argument("-H", "--hosts", metavar="HOST:SLOTS,…", help="a fixed list of hosts, instead of a script")
+    parser.add_argument("--reset-limit", type=_at_least(0), default=10, metavar="N", help="restarts in a row without a new checkpoint (default: 10)")
+    help = "seconds to wait for enough hosts (default: 600)"
+    parser.add_argument("--timeout", "--elastic-timeout", type=_at_least(0), default=600, metavar="S", help=help)
+    for name in PASSED_ON:
+        parser.add_argument(name, help="passed on to horovodrun")
+    return parser
+
+
+def _parse_command(command: Sequence[str]) -> Config:
+    """The configuration of the workers' command."""
+    place = next((i for i, word in enumerate(command) if Path(word).name == "dlrm.py"), None)
+    if place is None:
+        raise UserError("expected -- and a command with dlrm.py in it: -- python -u dlrm.py --dataset_path DATASET …")
+    if shutil.which(command[0]) is None:
+        raise UserError(f"{command[0]}: no such program")
+    config = parse(command[place + 1 :], "")
+    if config.run.mode != TRAIN:
+        raise UserError(f"--mode {config.run.mode}: expected train; nothing else has a checkpoint to go on from")
+    if config.training.save_checkpoint_path is None:
+        raise UserError("--save_checkpoint_path is missing: checkpoints are what training goes on from when a worker is lost")
+    return config
+
+
+def _common_batch(config: Config) -> int:
+    """What the workers must divide: every batch size that they would not round up by themselves."""
+    sizes = [config.data.batch_size, *config.training.inference_benchmark_batch_sizes]
+    return math.gcd(*sizes, *([config.data.valid_batch_size] if "valid_batch_size" in config.given else []))

@@ -1,0 +1,224 @@
+"""Elastic training: `horovodrun` started again with the hosts that remain, from the newest checkpoint, when a worker is lost.
+
+Horovod's own elastic mode repairs a running job and wants every worker to hold the whole model; with sharded tables a lost
+worker takes rows with it that only a checkpoint still has.
+"""
+
+import itertools
+import os
+import shutil
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from utils.cluster.discovery import HostScript
+from utils.cluster.elastic import SAID, Request, allot, choose, restart_reason, resume_flags, saved_step, say, smallest, written
+from utils.cluster.processes import Job
+from utils.cluster.signals import Stopped
+from utils.errors import UserError
+
+POLL_S = 5.0  # between two looks at the hosts
+PAUSE_S = 3.0  # before a restart that follows one without progress
+NO_WORKER_S = 30.0  # how long a worker is looked for that could be asked to stop
+LINES = 5000  # of standard error that are remembered, to know why a run ended
+# mpirun asks silent hosts whether they live after 10 s, 3 times at intervals of 5 s. Its defaults (300 s, 9 times, 20 s) notice a host
+# without power after 8 minutes.
+PATIENCE = {"OMPI_MCA_oob_tcp_keepalive_time": "10", "OMPI_MCA_oob_tcp_keepalive_intvl": "5", "OMPI_MCA_oob_tcp_keepalive_probes": "3"}
+
+
+class Supervisor:
+    """Starts workers until training is complete, or until another start would not help.
+
+    Args:
+        request: what was asked for.
+    """
+
+    def __init__(self, request: Request):
+        self._request = request
+        self._path = request.training.save_checkpoint_path
+        self._script = HostScript(request.script) if request.script else None
+        self._signals: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, lambda received, frame: self._signals.append(received))
+
+    def run(self) -> int:
+        """The exit code of the last start. Raises UserError where hosts are missing or a signal asked for the end."""
+        try:
+            return self._run()
+        finally:
+            if self._script:
+                self._script.close()
+
+    def _run(self) -> int:
+        request, without_progress = self._request, 0
+        hosts = self._wait_for_hosts(request.first, first=True)
+        saved = saved_step(self._path)
+        if saved is not None and request.training.restore_checkpoint_path is not None:
+            say(f"{self._path} holds step {saved}: it is gone on from, not from --restore_checkpoint_path")
+        for start in itertools.count(1):
+            origin = "from the beginning" if saved is None else f"from step {saved} (latest checkpoint)"
+            say(f"start {start}: {_count(sum(hosts.values()), 'worker')} on {written(hosts)}, {origin}")
+            code, lines = self._train(hosts, saved is not None)
+            before, saved = saved, saved_step(self._path)
+            if code == 0:
+                say(f"training is complete: step {saved}")
+                return 0
+            if self._signals:
+                return self._stopped(code, lines, saved)
+            reason = restart_reason(code, lines, self._changed(hosts))
+            if reason is None:
+                say(f"the workers ended with code {code}, and would again: no restart")
+                return code
+            without_progress = 0 if (saved or 0) > (before or 0) else without_progress + 1
+            if without_progress > request.reset_limit:
+                say(f"{reason} (code {code}); no restart: --reset-limit {request.reset_limit} restarts have brought no newer checkpoint")
+                return code
+            say(f"{reason} (code {code}): restart")
+            if without_progress:
+                self._sleep(PAUSE_S)
+            hosts = self._wait_for_hosts(request.minimum)
+        raise AssertionError  # itertools.count has no end
+
+    # Hosts ------------------------------------------------------------------------------------------------------------------
+
+    def _hosts(self) -> dict[str, int]:
+        """What may be used now, waited for; a signal ends the wait."""
+        if self._script is None:
+            return self._request.hosts
+        self._script.close()  # what a run that is under way has seen may be old
+        while (hosts := self._script.poll()) is None:
+            self._sleep(0.1)
+        return hosts
+
+    def _workers(self, hosts: Mapping[str, int], least: int) -> int | None:
+        return choose(sum(hosts.values()), least, self._request.maximum, self._request.batch)
+
+    def _wait_for_hosts(self, least: int, first: bool = False) -> dict[str, int]:
+        """Workers by host, as soon as there are enough. A script that fails is an error when it is asked first, later a reason to wait."""
+        limit_s, needed = self._request.timeout_s, smallest(least, self._request.batch)
+        deadline, said = time.monotonic() + limit_s, ""
+        while True:
+            try:
+                hosts = self._hosts()
+                if workers := self._workers(hosts, least):
+                    return allot(hosts, workers)
+                found = f"{_count(sum(hosts.values()), 'slot')} found ({written(hosts) or 'no host'}), {needed} needed"
+            except UserError as problem:
+                if first or isinstance(problem, Stopped):
+                    raise
+                found = str(problem)
+            first = False
+            if time.monotonic() >= deadline:
+                raise UserError(f"not enough hosts after {limit_s:g} s (--timeout): {found}")
+            if found != said:
+                say(f"waiting for hosts: {found}")
+            said = found
+            self._sleep(min(POLL_S, max(deadline - time.monotonic(), 0)))
+
+    def _changed(self, hosts: Mapping[str, int]) -> bool:
+        """Whether other hosts are to be used than these. No, where the script does not say."""
+        try:
+            return self._differ(self._hosts(), hosts)
+        except Stopped:
+            raise
+        except UserError:
+            return False
+
+    def _look(self, hosts: Mapping[str, int]) -> bool | None:
+        """The same beside a run, without waiting: None while the script still runs."""
+        try:
+            now = self._script.poll()
+        except UserError:
+            return False
+        return None if now is None else self._differ(now, hosts)
+
+    def _differ(self, now: Mapping[str, int], hosts: Mapping[str, int]) -> bool:
+        """Whether one of the hosts in use has gone, or more workers could run."""
+        gone = any(now.get(host, 0) < count for host, count in hosts.items())
+        return gone or self._workers(now, self._request.minimum) != sum(hosts.values())
+
+    # A run ------------------------------------------------------------------------------------------------------------------
+
+    def _train(self, hosts: Mapping[str, int], saved: bool) -> tuple[int, list[str]]:
+        """Run the workers once; horovodrun's exit code and what was written to standard error."""
+        request, lines = self._request, deque(maxlen=LINES)
+        words = ["horovodrun", "-np", str(sum(hosts.values())), "-H", written(hosts), *request.launcher]
+        words += [*request.command, *resume_flags(request.training, saved)]
+        asked, changes, next_look = False, 0, time.monotonic() + POLL_S
+        with Job(words, PATIENCE | os.environ, lines.append) as job:
+            while not job.ended(0.2):
+                if self._signals and not asked:
+                    asked = self._ask_to_stop(job)
+                if self._at_once:
+                    say("ending all at once")
+                    break
+                if self._script and not asked and time.monotonic() >= next_look and (changed := self._look(hosts)) is not None:
+                    changes = changes + 1 if changed else 0
+                    next_look = time.monotonic() + POLL_S
+                    if changes >= 2 and (workers := job.find(is_worker)):  # said twice, so it is meant
+                        say("the hosts have changed: the workers finish a step and save")
+                        asked = _send(signal.SIGTERM, workers)
+        return job.code, list(lines)
+
+    def _ask_to_stop(self, job: Job) -> bool:
+        """Let the workers finish the step and save. Those of other hosts hear of it from those of this one; without any, end them all."""
+        say(f"{signal.Signals(self._signals[0]).name}: the workers finish the step and save; a second signal ends them at once")
+        deadline = time.monotonic() + NO_WORKER_S
+        while not job.ended(0.2) and not self._at_once:  # they may be about to start
+            if workers := job.find(is_worker):
+                return _send(signal.SIGTERM, workers)
+            if time.monotonic() >= deadline:
+                say("no worker runs on this host that could be asked: they are ended")
+                job.kill()
+        return True
+
+    @property
+    def _at_once(self) -> bool:
+        """Whether a second signal has come; a closing terminal sends SIGHUP several times, so that does not count."""
+        return sum(number != signal.SIGHUP for number in self._signals) > 1
+
+    def _stopped(self, code: int, lines: Sequence[str], saved: int | None) -> int:
+        if any(SAID.search(line) for line in lines):  # what was to be saved is not, and a worker has said why
+            return code
+        end = "nothing is saved" if saved is None else f"step {saved} is saved in {self._path}"
+        raise Stopped(self._signals[-1], f"while training; {end}; to go on, run the same command")
+
+    def _sleep(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._signals and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if self._signals:
+            raise Stopped(self._signals[0], "while no worker ran; to go on, run the same command")
+
+
+def is_worker(words: Sequence[str], variables: Sequence[str]) -> bool:
+    """Whether a process, by its command and environment, is a worker of dlrm.py that mpirun has started."""
+    program = "python" in Path(words[0]).name and any(Path(word).name == "dlrm.py" for word in words) if words else False
+    return program and any(variable.startswith("OMPI_COMM_WORLD_RANK=") for variable in variables)
+
+
+def _send(number: int, processes: Sequence[int]) -> bool:
+    for process in processes:
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:  # it has just ended by itself
+            continue
+    return True
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command line of scripts/elastic; returns its exit code."""
+    if shutil.which("horovodrun") is None:  # the .venv is not active
+        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    request = Request.parse(arguments)
+    if shutil.which("horovodrun") is None:
+        raise UserError("horovodrun: not found; ./scripts/install installs it")
+    return Supervisor(request).run()

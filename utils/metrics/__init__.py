@@ -1,0 +1,1 @@
+"""Metrics of predictions, exact, in NumPy."""
