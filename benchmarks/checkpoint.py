@@ -51,13 +51,12 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
     from utils.runtime import configure_tensorflow, prepare_tensorflow
 
     prepare_tensorflow()
-    from utils.checkpoint.writing import Array, Part, save
-
     from model.build import build_model
     from model.embedding.placement import single
     from model.embedding.table_memory import read_rows, write_rows
     from training.state import arrays, parts, restore
     from utils.checkpoint.reading import Checkpoint
+    from utils.checkpoint.writing import Array, Part, save
     from utils.config import DeviceConfig, ModelConfig
     from utils.distributed import World
 

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from utils.checkpoint.writing import Array, Part, save
 
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.vocabularies import RECORD, record
 from utils.checkpoint.reading import newest
+from utils.checkpoint.writing import Array, Part, save
 from utils.distributed import World
 from utils.errors import UserError, run_command
 from utils.flags import Parser

@@ -5,11 +5,11 @@ import os
 
 import numpy as np
 import pytest
-from utils.checkpoint.writing import Array, Part, save
 
 from utils.checkpoint import manifest
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.writing import Array, Part, save
 from utils.distributed import World
 
 VALUES = np.arange(28, dtype=np.float32).reshape(7, 4)
