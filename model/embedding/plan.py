@@ -10,6 +10,7 @@ from utils.config import PLAN, TRAIN, Config
 from utils.errors import AgreedError, UserError
 
 _FLOAT_BYTES = 4
+_REPORT = 5  # the loss, and what workers tell each other in every step (`training.report.WorkerReport`)
 
 
 def build_placement(config: Config, rows: Sequence[int], num_workers: int, memory: float, host_memory: float = 0) -> Placement:
@@ -102,8 +103,8 @@ def dense_elements(num_numerical: int, dim: int, bottom: Sequence[int], top: Seq
 
 
 def summed_elements(placement: Placement, dense: int) -> int:
-    """float32 numbers that are summed over the workers in a step: loss, dense gradients, replicated tables' gradients with a count a row."""
-    return 1 + dense + sum(placement.rows[table] for table in placement.replicated) * (placement.dim + 1)
+    """float32 numbers summed over the workers in a step: loss and report, dense gradients, replicated tables' gradients with a count a row."""
+    return _REPORT + dense + sum(placement.rows[table] for table in placement.replicated) * (placement.dim + 1)
 
 
 def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: int, dense: int) -> Traffic:
