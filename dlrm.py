@@ -17,8 +17,7 @@ See where the tables of a dataset would go, without touching any:
 
 import sys
 
-from run.command import do
-from utils.errors import run_command
+from run.command import do, run_command
 
 NAME = "dlrm.py"
 

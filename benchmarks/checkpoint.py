@@ -53,17 +53,20 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
     prepare_tensorflow()
     from model.build import build_model
     from model.embedding.placement import single
+    from model.embedding.table import Table
     from model.embedding.table_memory import read_rows, write_rows
+    from run.tables import features_of
     from training.state import arrays, parts, restore
     from utils.checkpoint.reading import Checkpoint
     from utils.checkpoint.writing import Array, Part, save
-    from utils.config import DeviceConfig, ModelConfig
     from utils.distributed import World
+    from utils.options import DeviceConfig, ModelConfig
 
     configure_tensorflow(DeviceConfig(cpu=True), 0)
     config, world = ModelConfig(embedding_dim=DIM), World()
-    placement = single([rows] * options.num_tables, DIM)
-    model = build_model(config, [f"cat_{i}" for i in range(options.num_tables)], placement, world, 13, dtype="float32", seed=0)
+    names = [f"cat_{i}" for i in range(options.num_tables)]
+    placement = single([Table(name, rows, DIM) for name in names])
+    model = build_model(config, features_of(names), placement, world, num_numerical=13, seed=0)
     disk = RawDisk(work / "raw", size)
     checkpoint = work / "checkpoint"
 
@@ -76,7 +79,7 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
     def files() -> list[Path]:
         return [path for path in checkpoint.rglob("*") if path.is_file()]
 
-    last = model.embedding.held[-1].weights
+    last = model.embedding.shards[-1].weights
     expected = read_rows(last, rows - 1, rows)
     one_row = {"row": Array(expected.shape)}, [Part("row", lambda *_: expected)]
     save(work / "first", 1, *one_row, {}, world)  # libraries are loaded here, not in the first round

@@ -20,7 +20,7 @@ from benchmarks.report import Report
 from benchmarks.rounds import interleave, median, speedup, spread
 from benchmarks.scratch import SPLIT, scratch, write_dataset
 from benchmarks.workload import t15_rows
-from dataloading.batches import BatchReader, prefetched
+from dataloading.batches import BatchReader, Order, prefetched
 from dataloading.contract import bytes_per_sample
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.tf_raw import TfRawSplit
@@ -60,7 +60,7 @@ def _measure(options: DataloaderOptions, report: Report, folder: Path) -> None:
     prepare_tensorflow()
     from benchmarks.tf_data import pipeline
     from training.step import to_device
-    from utils.config import DeviceConfig
+    from utils.options import DeviceConfig
 
     configure_tensorflow(DeviceConfig(cpu=True), 0)
     spec = FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME)
@@ -69,8 +69,8 @@ def _measure(options: DataloaderOptions, report: Report, folder: Path) -> None:
         if count == 0:
             raise UserError(f"--batch_size {size}: the dataset has {split.num_samples} samples; expected one batch at least")
         few = min(options.record_batches, count)
-        in_order, shuffled = BatchReader(split, size), BatchReader(split, size, shuffle_seed=0)
-        mixed = BatchReader(split, size, shuffle_seed=0, window=options.shuffle_window)
+        in_order, shuffled = BatchReader(split, size), BatchReader(split, size, order=Order(0))
+        mixed = BatchReader(split, size, order=Order(0, options.shuffle_window))
         by_batch = pipeline(spec, SPLIT, size, count, whole_batches=True)
         by_sample = pipeline(spec, SPLIT, size, few, whole_batches=False)
         sources: dict[str, tuple[int, Callable[[], Iterable]]] = {

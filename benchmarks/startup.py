@@ -97,7 +97,7 @@ def child(kind: str, **facts: Any) -> None:
     prepare_tensorflow()
     import model.build  # noqa: F401
     import training.step  # noqa: F401
-    from utils.config import DeviceConfig
+    from utils.options import DeviceConfig
 
     configure_tensorflow(DeviceConfig(cpu=True), 0)
     answer({"build": _build, "step": _step}[kind](**facts))

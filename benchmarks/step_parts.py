@@ -9,11 +9,11 @@ from benchmarks.rounds import Action
 from benchmarks.workload import Workload
 from model.compilation import on_gpu
 from model.dlrm import DLRM
-from model.layers.mlp import summed
 from model.native import native_operations
-from training.gradient_slices import gradient_slices, keeps_order, parts
-from training.optimizers.sparse import SparseSgd
-from training.step import dense_optimizer
+from model.ordered_sums import parts, summed
+from model.slices import keeps_order
+from training.gradient_slices import gradient_slices
+from training.optimizers.sgd import Sgd
 
 
 def part_actions(work: Workload, model: DLRM, feed: Feed, dtype: str) -> dict[str, Action]:
@@ -78,7 +78,8 @@ def _interaction(model: DLRM, count: int) -> Callable:
 
 def _plain_parts(model: DLRM, feed: Feed, gradients: tf.Tensor) -> dict[str, Action]:
     weights = [*model.bottom_mlp.trainable_variables, *model.top_mlp.trainable_variables]
-    optimizer, sparse_optimizer = dense_optimizer("sgd", 0.9, 0.999), SparseSgd()
+    rule = Sgd()
+    optimizer = rule.dense()
     optimizer.build(weights)
     dense_gradients = [tf.zeros(weight.shape) for weight in weights]
     rate, number = tf.constant(0.0), tf.constant(0, tf.int64)
@@ -89,7 +90,7 @@ def _plain_parts(model: DLRM, feed: Feed, gradients: tf.Tensor) -> dict[str, Act
 
     @tf.function(autograph=False)
     def update(ids, values, rate, number):
-        model.embedding.update(sparse_optimizer, ids, values, rate, number)
+        model.embedding.update(rule, ids, values, rate, number)
 
     @tf.function(autograph=False)
     def apply(values):

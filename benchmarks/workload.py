@@ -4,9 +4,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from dataloading.batches import Batch, BatchReader
+from dataloading.batches import Batch, BatchReader, Share
 from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.generate_feature_spec import ALPHA, NUM_NUMERICAL, variant_spec
 from dataloading.synthetic import SyntheticSplit
@@ -16,6 +15,7 @@ from utils.errors import UserError
 from utils.memory import available_bytes, check_fits
 
 T15_SPEC = Path(__file__).parents[1] / "feature_spec.yaml"
+WHOLE = Share()  # of every batch, by one worker
 EXPONENTS = {"uniform": 0.0, "power_law": ALPHA}  # of the distributions of ids that a benchmark can be asked for
 
 
@@ -54,20 +54,20 @@ class Workload:
         """Floating-point operations of a step's matrix products in the MLPs: forward, gradient by the inputs, gradient by the weights."""
         return sum(6 * self.batch_size * inputs * outputs for inputs, outputs in self.layers)
 
-    def batches(self, ids: str, count: int, **worker: Any) -> list[Batch]:
-        """So many different batches; the distribution of the ids is one of EXPONENTS, and `worker` says whose part, as `BatchReader` wants it."""
+    def batches(self, ids: str, count: int, share: Share = WHOLE) -> list[Batch]:
+        """So many different batches; the distribution of the ids is one of EXPONENTS, and `share` says whose part."""
         spec = generator_spec(self.rows, self.num_numerical, EXPONENTS[ids])
         split = SyntheticSplit(spec, "train", count * self.batch_size, seed=0)
-        return list(BatchReader(split, self.batch_size, **worker).epoch())
+        return list(BatchReader(split, self.batch_size, share).epoch())
 
     def build(self, dtype: str, world: World):
         """A model of these tables, placed as `dlrm.py` places them."""
-        from model.build import build_model
-        from model.embedding.plan import build_placement
+        from model.build import Precision, build_model
+        from run.tables import features_of, place_tables, tables_of
 
         check_fits(4 * self.dim * sum(self.rows), "the tables", available_bytes())
-        placement = build_placement(self.config, self.rows, world.size, available_bytes() // world.local_size)
-        return build_model(self.config.model, self.names, placement, world, self.num_numerical, dtype=dtype, seed=0)
+        placement = place_tables(self.config, tables_of(self.config, self.names, self.rows), world.size, available_bytes() // world.local_size)
+        return build_model(self.config.model, features_of(self.names), placement, world, self.num_numerical, 0, Precision(dtype))
 
 
 def options(*flags: object) -> Config:

@@ -4,7 +4,8 @@ import itertools
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -61,55 +62,61 @@ class Batch(NamedTuple):
     out_of_range: int = 0  # ids that were out of range and made to fit, of the features that this worker counts
 
 
+@dataclass(frozen=True)
+class Share:
+    """A worker's part of every batch; features by their places in the model's order."""
+
+    features: Sequence[int] | None = None  # of which it reads the ids of the whole batch; None for all
+    local_features: Sequence[int] = ()  # of which it reads those of its own samples
+    uncounted: Collection[int] = frozenset()  # of which another worker counts the ids out of range
+    rank: int = 0
+    num_workers: int = 1
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order the rows are visited."""
+
+    shuffle_seed: int | None = None  # of the batches' order, another one each epoch; None for file order
+    window: int | None = None  # batches among whose rows each batch's are drawn; with a shuffled order it is the windows that change places
+    window_seed: int = 0  # of the order of the rows
+
+
+@dataclass(frozen=True)
+class Ids:
+    """What ids may be."""
+
+    num_rows: Sequence[int] | None = None  # of each feature's table; None for its cardinality
+    out_of_range: str = ERROR  # what becomes of ids beyond: `error`, `clip` or `hash`, see `ranges.into_range`
+
+
 class BatchReader:
     """Cuts a split into global batches of B rows and reads one worker's part of each.
 
     Args:
         split: where the rows are.
         batch_size: B.
-        features: places, in the model's order, of the features whose ids this worker reads for the whole batch; default all.
-        local_features: places of the features whose ids it reads for its own slice.
-        rank, num_workers: which slice of b = B / num_workers samples is this worker's.
-        num_rows: rows of each feature's table; the default is its cardinality.
-        out_of_range: what becomes of ids beyond them: `error`, `clip` or `hash` (see `ranges.into_range`).
-        uncounted: places of the features whose ids out of range another worker counts.
-        shuffle_seed: seed of the batch order, another one each epoch; None for file order.
-        window: batches among whose rows each batch's are drawn; None to leave the rows in their batches. With a shuffled batch order it is
-            the windows that change places.
-        window_seed: of the order of the rows.
+        share: which part of a batch is this worker's: b = B / N samples, and some features of all B.
+        order: of the rows.
+        ids: what they may be.
 
     Raises:
         ValueError: the workers cannot share B evenly.
     """
 
-    def __init__(
-        self,
-        split: Split,
-        batch_size: int,
-        *,
-        features: Sequence[int] | None = None,
-        local_features: Sequence[int] = (),
-        rank: int = 0,
-        num_workers: int = 1,
-        num_rows: Sequence[int] | None = None,
-        out_of_range: str = ERROR,
-        uncounted: Sequence[int] = (),
-        shuffle_seed: int | None = None,
-        window: int | None = None,
-        window_seed: int = 0,
-    ):
+    def __init__(self, split: Split, batch_size: int, share: Share = Share(), order: Order = Order(), ids: Ids = Ids()):
         self.split, self.batch_size = split, batch_size
-        self._window = window or 1
-        self._shuffled = ShuffledRows(split, batch_size, window, window_seed) if window else None
-        if batch_size < 1 or batch_size % num_workers:
-            raise ValueError(f"batch_size {batch_size}: expected a positive multiple of the {num_workers} workers")
-        self._features = tuple(range(len(split.spec.categorical)) if features is None else features)
-        self._local_features = tuple(local_features)
-        self._local = batch_size // num_workers
+        self._window, self._shuffle_seed = order.window or 1, order.shuffle_seed
+        self._shuffled = ShuffledRows(split, batch_size, order.window, order.window_seed) if order.window else None
+        if batch_size < 1 or batch_size % share.num_workers:
+            raise ValueError(f"batch_size {batch_size}: expected a positive multiple of the {share.num_workers} workers")
+        self._features = tuple(range(len(split.spec.categorical)) if share.features is None else share.features)
+        self._local_features, self._uncounted = tuple(share.local_features), frozenset(share.uncounted)
+        self._local = batch_size // share.num_workers
         self.out_of_range = 0  # ids made to fit so far, of the features that this worker counts
-        self._offset = rank * self._local
-        self._num_rows = [feature.cardinality for feature in split.spec.categorical] if num_rows is None else list(num_rows)
-        self._out_of_range, self._uncounted, self._shuffle_seed = out_of_range, frozenset(uncounted), shuffle_seed
+        self._offset = share.rank * self._local
+        self._num_rows = [feature.cardinality for feature in split.spec.categorical] if ids.num_rows is None else list(ids.num_rows)
+        self._out_of_range = ids.out_of_range
 
     def __len__(self) -> int:
         return math.ceil(self.split.num_samples / self.batch_size)
@@ -140,7 +147,7 @@ class BatchReader:
 
     def _read_in_file_order(self, window: int) -> None:
         features = (*self._features, *self._local_features)
-        whole = BatchReader(self.split, self.batch_size, features=features, num_rows=self._num_rows, out_of_range=self._out_of_range)
+        whole = BatchReader(self.split, self.batch_size, Share(features), ids=Ids(self._num_rows, self._out_of_range))
         for number in range(window * self._window, min((window + 1) * self._window, len(self))):
             whole.read(number)
 
@@ -175,9 +182,9 @@ class BatchReader:
         ids, counted = np.empty((len(features), size), np.int32), 0
         for row, feature in zip(ids, features, strict=True):
             column = split.read_ids(feature, start, stop)
-            facts = split.spec.categorical[feature]
+            described = split.spec.categorical[feature]
             if self._out_of_range == ERROR:
-                check_ids(column, self._num_rows[feature], facts.name, split.first_row + start, split.file(facts.name), _HINT)
+                check_ids(column, self._num_rows[feature], described.name, split.first_row + start, split.file(described.name), _HINT)
             else:
                 column, count = into_range(column, self._num_rows[feature], self._out_of_range)
                 counted += count if real and feature not in self._uncounted else 0

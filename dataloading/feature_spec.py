@@ -120,7 +120,7 @@ class FeatureSpec:
             if section not in content:
                 raise FeatureSpecError(f"{where}section {section} is missing")
         channels = _mapping(content["channel_spec"], f"{where}channel_spec")
-        facts = _mapping(content["feature_spec"], f"{where}feature_spec")
+        entries = _mapping(content["feature_spec"], f"{where}feature_spec")
         _refuse_unknown(channels, _CHANNELS, f"{where}channel_spec: channel")
         for channel in _CHANNELS:
             if channel not in channels:
@@ -135,25 +135,15 @@ class FeatureSpec:
         if not numerical:
             raise FeatureSpecError(f"{where}channel_spec.numerical is empty; the model's bottom MLP needs at least one numerical feature")
         names = categorical + numerical + label
-        for name, count in Counter(names).items():
-            if count > 1:
-                raise FeatureSpecError(f"{where}channel_spec lists feature {name} more than once")
-            if name not in facts:
-                raise FeatureSpecError(f"{where}feature {name} stands in channel_spec and is missing in feature_spec")
-        listed = set(names)
-        unread = [name for name in facts if name not in listed]
-        if unread:
-            more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
-            name = str(unread[0])[:60]
-            raise FeatureSpecError(f"{where}feature {name!r}{more} stands in feature_spec and in no channel; remove it or list it in channel_spec")
+        _check_listed(names, entries, where)
         dtypes, known = {}, set(categorical)
         for name in names:
             place = f"{where}feature_spec.{name}"
-            fact = _mapping(facts[name], place)
-            _refuse_unknown(fact, ("cardinality", "hotness", "alpha", "dtype") if name in known else ("dtype",), f"{place}: key")
-            dtypes[name] = _dtype(fact.get("dtype"), place)
+            entry = _mapping(entries[name], place)
+            _refuse_unknown(entry, ("cardinality", "hotness", "alpha", "dtype") if name in known else ("dtype",), f"{place}: key")
+            dtypes[name] = _dtype(entry.get("dtype"), place)
         return cls(
-            categorical=tuple(_categorical(name, facts[name], dtypes[name], where) for name in categorical),
+            categorical=tuple(_categorical(name, entries[name], dtypes[name], where) for name in categorical),
             numerical=numerical,
             label=label[0],
             dtypes=dtypes,
@@ -166,12 +156,12 @@ class FeatureSpec:
         """The content of the YAML file."""
         features: dict[str, dict[str, Any]] = {}
         for feature in self.categorical:
-            facts: dict[str, Any] = {"cardinality": feature.cardinality}
+            entries: dict[str, Any] = {"cardinality": feature.cardinality}
             if feature.alpha is not None or feature.hotness != 1:
-                facts["hotness"] = feature.hotness
+                entries["hotness"] = feature.hotness
             if feature.alpha is not None:
-                facts["alpha"] = feature.alpha
-            features[feature.name] = facts | {"dtype": feature.dtype}
+                entries["alpha"] = feature.alpha
+            features[feature.name] = entries | {"dtype": feature.dtype}
         for name in (*self.numerical, self.label):
             features[name] = {"dtype": self.dtypes[name]}
         sources = None
@@ -217,6 +207,21 @@ class FeatureSpec:
             chunks += [Chunk(SPLIT_BINARY, (name,), (f"{split}/{file}",)) for name, file in files.items()]
             sources[split] = (*chunks, Chunk(SPLIT_BINARY, (self.label,), (f"{split}/label.bin",)))
         return FeatureSpec(categorical, self.numerical, self.label, dtypes, sources, self.metadata if metadata is None else metadata)
+
+
+def _check_listed(names: tuple[str, ...], entries: Mapping[str, Any], where: str) -> None:
+    """Check that each feature of a channel stands in one, and has an entry, and that no other has. Raises FeatureSpecError."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise FeatureSpecError(f"{where}channel_spec lists feature {name} more than once")
+        if name not in entries:
+            raise FeatureSpecError(f"{where}feature {name} stands in channel_spec and is missing in feature_spec")
+    listed = set(names)
+    unread = [name for name in entries if name not in listed]
+    if unread:
+        more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
+        name = str(unread[0])[:60]
+        raise FeatureSpecError(f"{where}feature {name!r}{more} stands in feature_spec and in no channel; remove it or list it in channel_spec")
 
 
 def file_name(feature: str) -> str:
@@ -286,14 +291,14 @@ def _dtype(value: Any, where: str) -> str:
     return np.dtype(value).name
 
 
-def _categorical(name: str, facts: dict, dtype: str, where: str) -> Categorical:
+def _categorical(name: str, entries: dict, dtype: str, where: str) -> Categorical:
     def number(key: str, default: Any, kinds: type | tuple[type, ...], least: float) -> Any:
-        value = facts.get(key, default)
+        value = entries.get(key, default)
         if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < float("inf"):
             raise FeatureSpecError(f"{where}feature_spec.{name}: {key}: expected a number of at least {least}, found {_kind(value)}")
         return value
 
-    alpha = facts.get("alpha")
+    alpha = entries.get("alpha")
     if alpha is not None:
         alpha = number("alpha", None, (int, float), 0)
         if alpha > 100:  # steeper than any data, and (V + 1)^(1 - alpha) leaves the range of float64

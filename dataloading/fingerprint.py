@@ -11,11 +11,11 @@ from dataloading.feature_spec import Categorical, FeatureSpec
 _SAMPLES, _SAMPLE_BYTES = 16, 4096  # of each file, evenly spread, the first and the last among them
 
 
-def digest(spec: FeatureSpec, facts: Iterable[Any], files: Iterable[Path] = ()) -> str:
-    """A hash of the features, of some facts, and of sizes and samples of files: milliseconds, whatever their size."""
+def digest(spec: FeatureSpec, values: Iterable[Any], files: Iterable[Path] = ()) -> str:
+    """A hash of the features, of some values, and of sizes and samples of files: milliseconds, whatever their size."""
     found = hashlib.blake2b(digest_size=16)
-    features = [_facts(feature) for feature in spec.categorical]
-    found.update(repr((features, spec.numerical, spec.label, tuple(facts))).encode())
+    features = [_described(feature) for feature in spec.categorical]
+    found.update(repr((features, spec.numerical, spec.label, tuple(values))).encode())
     for path in files:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -25,6 +25,6 @@ def digest(spec: FeatureSpec, facts: Iterable[Any], files: Iterable[Path] = ()) 
     return found.hexdigest()
 
 
-def _facts(feature: Categorical) -> tuple:
-    facts = (feature.name, feature.cardinality, feature.dtype, feature.alpha)
-    return facts if feature.hotness == 1 else (*facts, feature.hotness)  # the digests of older checkpoints stay what they were
+def _described(feature: Categorical) -> tuple:
+    values = (feature.name, feature.cardinality, feature.dtype, feature.alpha)
+    return values if feature.hotness == 1 else (*values, feature.hotness)  # the digests of older checkpoints stay what they were

@@ -10,8 +10,9 @@ import numpy as np
 
 from dataloading.batches import Split
 from dataloading.feature_spec import FeatureSpec, smallest_dtype
-from utils.config import INFERENCE, TRAIN, Config, DataConfig
+from utils.config import Config
 from utils.memory import available_bytes, check_fits
+from utils.options import INFERENCE, TRAIN, DataConfig
 
 _SCORE_BYTES = 13  # of a scored row: logit and label as they came, the logit put together, and again in the order of the rows
 

@@ -10,7 +10,7 @@ from dataloading.ranges import HASH
 from dataloading.row_range import hold_out
 from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
-from utils.config import DataConfig, TrainingConfig
+from utils.options import DataConfig, TrainingConfig
 
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 

@@ -43,9 +43,9 @@ class SyntheticSplit:
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
         """Ids of a feature (by its place in the model's order), rows start to stop: `[n]`, int8, int16 or int32."""
-        facts = self.spec.categorical[feature]
+        described = self.spec.categorical[feature]
         u = uniforms(self._id_keys[feature], start, stop)
-        return ids_from_uniforms(u, facts.cardinality, facts.alpha or 0.0).astype(self._dtypes[feature], copy=False)
+        return ids_from_uniforms(u, described.cardinality, described.alpha or 0.0).astype(self._dtypes[feature], copy=False)
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
         """Numerical features of rows start to stop: `[n, M]` float16, uniform on [0, 1]."""

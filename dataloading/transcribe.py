@@ -185,14 +185,14 @@ def write_split(writer: TfRawWriter, split: str, blocks: Iterator[Rows], total: 
             if probabilities is not None and split == "test":
                 known.append((probabilities, labels))
             bar.update(len(labels))
-    facts: dict[str, Any] = {"samples": samples, "click_rate": round(clicks / max(samples, 1), 6)}
+    statistics: dict[str, Any] = {"samples": samples, "click_rate": round(clicks / max(samples, 1), 6)}
     if known:
         metrics = bayes_metrics(*(np.concatenate(column) for column in zip(*known, strict=True)))
-        facts |= {name: round(value, 6) for name, value in metrics.items() if np.isfinite(value)}
-    return facts
+        statistics |= {name: round(value, 6) for name, value in metrics.items() if np.isfinite(value)}
+    return statistics
 
 
-def generator_metadata(spec: FeatureSpec, args: argparse.Namespace, facts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def generator_metadata(spec: FeatureSpec, args: argparse.Namespace, statistics: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What the written specification says about synthetic data: how to draw it again, and the best score there is."""
     alphas = [feature.alpha or 0.0 for feature in spec.categorical]
     metadata: dict[str, Any] = {
@@ -201,9 +201,9 @@ def generator_metadata(spec: FeatureSpec, args: argparse.Namespace, facts: dict[
             "signal": args.signal,
             "alpha": alphas[0] if len(set(alphas)) == 1 else alphas,
         },
-        "click_rate": {split: values["click_rate"] for split, values in facts.items()},
+        "click_rate": {split: values["click_rate"] for split, values in statistics.items()},
     }
-    return metadata | {name: value for name, value in facts.get("test", {}).items() if name.startswith("bayes_")}
+    return metadata | {name: value for name, value in statistics.get("test", {}).items() if name.startswith("bayes_")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -227,20 +227,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_csv_files(spec, split)
 
     started = time.perf_counter()
-    facts = {}
+    statistics = {}
     with TfRawWriter(args.dst_dataset_path, spec, splits, args.dst_feature_spec, args.overwrite) as writer:
         for split in splits:
             blocks, total = source_rows(args, spec, split, batches[split])
-            facts[split] = write_split(writer, split, blocks, total)
+            statistics[split] = write_split(writer, split, blocks, total)
         if args.src_dataset_type != "synthetic":
             writer.copy_vocabularies(spec)
-        metadata = generator_metadata(spec, args, facts) if args.src_dataset_type == "synthetic" else dict(spec.metadata)
+        metadata = generator_metadata(spec, args, statistics) if args.src_dataset_type == "synthetic" else dict(spec.metadata)
         written = writer.publish(metadata)
     seconds = time.perf_counter() - started
 
-    rows = sum(values["samples"] for values in facts.values())
+    rows = sum(values["samples"] for values in statistics.values())
     size = rows * sum(bytes_per_sample(written).values())
-    shares = ", ".join(f"{split} {values['samples']:,} rows" for split, values in facts.items())
+    shares = ", ".join(f"{split} {values['samples']:,} rows" for split, values in statistics.items())
     print(f"wrote {args.dst_dataset_path}: {shares}, {size / 1e6:,.1f} MB in {seconds:.1f} s, {rows / seconds:,.0f} samples/s")
     return 0
 

@@ -15,7 +15,8 @@ import numpy as np
 from dataloading.contract import DatasetError, stored_vocabulary
 from dataloading.feature_spec import Categorical, FeatureSpec
 from utils.checkpoint.reading import Checkpoint
-from utils.config import TRAIN, Config
+from utils.config import Config
+from utils.options import TRAIN
 
 RECORD = "vocabularies"  # in a checkpoint's manifest
 _BLOCK = 1 << 20  # values in memory at a time

@@ -1,48 +1,58 @@
 """A DLRM from the configuration."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from model.compilation import compiled
 from model.dlrm import DLRM
 from model.embedding.distributed import DistributedEmbedding
 from model.embedding.placement import Placement
+from model.embedding.table import Feature
 from model.layers.interaction import DotInteraction
 from model.layers.mlp import Mlp
 from model.native import native_operations
-from utils.config import ModelConfig
 from utils.distributed import World
+from utils.options import ModelConfig
+
+
+class Precision(NamedTuple):
+    """In which dtype dense layers compute, weights being float32, and what XLA compiles: as in `compiled`.
+
+    XLA does not see into the C++ operations, so what it compiles is made of TensorFlow's.
+    """
+
+    dtype: str = "float32"
+    xla: bool | str = False
+
+
+FLOAT32 = Precision()
 
 
 def build_model(
     config: ModelConfig,
-    names: Sequence[str],
+    features: Sequence[Feature],
     placement: Placement,
     world: World,
     num_numerical: int,
-    *,
-    dtype: str,
     seed: int,
-    zeros: bool = False,
-    xla: bool | str = False,
+    precision: Precision = FLOAT32,
 ) -> DLRM:
     """A model with all its weights allocated, dense ones equal on every worker.
 
     Args:
         config: layer widths and D.
-        names: of the categorical features, in the model's order.
+        features: the categorical ones, in the model's order.
         placement: of their tables.
         world: this worker and the collectives.
         num_numerical: M.
-        dtype: in which dense layers compute; weights are float32.
         seed: of the initial weights.
-        zeros: start the tables at zero.
-        xla: as in `compiled`; XLA does not see into the C++ operations, so what it compiles is made of TensorFlow's.
+        precision: and what XLA compiles.
     """
-    policy = dtype if dtype == "float32" else f"mixed_{dtype}"
     native = native_operations()
-    dense_native = None if compiled(xla).dense else native
+    policy = precision.dtype if precision.dtype == "float32" else f"mixed_{precision.dtype}"
+    dense_native = None if compiled(precision.xla).dense else native
     model = DLRM(
-        DistributedEmbedding(names, placement, world, seed=seed, zeros=zeros, compute_dtype=dtype, native=native),
+        DistributedEmbedding(features, placement, world, seed=seed, compute_dtype=precision.dtype, native=native),
         Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy, dense_native),
         DotInteraction(policy, native=dense_native),
         Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy, dense_native),
@@ -54,5 +64,5 @@ def build_model(
 
 def synchronise(model: DLRM) -> None:
     """Give every worker the first one's dense weights."""
-    for name, variable in model.dense_variables().items():
-        variable.assign(model.embedding.world.broadcast(variable.numpy(), f"broadcast/{name}"))
+    for name, weight in model.dense_weights().items():
+        weight.value.assign(model.embedding.world.broadcast(weight.value.numpy(), f"broadcast/{name}"))

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from utils.config import TRAIN, Config
+from utils.config import Config
+from utils.options import TRAIN
 
 ALL = "all"
 

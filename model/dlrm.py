@@ -45,14 +45,31 @@ class DLRM(keras.Model):
         return tf.cast(tf.squeeze(logits, axis=1), tf.float32)
 
     def call(self, inputs):
-        """(numerical `[b, M]`, ids `[F_r, B]`, local_ids `[F_l, b]`) -> logits `[b]`; see `DistributedEmbedding.call`."""
-        numerical, ids, local_ids = inputs
-        return self.dense(numerical, self.embedding(ids, local_ids), self.step_weights())
+        """(numerical `[B, M]`, ids `[B, F]`) -> logits `[B]` float32, in a process alone; gradients flow to all weights.
 
-    def dense_variables(self) -> dict[str, tf.Variable]:
-        """Weights of the MLPs by name: `bottom_mlp/0/kernel`, … — what every worker holds a copy of."""
+        This is the way of `predict`, `fit` and a GradientTape of one's own. The trainer goes through `embedding` and `dense`.
+        """
+        numerical, ids = inputs
+        return self.dense(tf.convert_to_tensor(numerical), self.embedding.look_up_whole(ids), self.step_weights())
+
+    def compute_output_shape(self, input_shape):
+        """`[B]`."""
+        return (input_shape[0][0],)
+
+    def save(self, *args, **kwargs):
+        """Not this way. Raises NotImplementedError that names the command."""
+        raise NotImplementedError(
+            "DLRM.save: a model of sharded tables is saved by dlrm.py --save_checkpoint_path FOLDER and loaded by --restore_checkpoint_path FOLDER"
+        )
+
+    def get_config(self):
+        """As `save`."""
+        self.save()
+
+    def dense_weights(self) -> dict[str, keras.Variable]:
+        """Weights of the MLPs by name: `bottom_mlp/0/kernel`, … — what every worker holds a copy of; in the order of `step_weights`."""
         return {
-            f"{mlp.name}/{i}/{kind}": getattr(layer, kind).value
+            f"{mlp.name}/{i}/{kind}": getattr(layer, kind)
             for mlp in (self.bottom_mlp, self.top_mlp)
             for i, layer in enumerate(mlp.stack)
             for kind in ("kernel", "bias")

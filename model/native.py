@@ -29,11 +29,11 @@ def architecture() -> str:
 
 def library_path() -> Path:
     """Where the library for these sources, this TensorFlow and this processor is, or belongs."""
-    facts = [tensorflow_version(), platform.machine(), architecture()]
+    parts = [tensorflow_version(), platform.machine(), architecture()]
     if architecture() == "native":
-        facts.append(_processor())
+        parts.append(_processor())
     sources = [path for path in sorted(SOURCES.iterdir()) if path.suffix in (".cc", ".h") or path.name == "build"]
-    digest = hashlib.sha256("\n".join(facts).encode())
+    digest = hashlib.sha256("\n".join(parts).encode())
     for path in sources:
         digest.update(path.read_bytes())
     return Path(sys.prefix) / "lib" / "dlrm_ops" / f"row_ops-{digest.hexdigest()[:16]}.so"
@@ -59,11 +59,11 @@ def _processor() -> str:
 
 
 class Rule(NamedTuple):
-    """An optimizer's arithmetic, as the C++ operation wants it."""
+    """An optimizer's arithmetic in one step, as the C++ operation wants it: see `ops/row_rules.h`."""
 
-    name: str  # sgd, adagrad or adam
-    rate: object  # float32 scalar tensor: the learning rate, with Adam after the bias correction
-    constants: tuple[float, ...] = ()  # adagrad: epsilon; adam: beta1, 1 - beta1, beta2, 1 - beta2, epsilon
+    name: str
+    scalars: object  # float32 [s] tensor
+    constants: tuple[float, ...] = ()
 
 
 class NativeOperations:
@@ -118,7 +118,7 @@ class NativeOperations:
         Args:
             rule: the optimizer's.
             tables: variables `[V, width]` float32.
-            slots: the optimizer's, of their tables' shapes: all of the first table, then all of the second, …
+            slots: the optimizer's, of their tables' shapes or `[V, 1]`: all of the first table, then all of the second, …
             ids: `[R, B]` int32.
             id_rows: for each table the row of `ids` that holds its ids.
             gradients: of the B samples, in equal consecutive parts, `[B / parts, …]` in float32, bfloat16 or float16.
@@ -133,7 +133,7 @@ class NativeOperations:
             slots=[slot.handle for slot in slots],
             ids=ids,
             gradients=list(gradients),
-            rate=rule.rate,
+            scalars=rule.scalars,
             id_rows=list(id_rows),
             columns=list(columns),
             rule=rule.name,
@@ -154,15 +154,15 @@ class NativeOperations:
         Returns:
             `[samples, length]`.
         """
-        facts = {name: list(values) for name, values in vars(blocks).items()}
+        runs = {name: list(values) for name, values in vars(blocks).items()}
         return self._library.dlrm_blocks_to_samples(
-            blocks=flat, others=list(others), samples=samples, length=length, other_columns=list(other_columns), **facts
+            blocks=flat, others=list(others), samples=samples, length=length, other_columns=list(other_columns), **runs
         )
 
     def samples_to_blocks(self, parts: Sequence, blocks: Blocks):
         """The way back: samples' vectors in consecutive parts `[n, length]` -> `[samples · columns of all blocks]`."""
-        facts = {name: list(values) for name, values in vars(blocks).items()}
-        flat = self._library.dlrm_samples_to_blocks(parts=list(parts), **facts)
+        runs = {name: list(values) for name, values in vars(blocks).items()}
+        flat = self._library.dlrm_samples_to_blocks(parts=list(parts), **runs)
         flat.set_shape([sum(part.shape[0] for part in parts) * sum(blocks.widths)])
         return flat
 
@@ -192,7 +192,7 @@ class NativeOperations:
         return self._library.dlrm_relu_gradient(upstream=upstream, outputs=outputs)
 
     def sum_in_pairs(self, parts: Sequence):
-        """Sum of tensors of one shape, in float32 and in the order of `distributed.pairwise_sum`."""
+        """Sum of tensors of one shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""
         return self._library.dlrm_sum_in_pairs(parts=list(parts))
 
 

@@ -6,20 +6,11 @@
 #ifndef DLRM_OPS_INTERACTION_H_
 #define DLRM_OPS_INTERACTION_H_
 
-#include <cstdint>
-
 #include "elements.h"
+#include "interaction_shape.h"
 #include "parallel.h"
 
 namespace dlrm {
-
-struct InteractionShape {
-  int64_t samples;
-  int vectors;  // N = F + 1
-  int width;    // D, at least 1
-
-  int64_t pairs() const { return int64_t{vectors} * (vectors - 1) / 2; }
-};
 
 // bottom [samples, D], embeddings [samples, N - 1, D] -> out [samples, D + pairs]. bfloat16 goes through the processor's matrix tiles if `tiles` and
 // where it has them.

@@ -2,7 +2,9 @@
 #ifndef DLRM_OPS_INTERACTION_AMX_H_
 #define DLRM_OPS_INTERACTION_AMX_H_
 
-#include "interaction.h"
+#include "elements.h"
+#include "interaction_shape.h"
+#include "parallel.h"
 
 namespace dlrm {
 

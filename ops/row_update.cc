@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "row_rules.h"
+
 namespace dlrm {
 namespace {
 
@@ -29,83 +31,40 @@ Scale ScaleOf(float loss_scale) {
   return {Scale::kOver, loss_scale};
 }
 
-// n is at most kMaxColumns, so one call of `ForFloats` is one call of its work.
 template <class G>
 inline void Add(const G* gradient, Scale scale, float* sum, int n) {
-  ForFloats(gradient, n, [scale, sum](const auto* values, int64_t, int64_t n) {
+  ForFloats(gradient, n, [scale, sum](const auto* values, int64_t first, int64_t n) {
+    float* into = sum + first;
     if (scale.how == Scale::kNone) {
-      for (int i = 0; i < n; ++i) sum[i] += Widened(values[i]);
+      for (int i = 0; i < n; ++i) into[i] += Widened(values[i]);
     } else if (scale.how == Scale::kTimes) {
-      for (int i = 0; i < n; ++i) sum[i] += Widened(values[i]) * scale.by;
+      for (int i = 0; i < n; ++i) into[i] += Widened(values[i]) * scale.by;
     } else {
-      for (int i = 0; i < n; ++i) sum[i] += Widened(values[i]) / scale.by;
+      for (int i = 0; i < n; ++i) into[i] += Widened(values[i]) / scale.by;
     }
   });
 }
 
-struct Sgd {
-  static constexpr int kSlots = 0, kConstants = 0;
-  float rate;
-  explicit Sgd(const Optimizer& from) : rate(from.rate) {}
-  inline void Apply(const float* sum, float* row, float* const*, int n) const {
-    for (int i = 0; i < n; ++i) row[i] -= sum[i] * rate;
-  }
-};
-
-struct Adagrad {
-  static constexpr int kSlots = 1, kConstants = 1;
-  float rate, epsilon;
-  explicit Adagrad(const Optimizer& from) : rate(from.rate), epsilon(from.constants[0]) {}
-  inline void Apply(const float* sum, float* __restrict row, float* const* slots, int n) const {
-    float* __restrict accumulator = slots[0];
-    for (int i = 0; i < n; ++i) {
-      const float total = accumulator[i] + sum[i] * sum[i];
-      accumulator[i] = total;
-      row[i] -= rate * sum[i] / std::sqrt(total + epsilon);
-    }
-  }
-};
-
-struct Adam {
-  static constexpr int kSlots = 2, kConstants = 5;
-  float rate, beta1, rest1, beta2, rest2, epsilon;
-  explicit Adam(const Optimizer& from)
-      : rate(from.rate),
-        beta1(from.constants[0]),
-        rest1(from.constants[1]),
-        beta2(from.constants[2]),
-        rest2(from.constants[3]),
-        epsilon(from.constants[4]) {}
-  inline void Apply(const float* sum, float* __restrict row, float* const* slots, int n) const {
-    float* __restrict momentum = slots[0];
-    float* __restrict velocity = slots[1];
-    for (int i = 0; i < n; ++i) {
-      const float first = beta1 * momentum[i] + rest1 * sum[i];
-      const float second = beta2 * velocity[i] + rest2 * (sum[i] * sum[i]);
-      momentum[i] = first;
-      velocity[i] = second;
-      row[i] -= rate * first / (std::sqrt(second) + epsilon);
-    }
-  }
-};
-
-// Some groups of a piece, and some of its columns.
+// Some groups of a shard, and some of its columns.
 struct Task {
-  int piece, first_group, last_group, first_column, last_column;
+  int shard, first_group, last_group, first_column, last_column;
 };
 
 template <class G, class Update, int kWidth>
-void Run(const Task& task, const Piece& piece, const Groups& groups, const G* const* samples, Scale scale, const Update& update) {
+void Run(const Task& task, const Shard& shard, const Groups& groups, const G* const* samples, Scale scale, const Update& update) {
   const int width = kWidth ? kWidth : task.last_column - task.first_column;
-  alignas(kCacheLine) float sum[kMaxColumns];
+  alignas(kCacheLine) float few[kMaxColumns];
+  std::vector<float> many(width > kMaxColumns ? width : 0);  // only where the rule wants the row whole
+  float* const sum = width > kMaxColumns ? many.data() : few;
   const int32_t* positions = groups.positions();
   const int last = groups.end(task.last_group - 1);
-  const auto gradient = [&](int position) { return samples[positions[position]] + piece.column + task.first_column; };
-  const auto offset = [&](int group) { return static_cast<int64_t>(groups.id(group)) * piece.width + task.first_column; };
+  const auto gradient = [&](int position) { return samples[positions[position]] + shard.column + task.first_column; };
+  const auto offset = [&](int group) { return static_cast<int64_t>(groups.id(group)) * shard.width + task.first_column; };
+  const auto slot_of = [&](int slot, int group) { return shard.slots[slot] + (Update::kRowSlot[slot] ? groups.id(group) : offset(group)); };
   const auto prefetch_row = [&](int group) {
     if (group >= task.last_group) return;
-    PrefetchToWrite(piece.table + offset(group), width * 4);
-    for (int slot = 0; slot < Update::kSlots; ++slot) PrefetchToWrite(piece.slots[slot] + offset(group), width * 4);
+    PrefetchToWrite(shard.table + offset(group), width * 4);
+    for (int slot = 0; slot < Update::kSlots; ++slot) PrefetchToWrite(slot_of(slot, group), Update::kRowSlot[slot] ? 4 : width * 4);
   };
   int position = groups.begin(task.first_group);
   for (int i = 0; i < kAhead; ++i) {
@@ -120,29 +79,30 @@ void Run(const Task& task, const Piece& piece, const Groups& groups, const G* co
       Add(gradient(position), scale, sum, width);
     }
     float* slots[kMaxSlots] = {};
-    for (int slot = 0; slot < Update::kSlots; ++slot) slots[slot] = piece.slots[slot] + offset(group);
-    update.Apply(sum, piece.table + offset(group), slots, width);
+    for (int slot = 0; slot < Update::kSlots; ++slot) slots[slot] = slot_of(slot, group);
+    update.Apply(sum, shard.table + offset(group), slots, width);
   }
 }
 
-// Cuts the work into tasks of about equal size. A group of very many positions is cut by columns, for its sum has an order.
-std::vector<Task> Tasks(const std::vector<Piece>& pieces, const std::vector<Groups>& groups, int batch, int threads) {
-  std::vector<std::vector<Task>> by_piece(pieces.size());
-  const int64_t heavy = std::max<int64_t>(4 * kPositionsPerTask, static_cast<int64_t>(batch) * pieces.size() / (4 * threads));
+// Cuts the work into tasks of about equal size. A group of very many positions is cut by columns, for its sum has an order; unless rows stay whole.
+std::vector<Task> Tasks(const std::vector<Shard>& shards, const std::vector<Groups>& groups, int batch, int threads, bool whole_rows) {
+  std::vector<std::vector<Task>> by_shard(shards.size());
+  const int64_t heavy = std::max<int64_t>(4 * kPositionsPerTask, static_cast<int64_t>(batch) * shards.size() / (4 * threads));
   size_t most = 0;
-  for (size_t p = 0; p < pieces.size(); ++p) {
-    const Groups& of = groups[pieces[p].id_row];
+  for (size_t p = 0; p < shards.size(); ++p) {
+    const Groups& of = groups[shards[p].id_row];
     const auto add = [&](int first, int last, int columns) {
       if (first == last) return;
-      for (int column = 0; column < pieces[p].width; column += columns) {
-        by_piece[p].push_back({static_cast<int>(p), first, last, column, std::min(column + columns, pieces[p].width)});
+      if (whole_rows) columns = std::max(shards[p].width, 1);
+      for (int column = 0; column < shards[p].width; column += columns) {
+        by_shard[p].push_back({static_cast<int>(p), first, last, column, std::min(column + columns, shards[p].width)});
       }
     };
     int first = 0;
     for (int group = 0; group < of.size(); ++group) {
       if (threads > 1 && of.end(group) - of.begin(group) > heavy) {
         add(first, group, kMaxColumns);
-        add(group, group + 1, std::clamp((pieces[p].width / (2 * threads) + 15) / 16 * 16, 16, kMaxColumns));
+        add(group, group + 1, std::clamp((shards[p].width / (2 * threads) + 15) / 16 * 16, 16, kMaxColumns));
         first = group + 1;
       } else if (of.end(group) - of.begin(first) + group - first >= 2 * kPositionsPerTask) {
         add(first, group + 1, kMaxColumns);
@@ -150,12 +110,12 @@ std::vector<Task> Tasks(const std::vector<Piece>& pieces, const std::vector<Grou
       }
     }
     add(first, of.size(), kMaxColumns);
-    most = std::max(most, by_piece[p].size());
+    most = std::max(most, by_shard[p].size());
   }
-  // Piece after piece for the same samples, so that the pages of their gradients are still in the translation buffers.
+  // Shard after shard for the same samples, so that the pages of their gradients are still in the translation buffers.
   std::vector<Task> tasks;
   for (size_t i = 0; i < most; ++i) {
-    for (const auto& of : by_piece) {
+    for (const auto& of : by_shard) {
       if (i < of.size()) tasks.push_back(of[i]);
     }
   }
@@ -163,39 +123,42 @@ std::vector<Task> Tasks(const std::vector<Piece>& pieces, const std::vector<Grou
 }
 
 template <class G, class Update>
-void UpdateBy(const Update& update, const std::vector<Piece>& pieces, const std::vector<Groups>& groups, const std::vector<const G*>& samples,
+void UpdateBy(const Update& update, const std::vector<Shard>& shards, const std::vector<Groups>& groups, const std::vector<const G*>& samples,
               float loss_scale, const Threads& threads) {
-  const std::vector<Task> tasks = Tasks(pieces, groups, static_cast<int>(samples.size()), threads.count);
+  const std::vector<Task> tasks = Tasks(shards, groups, static_cast<int>(samples.size()), threads.count, kWholeRows<Update>);
   const Scale scale = ScaleOf(loss_scale);
   threads.run(tasks.size(), [&](int64_t i) {
     const FlushDenormals flush;
     const Task& task = tasks[i];
-    const Piece& piece = pieces[task.piece];
+    const Shard& shard = shards[task.shard];
     const auto run = task.last_column - task.first_column == 128 ? Run<G, Update, 128> : Run<G, Update, 0>;
-    run(task, piece, groups[piece.id_row], samples.data(), scale, update);
+    run(task, shard, groups[shard.id_row], samples.data(), scale, update);
   });
 }
 
 }  // namespace
 
-int SlotsOf(Rule rule) { return rule == Rule::kSgd ? Sgd::kSlots : rule == Rule::kAdagrad ? Adagrad::kSlots : Adam::kSlots; }
-
-int ConstantsOf(Rule rule) { return rule == Rule::kSgd ? Sgd::kConstants : rule == Rule::kAdagrad ? Adagrad::kConstants : Adam::kConstants; }
+const RuleFacts* FactsOf(const std::string& rule) {
+  const RuleFacts* found = nullptr;
+  ForRule(rule, [&](auto type) {
+    using Update = typename decltype(type)::type;
+    static constexpr RuleFacts kFacts = {Update::kName, Update::kSlots, Update::kConstants, Update::kScalars, {Update::kRowSlot[0], Update::kRowSlot[1]}};
+    found = &kFacts;
+  });
+  return found;
+}
 
 template <class G>
-void UpdateRows(const std::vector<Piece>& pieces, const std::vector<Groups>& groups, const std::vector<const G*>& samples, const Optimizer& optimizer,
+void UpdateRows(const std::vector<Shard>& shards, const std::vector<Groups>& groups, const std::vector<const G*>& samples, const Optimizer& optimizer,
                 const Threads& threads) {
-  if (optimizer.rule == Rule::kSgd) {
-    UpdateBy(Sgd(optimizer), pieces, groups, samples, optimizer.loss_scale, threads);
-  } else if (optimizer.rule == Rule::kAdagrad) {
-    UpdateBy(Adagrad(optimizer), pieces, groups, samples, optimizer.loss_scale, threads);
-  } else {
-    UpdateBy(Adam(optimizer), pieces, groups, samples, optimizer.loss_scale, threads);
-  }
+  ForRule(optimizer.rule, [&](auto type) {
+    using Update = typename decltype(type)::type;
+    UpdateBy(Update(optimizer), shards, groups, samples, optimizer.loss_scale, threads);
+  });
 }
 
 #define INSTANTIATE(G)                                                                                                                  \
-  template void UpdateRows<G>(const std::vector<Piece>&, const std::vector<Groups>&, const std::vector<const G*>&, const Optimizer&, \
+  template void UpdateRows<G>(const std::vector<Shard>&, const std::vector<Groups>&, const std::vector<const G*>&, const Optimizer&, \
                               const Threads&)
 INSTANTIATE(float);
 INSTANTIATE(BFloat16);

@@ -102,14 +102,14 @@ REGISTER_OP("DlrmUpdateRows")
     .Input("slots: num_slots * resource")
     .Input("ids: int32")
     .Input("gradients: num_gradients * T")
-    .Input("rate: float")
+    .Input("scalars: float")
     .Attr("T: {float, bfloat16, half}")
     .Attr("num_tables: int >= 1")
     .Attr("num_slots: int >= 0")
     .Attr("num_gradients: int >= 1")
     .Attr("id_rows: list(int)")
     .Attr("columns: list(int)")
-    .Attr("rule: {'sgd', 'adagrad', 'adam'}")
+    .Attr("rule: string")
     .Attr("constants: list(float)")
     .Attr("loss_scale: float = 1.0")
     .SetIsStateful()
@@ -118,13 +118,14 @@ REGISTER_OP("DlrmUpdateRows")
 Update rows of tables in place; none is touched if any id is out of range.
 
 tables: [V, width] float32 each, any widths.
-slots: of the optimizer, of their tables' shapes: all of the first table, then all of the second, ...
+slots: of the optimizer, of their tables' shapes, or [V, 1] where it keeps one number a row: all of the first table, then all of the second, ...
 ids: [R, B].
 gradients: of B samples in equal parts along the first dimension; a sample's gradient is what its part holds beside that dimension, flattened.
-rate: the learning rate (with Adam, after the bias correction).
+scalars: of this step: the learning rate (with Adam, after the bias correction), then what else the rule needs.
 id_rows: for each table the row of `ids` that holds its ids.
 columns: for each table the first of its columns in a sample's gradient.
-constants: adagrad: epsilon; adam: beta1, 1 - beta1, beta2, 1 - beta2, epsilon.
+rule: a name in row_rules.h.
+constants: of the rule.
 loss_scale: what the gradients are divided by, in float32.
 )doc");
 
@@ -132,50 +133,50 @@ template <class T>
 class UpdateRowsOp : public OpKernel {
  public:
   explicit UpdateRowsOp(OpKernelConstruction* context) : OpKernel(context) {
-    std::string rule;
     int num_slots;
     OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables_));
     OP_REQUIRES_OK(context, context->GetAttr("num_slots", &num_slots));
     OP_REQUIRES_OK(context, context->GetAttr("id_rows", &id_rows_));
     OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
-    OP_REQUIRES_OK(context, context->GetAttr("rule", &rule));
+    OP_REQUIRES_OK(context, context->GetAttr("rule", &optimizer_.rule));
     OP_REQUIRES_OK(context, context->GetAttr("constants", &optimizer_.constants));
     OP_REQUIRES_OK(context, context->GetAttr("loss_scale", &optimizer_.loss_scale));
-    optimizer_.rule = rule == "sgd" ? Rule::kSgd : rule == "adagrad" ? Rule::kAdagrad : Rule::kAdam;
-    slots_each_ = SlotsOf(optimizer_.rule);
+    rule_ = FactsOf(optimizer_.rule);
+    OP_REQUIRES(context, rule_ != nullptr, InvalidArgumentError(StrCat(optimizer_.rule, ": no rule of this name")));
     const int constants = static_cast<int>(optimizer_.constants.size());
-    OP_REQUIRES(context, num_slots == num_tables_ * slots_each_ && constants == ConstantsOf(optimizer_.rule),
-                InvalidArgumentError(StrCat(rule, " of ", num_tables_, " tables received ", num_slots, " slots and ", constants, " constants")));
+    OP_REQUIRES(context, num_slots == num_tables_ * rule_->slots && constants == rule_->constants,
+                InvalidArgumentError(StrCat(optimizer_.rule, " of ", num_tables_, " tables received ", num_slots, " slots and ", constants, " constants")));
     OP_REQUIRES(context, static_cast<int>(id_rows_.size()) == num_tables_ && static_cast<int>(columns_.size()) == num_tables_,
                 InvalidArgumentError(StrCat("expected an id_row and a column for each of ", num_tables_, " tables")));
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor *ids, *rate;
+    const Tensor *ids, *scalars;
     OpInputList gradients;
     OP_REQUIRES_OK(context, context->input("ids", &ids));
-    OP_REQUIRES_OK(context, context->input("rate", &rate));
+    OP_REQUIRES_OK(context, context->input("scalars", &scalars));
     OP_REQUIRES_OK(context, context->input_list("gradients", &gradients));
     OP_REQUIRES(context, ids->dims() == 2 && ids->dim_size(1) < (int64_t{1} << 30),
                 InvalidArgumentError(StrCat("ids: expected [R, B], received ", ids->shape().DebugString())));
-    OP_REQUIRES(context, rate->NumElements() == 1, InvalidArgumentError(StrCat("rate: expected a scalar, received ", rate->shape().DebugString())));
+    OP_REQUIRES(context, scalars->NumElements() == rule_->scalars,
+                InvalidArgumentError(StrCat("scalars: expected ", rule_->scalars, ", received ", scalars->shape().DebugString())));
     int64_t length = 0;
     OP_REQUIRES_OK(context, FindLength(gradients, ids->dim_size(1), &length));
 
     Tables tables(/*to_write=*/true);
-    OP_REQUIRES_OK(context, tables.Open(context, num_tables_ * (1 + slots_each_)));
-    std::vector<Piece> pieces(num_tables_);
-    for (int i = 0; i < num_tables_; ++i) OP_REQUIRES_OK(context, MakePiece(tables, i, ids->dim_size(0), length, &pieces[i]));
+    OP_REQUIRES_OK(context, tables.Open(context, num_tables_ * (1 + rule_->slots)));
+    std::vector<Shard> shards(num_tables_);
+    for (int i = 0; i < num_tables_; ++i) OP_REQUIRES_OK(context, MakeShard(tables, i, ids->dim_size(0), length, &shards[i]));
     if (ids->dim_size(1) == 0) return;
 
     absl::Status status;
     Guarded(context, [&](const Threads& threads) {
       std::vector<Groups> groups(ids->dim_size(0));
-      status = Group(*ids, pieces, threads, &groups);
+      status = Group(*ids, shards, threads, &groups);
       if (!status.ok()) return;
       Optimizer optimizer = optimizer_;
-      optimizer.rate = rate->flat<float>()(0);
-      UpdateRows(pieces, groups, Samples(gradients, length), optimizer, threads);
+      optimizer.scalars.assign(scalars->flat<float>().data(), scalars->flat<float>().data() + rule_->scalars);
+      UpdateRows(shards, groups, Samples(gradients, length), optimizer, threads);
     });
     OP_REQUIRES_OK(context, status);
   }
@@ -207,29 +208,30 @@ class UpdateRowsOp : public OpKernel {
     return samples;
   }
 
-  absl::Status MakePiece(const Tables& tables, int i, int64_t id_rows, int64_t length, Piece* piece) const {
-    *piece = {tables.values(i), {nullptr, nullptr}, tables.rows(i), tables.width(i), id_rows_[i], columns_[i]};
-    for (int k = 0; k < slots_each_; ++k) {
-      const int slot = num_tables_ + i * slots_each_ + k;
-      if (tables.rows(slot) != piece->rows || tables.width(slot) != piece->width) {
-        return InvalidArgumentError(StrCat("slot ", k, " of table ", i, ": expected [", piece->rows, ", ", piece->width, "], received [",
+  absl::Status MakeShard(const Tables& tables, int i, int64_t id_rows, int64_t length, Shard* shard) const {
+    *shard = {tables.values(i), {nullptr, nullptr}, tables.rows(i), tables.width(i), id_rows_[i], columns_[i]};
+    for (int k = 0; k < rule_->slots; ++k) {
+      const int slot = num_tables_ + i * rule_->slots + k;
+      const int width = rule_->row_slot[k] ? 1 : shard->width;
+      if (tables.rows(slot) != shard->rows || tables.width(slot) != width) {
+        return InvalidArgumentError(StrCat("slot ", k, " of table ", i, ": expected [", shard->rows, ", ", width, "], received [",
                                            tables.rows(slot), ", ", tables.width(slot), "]"));
       }
-      piece->slots[k] = tables.values(slot);
+      shard->slots[k] = tables.values(slot);
     }
-    const bool column_fits = length == 0 || (piece->column >= 0 && piece->column + piece->width <= length);
-    if (piece->id_row < 0 || piece->id_row >= id_rows || !column_fits) {
-      return InvalidArgumentError(StrCat("table ", i, " of width ", piece->width, " wants row ", piece->id_row, " of ", id_rows, " of ids and column ",
-                                         piece->column, " of ", length, " of gradients"));
+    const bool column_fits = length == 0 || (shard->column >= 0 && shard->column + shard->width <= length);
+    if (shard->id_row < 0 || shard->id_row >= id_rows || !column_fits) {
+      return InvalidArgumentError(StrCat("table ", i, " of width ", shard->width, " wants row ", shard->id_row, " of ", id_rows, " of ids and column ",
+                                         shard->column, " of ", length, " of gradients"));
     }
     return absl::OkStatus();
   }
 
-  static absl::Status Group(const Tensor& ids, const std::vector<Piece>& pieces, const Threads& threads, std::vector<Groups>* groups) {
+  static absl::Status Group(const Tensor& ids, const std::vector<Shard>& shards, const Threads& threads, std::vector<Groups>* groups) {
     const int batch = static_cast<int>(ids.dim_size(1));
     const int32_t* values = ids.flat<int32_t>().data();
     std::vector<int64_t> rows(groups->size(), -1), bad(groups->size(), -1);
-    for (const Piece& piece : pieces) rows[piece.id_row] = rows[piece.id_row] < 0 ? piece.rows : std::min(rows[piece.id_row], piece.rows);
+    for (const Shard& shard : shards) rows[shard.id_row] = rows[shard.id_row] < 0 ? shard.rows : std::min(rows[shard.id_row], shard.rows);
     threads.run(groups->size(), [&](int64_t i) {
       if (rows[i] >= 0) bad[i] = (*groups)[i].Build(values + i * batch, batch, rows[i]);
     });
@@ -239,7 +241,8 @@ class UpdateRowsOp : public OpKernel {
     return absl::OkStatus();
   }
 
-  int num_tables_, slots_each_;
+  int num_tables_;
+  const RuleFacts* rule_;
   std::vector<int> id_rows_;
   std::vector<int64_t> columns_;
   Optimizer optimizer_;

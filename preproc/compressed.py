@@ -15,7 +15,7 @@ _PLAIN_READ_BYTES = 1 << 20
 
 
 def read_chunks(path: Path, chunk_bytes: int = _PLAIN_READ_BYTES, on_read: Callable[[int], object] = lambda count: None) -> Iterator[bytes]:
-    """The file's content, decompressed, in pieces that are never empty.
+    """The file's content, decompressed, in blocks that are never empty.
 
     What is compressed is told by the first bytes, not by the name: days are often renamed after they were unpacked.
 

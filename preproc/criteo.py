@@ -42,7 +42,7 @@ class Tally:
     clicks: int = 0
     bad_lines: int = 0
 
-    def facts(self) -> dict[str, Any]:
+    def statistics(self) -> dict[str, Any]:
         """The split's part of the dataset's metadata."""
         return {"files": self.files, "rows": self.rows, "click_rate": round(self.clicks / self.rows, 6), "bad_lines_skipped": self.bad_lines}
 
@@ -181,7 +181,7 @@ def _write_columns(staging: Staging, writer: TfRawWriter) -> None:
 def _metadata(tallies: dict[str, Tally], arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "source": "criteo",
-        **{split: tally.facts() for split, tally in tallies.items()},
+        **{split: tally.statistics() for split, tally in tallies.items()},
         "frequency_threshold": arguments.frequency_threshold,
         "numerical_transform": arguments.numerical_transform,
         "vocabulary": f"{VOCABULARY}/<feature>.parquet",

@@ -232,18 +232,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     spec, target = FeatureSpec.from_yaml(flags.dataset_path / flags.feature_spec), flags.save_checkpoint_path.absolute()
     source = open_source(flags.nvidia_checkpoint, spec, flags.dot_interaction)
-    dense, facts = convert(source, spec, flags.nvidia_checkpoint)
-    facts[RECORD] = record(spec)
+    dense, metadata = convert(source, spec, flags.nvidia_checkpoint)
+    metadata[RECORD] = record(spec)
     if newest(target) is not None:
         raise UserError(f"--save_checkpoint_path {target}: holds a checkpoint; name another folder")
-    dim = facts["config"]["embedding_dim"]
+    dim = metadata["config"]["embedding_dim"]
     arrays = {name: Array(values.shape) for name, values in dense.items()}
     parts = [Part(name, lambda start, stop, values=values: values[start:stop]) for name, values in dense.items()]
     for feature, table in zip(spec.categorical, source.tables, strict=True):
         arrays[f"tables/{feature.name}/weights"] = Array((feature.cardinality, dim))
         parts.append(Part(f"tables/{feature.name}/weights", lambda start, stop, table=table: _rows(table, start, stop)))
-    folder = save(target, 0, arrays, parts, facts, World())
-    bottom, top = (",".join(map(str, facts["config"][f"{mlp}_mlp_dims"])) for mlp in ("bottom", "top"))
+    folder = save(target, 0, arrays, parts, metadata, World())
+    bottom, top = (",".join(map(str, metadata["config"][f"{mlp}_mlp_dims"])) for mlp in ("bottom", "top"))
     size = f"{len(source.tables)} tables of {dim} columns, {dim * sum(spec.cardinalities):,} parameters"
     print(f"written: {folder}: {size}; bottom MLP {bottom}, top MLP {top}")
     return 0

@@ -6,8 +6,9 @@ from model import compilation
 from model.embedding.placement import Placement
 from model.native import operations_description
 from training import gradient_slices
-from utils.config import TRAIN, Config
+from utils.config import Config
 from utils.memory import GIB
+from utils.options import TRAIN
 
 
 def announcement(config: Config, workers: int, device: str, dtype: str, placement: Placement, samples: Mapping[str, int]) -> Iterator[str]:

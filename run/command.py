@@ -4,8 +4,12 @@ from collections.abc import Sequence
 
 from utils.cluster import launcher
 from utils.cluster.agreement import compare_flags
-from utils.config import PLAN, parse
+from utils.config import parse
 from utils.distributed import meet
+from utils.errors import run_command
+from utils.options import PLAN
+
+__all__ = ["do", "run_command"]
 
 
 def do(arguments: Sequence[str], program: str, description: str) -> None:

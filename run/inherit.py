@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from dataloading.feature_spec import FeatureSpec
+from training.optimizers.table import dense_rule, table_rule
 from utils.checkpoint.reading import Checkpoint
-from utils.config import TRAIN, Config
+from utils.config import Config
 from utils.errors import UserError
+from utils.options import TRAIN
 
 # The weights fit no other values of these.
 ARCHITECTURE = {"model": ("embedding_dim", "bottom_mlp_dims", "top_mlp_dims"), "data": ("max_table_size",)}
@@ -31,7 +34,23 @@ TRAINING = {
         "synthetic_dataset_use_feature_spec",
     ),
     "model": ("embedding_trainable",),
-    "optimizer": ("optimizer", "learning_rate", "beta1", "beta2", "warmup_steps", "decay_start_step", "decay_steps", "decay_power"),
+    "optimizer": (
+        "optimizer",
+        "embedding_optimizer",
+        "learning_rate",
+        "embedding_learning_rate",
+        "momentum",
+        "beta1",
+        "beta2",
+        "rho",
+        "ftrl_l1",
+        "ftrl_l2",
+        "ftrl_power",
+        "warmup_steps",
+        "decay_start_step",
+        "decay_steps",
+        "decay_power",
+    ),
     "training": (
         "epochs",
         "evals_per_epoch",
@@ -61,14 +80,15 @@ UNRECORDED_SLICES = 8  # of the gradients, where training did not say in the che
 FINGERPRINT = "dataset fingerprint"
 
 
-def facts(config: Config) -> dict[str, Any]:
-    """What a checkpoint's manifest keeps of the configuration."""
-    return {"config": config.flat()}
+def metadata(config: Config, spec: FeatureSpec) -> dict[str, Any]:
+    """What a checkpoint's manifest keeps of the model, the configuration, and how raw values became the dataset's."""
+    model = {"name": "dlrm"} | {name: getattr(config.model, name) for name in ARCHITECTURE["model"]}
+    return {"model": model, "config": config.flat(), "transforms": spec.metadata.get("transforms", {})}
 
 
-def training_facts(config: Config, num_samples: int, fingerprint: str) -> dict[str, Any]:
+def training_invariants(config: Config, num_samples: int, fingerprint: str) -> dict[str, Any]:
     """What a run must have in common with the one it goes on from, for its position in the data and its moments to mean the same."""
-    options = config.optimizer
+    rules = [rule(config.optimizer, config.model.embedding_dim).name for rule in (dense_rule, table_rule)]
     return {
         "batch_size": config.data.batch_size,
         "train_samples": num_samples,
@@ -76,7 +96,8 @@ def training_facts(config: Config, num_samples: int, fingerprint: str) -> dict[s
         "shuffle_batch_order": config.data.shuffle_batch_order,
         "shuffle_window": config.data.shuffle_window,
         "seed": config.run.seed,
-        "optimizer": options.optimizer,
+        "optimizer": rules[0],
+        "embedding_optimizer": rules[1],
         "embedding_trainable": config.model.embedding_trainable,
     }
 
@@ -94,6 +115,7 @@ def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
     whole = isinstance(saved, Mapping) and isinstance(position, Mapping) and all(isinstance(position.get(name), int) for name in known)
     if not whole or set(position) - newer != {*known, "best_auc"}:
         raise UserError(f"{checkpoint.folder}: holds no position to go on from; --resume weights takes its weights and starts at step 0")
+    saved = {"embedding_optimizer": saved.get("optimizer"), **saved}  # it was one flag
     for name, value in wanted.items():
         if saved.get(name) != value and name == FINGERPRINT:
             raise UserError(

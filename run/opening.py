@@ -12,9 +12,10 @@ from utils.checkpoint.fallback import older, sound_checkpoint
 from utils.checkpoint.folder import complete_steps
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.reading import Checkpoint
-from utils.config import EVAL, INFERENCE, PREDICT, TRAIN, Config
+from utils.config import Config
 from utils.distributed import World
 from utils.errors import UserError
+from utils.options import EVAL, INFERENCE, PREDICT, TRAIN
 
 T = TypeVar("T")
 Warn = Callable[[str], None]

@@ -3,7 +3,8 @@
 import math
 
 from dataloading.sources import read_spec, table_rows
-from model.embedding.plan import as_json, as_table, build_placement, check_shared, dense_elements, report
+from model.embedding.plan import as_json, as_table, check_shared, dense_elements, report
+from run.tables import place_tables, tables_of
 from utils.config import Config
 from utils.console import Console
 
@@ -20,8 +21,8 @@ def show_plan(config: Config, program: str) -> None:
     check_shared("batch_size", batch_size, workers)
     spec = read_spec(config.data)
     host_memory = 0 if config.placement.cpu_offloading_threshold_gb is None else math.inf
-    placement = build_placement(config, table_rows(config.data, spec), workers, memory=math.inf, host_memory=host_memory)
     names = [feature.name for feature in spec.categorical]
+    placement = place_tables(config, tables_of(config, names, table_rows(config.data, spec)), workers, math.inf, host_memory)
     dense = dense_elements(len(spec.numerical), model.embedding_dim, model.bottom_mlp_dims, model.top_mlp_dims, len(names))
     plan = report(names, placement, batch_size, 2 if config.device.amp else 4, dense)
     print(as_json(plan) if config.placement.plan_format == "json" else as_table(plan))

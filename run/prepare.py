@@ -14,16 +14,18 @@ from dataloading.sources import read_spec, table_rows
 from dataloading.vocabularies import check_vocabularies
 from model.compilation import warn_without_effect
 from model.embedding.placement import Placement
-from model.embedding.plan import build_placement, share_batches, slots_per_table
+from model.embedding.plan import share_batches
+from model.embedding.table import Feature, Table
 from model.native import operations_key
 from run.announcement import announcement
-from run.inherit import changes, check_continues, inherit, training_facts
+from run.inherit import changes, check_continues, inherit, training_invariants
 from run.opening import open_checkpoint, open_splits, sound
 from run.profile_folder import check_profile
+from run.tables import features_of, place_tables, storage_of, tables_of
 from training.gradient_slices import settled
 from training.growth import Growth
 from training.position import Position, reason_finished
-from training.state import check_features, features_of
+from training.state import check_features, saved_features
 from utils.checkpoint.folder import Lock
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.save_folder import claim
@@ -31,11 +33,12 @@ from utils.checkpoint.trial import try_folder
 from utils.cluster import launch
 from utils.cluster.agreement import compare_flags, compare_operations, compare_restored, compare_rows
 from utils.cluster.pace import expected_step_ms, set_cycle_time
-from utils.config import TRAIN, Config
+from utils.config import Config
 from utils.console import Console
 from utils.distributed import World, join
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
+from utils.options import TRAIN
 from utils.runtime import compute_dtype, configure_tensorflow, set_precision
 
 
@@ -50,7 +53,7 @@ class Checked:
         dtype: in which dense layers compute.
         config: with what the checkpoint brings and what the flags left open.
         spec: the dataset's.
-        rows: V of each table, `[F]`.
+        tables: of the model, a feature each, in its order.
         splits: what the mode reads, open.
         checkpoint: what is restored; None where training begins anew.
         growth: how its features stand in the model, with `--allow_growth`.
@@ -63,16 +66,16 @@ class Checked:
     dtype: str
     config: Config
     spec: FeatureSpec
-    rows: tuple[int, ...]
+    tables: tuple[Table, ...]
     splits: Mapping[str, Split]
     checkpoint: Checkpoint | None
     growth: Growth | None
     vocabularies: Mapping[str, Any]
 
     @property
-    def names(self) -> list[str]:
-        """Of the categorical features, in the model's order."""
-        return [feature.name for feature in self.spec.categorical]
+    def features(self) -> tuple[Feature, ...]:
+        """The categorical ones, in the model's order."""
+        return features_of([table.name for table in self.tables])
 
     @property
     def goes_on(self) -> bool:
@@ -90,10 +93,10 @@ class Checked:
         return next((name for name in ("valid", "test") if name in self.splits), "")
 
     @property
-    def training_facts(self) -> dict[str, Any]:
+    def training_invariants(self) -> dict[str, Any]:
         """What a run must have in common with the one it goes on from."""
         train = self.splits["train"]
-        return training_facts(self.config, train.num_samples, train.fingerprint())
+        return training_invariants(self.config, train.num_samples, train.fingerprint())
 
 
 @dataclass(frozen=True)
@@ -167,13 +170,14 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     for line in config.warnings:
         warn(line)
     spec = read_spec(config.data)
-    rows = tuple(table_rows(config.data, spec))
-    growth = _growth(config, checkpoint, spec, rows) if checkpoint else None
+    names, rows = [feature.name for feature in spec.categorical], table_rows(config.data, spec)
+    growth = _growth(config, checkpoint, dict(zip(names, rows, strict=True)), spec.numerical) if checkpoint else None
+    tables = tables_of(config, names, rows, zeros=checkpoint is not None and growth is None)  # what is overwritten need not be drawn
     config = share_batches(config, world.size)
     splits = open_splits(config, spec, warn)
     goes_on = checkpoint is not None and _continues(config)
     if goes_on:
-        check_continues(checkpoint, training_facts(config, splits["train"].num_samples, splits["train"].fingerprint()))
+        check_continues(checkpoint, training_invariants(config, splits["train"].num_samples, splits["train"].fingerprint()))
         for line in changes(config, given, checkpoint.manifest):
             console.say(line)
     vocabularies = check_vocabularies(config, spec, checkpoint, warn, goes_on=goes_on) if world.first else {}
@@ -182,7 +186,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     config = settled(config, device, world.size, warn)
     _warn_of_device(config, device, warn)
     dtype = compute_dtype(config.device, device)
-    return Checked(world, console, device, dtype, config, spec, rows, splits, checkpoint, growth, vocabularies)
+    return Checked(world, console, device, dtype, config, spec, tables, splits, checkpoint, growth, vocabularies)
 
 
 def _continues(config: Config) -> bool:
@@ -191,12 +195,11 @@ def _continues(config: Config) -> bool:
     return config.run.mode == TRAIN and options.resume != "weights" and not options.allow_growth
 
 
-def _growth(config: Config, checkpoint: Checkpoint, spec: FeatureSpec, rows: tuple[int, ...]) -> Growth | None:
+def _growth(config: Config, checkpoint: Checkpoint, tables: Mapping[str, int], numerical: tuple[str, ...]) -> Growth | None:
     """How the checkpoint's features stand in the model; None where they must be the same, and are."""
-    tables = dict(zip((feature.name for feature in spec.categorical), rows, strict=True))
     if config.training.allow_growth:
-        return Growth(checkpoint, features_of(checkpoint), tables, spec.numerical)
-    check_features(checkpoint, tables, spec.numerical)
+        return Growth(checkpoint, saved_features(checkpoint), tables, numerical)
+    check_features(checkpoint, tables, numerical)
     return None
 
 
@@ -228,8 +231,8 @@ def _claimed(run: Checked) -> Lock | None:
     options = run.config.training
     if run.config.run.mode != TRAIN or not options.save_checkpoint_path or not run.world.first:
         return None
-    arrays_a_table = 1 + (slots_per_table(run.config.optimizer.optimizer) if run.config.model.embedding_trainable else 0)
-    size = arrays_a_table * 4 * run.config.model.embedding_dim * sum(run.rows)
+    storage = storage_of(run.config)
+    size = sum(storage.bytes(table.rows, table.dim) for table in run.tables)
     restored = run.checkpoint.folder if run.goes_on else None
     return claim(Path(options.save_checkpoint_path), restored, options.overwrite_checkpoints, size)
 
@@ -237,7 +240,7 @@ def _claimed(run: Checked) -> Lock | None:
 def _try_folder(run: Checked) -> None:
     path = run.config.training.save_checkpoint_path
     if run.config.run.mode == TRAIN and path:
-        try_folder(Path(path), [f"tables/{name}/accumulator" for name in run.names], run.world)
+        try_folder(Path(path), [f"tables/{table.name}/accumulator" for table in run.tables], run.world)
 
 
 def _place(run: Checked) -> Placement:
@@ -245,4 +248,4 @@ def _place(run: Checked) -> Placement:
     host = available_bytes() // run.world.local_size
     device = device_bytes(run.world.local_rank) if run.device == "GPU" else host
     device, host = (min(values) for values in zip(*run.world.everyone((device, host), "memory"), strict=True))
-    return build_placement(run.config, run.rows, run.world.size, device, host if run.device == "GPU" else 0)
+    return place_tables(run.config, run.tables, run.world.size, device, host if run.device == "GPU" else 0)

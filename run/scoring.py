@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dataloading.batches import BatchReader, prefetched
+from dataloading.batches import BatchReader, Ids, Order, Share, prefetched
 from dataloading.ranges import ERROR
 from model.dlrm import DLRM
 from run.prepare import Prepared
@@ -16,20 +16,10 @@ from utils.metrics.binary import Metrics, evaluate
 def reader_of(run: Prepared, model: DLRM, split: str, batch_size: int) -> BatchReader:
     """What reads this worker's part of the batches of a split."""
     train = split == "train"
-    return BatchReader(
-        run.splits[split],
-        batch_size,
-        features=model.embedding.global_features,
-        local_features=model.embedding.local_features,
-        rank=run.world.rank,
-        num_workers=run.world.size,
-        num_rows=run.rows,
-        out_of_range=run.config.data.out_of_range,
-        uncounted=model.embedding.uncounted_features,
-        shuffle_seed=run.config.run.seed if train and run.config.data.shuffle_batch_order else None,
-        window=run.config.data.shuffle_window if train else None,
-        window_seed=run.config.run.seed,
-    )
+    view, options, seed = model.embedding.view, run.config.data, run.config.run.seed
+    share = Share(view.global_features, view.local_features, view.uncounted, run.world.rank, run.world.size)
+    order = Order(seed if options.shuffle_batch_order else None, options.shuffle_window, seed) if train else Order()
+    return BatchReader(run.splits[split], batch_size, share, order, Ids([table.rows for table in run.tables], options.out_of_range))
 
 
 class Batches:

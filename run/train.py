@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from dataloading.batches import BatchReader, prefetched
 from dataloading.vocabularies import RECORD
-from run.inherit import facts
+from run.inherit import metadata
 from run.prepare import Prepared
 from run.scoring import metrics_of, reader_of
 from run.weights import go_on, model_of
@@ -46,8 +46,12 @@ def train(run: Prepared) -> None:
     if split := run.chosen_by:
         evaluation = Evaluation(split, lambda: metrics_of(run, model, evaluator, split))
     if config.training.save_checkpoint_path:
-        about = facts(config) | {"features": describe(model, run.spec.numerical), "run": run.training_facts, RECORD: run.vocabularies}
-        saver = Saver(model, trainer, config.training, about, alone=not run.goes_on)
+        about = metadata(config, run.spec) | {
+            "features": describe(model, run.spec.numerical),
+            "run": run.training_invariants,
+            RECORD: run.vocabularies,
+        }
+        saver = Saver(model, trainer.groups, config.training, about, alone=not run.goes_on)
     options = {"evaluation": evaluation, "saver": saver, "position": run.position}
     figures = dict(Training(trainer, data, config, run.console, run.log, **options).run())
     if split == "valid":

@@ -1,6 +1,6 @@
 """The model of a run, with the weights it starts from."""
 
-from model.build import build_model
+from model.build import Precision, build_model
 from model.dlrm import DLRM
 from run.opening import restoring
 from run.prepare import Prepared
@@ -10,10 +10,8 @@ from training.step import Trainer
 
 def model_of(run: Prepared) -> DLRM:
     """The run's model, its tables allocated, its weights restored. Raises UserError, on every worker, where they cannot be."""
-    overwritten = run.checkpoint is not None and run.growth is None  # what is overwritten need not be drawn
-    zeros = run.config.model.embedding_zeros_initializer or overwritten
-    options = {"dtype": run.dtype, "seed": run.config.run.seed, "zeros": zeros, "xla": run.config.device.xla}
-    model = build_model(run.config.model, run.names, run.placement, run.world, len(run.spec.numerical), **options)
+    precision = Precision(run.dtype, run.config.device.xla)
+    model = build_model(run.config.model, run.features, run.placement, run.world, len(run.spec.numerical), run.config.run.seed, precision)
     if run.checkpoint:
         run.world.together(lambda: restoring(lambda: restore(model, run.checkpoint, run.growth)), "restored")
         run.console.say(f"weights restored: {run.checkpoint.folder} (step {run.checkpoint.step})")
@@ -26,7 +24,7 @@ def go_on(run: Prepared, model: DLRM, trainer: Trainer) -> None:
     """Restore the optimizers' state, where the run goes on with another."""
     if not run.goes_on:
         return
-    run.world.together(lambda: restoring(lambda: restore_optimizer(model, trainer, run.checkpoint)), "optimizer_restored")
+    run.world.together(lambda: restoring(lambda: restore_optimizer(model, trainer.groups, run.checkpoint)), "optimizer_restored")
     position = run.position
     trainer.start_at(position.step)
     run.console.say(f"going on at epoch {position.epoch}, batch {position.batch}, step {position.step}")

@@ -1,23 +1,28 @@
-"""A trainer and its schedule from the configuration."""
+"""A trainer from the configuration: groups of weights, their rules and schedules."""
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from model.compilation import compiled, on_gpu
 from model.dlrm import DLRM
 from model.native import native_operations
 from training.gradient_slices import gradient_slices
-from training.optimizers.sparse import SparseAdagrad, SparseAdam, SparseSgd
+from training.groups import DenseGroup, Groups, TableGroup
+from training.optimizers.table import dense_rule, table_rule
 from training.schedule import LearningRateSchedule
-from training.step import Trainer, dense_optimizer
-from utils.config import Config, OptimizerConfig
+from training.step import Trainer
+from utils.config import Config
+from utils.options import OptimizerConfig
 
 
 def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
     """The trainer of a model; allocates the optimizers' slots."""
-    options = config.optimizer
-    sparse = {"sgd": SparseSgd, "adagrad": SparseAdagrad, "adam": lambda: SparseAdam(options.beta1, options.beta2)}[options.optimizer]()
+    options, dim = config.optimizer, model.embedding.dim
+    schedules = build_schedules(options)
+    tables = TableGroup(table_rule(options, dim), schedules[-1]) if config.model.embedding_trainable else None
     return Trainer(
         model,
-        dense_optimizer(options.optimizer, options.beta1, options.beta2),
-        sparse if config.model.embedding_trainable else None,
+        Groups((DenseGroup(model.dense_weights(), dense_rule(options, dim), schedules[0]),), tables),
         compiled=compiled(config.device.xla),
         loss_scale=config.device.loss_scale if dtype == "float16" else 1.0,
         gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
@@ -25,6 +30,7 @@ def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
     )
 
 
-def build_schedule(options: OptimizerConfig) -> LearningRateSchedule:
-    """The learning-rate schedule."""
-    return LearningRateSchedule(options.learning_rate, options.warmup_steps, options.decay_start_step, options.decay_steps, options.decay_power)
+def build_schedules(options: OptimizerConfig) -> Sequence[LearningRateSchedule]:
+    """The learning-rate schedules of the dense weights and of the tables."""
+    dense = LearningRateSchedule(options.learning_rate, options.warmup_steps, options.decay_start_step, options.decay_steps, options.decay_power)
+    return dense, replace(dense, base=options.embedding_learning_rate or options.learning_rate)

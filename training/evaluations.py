@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from training.position import Position, evaluates_after, reason_to_end
 from training.report import NonFiniteLossError
-from utils.config import TrainingConfig
 from utils.console import Console
 from utils.logging import RunLog
 from utils.metrics.binary import Metrics
+from utils.options import TrainingConfig
 
 
 class Evaluation(NamedTuple):

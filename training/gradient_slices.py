@@ -1,15 +1,14 @@
-"""Into how many slices the global batch is cut whose gradients are summed in a fixed order, and what that buys. Imports no TensorFlow."""
+"""The flag `--gradient_slices`: its default, and what a run says of it. Imports no TensorFlow; see `model.ordered_sums`."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from utils.config import TRAIN, Config
+from model.slices import keeps_order, same_bits
+from utils.config import Config
+from utils.options import TRAIN
 
 MOST = 8
 SAMPLES = 1024  # of a slice: its activations stay in the second-level cache, and more slices cost time
-_TOGETHER = 8  # small slices that are computed at once
-_TOGETHER_BELOW = 128  # samples of a slice, by measurement (docs/performance.md)
 
 
 def default_gradient_slices(batch_size: int, device: str) -> int:
@@ -31,17 +30,6 @@ def default_gradient_slices(batch_size: int, device: str) -> int:
 def gradient_slices(config: Config, device: str) -> int:
     """The slices of a run on this device ("CPU" or "GPU")."""
     return config.device.gradient_slices or default_gradient_slices(config.data.batch_size, device)
-
-
-def keeps_order(slices: int, batch_size: int, workers: int) -> bool:
-    """Whether N workers sum the slices' gradients as one worker does: each a whole subtree of the tree of additions."""
-    return batch_size % slices == 0 and (workers == 1 or (slices % workers == 0 and _is_power_of_two(slices // workers)))
-
-
-def same_bits(slices: int, batch_size: int) -> list[int]:
-    """The numbers of workers that train the same bits."""
-    able = {1} | {slices >> i for i in range(slices.bit_length()) if slices % (1 << i) == 0}
-    return sorted(workers for workers in able if keeps_order(slices, batch_size, workers))
 
 
 def described(config: Config, workers: int, device: str) -> str:
@@ -83,27 +71,6 @@ def _warning(config: Config, workers: int, device: str) -> str | None:
         able = _listed(same_bits(slices, batch_size))
         return f"--gradient_slices {slices} has no effect on {workers} workers; expected {able}, of which each sums a part of the tree of additions"
     return None
-
-
-def parts(slices: int, samples: int) -> tuple[int, int | None]:
-    """How a worker computes its slices.
-
-    Args:
-        slices: of this worker; 1 where the order of sums is not kept.
-        samples: of this worker.
-
-    Returns:
-        the parts that its samples are computed in, and the slices of each part, which `mlp.dense` computes together; None for one that is computed
-        whole. Which of the two it is depends on the samples of a slice only, for the bits do.
-    """
-    if samples >= _TOGETHER_BELOW * slices:
-        return slices, None
-    together = math.gcd(slices, _TOGETHER)  # a power of two: the sums over the parts go on where those over a part's slices end
-    return slices // together, together
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number & (number - 1) == 0
 
 
 def _listed(numbers: list[int]) -> str:

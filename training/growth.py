@@ -17,7 +17,7 @@ class Growth:
     """How the features of a checkpoint stand in a model.
 
     Args:
-        checkpoint: whose manifest names its features, see `state.features_of`.
+        checkpoint: whose manifest names its features, see `state.saved_features`.
         before: rows of each of its tables by feature, in its order, and its numerical features.
         categorical: rows of each of the model's tables, in the model's order.
         numerical: the model's numerical features, in order.

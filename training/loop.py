@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from training.build import build_schedule
 from training.evaluations import Evaluation, Evaluations
 from training.position import Position, steps_in_all
 from training.profile import Profile
-from training.report import Reports, StepReport, WorkerReport
+from training.report import Reports, WorkerReport
 from training.saving import Checkpoints, Saver
 from training.step import TensorBatch, Trainer
 from utils.cluster.signals import Stopped, StopRequest
@@ -57,12 +56,11 @@ class Training:
         position: Position | None = None,
     ):
         self._trainer, self._data, self._config, self._console, self._log = trainer, data, config, console, log
-        self._schedule = build_schedule(config.optimizer)
         self.position = position = position or Position()
         self._evaluations = Evaluations(evaluation, config.training, position, len(data), console, log)
         self._checkpoints = Checkpoints(saver, config.training, position, console.say)
         advice = "; try --amp_dtype bfloat16 or a smaller --loss_scale" if trainer.scaled else ""
-        self._reports = Reports(self._hear, advice)
+        self._reports = Reports(lambda step, report: self._checkpoints.heard(step, report.writing), advice)
         self._profile = Profile(config.run, trainer.rank, console)
         self._stop = StopRequest()
         self._limit = steps_in_all(config.training, len(data))
@@ -118,7 +116,7 @@ class Training:
         save_due, writing = self._checkpoints.state()
         mine = WorkerReport(bool(self._stop.signum), int(batch.out_of_range), save_due, writing)
         self._checkpoints.before_step(batch)
-        report = self._trainer.reporting_step(batch, position.step, self._schedule(position.step), mine)
+        report = self._trainer.reporting_step(batch, position.step, self._trainer.learning_rates(position.step), mine)
         self._reports.add(position.step, report)
         position.step, position.batch, position.samples = position.step + 1, position.batch + 1, position.samples + samples
         self._checkpoints.after_step()
@@ -126,9 +124,6 @@ class Training:
         self._reports.read(leave=1)  # the step before has certainly finished: looking at its report makes nothing wait
         self._meter.step(samples)
         self._evaluations.after_step(last=position.step >= self._limit)
-
-    def _hear(self, step: int, report: StepReport) -> None:
-        self._checkpoints.heard(step, report.writing)
 
     def _ended(self) -> bool:
         return self.position.step >= self._limit or self._evaluations.end_training()
@@ -164,15 +159,17 @@ class Training:
 
     def _report(self, time_left: str) -> None:
         self._reports.read()
-        rates, step, epoch, loss = self._meter.summary(), self.position.step, self.position.epoch, self._reports.mean_loss
-        rate, out_of_range = self._schedule(step - 1), self._reports.out_of_range
+        speed, step, epoch, loss = self._meter.summary(), self.position.step, self.position.epoch, self._reports.mean_loss
+        rates, out_of_range = self._trainer.learning_rates(step - 1), self._reports.out_of_range
+        of_tables = f" (tables {rates[-1]:.6g})" if rates[-1] != rates[0] else ""
         self._console.say(
-            f"epoch {epoch} step {step}/{self._limit}: loss {loss:.6f}, {rates['throughput']:,.0f} samples/s, "
-            f"{rates['mean_step_time_ms']:.1f} ms/step, learning rate {rate:.6g}, "
+            f"epoch {epoch} step {step}/{self._limit}: loss {loss:.6f}, {speed['throughput']:,.0f} samples/s, "
+            f"{speed['mean_step_time_ms']:.1f} ms/step, learning rate {rates[0]:.6g}{of_tables}, "
             + (f"{out_of_range:,} ids out of range, " if out_of_range else "")
             + f"{time_left} left"
         )
-        data = {"loss": loss, "samples_per_s": rates["throughput"], "step_time_ms": rates["mean_step_time_ms"], "learning_rate": rate}
+        data = {"loss": loss, "samples_per_s": speed["throughput"], "step_time_ms": speed["mean_step_time_ms"], "learning_rate": rates[0]}
+        data |= {"embedding_learning_rate": rates[-1]} if of_tables else {}
         self._log.log((epoch, step), data | self._counted())
         self._reports.start_again()
 

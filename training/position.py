@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from utils.config import TrainingConfig
+from utils.options import TrainingConfig
 
 
 @dataclass

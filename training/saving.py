@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from model.dlrm import DLRM
+from training.groups import Groups
 from training.position import Position
 from training.snapshot import Snapshot
 from training.state import arrays, digest, parts, snapshot
-from training.step import TensorBatch, Trainer
-from utils.checkpoint.writing import Saving
-from utils.config import TrainingConfig
+from training.step import TensorBatch
+from utils.checkpoint.writing import Among, Saving
+from utils.options import TrainingConfig
 
 KEPT_BYTES = 512 << 20  # rows that are kept for a checkpoint being written; beyond that training waits for the disk
 
@@ -21,23 +22,24 @@ class Saver:
     """Begins to write checkpoints of a model and its training.
 
     Args:
-        model, trainer: whose weights and slots.
+        model: whose weights.
+        groups: whose slots.
         options: where to, and how many to keep.
-        facts: what the manifest keeps beside the position; anything JSON can say.
+        metadata: what the manifest keeps beside the position; anything JSON can say.
         alone: what else is in the folder is another run's, and is removed when the first checkpoint is visible.
     """
 
-    def __init__(self, model: DLRM, trainer: Trainer, options: TrainingConfig, facts: Mapping[str, Any], alone: bool):
-        self._model, self._trainer, self._facts, self._alone = model, trainer, facts, alone
+    def __init__(self, model: DLRM, groups: Groups, options: TrainingConfig, metadata: Mapping[str, Any], alone: bool):
+        self._model, self._groups, self._metadata, self._alone = model, groups, metadata, alone
         self._path, self._keep = Path(options.save_checkpoint_path), options.keep_checkpoints
 
     def begin(self, position: Position, best: bool) -> tuple[Saving, Snapshot]:
         """Begin to write a checkpoint of now; `best`: it is the best so far. Every worker calls this after the same step."""
-        model, trainer = self._model, self._trainer
-        frozen, facts = snapshot(model), {**self._facts, "position": asdict(position)}
-        written, everything = parts(model, trainer, frozen), arrays(model, trainer)
-        options = {"keep": self._keep, "best": best, "digest": digest(model, trainer), "alone": self._alone}
-        saving = Saving(self._path, position.step, everything, written, facts, model.embedding.world, **options)
+        model, groups = self._model, self._groups
+        frozen, metadata = snapshot(model), {**self._metadata, "position": asdict(position)}
+        written, everything = parts(model, groups, frozen), arrays(model, groups)
+        among = Among(self._keep, best, self._alone)
+        saving = Saving(self._path, position.step, everything, written, metadata, model.embedding.world, among, digest(model, groups))
         self._alone = False
         return saving, frozen
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import tensorflow as tf
 
-from model.embedding.distributed import HeldSlice
+from model.embedding.shard import LocalShard
 from model.embedding.table_memory import gather_rows, read_rows
 
 
@@ -52,32 +52,32 @@ class FrozenRows:
 
 
 class Snapshot:
-    """The slices that this worker holds, weights and optimizer slots, as they are now.
+    """The shards that this worker holds, weights and optimizer slots, as they are now.
 
     Args:
-        held: the slices.
+        shards: of this worker.
         places: for each of them the row of the batch's `ids` that names the rows a step changes.
     """
 
-    def __init__(self, held: Iterable[HeldSlice], places: Iterable[int]):
-        self._slices = [
+    def __init__(self, shards: Iterable[LocalShard], places: Iterable[int]):
+        self._shards = [
             (place, {kind: FrozenRows(variable) for kind, variable in (("weights", one.weights), *one.slots.items())})
-            for one, place in zip(held, places, strict=True)
+            for one, place in zip(shards, places, strict=True)
         ]
 
     def rows(self, number: int, kind: str) -> FrozenRows:
-        """The rows of the number-th slice, of its weights or of a slot."""
-        return self._slices[number][1][kind]
+        """The rows of the number-th shard, of its weights or of a slot."""
+        return self._shards[number][1][kind]
 
     @property
     def bytes(self) -> int:
         """Memory that kept rows take."""
-        return sum(frozen.bytes for _, kinds in self._slices for frozen in kinds.values())
+        return sum(frozen.bytes for _, kinds in self._shards for frozen in kinds.values())
 
     def protect(self, ids: np.ndarray) -> int:
         """Keep what a step over `ids`, `[F_r, B]`, would overwrite before it is read; returns the bytes kept in all."""
         distinct: dict[int, np.ndarray] = {}
-        for place, kinds in self._slices:
+        for place, kinds in self._shards:
             if place not in distinct:
                 distinct[place] = np.unique(ids[place])
             for frozen in kinds.values():

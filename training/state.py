@@ -3,13 +3,14 @@
 import functools
 import hashlib
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
 from model.dlrm import DLRM
-from model.embedding.distributed import HeldSlice
+from model.embedding.shard import LocalShard
 from model.embedding.table_memory import CHUNK_ROWS, read_rows, write_rows
+from training.groups import Groups
 from training.growth import Growth
 from training.snapshot import Snapshot
 from utils.checkpoint.manifest import CheckpointError
@@ -17,81 +18,80 @@ from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import Array, Part
 from utils.cluster.agreement import compare_weights
 
+SLOTS_BY_WEIGHT = 3  # the format of checkpoints from which on the dense weights' slots are named by their weights
 _GROWS = "; --allow_growth trains on from its weights"
 
 
-class Slots(Protocol):
-    """What a checkpoint keeps of a trainer (`step.Trainer`)."""
-
-    @property
-    def table_slots(self) -> tuple[str, ...]:
-        """Names of the slots that the sparse optimizer keeps for each table."""
-
-    def optimizer_variables(self) -> dict[str, tf.Variable]:
-        """Slots of the dense optimizer by name."""
-
-
-def arrays(model: DLRM, trainer: Slots | None = None) -> dict[str, Array]:
+def arrays(model: DLRM, groups: Groups | None = None) -> dict[str, Array]:
     """Everything that a checkpoint of the model, and of its training, holds, by name; the same on every worker."""
-    embedding = model.embedding
-    placement = embedding.placement
-    widths: dict[int, int] = {piece.table: piece.width for pieces in placement.workers for piece in pieces}
-    found = {name: Array(tuple(variable.shape)) for name, variable in _shared(model, trainer).items()}
-    for table, name in enumerate(embedding.names):
-        for kind in ("weights", *(trainer.table_slots if trainer else ())):
-            found[f"tables/{name}/{kind}"] = Array((placement.rows[table], placement.dim), widths.get(table, placement.dim))
+    placement = model.embedding.placement
+    widths: dict[int, int] = {shard.table: shard.width for shards in placement.workers for shard in shards}
+    found = {name: Array(tuple(variable.shape)) for name, variable in _shared(model, groups).items()}
+    slots = groups.tables.rule.slots if groups and groups.tables else ()
+    for number, table in enumerate(placement.tables):
+        found[f"tables/{table.name}/weights"] = Array((table.rows, table.dim), widths.get(number, table.dim))
+        for slot in slots:
+            shape = Array((table.rows, 1)) if slot.per_row else found[f"tables/{table.name}/weights"]
+            found[f"tables/{table.name}/{slot.name}"] = shape
     return found
 
 
 def snapshot(model: DLRM) -> Snapshot:
     """The sharded tables of this worker as they are now."""
-    embedding = model.embedding
-    return Snapshot(embedding.sharded, [embedding.global_features.index(held.piece.table) for held in embedding.sharded])
+    return Snapshot(model.embedding.sharded, model.embedding.id_rows)
 
 
-def parts(model: DLRM, trainer: Slots | None = None, frozen: Snapshot | None = None) -> list[Part]:
-    """What this worker writes: its slices, and on the first worker also what all hold.
+def parts(model: DLRM, groups: Groups | None = None, frozen: Snapshot | None = None) -> list[Part]:
+    """What this worker writes: its shards, and on the first worker also what all hold.
 
     Args:
         model: whose weights.
-        trainer: whose optimizers' slots, too.
+        groups: whose optimizers' slots, too.
         frozen: the sharded tables, to be read while training goes on.
     """
     embedding = model.embedding
     written = []
     if embedding.world.first:
-        for name, variable in _shared(model, trainer).items():
+        for name, variable in _shared(model, groups).items():
             values = variable.numpy()
             written.append(Part(name, lambda start, stop, values=values: values[start:stop]))
-        for held in embedding.replicated:  # a step changes rows of them that other workers looked up
-            for kind, variable in _of_slice(held, trainer is not None):
-                written.append(Part(f"tables/{held.name}/{kind}", functools.partial(read_rows, variable)))
-    for number, held in enumerate(embedding.sharded):
-        columns = (held.piece.first, held.piece.last)
-        for kind, variable in _of_slice(held, trainer is not None):
-            read = frozen.rows(number, kind).read if frozen else functools.partial(read_rows, variable)
-            written.append(Part(f"tables/{held.name}/{kind}", read, columns, later=frozen is not None))
+        for local in embedding.replicated:  # a step changes rows of them that other workers looked up
+            for kind, variable in _of_shard(local, groups is not None):
+                written.append(Part(f"tables/{local.name}/{kind}", functools.partial(read_rows, variable)))
+    for number, local in enumerate(embedding.sharded):
+        for kind, variable in _of_shard(local, groups is not None):
+            columns = _columns(local, kind)
+            if columns is not None:
+                read = frozen.rows(number, kind).read if frozen else functools.partial(read_rows, variable)
+                written.append(Part(f"tables/{local.name}/{kind}", read, columns, later=frozen is not None))
     return written
 
 
-def _shared(model: DLRM, trainer: Slots | None) -> dict[str, tf.Variable]:
+def _columns(local: LocalShard, kind: str) -> tuple[int, int] | None:
+    """Those that a shard's worker writes; of one number a row, of which every shard of a table has a copy, the first shard's."""
+    if kind not in local.per_row:
+        return local.shard.first, local.shard.last
+    return (0, 1) if local.shard.first == 0 else None
+
+
+def _shared(model: DLRM, groups: Groups | None) -> dict[str, tf.Variable]:
     """What every worker holds a copy of, by its name in a checkpoint; replicated tables apart."""
-    slots = trainer.optimizer_variables() if trainer else {}
-    return {f"dense/{name}": variable for name, variable in model.dense_variables().items()} | {
+    slots = groups.slots() if groups else {}
+    return {f"dense/{name}": weight.value for name, weight in model.dense_weights().items()} | {
         f"optimizer/{name}": variable for name, variable in slots.items()
     }
 
 
-def _of_slice(held: HeldSlice, with_slots: bool) -> list[tuple[str, tf.Variable]]:
-    return [("weights", held.weights), *(held.slots.items() if with_slots else ())]
+def _of_shard(local: LocalShard, with_slots: bool) -> list[tuple[str, tf.Variable]]:
+    return [("weights", local.weights), *(local.slots.items() if with_slots else ())]
 
 
 def describe(model: DLRM, numerical: tuple[str, ...]) -> dict[str, Any]:
     """The features that the model's weights belong to, for the manifest."""
-    return {"numerical": list(numerical), "categorical": dict(zip(model.embedding.names, model.embedding.placement.rows, strict=True))}
+    return {"numerical": list(numerical), "categorical": {table.name: table.rows for table in model.embedding.placement.tables}}
 
 
-def features_of(checkpoint: Checkpoint) -> tuple[Mapping[str, int], list[str]]:
+def saved_features(checkpoint: Checkpoint) -> tuple[Mapping[str, int], list[str]]:
     """Rows of each table by feature, and the numerical features, that a checkpoint's model has. Raises CheckpointError."""
     saved = checkpoint.manifest.get("features")
     tables, known = (saved.get("categorical"), saved.get("numerical")) if isinstance(saved, Mapping) else (None, None)
@@ -112,7 +112,7 @@ def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numer
     Raises:
         CheckpointError: a feature is missing or new, or a table has another number of rows.
     """
-    tables, known = features_of(checkpoint)
+    tables, known = saved_features(checkpoint)
     for name in categorical:
         if name not in tables:
             raise CheckpointError(f"{checkpoint.folder}: has no table for feature {name}; it was trained on {_listed(tables)}{_GROWS}")
@@ -149,51 +149,61 @@ def restore(model: DLRM, checkpoint: Checkpoint, growth: Growth | None = None) -
         values = growth.dense(name, values, model.embedding.dim) if growth else values
         _check_shape(checkpoint, name, values.shape, tuple(variable.shape))
         variable.assign(values)
-    for held in model.embedding.held:
-        if growth is None or not growth.is_new(held.name):
-            rows = held.piece.rows - (growth.new_rows.get(held.name, 0) if growth else 0)
-            _restore_slice(held, "weights", held.weights, checkpoint, model, rows)
+    for local in model.embedding.shards:
+        if growth is None or not growth.is_new(local.name):
+            rows = local.shard.rows - (growth.new_rows.get(local.name, 0) if growth else 0)
+            _restore_shard(local, "weights", local.weights, checkpoint, (rows, model.embedding.dim))
 
 
-def restore_optimizer(model: DLRM, trainer: Slots, checkpoint: Checkpoint) -> None:
+def restore_optimizer(model: DLRM, groups: Groups, checkpoint: Checkpoint) -> None:
     """Overwrite the optimizers' slots with the checkpoint's. Raises CheckpointError like `restore`."""
-    for name, variable in trainer.optimizer_variables().items():
+    for name, variable in _saved_slots(groups, checkpoint).items():
         values = checkpoint.read(f"optimizer/{name}")
         _check_shape(checkpoint, f"optimizer/{name}", values.shape, tuple(variable.shape))
         variable.assign(values)
-    for held in model.embedding.held:
-        for kind, variable in held.slots.items():
-            _restore_slice(held, kind, variable, checkpoint, model, held.piece.rows)
+    for local in model.embedding.shards:
+        for kind, variable in local.slots.items():
+            width = 1 if kind in local.per_row else model.embedding.dim
+            _restore_shard(local, kind, variable, checkpoint, (local.shard.rows, width))
 
 
-def _restore_slice(held: HeldSlice, kind: str, variable: tf.Variable, checkpoint: Checkpoint, model: DLRM, rows: int) -> None:
-    name = f"tables/{held.name}/{kind}"
-    _check_shape(checkpoint, name, checkpoint.shape(name), (rows, model.embedding.dim))
-    for start, values in checkpoint.read_rows(name, (held.piece.first, held.piece.last)):
+def _saved_slots(groups: Groups, checkpoint: Checkpoint) -> Mapping[str, tf.Variable]:
+    """The dense weights' slots by their names in the checkpoint."""
+    if checkpoint.manifest["format"] >= SLOTS_BY_WEIGHT:
+        return groups.slots()
+    (group,) = groups.dense  # there was one
+    return group.slots_by_number()
+
+
+def _restore_shard(local: LocalShard, kind: str, variable: tf.Variable, checkpoint: Checkpoint, shape: tuple[int, int]) -> None:
+    name = f"tables/{local.name}/{kind}"
+    _check_shape(checkpoint, name, checkpoint.shape(name), shape)
+    columns = (0, 1) if kind in local.per_row else (local.shard.first, local.shard.last)
+    for start, values in checkpoint.read_rows(name, columns):
         write_rows(variable, start, values)
 
 
-def digest(model: DLRM, trainer: Slots | None = None) -> str:
+def digest(model: DLRM, groups: Groups | None = None) -> str:
     """A hash of what every worker holds a copy of: dense weights, their optimizer's slots, replicated tables with theirs."""
     found = hashlib.blake2b(digest_size=16)
     if model.embedding.world.size == 1:
         return ""
-    for variable in _shared(model, trainer).values():
+    for variable in _shared(model, groups).values():
         found.update(variable.numpy().tobytes())
-    for held in model.embedding.replicated:
-        for _, variable in _of_slice(held, trainer is not None):
-            for start in range(0, held.piece.rows, CHUNK_ROWS):
-                found.update(read_rows(variable, start, min(start + CHUNK_ROWS, held.piece.rows)).tobytes())
+    for local in model.embedding.replicated:
+        for _, variable in _of_shard(local, groups is not None):
+            for start in range(0, local.shard.rows, CHUNK_ROWS):
+                found.update(read_rows(variable, start, min(start + CHUNK_ROWS, local.shard.rows)).tobytes())
     return found.hexdigest()
 
 
-def check_equal(model: DLRM, trainer: Slots | None = None) -> None:
+def check_equal(model: DLRM, groups: Groups | None = None) -> None:
     """Check, by a hash, that what every worker holds a copy of is still the same everywhere.
 
     Raises:
         DivergedError: with the workers that differ from the first.
     """
-    compare_weights(model.embedding.world.everyone(digest(model, trainer), "weights_digest"))
+    compare_weights(model.embedding.world.everyone(digest(model, groups), "weights_digest"))
 
 
 def _check_shape(checkpoint: Checkpoint, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:

@@ -59,21 +59,9 @@ class World:
         """Sum of a vector over the workers."""
         return flat if self.size == 1 else self.horovod.allreduce(flat, op=self.horovod.Sum, name=name)
 
-    def sum_in_order(self, flat, name: str):
-        """Sum of a vector over the workers by a balanced binary tree in the order of ranks, whatever the network does.
-
-        An allreduce adds in an order of its own, so its last bits depend on N. Here every worker receives a part of
-        everybody's vector, sums it, and all gather the sums: the same bytes as a ring allreduce moves.
-        """
-        import tensorflow as tf
-
-        if self.size <= 2:  # one addition has one order
-            return self.sum(flat, name)
-        length = flat.shape[0]
-        share = -(-length // self.size)
-        padded = tf.pad(flat, [[0, share * self.size - length]])
-        received = tf.reshape(self.alltoall(padded, [share] * self.size, f"{name}_parts"), [self.size, share])
-        return self.horovod.allgather(pairwise_sum(tf.unstack(received)), name=f"{name}_sums")[:length]
+    def all_gather(self, flat, name: str):
+        """Every worker's vector, one after another."""
+        return flat if self.size == 1 else self.horovod.allgather(flat, name=name)
 
     # Values on the host, now and then ----------------------------------------------------------------------------------
 
@@ -129,17 +117,6 @@ class World:
             text = errors[found[0]]
             everywhere = self.size == 1 or len(set(errors)) == 1
             raise AgreedError(text if everywhere else f"worker {found[0]}: {text}")
-
-
-def pairwise_sum(values: Sequence):
-    """Sum by a balanced binary tree: ((0+1)+(2+3))+…, of which each worker can compute a subtree.
-
-    In a graph this needs `runtime.configure_tensorflow`, which keeps TensorFlow from making one long sum of it.
-    """
-    values = list(values)
-    while len(values) > 1:
-        values = [values[i] + values[i + 1] if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]
-    return values[0]
 
 
 def meet() -> World:

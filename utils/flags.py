@@ -15,7 +15,7 @@ from utils.errors import UserError
 TRUE, FALSE = ("true", "t", "1", "yes", "on"), ("false", "f", "0", "no", "off")
 
 
-def option(default: Any, help: str, *, unit: str = "", choices: Sequence[str] = (), modes: Sequence[str] = ()) -> Any:
+def option(default: Any, help: str, *, unit: str = "", choices: Sequence[str] = (), modes: Sequence[str] = (), optimizers: Sequence[str] = ()) -> Any:
     """A dataclass field that becomes a flag.
 
     Args:
@@ -24,8 +24,10 @@ def option(default: Any, help: str, *, unit: str = "", choices: Sequence[str] = 
         unit: of the value, "samples" for instance.
         choices: the allowed words.
         modes: where it has an effect; empty for everywhere.
+        optimizers: with which it has one; empty for all.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "unit": unit, "choices": tuple(choices), "modes": tuple(modes)})
+    metadata = {"help": help, "unit": unit, "choices": tuple(choices), "modes": tuple(modes), "optimizers": tuple(optimizers)}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 class Parser(argparse.ArgumentParser):

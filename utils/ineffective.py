@@ -32,17 +32,20 @@ def _of_file(file: str | None, useless: Mapping[str, str]) -> list[str]:
 def _reasons(config: "Config", groups: Iterable[type]) -> dict[str, str]:
     """The given options that change nothing in this run, and why."""
     mode, given = config.run.mode, config.given
+    used = {config.optimizer.optimizer, config.optimizer.of_tables if config.model.embedding_trainable else config.optimizer.optimizer}
     found = {}
     for group in groups:
         for field in fields(group):
             modes = field.metadata["modes"]
             if field.name in given and modes and mode not in modes:
                 found[field.name] = f"with --mode {mode}"
+            if field.name in given and field.metadata["optimizers"] and not used & set(field.metadata["optimizers"]):
+                found.setdefault(field.name, f"without --optimizer {' or '.join(field.metadata['optimizers'])}")
     synthetic = config.data.dataset_type == "synthetic"
     from_spec = config.data.synthetic_dataset_use_feature_spec
     useless = {
-        "beta1": (config.optimizer.optimizer != "adam", "without --optimizer adam"),
-        "beta2": (config.optimizer.optimizer != "adam", "without --optimizer adam"),
+        "embedding_optimizer": (not config.model.embedding_trainable, "with --embedding_trainable false"),
+        "embedding_learning_rate": (not config.model.embedding_trainable, "with --embedding_trainable false"),
         "amp_dtype": (not config.device.amp, "without --amp"),
         "loss_scale": (not config.device.amp, "without --amp"),
         "evals_per_epoch": (config.training.test_freq is not None, "with --test_freq"),

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from utils.config import DeviceConfig
+from utils.options import DeviceConfig
 
 _NEEDLESS = ("pandas", "scipy", "sklearn")
 
@@ -71,7 +71,7 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int 
     # With one thread inside operations, operations side by side only get into each other's way: 4% of the time of two workers on two processors.
     if between := config.inter_op_parallelism or (1 if threads == 1 else None):
         tf.config.threading.set_inter_op_parallelism_threads(between)
-    # It would turn the tree of additions in `distributed.pairwise_sum` into one long sum, whose bits depend on N.
+    # It would turn the tree of additions in `ordered_sums.pairwise_sum` into one long sum, whose bits depend on N.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.run_functions_eagerly(config.run_eagerly)
     return "GPU" if gpus else "CPU"

@@ -20,18 +20,18 @@ class Blocks:
 
     @classmethod
     def of(cls, placement: Placement) -> "Blocks":
-        """Those of the tables and slices that single workers hold."""
+        """Those of the shards that single workers hold."""
         runs: list[list[int]] = []
         before = 0
-        for worker, pieces in enumerate(placement.workers):
+        for worker, shards in enumerate(placement.workers):
             stride, place = placement.columns(worker), 0
-            for piece in pieces:
-                column = piece.table * placement.dim + piece.first
+            for shard in shards:
+                column = shard.table * placement.dim + shard.first
                 last = runs[-1] if runs else None
                 if last and last[0] == before and last[2] + last[4] == place and last[3] + last[4] == column:
-                    last[4] += piece.width
+                    last[4] += shard.width
                 else:
-                    runs.append([before, stride, place, column, piece.width])
-                place += piece.width
+                    runs.append([before, stride, place, column, shard.width])
+                place += shard.width
             before += stride
         return cls(*([run[i] for run in runs] for i in range(5)))

@@ -6,22 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from model.embedding.placement import GIB, Placement, PlacementError, place
-from utils.config import PLAN, TRAIN, Config
+from model.embedding.table import NO_SLOTS, Storage, Table
+from utils.config import Config
 from utils.errors import AgreedError, UserError
+from utils.options import TRAIN
 
 _FLOAT_BYTES = 4
 _REPORT = 5  # the loss, and what workers tell each other in every step (`training.report.WorkerReport`)
 
 
-def build_placement(config: Config, rows: Sequence[int], num_workers: int, memory: float, host_memory: float = 0) -> Placement:
+def build_placement(
+    config: Config, tables: Sequence[Table], num_workers: int, memory: float, host_memory: float = 0, storage: Storage = NO_SLOTS
+) -> Placement:
     """Where the tables go.
 
     Args:
         config: of the run.
-        rows: V of each table.
+        tables: of the model.
         num_workers: N.
         memory: bytes for tables on one worker's device, where `--worker_memory_gb` says nothing.
         host_memory: bytes beside it, in host memory.
+        storage: what the tables' optimizer keeps beside them; nothing where they are not trained.
 
     Raises:
         UserError: the tables do not fit.
@@ -31,16 +36,14 @@ def build_placement(config: Config, rows: Sequence[int], num_workers: int, memor
     device = memory if given is None else given * 1e9
     if options.cpu_offloading_threshold_gb is not None and not config.device.cpu:
         device = min(device, options.cpu_offloading_threshold_gb * 1e9)
-    training = config.run.mode in (TRAIN, PLAN) and config.model.embedding_trainable
     try:
         return place(
-            rows,
-            config.model.embedding_dim,
+            tables,
             num_workers,
             strategy=options.dist_strategy,
             memory=device,
             host_memory=host_memory,
-            slots=slots_per_table(config.optimizer.optimizer) if training else 0,
+            storage=storage,
             column_slice_threshold=options.column_slice_threshold,
             data_parallel_threshold=options.data_parallel_threshold,
         )
@@ -71,11 +74,6 @@ def share_batches(config: Config, num_workers: int) -> Config:
     for flag, size in sizes:
         check_shared(flag, size, num_workers)
     return config
-
-
-def slots_per_table(optimizer: str) -> int:
-    """Arrays of a table's size that the optimizer keeps beside it."""
-    return {"sgd": 0, "adagrad": 1, "adam": 2}[optimizer]
 
 
 @dataclass(frozen=True)
@@ -139,26 +137,26 @@ def report(names: Sequence[str], placement: Placement, batch_size: int, vector_b
     `minimum_alltoall_bytes` is what any placement without replicas must send: every vector whose table is elsewhere, and its gradient.
     """
     workers = []
-    for rank, pieces in enumerate(placement.workers):
+    for rank, shards in enumerate(placement.workers):
         sent = traffic(placement, rank, batch_size, vector_bytes, dense)
         workers.append(
             {
                 "worker": rank,
-                "tables": len({piece.table for piece in pieces}),
+                "tables": len({shard.table for shard in shards}),
                 "slices": [
                     {
-                        "table": names[piece.table],
-                        "rows": piece.rows,
-                        "columns": [piece.first, piece.last],
-                        "bytes": placement.size(piece),
-                        "host": piece in placement.hosted[rank],
+                        "table": names[shard.table],
+                        "rows": shard.rows,
+                        "columns": [shard.first, shard.last],
+                        "bytes": placement.size(shard),
+                        "host": shard in placement.hosted[rank],
                     }
-                    for piece in pieces
+                    for shard in shards
                 ],
-                "rows": sum(piece.rows for piece in pieces),
+                "rows": sum(shard.rows for shard in shards),
                 "stored_bytes": placement.stored(rank),
-                "host_bytes": sum(placement.size(piece) for piece in placement.hosted[rank]),
-                "lookups": batch_size * len(pieces),
+                "host_bytes": sum(placement.size(shard) for shard in placement.hosted[rank]),
+                "lookups": batch_size * len(shards),
                 "looked_up_bytes": batch_size * placement.columns(rank) * _FLOAT_BYTES,
                 "alltoall_bytes": sent.vectors + sent.gradients,
                 "dense_bytes": sent.dense,
@@ -216,7 +214,7 @@ def as_table(plan: dict) -> str:
 
 def _holds(slices: Sequence[dict]) -> str:
     """The largest slices first, with their columns; the rest counted."""
-    largest = sorted(slices, key=lambda piece: -piece["bytes"])
-    words = [f"{piece['table']}[{piece['columns'][0]}:{piece['columns'][1]}]{'*' if piece['host'] else ''}" for piece in largest[:4]]
+    largest = sorted(slices, key=lambda shard: -shard["bytes"])
+    words = [f"{shard['table']}[{shard['columns'][0]}:{shard['columns'][1]}]{'*' if shard['host'] else ''}" for shard in largest[:4]]
     more = len(largest) - len(words)
     return " ".join(words) + (f" +{more}" if more > 0 else "")

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from model.native import NativeOperations
-from utils.distributed import pairwise_sum
+from model.ordered_sums import summed
 
 
 def layer_seed(seed: int, name: str) -> int:
@@ -97,13 +97,6 @@ def _slices(values: tf.Tensor, count: int) -> list[tf.Tensor]:
 
 def _whole(parts: list[tf.Tensor]) -> tf.Tensor:
     return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
-
-
-def summed(parts: Sequence[tf.Tensor], native: NativeOperations | None) -> tf.Tensor:
-    """The sum of gradients in float32, in an order that several workers can keep."""
-    if native is not None and len(parts) > 1:
-        return native.sum_in_pairs(parts)
-    return pairwise_sum([tf.cast(part, tf.float32) for part in parts])
 
 
 class Mlp(keras.layers.Layer):

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataloading.batches import BatchReader, prefetched
+from dataloading.batches import prefetched
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import generator_spec
 from dataloading.row_range import hold_out
+from tests.dataloading.readers import batch_reader
 
 SPEC = generator_spec((1000, 300, 7), 2, 1.2)
 
@@ -57,7 +58,7 @@ SIZES = {"n": st.integers(1, 90), "local": st.integers(1, 12), "workers": st.sam
 @given(**SIZES, seed=st.none() | st.integers(0, 2**32))
 @settings(max_examples=60)
 def test_every_row_counts_exactly_once_over_an_epoch_whatever_the_number_of_workers(n, local, workers, seed):
-    readers = [BatchReader(MemorySplit(n), local * workers, rank=rank, num_workers=workers, shuffle_seed=seed) for rank in range(workers)]
+    readers = [batch_reader(MemorySplit(n), local * workers, rank=rank, num_workers=workers, shuffle_seed=seed) for rank in range(workers)]
     seen = []
     for parts in zip(*(reader.epoch(3) for reader in readers), strict=True):
         for batch in parts:
@@ -72,8 +73,8 @@ def test_every_row_counts_exactly_once_over_an_epoch_whatever_the_number_of_work
 @settings(max_examples=60)
 def test_the_workers_slices_put_together_are_one_workers_batch(n, local, workers):
     split = MemorySplit(n)
-    whole = BatchReader(split, local * workers)
-    readers = [BatchReader(split, local * workers, features=[2, 0], local_features=[1], rank=rank, num_workers=workers) for rank in range(workers)]
+    whole = batch_reader(split, local * workers)
+    readers = [batch_reader(split, local * workers, features=[2, 0], local_features=[1], rank=rank, num_workers=workers) for rank in range(workers)]
     for number in range(len(whole)):
         one, parts = whole.read(number), [reader.read(number) for reader in readers]
         for name, axis in (("numerical", 0), ("labels", 0), ("weights", 0)):
@@ -86,7 +87,7 @@ def test_the_workers_slices_put_together_are_one_workers_batch(n, local, workers
 @given(n=st.integers(1, 60), size=st.integers(1, 25))
 @settings(max_examples=60)
 def test_padding_repeats_the_last_real_row_with_weight_zero(n, size):
-    for batch in BatchReader(MemorySplit(n), size).epoch():
+    for batch in batch_reader(MemorySplit(n), size).epoch():
         real = batch.num_samples
         assert batch.weights.tolist() == [1] * real + [0] * (size - real)
         for values in (batch.numerical, batch.labels, batch.ids.T):
@@ -95,7 +96,7 @@ def test_padding_repeats_the_last_real_row_with_weight_zero(n, size):
 
 
 def test_a_batch_holds_what_the_split_holds():
-    batch = BatchReader(MemorySplit(10), 4).read(1)
+    batch = batch_reader(MemorySplit(10), 4).read(1)
     assert batch.numerical.tolist() == [[4, -4], [5, -5], [6, -6], [7, -7]]
     assert batch.ids.tolist() == [[4, 5, 6, 7], [28, 35, 42, 49], [5, 1, 4, 0]]
     assert batch.local_ids.shape == (0, 4)
@@ -104,12 +105,12 @@ def test_a_batch_holds_what_the_split_holds():
 
 
 def test_without_a_seed_batches_come_in_file_order():
-    assert list(BatchReader(MemorySplit(50), 8).order(5)) == list(range(7))
+    assert list(batch_reader(MemorySplit(50), 8).order(5)) == list(range(7))
 
 
 def test_a_shuffled_order_is_a_permutation_differs_by_epoch_and_repeats_by_seed():
     def order(seed, epoch):
-        return list(BatchReader(MemorySplit(80), 2, shuffle_seed=seed).order(epoch))
+        return list(batch_reader(MemorySplit(80), 2, shuffle_seed=seed).order(epoch))
 
     orders = [order(seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
     assert all(sorted(numbers) == list(range(40)) for numbers in orders)
@@ -118,7 +119,7 @@ def test_a_shuffled_order_is_a_permutation_differs_by_epoch_and_repeats_by_seed(
 
 
 def test_an_epoch_can_start_in_the_middle():
-    reader = BatchReader(MemorySplit(40), 4, shuffle_seed=1)
+    reader = batch_reader(MemorySplit(40), 4, shuffle_seed=1)
     whole, rest = list(reader.epoch(2)), list(reader.epoch(2, first=7))
     assert [batch.numerical[0, 0] for batch in rest] == [batch.numerical[0, 0] for batch in whole[7:]]
 
@@ -126,7 +127,7 @@ def test_an_epoch_can_start_in_the_middle():
 @pytest.mark.parametrize(("batch_size", "workers"), [(10, 4), (0, 1), (3, 8)])
 def test_a_batch_that_workers_cannot_share_evenly_is_refused(batch_size, workers):
     with pytest.raises(ValueError, match=f"batch_size {batch_size}"):
-        BatchReader(MemorySplit(10), batch_size, num_workers=workers)
+        batch_reader(MemorySplit(10), batch_size, num_workers=workers)
 
 
 @pytest.mark.parametrize("bad", [300, -1, 32767])
@@ -134,7 +135,7 @@ def test_a_batch_that_workers_cannot_share_evenly_is_refused(batch_size, workers
 def test_an_id_out_of_range_is_an_error_that_names_feature_row_id_and_cardinality(bad, place):
     ids = [np.zeros(20, np.int16) for _ in SPEC.categorical]
     ids[1][13] = bad
-    reader = BatchReader(MemorySplit(20, ids), 4, **({"features": []} | {place: [1]}))
+    reader = batch_reader(MemorySplit(20, ids), 4, **({"features": []} | {place: [1]}))
     for number in (0, 1, 2, 4):
         reader.read(number)
     with pytest.raises(DatasetError, match=rf"feature cat_1, row 13: id {bad} is not in \[0, 300\)"):
@@ -143,14 +144,14 @@ def test_an_id_out_of_range_is_an_error_that_names_feature_row_id_and_cardinalit
 
 def test_ids_of_other_workers_features_are_not_read():
     ids = [np.full(8, 9999, np.int16), np.zeros(8, np.int16), np.zeros(8, np.int16)]
-    assert BatchReader(MemorySplit(8, ids), 4, features=[1]).read(0).ids.tolist() == [[0, 0, 0, 0]]
+    assert batch_reader(MemorySplit(8, ids), 4, features=[1]).read(0).ids.tolist() == [[0, 0, 0, 0]]
 
 
 def test_a_label_that_is_neither_0_nor_1_is_an_error():
     split = MemorySplit(20)
     split._labels[9] = 2
     with pytest.raises(DatasetError, match="feature label, row 9: label 2 is not 0 or 1"):
-        list(BatchReader(split, 4).epoch())
+        list(batch_reader(split, 4).epoch())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -158,18 +159,18 @@ def test_a_numerical_value_that_is_not_finite_is_an_error(value):
     split = MemorySplit(20)
     split._numerical[9, 1] = value
     with pytest.raises(DatasetError, match=f"feature num_1, row 9: value {value} is not finite"):
-        list(BatchReader(split, 4).epoch())
+        list(batch_reader(split, 4).epoch())
 
 
 def test_hashed_ids_are_taken_modulo_the_tables_rows():
     ids = [np.array([0, 9, 10, 999], np.int16), np.array([-1, 400, 5, 0], np.int16), np.array([7, 8, 100, 6], np.int16)]
-    batch = BatchReader(MemorySplit(4, ids), 4, num_rows=(10, 300, 7), out_of_range="hash").read(0)
+    batch = batch_reader(MemorySplit(4, ids), 4, num_rows=(10, 300, 7), out_of_range="hash").read(0)
     assert batch.ids.tolist() == [[0, 9, 0, 9], [299, 100, 5, 0], [0, 1, 2, 6]]
 
 
 def test_hashing_to_more_rows_than_an_ids_type_can_name():
     ids = [np.array([-1, 127], np.int8)] * 3
-    assert BatchReader(MemorySplit(2, ids), 2, num_rows=(1000, 1000, 1000), out_of_range="hash").read(0).ids[0].tolist() == [999, 127]
+    assert batch_reader(MemorySplit(2, ids), 2, num_rows=(1000, 1000, 1000), out_of_range="hash").read(0).ids[0].tolist() == [999, 127]
 
 
 def threads():
@@ -235,7 +236,7 @@ def test_a_consumer_that_fails_ends_the_thread():
 @pytest.mark.parametrize(("how", "expected"), [("clip", [0, 0, 9, 9, 9, 3]), ("hash", [0, 9, 9, 0, 7, 3])])
 def test_ids_out_of_range_are_made_to_fit_and_counted_once(how, expected):
     ids = [np.array([0, -1, 9, 10, 127, 3], np.int8), np.zeros(6, np.int16), np.zeros(6, np.int8)]
-    reader = BatchReader(MemorySplit(6, ids), 8, num_rows=(10, 300, 7), out_of_range=how)
+    reader = batch_reader(MemorySplit(6, ids), 8, num_rows=(10, 300, 7), out_of_range=how)
     batch = reader.read(0)
     assert batch.ids[0].tolist() == [*expected, 3, 3]
     assert batch.out_of_range == reader.out_of_range == 3  # -1, 10 and 127; padding repeats 3
@@ -248,7 +249,7 @@ def test_several_workers_count_every_id_once():
         {"features": (0, 2), "local_features": (1,), "uncounted": (0,)},  # feature 0 is cut by columns
     ]
     options = {"num_workers": 2, "out_of_range": "clip", "num_rows": (10, 300, 7)}
-    readers = [BatchReader(MemorySplit(7, ids), 4, rank=rank, **options, **features) for rank, features in enumerate(workers)]
+    readers = [batch_reader(MemorySplit(7, ids), 4, rank=rank, **options, **features) for rank, features in enumerate(workers)]
     for reader in readers:
         for _ in reader.epoch():
             pass
@@ -260,8 +261,8 @@ def test_an_error_names_the_file_and_the_row_of_the_whole_file():
     train, valid = hold_out(MemorySplit(9, ids), 0.4)
     assert (train.num_samples, valid.num_samples, valid.name) == (5, 4, "valid")
     with pytest.raises(DatasetError, match=r"^cat_1.bin: feature cat_1, row 6: id 300 is not in \[0, 300\); .*--out_of_range clip or hash"):
-        BatchReader(valid, 4).read(0)
-    assert BatchReader(train, 5).read(0).numerical[:, 0].tolist() == [0, 1, 2, 3, 4]
+        batch_reader(valid, 4).read(0)
+    assert batch_reader(train, 5).read(0).numerical[:, 0].tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("fraction", [0.001, 0.999])

@@ -14,7 +14,7 @@ from dataloading.feature_spec import CATEGORICAL_DTYPES, FeatureSpec, FeatureSpe
 from dataloading.fingerprint import digest
 from dataloading.generate_feature_spec import VARIANTS, variant_spec
 from dataloading.sources import read_spec
-from utils.config import DataConfig
+from utils.options import DataConfig
 
 BASE = generator_spec([10, 200], 2, 1.1).as_tf_raw(("train", "test"), metadata={"a": 1}).to_dict()
 

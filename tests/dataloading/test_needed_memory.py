@@ -5,12 +5,12 @@ import tracemalloc
 
 import pytest
 
-from dataloading.batches import BatchReader
 from dataloading.feature_spec import generator_spec
 from dataloading.needed_memory import check_batch, check_scores, check_shuffle
 from dataloading.synthetic import SyntheticSplit
-from utils.config import DataConfig
+from tests.dataloading.readers import batch_reader
 from utils.errors import UserError
+from utils.options import DataConfig
 
 SPEC = generator_spec((50, 300, 70_000), 2, 1.2)  # 1, 2 and 4 bytes an id
 MANY = 2**31 - 1
@@ -35,21 +35,21 @@ def peak_bytes(action):
 
 @pytest.mark.parametrize("window", [None, 4, MANY])
 def test_two_thousand_million_batches_in_file_order_take_no_memory(window):
-    reader = BatchReader(split(MANY), 10, window=window)
+    reader = batch_reader(split(MANY), 10, window=window)
     found = []
     assert peak_bytes(lambda: found.extend(itertools.islice(reader.order(0, MANY - 3), 3))) < 1 << 20
     assert found == [MANY - 3, MANY - 2, MANY - 1]
 
 
 def test_a_window_beyond_the_data_takes_no_more_than_the_data():
-    reader = BatchReader(split(20), 10, shuffle_seed=1, window=MANY)
+    reader = batch_reader(split(20), 10, shuffle_seed=1, window=MANY)
     assert peak_bytes(lambda: list(reader.order(0))) < 1 << 20
     assert list(reader.order(0)) == list(range(20))
     assert len(list(reader.epoch())) == 20
 
 
 def test_an_order_that_begins_later_is_the_end_of_the_whole():
-    reader = BatchReader(split(23), 10, shuffle_seed=3, window=4)
+    reader = batch_reader(split(23), 10, shuffle_seed=3, window=4)
     whole = list(reader.order(2))
     assert sorted(whole) == list(range(23)) and whole != sorted(whole)
     for first in range(24):

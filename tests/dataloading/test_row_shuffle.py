@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_batches import SPEC, MemorySplit
 
-from dataloading.batches import BatchReader
 from dataloading.contract import DatasetError
 from dataloading.row_shuffle import ShuffledRows
+from tests.dataloading.readers import batch_reader
 
 SIZES = {"n": st.integers(1, 90), "local": st.integers(1, 12), "workers": st.sampled_from([1, 2, 4]), "window": st.integers(1, 5)}
 
@@ -21,9 +21,10 @@ def rows(batches):
 @settings(max_examples=60)
 def test_every_row_counts_exactly_once_and_takes_all_its_features_along(n, local, workers, window, seed):
     split, options = MemorySplit(n), {"shuffle_seed": seed, "window": window, "window_seed": 5}
-    whole = BatchReader(split, local * workers, **options)
+    whole = batch_reader(split, local * workers, **options)
     readers = [
-        BatchReader(split, local * workers, features=[2, 0], local_features=[1], rank=rank, num_workers=workers, **options) for rank in range(workers)
+        batch_reader(split, local * workers, features=[2, 0], local_features=[1], rank=rank, num_workers=workers, **options)
+        for rank in range(workers)
     ]
     batches = list(whole.epoch(3))
     assert sorted(row for batch in rows(batches) for row in batch) == list(range(n))
@@ -40,7 +41,7 @@ def test_every_row_counts_exactly_once_and_takes_all_its_features_along(n, local
 
 
 def test_rows_stay_in_their_window_and_leave_their_batch():
-    batches = rows(BatchReader(MemorySplit(400), 20, window=5).epoch())
+    batches = rows(batch_reader(MemorySplit(400), 20, window=5).epoch())
     for start in range(0, 20, 5):
         window = [row for batch in batches[start : start + 5] for row in batch]
         assert sorted(window) == list(range(20 * start, 20 * start + 100))
@@ -51,7 +52,7 @@ def test_windows_change_places_with_the_batch_order_and_are_read_once():
     split, read = MemorySplit(400), []
     plain = split.read_ids
     split.read_ids = lambda feature, start, stop: read.append((feature, start, stop)) or plain(feature, start, stop)
-    reader = BatchReader(split, 20, shuffle_seed=1, window=5)
+    reader = batch_reader(split, 20, shuffle_seed=1, window=5)
     assert any(list(reader.order(epoch)) != list(range(20)) for epoch in range(5))
     order = [batch[0] // 100 for batch in rows(reader.epoch())]
     assert order == [number // 5 for number in reader.order(0)]
@@ -60,14 +61,14 @@ def test_windows_change_places_with_the_batch_order_and_are_read_once():
 
 def test_the_order_is_a_function_of_seed_and_epoch():
     def order(seed, epoch):
-        return tuple(map(tuple, rows(BatchReader(MemorySplit(80), 8, window=3, window_seed=seed).epoch(epoch))))
+        return tuple(map(tuple, rows(batch_reader(MemorySplit(80), 8, window=3, window_seed=seed).epoch(epoch))))
 
     assert len({order(seed, epoch) for seed in (0, 1) for epoch in (0, 1)}) == 4
     assert order(1, 1) == order(1, 1)
 
 
 def test_an_epoch_can_start_in_the_middle_of_a_window():
-    reader = BatchReader(MemorySplit(83), 4, shuffle_seed=1, window=5)
+    reader = batch_reader(MemorySplit(83), 4, shuffle_seed=1, window=5)
     assert rows(reader.epoch(2, first=7)) == rows(reader.epoch(2))[7:]
 
 
@@ -76,7 +77,7 @@ def test_a_fault_is_named_by_its_row_in_the_file(rank):
     split = MemorySplit(64)
     split._ids[1] = split._ids[1].copy()
     split._ids[1][37] = 300
-    reader = BatchReader(split, 8, features=[1], rank=rank, num_workers=2, window=4)
+    reader = batch_reader(split, 8, features=[1], rank=rank, num_workers=2, window=4)
     with pytest.raises(DatasetError, match=r"row 37: id 300 is not in \[0, 300\)"):
         list(reader.epoch())
 
@@ -87,7 +88,7 @@ def test_a_fault_of_a_row_that_one_worker_has_is_named_by_its_row_in_the_file():
     found = []
     for rank in (0, 1):
         try:
-            list(BatchReader(split, 8, rank=rank, num_workers=2, window=4).epoch())
+            list(batch_reader(split, 8, rank=rank, num_workers=2, window=4).epoch())
         except DatasetError as error:
             found.append(str(error))
     assert len(found) == 1 and "row 41: label 2" in found[0]

@@ -26,7 +26,7 @@ class Outcomes:
 
     def __init__(self, folder: Path, workers: int):
         self._files = [np.load(folder / f"{rank}.npz") for rank in range(workers)]
-        self.names = sorted({key.split("/")[0] for key in self._files[0].files if "/" in key})
+        self.names = sorted({key.split("/")[0] for key in self._files[0].files if "/" in key} - {"updates"})
         self.threads = [int(file["threads"]) for file in self._files]
 
     def __getitem__(self, name: str) -> Outcome:
@@ -44,6 +44,10 @@ class Outcomes:
             [files.tolist() for files in every["files"]],
             [str(text) for text in every["diverged"]],
         )
+
+    def tables(self, prefix: str) -> dict[str, np.ndarray]:
+        """Arrays whose names begin so, by the rest of their names, put together from the workers' parts."""
+        return self._weights(prefix)
 
     def _weights(self, prefix: str) -> dict[str, np.ndarray]:
         columns: dict[str, dict[int, np.ndarray]] = {}

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from small_data import BATCH, DIM, DIMS
+from updates import updated
 
 STEPS = 20
 PLACEMENTS = {  # thresholds in elements; eight tables have 1600 of them, one 504 and one 32
@@ -25,7 +26,7 @@ PLACEMENTS = {  # thresholds in elements; eight tables have 1600 of them, one 50
     "replicated": ("--data_parallel_threshold", "1600"),
     "mixed": ("--column_slice_threshold", "800", "--data_parallel_threshold", "504"),
 }
-RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1"}
+RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1", "rowwise_adagrad": "0.1", "ftrl": "0.1", "rmsprop": "0.01"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def _training(where: str, optimizer: str, *flags: str, **options) -> Training:
     return Training((*PLACEMENTS[where], "--optimizer", optimizer, "--learning_rate", RATES[optimizer], *schedule, *flags), **options)
 
 
-TRAININGS = {f"{where} {optimizer}": _training(where, optimizer) for where in PLACEMENTS for optimizer in RATES}
+TRAININGS = {f"{where} {optimizer}": _training(where, optimizer) for where in PLACEMENTS for optimizer in ("sgd", "adam", "adagrad")}
 TRAININGS |= {
     "mixed sgd whole": _training("mixed", "sgd", rows="whole"),
     "sliced adam whole": _training("sliced", "adam", rows="whole"),
@@ -57,6 +58,10 @@ TRAININGS |= {
     "tables adam large": _training("tables", "adam", rows="large", batch=2048, steps=4),
     "mixed sgd of five": _training("mixed", "sgd", features=5, steps=2),
     "mixed adam short": _training("mixed", "adam", steps=6),
+    "mixed rowwise_adagrad": _training("mixed", "rowwise_adagrad", steps=6),
+    "sliced rmsprop": _training("sliced", "rmsprop", "--amp", steps=6),
+    "tables ftrl": _training("tables", "ftrl", "--embedding_learning_rate", "0.3", steps=6),
+    "mixed momentum": _training("mixed", "sgd", "--momentum", "0.5", "--embedding_optimizer", "adagrad", steps=6),
     "mixed sgd one sum": _training("mixed", "sgd", slices=1, steps=6),
     "tables sgd of one column": _training("tables", "sgd", features=1, dim=1, steps=6),  # which only one worker can hold
 }
@@ -65,7 +70,15 @@ CHOSEN = {
     1: tuple(TRAININGS),
     2: tuple(TRAININGS),
     3: ("tables sgd", "mixed sgd"),
-    4: ("sliced sgd", "mixed adam", "sliced adam bfloat16", "sliced sgd large", "mixed sgd of five", "tables sgd of one column"),
+    4: (
+        "sliced sgd",
+        "mixed adam",
+        "sliced adam bfloat16",
+        "sliced sgd large",
+        "mixed sgd of five",
+        "tables sgd of one column",
+        "mixed rowwise_adagrad",
+    ),
     8: ("mixed adam short",),
 }
 
@@ -121,12 +134,13 @@ def pieces(model):
 
 def train(training: Training, dataset: Path, world) -> dict:
     """Run one configuration; what came of it, by name."""
-    from dataloading.batches import BatchReader
+    from dataloading.batches import BatchReader, Share
     from dataloading.feature_spec import FeatureSpec
     from dataloading.tf_raw import TfRawSplit
-    from model.build import build_model
-    from model.embedding.plan import build_placement, dense_elements, report
-    from training.build import build_schedule, build_trainer
+    from model.build import Precision, build_model
+    from model.embedding.plan import dense_elements, report
+    from run.tables import features_of, place_tables, tables_of
+    from training.build import build_trainer
     from training.evaluator import Evaluator
     from training.state import check_equal
     from training.step import to_device
@@ -138,15 +152,15 @@ def train(training: Training, dataset: Path, world) -> dict:
     config = parse(["--dataset_path", str(dataset), "--cpu", *size, *dims, *training.flags], "")
     spec = FeatureSpec.from_yaml(dataset / "feature_spec.yaml")
     names, rows = ([getattr(feature, fact) for feature in spec.categorical][: training.features] for fact in ("name", "cardinality"))
-    placement = build_placement(config, rows, world.size, memory=1e9)
+    placement = place_tables(config, tables_of(config, names, rows), world.size, memory=1e9)
     dtype = compute_dtype(config.device, "CPU")
-    model = build_model(config.model, names, placement, world, len(spec.numerical), dtype=dtype, seed=5)
-    trainer, schedule = build_trainer(config, model, dtype), build_schedule(config.optimizer)
+    model = build_model(config.model, features_of(names), placement, world, len(spec.numerical), 5, Precision(dtype))
+    trainer = build_trainer(config, model, dtype)
     found = {f"before/{name}": values for name, values in pieces(model).items()}
 
     def batches(split, batch_size, epochs):
-        owned = {"features": model.embedding.global_features, "local_features": model.embedding.local_features}
-        reader = BatchReader(split, batch_size, **owned, rank=world.rank, num_workers=world.size)
+        view = model.embedding.view
+        reader = BatchReader(split, batch_size, Share(view.global_features, view.local_features, rank=world.rank, num_workers=world.size))
         return (to_device(batch) for epoch in range(epochs) for batch in reader.epoch(epoch))
 
     calls = world.horovod.calls if world.horovod else []
@@ -155,7 +169,7 @@ def train(training: Training, dataset: Path, world) -> dict:
         losses = []
         for step, batch in enumerate(itertools.islice(batches(split, training.batch, training.steps), training.steps)):
             calls.clear()
-            losses.append(float(trainer.step(batch, step, schedule(step))))
+            losses.append(float(trainer.step(batch, step, trainer.learning_rates(step))))
         found["losses"], found["calls"] = np.array(losses), json.dumps(calls)
         found["files"] = sorted(path.name for path in open_files() if path.parent == folder / "train")
     check_equal(model)
@@ -183,7 +197,7 @@ def diverged(model, world) -> str:
     from utils.cluster.agreement import DivergedError
 
     if world.rank == world.size - 1:
-        bias = next(iter(model.dense_variables().values()))
+        bias = next(iter(model.dense_weights().values())).value
         bias.assign(bias + 1e-6)
     try:
         check_equal(model)
@@ -193,8 +207,8 @@ def diverged(model, world) -> str:
 
 
 def main(dataset: Path, folder: Path) -> None:
-    from utils.config import DeviceConfig
     from utils.distributed import join
+    from utils.options import DeviceConfig
     from utils.runtime import configure_tensorflow, prepare_tensorflow
 
     prepare_tensorflow()
@@ -205,6 +219,8 @@ def main(dataset: Path, folder: Path) -> None:
     if world.horovod:
         world.horovod = Recorder(world.horovod)
     found = {"threads": tf.config.threading.get_intra_op_parallelism_threads()}
+    if world.size in (1, 2, 4):
+        found |= updated(world)
     for name in CHOSEN[world.size]:
         found |= {f"{name}/{key}": value for key, value in train(TRAININGS[name], dataset, world).items()}
     np.savez(folder / f"{world.rank}.npz", **found)

@@ -15,7 +15,7 @@ from dataloading.contract import check_quick
 from dataloading.feature_spec import FeatureSpec
 from dataloading.sources import open_split, table_rows
 from dataloading.tf_raw import TfRawSplit
-from run.inherit import check_continues, facts, inherit, training_facts
+from run.inherit import check_continues, inherit, metadata, training_invariants
 from training.growth import Growth
 from training.state import check_features, features_of
 from utils.checkpoint import manifest
@@ -139,7 +139,10 @@ def checkpoint(tmp_path_factory):
     import numpy as np
 
     values = np.ones((7, 4), np.float32)
-    about = facts(config) | {"features": {"numerical": ["n"], "categorical": {"cat_0": 7}}, "run": training_facts(config, 100, "abc")}
+    about = metadata(config, FeatureSpec((), (), "label", {})) | {
+        "features": {"numerical": ["n"], "categorical": {"cat_0": 7}},
+        "run": training_invariants(config, 100, "abc"),
+    }
     about["position"] = {"step": 1, "epoch": 0, "batch": 1, "samples": 4, "best_auc": 0.5, "evals_without_gain": 0}
     part = Part("tables/cat_0/weights", lambda start, stop: values[start:stop])
     return config, save(folder, 1, {part.array: Array(values.shape)}, [part], about, World())
@@ -165,7 +168,7 @@ def test_manifests(checkpoint, data):
             taken = inherit(config, found.manifest)
             check_features(found, {"cat_0": 7}, ("n",))
             Growth(found, features_of(found), {"cat_0": 9, "new": 2}, ("n",))
-            check_continues(found, training_facts(taken, 100, "abc"))
+            check_continues(found, training_invariants(taken, 100, "abc"))
             position = found.manifest["position"]
             assert position["step"] == position["epoch"] + position["batch"]  # an epoch is one batch here
             for name in found.names(""):

@@ -11,19 +11,41 @@ import pytest
 import tensorflow as tf
 
 from model.embedding.initializers import ConstantRows
+from model.embedding.row_squares import node_sum
 from model.embedding.table_memory import new_table
-from model.native import library_path
+from model.embedding.touched_rows import TouchedRows, sum_repeated
+from model.native import Rule, library_path
 from tests.model.native_library import built_operations
-from training.optimizers.sparse import SparseAdagrad, SparseAdam, SparseSgd
+from training.optimizers.adagrad import Adagrad, RowwiseAdagrad
+from training.optimizers.adam import Adam
+from training.optimizers.ftrl import Ftrl
+from training.optimizers.rmsprop import Rmsprop
+from training.optimizers.sgd import Momentum, Sgd
 
 ROOT = Path(__file__).parents[2]
-OPTIMIZERS = {"sgd": SparseSgd, "adagrad": SparseAdagrad, "adam": SparseAdam}
+OPTIMIZERS = {
+    "sgd": lambda width: Sgd(),
+    "momentum": lambda width: Momentum(0.9),
+    "adagrad": lambda width: Adagrad(),
+    "rowwise_adagrad": RowwiseAdagrad,
+    "adam": lambda width: Adam(0.9, 0.999),
+    "ftrl": lambda width: Ftrl(0.01, 0.001, -0.5),
+    "rmsprop": lambda width: Rmsprop(0.9),
+}
 RATE, STEP = 0.3, 5
 
 
 @pytest.fixture(scope="module")
 def native():
     return built_operations()
+
+
+def scalars_of(rule, rate=RATE):
+    return rule.scalars(tf.constant(rate), tf.constant(STEP, tf.int64))
+
+
+def arithmetic(rule, rate=RATE):
+    return Rule(rule.name, scalars_of(rule, rate), rule.constants)
 
 
 class Piece:
@@ -33,7 +55,10 @@ class Piece:
         draw = np.random.default_rng(seed)
         self.id_row, self.column, self.width = id_row, column, width
         self.start = [draw.standard_normal((num_rows, width)).astype(np.float32)]
-        self.start += [(value + draw.random((num_rows, width))).astype(np.float32) for value in optimizer.slots.values()]
+        for slot in optimizer.slots:
+            drawn = draw.random((num_rows, 1 if slot.per_row else width))
+            # RMSprop's number of a step is a whole one
+            self.start.append((np.floor(drawn * STEP) if slot.name == "touched" else slot.start + drawn).astype(np.float32))
 
     def variables(self):
         return [tf.Variable(values) for values in self.start]
@@ -47,7 +72,8 @@ def by_tensorflow(optimizer, pieces, ids, gradients, loss_scale):
         table, *slots = piece.variables()
         by_row = tf.cast(flat[:, piece.column : piece.column + piece.width], tf.float32)
         by_row = by_row if loss_scale == 1 else by_row / loss_scale
-        optimizer.apply(table, slots, tf.constant(ids[piece.id_row]), by_row, tf.constant(RATE), tf.constant(STEP, tf.int64))
+        distinct, sums = sum_repeated(tf.constant(ids[piece.id_row]), by_row)
+        optimizer.apply(TouchedRows(table, slots, distinct), sums, scalars_of(optimizer), node_sum(sums) if optimizer.needs_squares else None)
         out += [table, *slots]
     return [variable.numpy() for variable in out]
 
@@ -55,7 +81,7 @@ def by_tensorflow(optimizer, pieces, ids, gradients, loss_scale):
 def by_native(native, optimizer, pieces, ids, gradients, loss_scale, parts=1):
     variables = [piece.variables() for piece in pieces]
     native.update(
-        optimizer.rule(tf.constant(RATE), tf.constant(STEP, tf.int64)),
+        arithmetic(optimizer),
         [table for table, *_ in variables],
         [slot for _, *slots in variables for slot in slots],
         tf.constant(ids),
@@ -90,14 +116,18 @@ def gradients_of(shape, dtype="float32", seed=1):
 
 
 def check(native, name, tables, batch, dtype="float32", loss_scale=1.0, parts=1):
-    """tables: of (rows, width, kind of ids)."""
-    optimizer = OPTIMIZERS[name]()
+    """tables: of (rows, width, kind of ids). A rule of whole rows knows one width, so its tables are updated one by one."""
     columns = np.cumsum([0, *(width for _, width, _ in tables)])
-    pieces = [Piece(optimizer, rows, width, i, int(columns[i]), i) for i, (rows, width, _) in enumerate(tables)]
     ids = np.stack([draw_ids(kind, rows, batch, i) for i, (rows, _, kind) in enumerate(tables)]).astype(np.int32)
     gradients = gradients_of([batch, columns[-1]], dtype)
-    expected = by_tensorflow(optimizer, pieces, ids, gradients, loss_scale)
-    assert_same_bits(by_native(native, optimizer, pieces, ids, gradients, loss_scale, parts), expected)
+    by_width: dict = {}
+    for i, (rows, width, _) in enumerate(tables):
+        by_width.setdefault(width if name == "rowwise_adagrad" else None, []).append((i, rows, width))
+    for some in by_width.values():
+        optimizer = OPTIMIZERS[name](some[0][2])
+        pieces = [Piece(optimizer, rows, width, i, int(columns[i]), i) for i, rows, width in some]
+        expected = by_tensorflow(optimizer, pieces, ids, gradients, loss_scale)
+        assert_same_bits(by_native(native, optimizer, pieces, ids, gradients, loss_scale, parts), expected)
 
 
 SHAPES = {
@@ -139,7 +169,7 @@ def test_large_batches(native, kind):
 
 
 def test_denormals_are_zero_as_in_tensorflow(native):
-    optimizer = SparseSgd()
+    optimizer = Sgd()
     piece = Piece(optimizer, 4, 128, 0, 0)
     piece.start[0] *= np.float32(2e-38)
     gradients = gradients_of([512, 128]) * 1e-38
@@ -148,7 +178,7 @@ def test_denormals_are_zero_as_in_tensorflow(native):
 
 
 def test_slices_of_columns_share_their_ids_and_gradients_lie_where_they_are_told(native):
-    optimizer = SparseAdagrad()
+    optimizer = Adagrad()
     pieces = [Piece(optimizer, 30, 48, 1, 128), Piece(optimizer, 30, 80, 1, 176), Piece(optimizer, 7, 128, 0, 0)]
     ids = np.stack([draw_ids("uniform", 7, 64), draw_ids("heavy", 30, 64)]).astype(np.int32)
     gradients = gradients_of([64, 3, 128])  # the third feature's belong to nobody here
@@ -157,21 +187,21 @@ def test_slices_of_columns_share_their_ids_and_gradients_lie_where_they_are_told
 
 
 def test_no_samples_change_nothing(native):
-    piece = Piece(SparseSgd(), 5, 8, 0, 0)
-    found = by_native(native, SparseSgd(), [piece], np.empty((1, 0), np.int32), tf.zeros([0, 8]), 1.0)
+    piece = Piece(Sgd(), 5, 8, 0, 0)
+    found = by_native(native, Sgd(), [piece], np.empty((1, 0), np.int32), tf.zeros([0, 8]), 1.0)
     assert_same_bits(found, piece.start)
 
 
 @pytest.mark.parametrize("bad", [-1, 30, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("position", [0, 63])
 def test_ids_out_of_range_raise_and_touch_no_row(native, bad, position):
-    optimizer = SparseSgd()
+    optimizer = Sgd()
     pieces = [Piece(optimizer, 30, 16, 0, 0), Piece(optimizer, 30, 16, 1, 16)]
     ids = np.stack([draw_ids("uniform", 30, 64, seed) for seed in (0, 1)]).astype(np.int32)
     ids[1, position] = bad
     tables = [tf.Variable(piece.start[0]) for piece in pieces]
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"ids\[1, {position}\] = {bad} is not in \[0, 30\)"):
-        native.update(optimizer.rule(tf.constant(RATE), None), tables, [], tf.constant(ids), [0, 1], [gradients_of([64, 32])], [0, 16], 1.0)
+        native.update(arithmetic(optimizer), tables, [], tf.constant(ids), [0, 1], [gradients_of([64, 32])], [0, 16], 1.0)
     assert_same_bits([table.numpy() for table in tables], [piece.start[0] for piece in pieces])
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"ids\[1, {position}\] = {bad} is not in \[0, 30\)"):
         native.look_up(tables, tf.constant(ids), [0, 1], tf.float32)
@@ -201,7 +231,7 @@ def test_what_does_not_fit_raises(native, change, message):
         "loss_scale": 1.0,
     }
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        native.update(SparseAdagrad().rule(tf.constant(RATE), None), **(arguments | change))
+        native.update(arithmetic(Adagrad()), **(arguments | change))
 
 
 def test_a_table_is_updated_where_it_lies(native):
@@ -216,7 +246,7 @@ def test_a_table_is_updated_where_it_lies(native):
     memory = np.ctypeslib.as_array(ctypes.cast(addresses[0], ctypes.POINTER(ctypes.c_float)), (1000, 16))
     for step in range(1, 3):
         ids, gradients = tf.fill([1, 4], 7), [tf.ones([4, 16])]
-        native.update(SparseSgd().rule(tf.constant(0.25), None), [table], [], ids, [0], gradients, [0], 1.0)
+        native.update(arithmetic(Sgd(), 0.25), [table], [], ids, [0], gradients, [0], 1.0)
         np.testing.assert_array_equal(memory[6:9, 0], [1, 1 - step, 1])
         np.testing.assert_array_equal(native.look_up([table], ids, [0], tf.float32), np.full((4, 16), 1 - step, np.float32))
 
@@ -224,7 +254,7 @@ def test_a_table_is_updated_where_it_lies(native):
 def test_a_tensor_read_before_an_update_keeps_its_values(native):
     table = tf.Variable(tf.ones([10, 4]))
     read = table.read_value()
-    native.update(SparseSgd().rule(tf.constant(1.0), None), [table], [], tf.zeros([1, 4], tf.int32), [0], [tf.ones([4, 4])], [0], 1.0)
+    native.update(arithmetic(Sgd(), 1.0), [table], [], tf.zeros([1, 4], tf.int32), [0], [tf.ones([4, 4])], [0], 1.0)
     np.testing.assert_array_equal(read, np.ones((10, 4)))
     np.testing.assert_array_equal(table[:2], [[-3.0] * 4, [1.0] * 4])
 
@@ -263,7 +293,7 @@ import tensorflow as tf
 tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
 sys.path.insert(0, "tests/model")
 import test_native as cases
-optimizer = cases.SparseAdam()
+optimizer = cases.Adam(0.9, 0.999)
 pieces = [cases.Piece(optimizer, 3000, 128, 0, 0), cases.Piece(optimizer, 5, 40, 1, 128)]
 ids = np.stack([cases.draw_ids("heavy", 3000, 8192), cases.draw_ids("power law", 5, 8192)]).astype(np.int32)
 values = cases.by_native(cases.built_operations(), optimizer, pieces, ids, cases.gradients_of([8192, 168]), 1.0)

@@ -5,11 +5,12 @@ import pytest
 import tensorflow as tf
 
 from model.embedding.blocks import Blocks
-from model.embedding.placement import Placement, Slice
+from model.embedding.placement import Placement, Shard
+from model.embedding.table import Table
 from model.layers.interaction import pair_indices
+from model.ordered_sums import pairwise_sum
 from tests.model.native_library import built_operations
 from tests.model.tiny_model import batch, model_and_trainer, weights
-from utils.distributed import pairwise_sum
 
 ROUNDING = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11}  # of one number
 
@@ -130,8 +131,8 @@ def test_training_is_that_of_tensorflows_operations(native, monkeypatch, optimiz
 @pytest.mark.parametrize("samples", [1, 6, 200])
 def test_columns_travel_to_the_workers_and_back(native, samples, dtype):
     # Three workers: features 1 and 2 (one run) and half of feature 4; nothing; the other half and feature 0. Feature 3 is replicated.
-    workers = ((Slice(1, 9, 0, 4), Slice(2, 9, 0, 4), Slice(4, 9, 0, 2)), (), (Slice(0, 9, 0, 4), Slice(4, 9, 2, 4)))
-    placement = Placement((9,) * 5, 4, workers, (3,), ((), (), ()))
+    workers = ((Shard(1, 9, 0, 4), Shard(2, 9, 0, 4), Shard(4, 9, 0, 2)), (), (Shard(0, 9, 0, 4), Shard(4, 9, 2, 4)))
+    placement = Placement((Table("any", 9, 4),) * 5, workers, (3,), ((), (), ()))
     blocks = Blocks.of(placement)
     assert blocks == Blocks(before=[0, 0, 10, 10], strides=[10, 10, 6, 6], places=[0, 8, 0, 4], columns=[4, 16, 0, 18], widths=[8, 2, 4, 2])
     vectors = drawn((samples, 20), dtype, 0)

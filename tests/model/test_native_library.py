@@ -98,7 +98,7 @@ def test_a_table_named_twice_is_refused_in_an_update(operations):
     ids, gradients = tf.zeros([1, 3], tf.int32), [tf.ones([3, 6])]
     with pytest.raises(tf.errors.InvalidArgumentError, match="inputs 0 and 2 are the same variable"):
         operations.update(SGD, [*tables, tables[0]], [], ids, [0, 0, 0], gradients, [0, 2, 4], 1.0)
-    rule = Rule("adagrad", tf.constant(0.5), (1e-8,))
+    rule = Rule("adagrad", tf.constant([0.5]), (1e-8,))
     with pytest.raises(tf.errors.InvalidArgumentError, match="inputs 2 and 3 are the same variable"):
         slot = tf.Variable(tf.ones([4, 2]))
         operations.update(rule, tables, [slot, slot], ids, [0, 0], gradients, [0, 2], 1.0)

@@ -6,8 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 from dataloading.batches import Batch
-from model.build import build_model
+from model.build import Precision, build_model
 from model.embedding.placement import single
+from run.tables import features_of, tables_of
 from training.build import build_trainer
 from training.state import arrays, parts
 from training.step import TensorBatch, to_device
@@ -35,9 +36,9 @@ def config(*flags: str) -> Config:
 def model_and_trainer(*flags: str, dtype: str = "float32", seed: int = 3):
     """A built model and its trainer."""
     options = config(*flags)
-    placement = single([table.num_rows for table in TABLES], options.model.embedding_dim)
-    xla = options.device.xla
-    model = build_model(options.model, [table.name for table in TABLES], placement, World(), NUM_NUMERICAL, dtype=dtype, seed=seed, xla=xla)
+    names = [table.name for table in TABLES]
+    placement = single(tables_of(options, names, [table.num_rows for table in TABLES]))
+    model = build_model(options.model, features_of(names), placement, World(), NUM_NUMERICAL, seed, Precision(dtype, options.device.xla))
     return model, build_trainer(options, model, dtype)
 
 

@@ -82,60 +82,93 @@ void TestLookup(int64_t batch) {
   }
 }
 
-// SGD, Adagrad and Adam as their papers have them, a row at a time.
-void Apply(const dlrm::Optimizer& by, float sum, float* row, float* first, float* second) {
-  if (by.rule == dlrm::Rule::kSgd) {
-    *row -= sum * by.rate;
-  } else if (by.rule == dlrm::Rule::kAdagrad) {
-    *first += sum * sum;
-    *row -= by.rate * sum / std::sqrt(*first + by.constants[0]);
-  } else {
-    *first = by.constants[0] * *first + by.constants[1] * sum;
-    *second = by.constants[2] * *second + by.constants[3] * (sum * sum);
-    *row -= by.rate * *first / (std::sqrt(*second) + by.constants[4]);
+// The rules as their papers have them, a row at a time in double: weights, then slots; `sum` is the row's gradient.
+void Apply(const dlrm::Optimizer& by, const std::vector<double>& sum, std::vector<double>* row, std::vector<double>* first, std::vector<double>* second) {
+  const auto& c = by.constants;
+  const double rate = by.scalars[0];
+  double squares = 0;
+  for (const double g : sum) squares += g * g;
+  for (size_t k = 0; k < sum.size(); ++k) {
+    const double g = sum[k];
+    double& w = (*row)[k];
+    if (by.rule == "sgd") {
+      w -= g * rate;
+    } else if (by.rule == "momentum") {
+      (*first)[k] = c[0] * (*first)[k] - rate * g;
+      w += (*first)[k];
+    } else if (by.rule == "adagrad") {
+      (*first)[k] += g * g;
+      w -= rate * g / std::sqrt((*first)[k] + c[0]);
+    } else if (by.rule == "rowwise_adagrad") {
+      w -= rate * g / std::sqrt((*first)[0] + squares / sum.size() + c[0]);
+    } else if (by.rule == "adam") {
+      (*first)[k] = c[0] * (*first)[k] + c[1] * g;
+      (*second)[k] = c[2] * (*second)[k] + c[3] * g * g;
+      w -= rate * (*first)[k] / (std::sqrt((*second)[k]) + c[4]);
+    } else if (by.rule == "ftrl") {
+      const double total = (*first)[k] + g * g, z = (*second)[k] + g - (std::sqrt(total) - std::sqrt((*first)[k])) / rate * w;
+      (*first)[k] = total;
+      (*second)[k] = z;
+      w = std::abs(z) <= c[0] ? 0 : ((z > 0 ? c[0] : -c[0]) - z) / (std::sqrt(total) / rate + c[1]);
+    } else if (by.rule == "rmsprop") {
+      (*first)[k] = std::pow(double{c[0]}, by.scalars[1] - (*second)[0]) * (*first)[k] + c[1] * g * g;
+      w -= rate * g / std::sqrt((*first)[k] + c[2]);
+    }
   }
+  if (by.rule == "rowwise_adagrad" && !sum.empty()) (*first)[0] += squares / sum.size();
 }
 
 template <class G>
 void TestUpdate(const dlrm::Optimizer& by, int64_t batch) {
   const int kWidths[] = {128, 1, 300, 0};
   constexpr int kRows = 11;
-  std::vector<std::vector<float>> tables, firsts, seconds;
+  const dlrm::RuleFacts& facts = *dlrm::FactsOf(by.rule);
+  std::vector<std::vector<float>> tables, slots[2];
   std::vector<std::vector<int32_t>> ids;
-  std::vector<dlrm::Piece> pieces;
+  std::vector<dlrm::Shard> shards;
   std::vector<Groups> groups(4);
   int64_t length = 0;
   for (int i = 0; i < 4; ++i) {
     tables.push_back(Drawn<float>(kRows * kWidths[i], i));
-    firsts.push_back(std::vector<float>(tables[i].size(), 0.5f));
-    seconds.push_back(std::vector<float>(tables[i].size(), 0.25f));
+    for (int k = 0; k < 2; ++k) slots[k].push_back(std::vector<float>(facts.row_slot[k] ? kRows : tables[i].size(), k ? 0.25f : 0.5f));
     ids.push_back(DrawnIds(batch, kRows, i));
     CHECK(groups[i].Build(ids[i].data(), static_cast<int>(batch), kRows) == -1);
-    const int slots = SlotsOf(by.rule);
-    pieces.push_back({tables[i].data(), {slots > 0 ? firsts[i].data() : nullptr, slots > 1 ? seconds[i].data() : nullptr}, kRows, kWidths[i], i, length});
+    float* const first = facts.slots > 0 ? slots[0][i].data() : nullptr;
+    float* const second = facts.slots > 1 ? slots[1][i].data() : nullptr;
+    shards.push_back({tables[i].data(), {first, second}, kRows, kWidths[i], i, length});
     length += kWidths[i];
   }
   const std::vector<G> gradients = Drawn<G>(batch * length, 7);
   std::vector<const G*> samples;
   for (int64_t i = 0; i < batch; ++i) samples.push_back(gradients.data() + i * length);
-  auto expected = tables;
+  const auto before = tables;
+  dlrm::Optimizer used = by;
   for (int p = 0; p < 4; ++p) {
+    if (by.rule == "rowwise_adagrad") used.constants[1] = static_cast<float>(kWidths[p]);
+    dlrm::UpdateRows<G>({shards[p]}, groups, samples, used, kThreeThreads);
     for (int row = 0; row < kRows; ++row) {
-      for (int k = 0; k < kWidths[p]; ++k) {
-        float sum = 0, first = 0.5f, second = 0.25f;
-        bool named = false;
-        for (int64_t i = 0; i < batch; ++i) {
-          if (ids[p][i] != row) continue;
-          sum += dlrm::Widened(samples[i][pieces[p].column + k]) / by.loss_scale;
-          named = true;
+      const int width = kWidths[p];
+      std::vector<double> sum(width), weights(width), first(std::max(width, 1), 0.5), second(std::max(width, 1), 0.25);
+      bool named = false;
+      for (int64_t i = 0; i < batch; ++i) {
+        if (ids[p][i] != row) continue;
+        for (int k = 0; k < width; ++k) sum[k] += dlrm::Widened(samples[i][shards[p].column + k]) / by.loss_scale;
+        named = true;
+      }
+      for (int k = 0; k < width; ++k) weights[k] = before[p][row * width + k];
+      if (named) Apply(by, sum, &weights, &first, &second);
+      for (int k = 0; k < width; ++k) CHECK(std::abs(tables[p][row * width + k] - weights[k]) <= 1e-4 * (1 + std::abs(weights[k])));
+      for (int s = 0; s < facts.slots && width > 0; ++s) {
+        const std::vector<double>& expected = s ? second : first;
+        if (by.rule == "rmsprop" && s == 1) {
+          CHECK(slots[s][p][row] == (named ? by.scalars[1] : 0.25f));
+        } else if (facts.row_slot[s]) {
+          CHECK(std::abs(slots[s][p][row] - expected[0]) <= 1e-4 * (1 + std::abs(expected[0])));
+        } else {
+          for (int k = 0; k < width; ++k) CHECK(std::abs(slots[s][p][row * width + k] - expected[k]) <= 1e-4 * (1 + std::abs(expected[k])));
         }
-        if (named) Apply(by, sum, &expected[p][row * kWidths[p] + k], &first, &second);
       }
     }
-  }
-  dlrm::UpdateRows(pieces, groups, samples, by, kThreeThreads);
-  for (int p = 0; p < 4; ++p) {
-    for (size_t i = 0; i < expected[p].size(); ++i) CHECK(std::abs(tables[p][i] - expected[p][i]) <= 1e-5f * (1 + std::abs(expected[p][i])));
   }
 }
 
@@ -143,9 +176,13 @@ template <class T>
 void TestRowsOf() {
   for (const int64_t batch : {0, 1, 33, 700}) {
     TestLookup<T>(batch);
-    TestUpdate<T>({dlrm::Rule::kSgd, 0.5f, {}, 1}, batch);
-    TestUpdate<T>({dlrm::Rule::kAdagrad, 0.5f, {1e-6f}, 1024}, batch);
-    TestUpdate<T>({dlrm::Rule::kAdam, 0.5f, {0.9f, 0.1f, 0.99f, 0.01f, 1e-6f}, 3}, batch);
+    TestUpdate<T>({"sgd", {0.5f}, {}, 1}, batch);
+    TestUpdate<T>({"momentum", {0.5f}, {0.9f}, 1}, batch);
+    TestUpdate<T>({"adagrad", {0.5f}, {1e-6f}, 1024}, batch);
+    TestUpdate<T>({"rowwise_adagrad", {0.5f}, {1e-6f, 1}, 1}, batch);
+    TestUpdate<T>({"adam", {0.5f}, {0.9f, 0.1f, 0.99f, 0.01f, 1e-6f}, 3}, batch);
+    TestUpdate<T>({"ftrl", {0.5f}, {0.5f, 0.1f}, 1}, batch);
+    TestUpdate<T>({"rmsprop", {0.5f, 9.25f}, {0.9f, 0.1f, 1e-6f}, 1}, batch);
   }
 }
 

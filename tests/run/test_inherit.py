@@ -4,10 +4,12 @@ import json
 
 import pytest
 
-from run.inherit import facts, inherit
+from dataloading.feature_spec import FeatureSpec
+from run.inherit import inherit, metadata
 from utils.config import parse
 from utils.errors import UserError
 
+SPEC = FeatureSpec((), (), "label", {})
 SMALL = ("--embedding_dim", "8", "--bottom_mlp_dims", "16,8", "--top_mlp_dims", "4,1")
 
 
@@ -16,7 +18,7 @@ def configure(*flags):
 
 
 def manifest(*flags):
-    return json.loads(json.dumps(facts(configure(*flags))))  # as it comes back from the file
+    return json.loads(json.dumps(metadata(configure(*flags), SPEC)))  # as it comes back from the file
 
 
 def test_evaluation_needs_no_model_flags():

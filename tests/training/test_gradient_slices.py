@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.ordered_sums import pairwise_sum, parts
+from model.slices import keeps_order, same_bits
 from tests.model.tiny_model import config
-from training.gradient_slices import default_gradient_slices, described, gradient_slices, keeps_order, parts, same_bits, settled
-from utils.distributed import pairwise_sum
+from training.gradient_slices import default_gradient_slices, described, gradient_slices, settled
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import tensorflow as tf
 
 from model.build import build_model
 from model.embedding.placement import single
+from model.embedding.table import Table
+from run.tables import features_of
 from tests.model.tiny_model import NUM_NUMERICAL, TABLES, batch, config, model_and_trainer, weights
 from training.growth import Growth
-from training.state import arrays, describe, features_of, parts, restore
+from training.state import arrays, describe, parts, restore, saved_features
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import save
@@ -27,12 +29,13 @@ def saved(tmp_path):
 
 
 def growth(checkpoint, rows, numerical=NUMERICAL):
-    return Growth(checkpoint, features_of(checkpoint), rows, numerical)
+    return Growth(checkpoint, saved_features(checkpoint), rows, numerical)
 
 
 def grown_model(checkpoint, rows, numerical):
     options = config().model
-    model = build_model(options, list(rows), single(list(rows.values()), options.embedding_dim), World(), len(numerical), dtype="float32", seed=9)
+    placement = single([Table(name, count, options.embedding_dim) for name, count in rows.items()])
+    model = build_model(options, features_of(list(rows)), placement, World(), len(numerical), seed=9)
     fresh = weights(model)
     restore(model, checkpoint, growth(checkpoint, rows, numerical))
     return model, fresh
@@ -44,7 +47,7 @@ def scores(model, names, ids, numerical):
     size = len(next(iter(ids.values())))
     columns = [ids[name] if name in ids else draw.integers(0, 3, size) for name in model.embedding.names]
     values = [numerical[name] if name in numerical else draw.random(size) for name in names]
-    return model((tf.constant(np.stack(values, 1), tf.float32), tf.constant(np.stack(columns), tf.int32), tf.zeros([0, size], tf.int32))).numpy()
+    return model((tf.constant(np.stack(values, 1), tf.float32), tf.constant(np.stack(columns, 1), tf.int32))).numpy()
 
 
 @pytest.mark.parametrize(

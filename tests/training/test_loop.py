@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.model.tiny_model import config
+from training.build import build_schedules
 from training.evaluations import Evaluation
+from training.groups import DenseGroup, Groups
 from training.loop import Training
+from training.optimizers.sgd import Sgd
 from training.position import Position, evaluates_after, reason_finished
 from training.report import NonFiniteLossError
 from training.step import TensorBatch
@@ -85,6 +88,7 @@ class Loop:
         self._signal_at, self._log_loss = signal_at, log_loss
         evaluation = Evaluation("test", self._evaluate) if evaluate else None
         options = config("--learning_rate", "1", "--warmup_steps", "2", "--decay_start_step", "100", "--decay_steps", "10", *flags)
+        self._groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.optimizer)[0]),), None)
         self.training = Training(self, self, options, Console("dlrm.py"), self.log, evaluation=evaluation, position=position)
 
     def __len__(self):
@@ -96,9 +100,12 @@ class Loop:
         finally:
             self.log.close()
 
-    def reporting_step(self, batch, step, learning_rate, mine):
+    def learning_rates(self, step):
+        return self._groups.learning_rates(step)
+
+    def reporting_step(self, batch, step, rates, mine):
         self.steps.append(step)
-        self.rates.append(learning_rate)
+        self.rates.append(rates[0])
         if step + 2 == self._signal_at:  # what the workers tell each other arrives a step later
             signal.raise_signal(signal.SIGTERM)
         return tf.constant([self._losses(step), self._finite(step), *mine.pack()])

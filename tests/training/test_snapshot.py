@@ -54,7 +54,7 @@ def test_a_checkpoint_written_during_the_next_steps_is_that_of_the_step_before_t
     said = []
 
     flags, position = options("--checkpoint_every_steps", "1", "--save_checkpoint_path", str(tmp_path)), Position()
-    saves = Checkpoints(Saver(model, trainer, flags, {}, alone=False), flags, position, said.append)
+    saves = Checkpoints(Saver(model, trainer.groups, flags, {}, alone=False), flags, position, said.append)
     trainer.step(batch(16), 0, 0.1)
     position.step = 1
     assert saves.is_due(False)

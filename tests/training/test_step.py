@@ -11,8 +11,9 @@ from model.compilation import Compiled, compiled
 from model.native import native_operations
 from tests.model.tiny_model import TABLES, batch, model_and_trainer, no_ids, slow_gradients, weights
 from training.evaluator import Evaluator
+from training.groups import Groups
 from training.report import StepReport, WorkerReport
-from training.step import Trainer, dense_optimizer
+from training.step import Trainer
 
 RATE = 0.03
 
@@ -120,7 +121,7 @@ def test_xla_all_compiles_the_forward_and_backward_pass_and_the_optimizer():
     assert compiled("all") == Compiled(dense=True, optimizer=True)
     _, trainer = model_and_trainer()  # made of C++ operations, which XLA does not know
     with pytest.raises(tf.errors.InvalidArgumentError, match="XLA"):
-        Trainer(trainer.model, dense_optimizer("sgd", 0, 0), None, compiled=compiled("all")).step(batch(8), 0, 0.1)
+        Trainer(trainer.model, Groups(trainer.groups.dense, None), compiled=compiled("all")).step(batch(8), 0, 0.1)
 
 
 @pytest.mark.parametrize("slices", [2, 4, 8])
@@ -164,11 +165,11 @@ def test_a_hidden_weight_that_is_not_finite_shows(dtype, flags, slices):
     for name, value, place in itertools.product(("bottom_mlp/1", "top_mlp/0"), (math.nan, math.inf, -math.inf), ((0, 0), (1, 2))):
         spoilt = start[f"dense/{name}/kernel"].copy()
         spoilt[place] = value
-        model.dense_variables()[f"{name}/kernel"].assign(spoilt)
+        model.dense_weights()[f"{name}/kernel"].value.assign(spoilt)
         report = StepReport.unpack(trainer.reporting_step(batch(16), 0, 0.0, WorkerReport(stop=True, out_of_range=5)).numpy())
         assert not (math.isfinite(report.loss) and report.finite), (name, value, place)
         assert report[2:] == (True, 5, False, False)
-        for array, variable in model.dense_variables().items():
+        for array, variable in model.dense_weights().items():
             variable.assign(start[f"dense/{array}"])
 
 
@@ -180,9 +181,9 @@ def test_not_a_number_in_any_kernel_reaches_the_loss(dtype, flags):
     for name in ("bottom_mlp/0", "bottom_mlp/1", "top_mlp/0", "top_mlp/1"):
         spoilt = start[f"dense/{name}/kernel"].copy()
         spoilt[1, 0] = math.nan
-        model.dense_variables()[f"{name}/kernel"].assign(spoilt)
+        model.dense_weights()[f"{name}/kernel"].value.assign(spoilt)
         assert math.isnan(trainer.step(batch(16), 0, 0.0)), name
-        for array, variable in model.dense_variables().items():
+        for array, variable in model.dense_weights().items():
             variable.assign(start[f"dense/{array}"])
 
 

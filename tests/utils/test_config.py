@@ -7,21 +7,10 @@ import time
 
 import pytest
 
-from utils.config import (
-    GROUPS,
-    LEGACY,
-    Config,
-    DataConfig,
-    DeviceConfig,
-    ModelConfig,
-    OptimizerConfig,
-    PlacementConfig,
-    RunConfig,
-    TrainingConfig,
-    parse,
-)
+from utils.config import GROUPS, LEGACY, Config, parse
 from utils.errors import UserError
 from utils.flags import Parser, add_flags, build
+from utils.options import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, PlacementConfig, RunConfig, TrainingConfig
 
 SYNTHETIC = ("--dataset_type", "synthetic")
 FIELDS = [(group, field) for group in GROUPS for field in dataclasses.fields(group)]

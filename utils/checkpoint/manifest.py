@@ -16,7 +16,8 @@ from utils.checkpoint.zarr_store import CHECKSUM_BYTES
 from utils.errors import UserError
 
 NAME = "manifest.json"
-FORMAT = 2
+FORMAT = 3
+READABLE = (2, 3)  # format 2 numbers the dense weights' slots, and does not name the model
 
 
 class CheckpointError(UserError):
@@ -57,8 +58,8 @@ def read(folder: Path) -> dict[str, Any]:
         version, written = manifest["format"], manifest.pop("checksum", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(folder, f"{path}: cannot be read ({brief_cause(error)}); the checkpoint is damaged") from None
-    if version != FORMAT:
-        raise CheckpointError(f"{folder}: format {version}, this version reads format {FORMAT}")
+    if version not in READABLE:
+        raise CheckpointError(f"{folder}: format {version}, this version reads {' and '.join(map(str, READABLE))}")
     if written != checksum(manifest):
         raise DamagedError(folder, f"{path}: its checksum is wrong; the checkpoint is damaged")
     try:

@@ -35,7 +35,7 @@ class Checkpoint:
         self.folder = _find(Path(path))
         self.manifest = manifest.read(self.folder)
         try:
-            self._arrays = {name: tuple(int(size) for size in facts["shape"]) for name, facts in self.manifest["arrays"].items()}
+            self._arrays = {name: tuple(int(size) for size in described["shape"]) for name, described in self.manifest["arrays"].items()}
             if any(len(shape) == 0 or min(shape) < 1 for shape in self._arrays.values()):
                 raise ValueError("an array has no shape")
             self.step = int(self.manifest["step"])  # the training steps done

@@ -47,7 +47,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Array:
-    """An array of a checkpoint: its shape, and the number of columns in which it is cut (all of them in one piece where None)."""
+    """An array of a checkpoint: its shape, and the number of columns in which it is cut (None: it is not cut)."""
 
     shape: tuple[int, ...]
     column_step: int | None = None
@@ -58,6 +58,22 @@ class Array:
         rest = self.shape[1:] if self.column_step is None else (self.column_step,)
         row_bytes = 4 * int(np.prod(rest, dtype=np.int64))
         return (max(min(_CHUNK_BYTES // row_bytes, self.shape[0]), 1), *rest)
+
+
+@dataclass(frozen=True)
+class Among:
+    """What a checkpoint is among those of its folder, and what becomes of the others.
+
+    `keep`: how many of the newest steps to keep, the best apart, None for all; `best`: this is the best so far: `best` points to it and it is kept
+    until a better one comes; `alone`: once this one is visible, all others are removed: they are of another run.
+    """
+
+    keep: int | None = None
+    best: bool = False
+    alone: bool = False
+
+
+ONE_OF_ALL = Among()
 
 
 class Saving:
@@ -71,12 +87,10 @@ class Saving:
         step: training steps done.
         arrays: by name, `dense/bottom_mlp/0/kernel` or `tables/cat_0/weights` for instance; the same on every worker.
         parts: what this worker writes; the workers' parts together cover every array once.
-        facts: anything JSON can say, kept in the manifest.
+        metadata: anything JSON can say, kept in the manifest.
         world: the workers; each calls the constructor and `finish` at the same point.
-        keep: how many of the newest steps to keep, the best apart; None for all.
-        best: this is the best so far: `best` points to it and it is kept until a better one comes.
+        among: what it is in its folder.
         digest: a hash of what every worker holds a copy of.
-        alone: once this one is visible, all others in the folder are removed: they are of another run.
 
     Raises:
         UserError: some worker could not write, or the workers' digests differ; nothing has changed then, and every worker knows.
@@ -88,17 +102,14 @@ class Saving:
         step: int,
         arrays: Mapping[str, Array],
         parts: Iterable[Part],
-        facts: Mapping[str, Any],
+        metadata: Mapping[str, Any],
         world: World,
-        *,
-        keep: int | None = None,
-        best: bool = False,
+        among: Among = ONE_OF_ALL,
         digest: str = "",
-        alone: bool = False,
     ):
-        self._digest, self._alone = digest, alone
-        self._path, self._step, self._arrays, self._facts = Path(path), step, arrays, facts
-        self._world, self._keep, self._best = world, keep, best
+        self._digest, self._among = digest, among
+        self._path, self._step, self._arrays, self._metadata = Path(path), step, arrays, metadata
+        self._world = world
         self._folder = being_written(self._path, step)
         self._error: str | None = None
         self._futures: deque = deque()
@@ -149,16 +160,16 @@ class Saving:
 
     def _publish(self) -> None:
         shapes = {name: {"shape": list(array.shape), "dtype": "float32"} for name, array in self._arrays.items()}
-        about = {"step": self._step, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "arrays": shapes, **self._facts}
+        about = {"step": self._step, "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "arrays": shapes, **self._metadata}
         chunks = [f"{file_of(name)}/{chunk}" for name, array in self._arrays.items() for chunk in chunk_files(array.shape, array.chunk)]
         manifest.write(self._folder, about, chunks)
-        if self._alone:
+        if self._among.alone:
             forget_best(self._path)
-        publish(self._path, self._step, self._best)
-        if self._alone:
+        publish(self._path, self._step, self._among.best)
+        if self._among.alone:
             prune(self._path, 1)
-        elif self._keep is not None:
-            prune(self._path, self._keep)
+        elif self._among.keep is not None:
+            prune(self._path, self._among.keep)
 
     def _read_and_write(self, parts: Iterable[Part]) -> Iterator:
         """Futures of the chunks, each read only when it is asked for."""
@@ -209,6 +220,14 @@ class Saving:
             self._error = f"{self._path}: the checkpoint could not be written: {brief(problem)}"
 
 
-def save(path: str | Path, step: int, arrays: Mapping[str, Array], parts: Iterable[Part], facts: Mapping[str, Any], world: World, **options) -> Path:
+def save(
+    path: str | Path,
+    step: int,
+    arrays: Mapping[str, Array],
+    parts: Iterable[Part],
+    metadata: Mapping[str, Any],
+    world: World,
+    among: Among = ONE_OF_ALL,
+) -> Path:
     """Write a checkpoint at once; returns the step's folder. See `Saving`."""
-    return Saving(path, step, arrays, parts, facts, world, **options).finish()
+    return Saving(path, step, arrays, parts, metadata, world, among).finish()

@@ -60,10 +60,10 @@ def compare_weights(digests: Sequence[str]) -> None:
         )
 
 
-def _differing(facts: Sequence[Mapping[str, str]]):
+def _differing(values: Sequence[Mapping[str, str]]):
     """(name, rank, that worker's value, worker 0's) where a worker differs from the first; one at most."""
-    for rank, other in enumerate(facts):
-        for name, first in facts[0].items():
+    for rank, other in enumerate(values):
+        for name, first in values[0].items():
             if other.get(name) != first:
                 yield name, rank, other.get(name), first
                 return

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from utils.checkpoint.folder import complete_steps
 from utils.cluster.discovery import parse_hosts
-from utils.config import TRAIN, Config, TrainingConfig, parse
+from utils.config import Config, parse
 from utils.errors import UserError
 from utils.flags import Parser
+from utils.options import TRAIN, TrainingConfig
 
 # What horovodrun, mpirun and dlrm.py write when a worker or a host is gone through no fault of the command.
 LOST = {

@@ -14,13 +14,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from utils.cluster.discovery import HostScript
-from utils.cluster.elastic import SAID, Request, allot, choose, restart_reason, resume_flags, saved_step, say, smallest, written
+from utils.cluster.elastic import SAID, Request, restart_reason, resume_flags, saved_step, say, written
+from utils.cluster.hosts import POLL_S, Hosts, count
 from utils.cluster.processes import Job
 from utils.cluster.signals import Stopped
 from utils.errors import UserError
 
-POLL_S = 5.0  # between two looks at the hosts
 PAUSE_S = 3.0  # before a restart that follows one without progress
 NO_WORKER_S = 30.0  # how long a worker is looked for that could be asked to stop
 LINES = 5000  # of standard error that are remembered, to know why a run ended
@@ -39,7 +38,7 @@ class Supervisor:
     def __init__(self, request: Request):
         self._request = request
         self._path = request.training.save_checkpoint_path
-        self._script = HostScript(request.script) if request.script else None
+        self._hosts = Hosts(request, self._sleep)
         self._signals: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
@@ -50,18 +49,17 @@ class Supervisor:
         try:
             return self._run()
         finally:
-            if self._script:
-                self._script.close()
+            self._hosts.close()
 
     def _run(self) -> int:
         request, without_progress = self._request, 0
-        hosts = self._wait_for_hosts(request.first, first=True)
+        hosts = self._hosts.wait(request.first, first=True)
         saved = saved_step(self._path)
         if saved is not None and request.training.restore_checkpoint_path is not None:
             say(f"{self._path} holds step {saved}: it is gone on from, not from --restore_checkpoint_path")
         for start in itertools.count(1):
             origin = "from the beginning" if saved is None else f"from step {saved} (latest checkpoint)"
-            say(f"start {start}: {_count(sum(hosts.values()), 'worker')} on {written(hosts)}, {origin}")
+            say(f"start {start}: {count(sum(hosts.values()), 'worker')} on {written(hosts)}, {origin}")
             code, lines = self._train(hosts, saved is not None)
             before, saved = saved, saved_step(self._path)
             if code == 0:
@@ -69,7 +67,7 @@ class Supervisor:
                 return 0
             if self._signals:
                 return self._stopped(code, lines, saved)
-            reason = restart_reason(code, lines, self._changed(hosts))
+            reason = restart_reason(code, lines, self._hosts.changed(hosts))
             if reason is None:
                 say(f"the workers ended with code {code}, and would again: no restart")
                 return code
@@ -80,68 +78,8 @@ class Supervisor:
             say(f"{reason} (code {code}): restart")
             if without_progress:
                 self._sleep(PAUSE_S)
-            hosts = self._wait_for_hosts(request.minimum)
+            hosts = self._hosts.wait(request.minimum)
         raise AssertionError  # itertools.count has no end
-
-    # Hosts ------------------------------------------------------------------------------------------------------------------
-
-    def _hosts(self) -> dict[str, int]:
-        """What may be used now, waited for; a signal ends the wait."""
-        if self._script is None:
-            return self._request.hosts
-        self._script.close()  # what a run that is under way has seen may be old
-        while (hosts := self._script.poll()) is None:
-            self._sleep(0.1)
-        return hosts
-
-    def _workers(self, hosts: Mapping[str, int], least: int) -> int | None:
-        return choose(sum(hosts.values()), least, self._request.maximum, self._request.batch)
-
-    def _wait_for_hosts(self, least: int, first: bool = False) -> dict[str, int]:
-        """Workers by host, as soon as there are enough. A script that fails is an error when it is asked first, later a reason to wait."""
-        limit_s, needed = self._request.timeout_s, smallest(least, self._request.batch)
-        deadline, said = time.monotonic() + limit_s, ""
-        while True:
-            try:
-                hosts = self._hosts()
-                if workers := self._workers(hosts, least):
-                    return allot(hosts, workers)
-                found = f"{_count(sum(hosts.values()), 'slot')} found ({written(hosts) or 'no host'}), {needed} needed"
-            except UserError as problem:
-                if first or isinstance(problem, Stopped):
-                    raise
-                found = str(problem)
-            first = False
-            if time.monotonic() >= deadline:
-                raise UserError(f"not enough hosts after {limit_s:g} s (--timeout): {found}")
-            if found != said:
-                say(f"waiting for hosts: {found}")
-            said = found
-            self._sleep(min(POLL_S, max(deadline - time.monotonic(), 0)))
-
-    def _changed(self, hosts: Mapping[str, int]) -> bool:
-        """Whether other hosts are to be used than these. No, where the script does not say."""
-        try:
-            return self._differ(self._hosts(), hosts)
-        except Stopped:
-            raise
-        except UserError:
-            return False
-
-    def _look(self, hosts: Mapping[str, int]) -> bool | None:
-        """The same beside a run, without waiting: None while the script still runs."""
-        try:
-            now = self._script.poll()
-        except UserError:
-            return False
-        return None if now is None else self._differ(now, hosts)
-
-    def _differ(self, now: Mapping[str, int], hosts: Mapping[str, int]) -> bool:
-        """Whether one of the hosts in use has gone, or more workers could run."""
-        gone = any(now.get(host, 0) < count for host, count in hosts.items())
-        return gone or self._workers(now, self._request.minimum) != sum(hosts.values())
-
-    # A run ------------------------------------------------------------------------------------------------------------------
 
     def _train(self, hosts: Mapping[str, int], saved: bool) -> tuple[int, list[str]]:
         """Run the workers once; horovodrun's exit code and what was written to standard error."""
@@ -156,7 +94,7 @@ class Supervisor:
                 if self._at_once:
                     say("ending all at once")
                     break
-                if self._script and not asked and time.monotonic() >= next_look and (changed := self._look(hosts)) is not None:
+                if self._hosts.may_change and not asked and time.monotonic() >= next_look and (changed := self._hosts.look(hosts)) is not None:
                     changes = changes + 1 if changed else 0
                     next_look = time.monotonic() + POLL_S
                     if changes >= 2 and (workers := job.find(is_worker)):  # said twice, so it is meant
@@ -208,10 +146,6 @@ def _send(number: int, processes: Sequence[int]) -> bool:
         except ProcessLookupError:  # it has just ended by itself
             continue
     return True
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def main(arguments: Sequence[str]) -> int:

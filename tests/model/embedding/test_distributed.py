@@ -3,16 +3,18 @@
 import numpy as np
 import pytest
 
+from model.embedding import table as embedding_table
 from model.embedding.distributed import DistributedEmbedding
 from model.embedding.initializers import UniformRows
 from model.embedding.placement import single
+from run.tables import features_of
 from tests.model.tiny_model import TABLES, Table, batch, model_and_trainer, no_ids, weights
 from utils.distributed import World
 
 
-def built(tables=TABLES, dim=4, **options):
-    placement = single([table.num_rows for table in tables], dim)
-    embedding = DistributedEmbedding([table.name for table in tables], placement, World(), **options)
+def built(tables=TABLES, dim=4, initializer="uniform", **options):
+    placement = single([embedding_table.Table(name, rows, dim, initializer=initializer) for name, rows in tables])
+    embedding = DistributedEmbedding(features_of([name for name, _ in tables]), placement, World(), **options)
     embedding.build()
     return lambda ids: embedding(ids, no_ids(len(ids[0])))
 
@@ -48,7 +50,7 @@ def test_vectors_are_in_the_compute_dtype_and_tables_in_float32(dtype):
 
 
 def test_zeros_start_at_zero():
-    assert not built(zeros=True)(np.zeros((3, 5), np.int32)).numpy().any()
+    assert not built(initializer="zeros")(np.zeros((3, 5), np.int32)).numpy().any()
 
 
 def test_names_with_slashes_and_spaces_are_tables_too():

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.embedding.placement import GIB, STRATEGIES, Placement, PlacementError, place, single
+from model.embedding import placement as placements
+from model.embedding.placement import GIB, STRATEGIES, Placement, PlacementError
+from model.embedding.table import Storage, Table
 
 ROOT = Path(__file__).parents[3]
 T15 = [int(rows) for rows in """7912889 33823 17139 7339 20046 4 7105 1382 63 5554114 582469 245828 11 2209 10667 104 4 968 15 8165896 2675940 7156453
@@ -25,6 +27,20 @@ tables = st.lists(st.integers(1, 10**9) | st.integers(1, 100), min_size=1, max_s
 dims = st.sampled_from([1, 2, 3, 8, 12, 128])
 workers = st.integers(1, 20)
 strategies = st.sampled_from(STRATEGIES)
+
+
+def tables_of(rows, dim):
+    return [Table(f"cat_{i}", count, dim) for i, count in enumerate(rows)]
+
+
+def place(rows, dim, num_workers, slots=0, **options):
+    return placements.place(tables_of(rows, dim), num_workers, storage=Storage(slots), **options)
+
+
+def single(rows, dim):
+    return placements.single(tables_of(rows, dim))
+
+
 options = st.fixed_dictionaries(
     {
         "slots": st.integers(0, 2),

@@ -8,8 +8,9 @@ import pytest
 
 import dlrm
 from dataloading.generate_feature_spec import VARIANTS, variant_spec, write_spec
-from model.embedding.placement import GIB, Placement, Slice
+from model.embedding.placement import GIB, Placement, Shard
 from model.embedding.plan import Traffic, dense_elements, report, traffic
+from model.embedding.table import Table
 from utils.errors import run_command
 
 
@@ -48,7 +49,7 @@ def test_json_holds_the_totals(plan):
         assert found[name] == sum(worker[name] for worker in found["workers"])
     # Every vector whose table is elsewhere, 7 of 8, and its gradient.
     assert found["alltoall_bytes"] == found["minimum_alltoall_bytes"] == 2 * 65536 * 26 * 128 * 4 * 7 // 8
-    share = -(-(171_392 + 2_197_505 + 1) // 8)  # the loss is summed with the gradients
+    share = -(-(171_392 + 2_197_505 + 5) // 8)  # the loss and what workers tell each other are summed with the gradients
     assert [worker["dense_bytes"] for worker in found["workers"]] == [2 * 7 * share * 4] * 8
 
 
@@ -97,23 +98,23 @@ def test_host_memory_takes_what_the_device_cannot(plan):
 
 
 # Two tables of [3, 4] and [5, 4]: the first whole on worker 0; of the second, replicated or not, what the case says. Batch 8.
-WHOLE = Slice(0, 3, 0, 4)
-LEFT, RIGHT = Slice(1, 5, 0, 2), Slice(1, 5, 2, 4)
+WHOLE = Shard(0, 3, 0, 4)
+LEFT, RIGHT = Shard(1, 5, 0, 2), Shard(1, 5, 2, 4)
 
 
 @pytest.mark.parametrize(
     ("workers", "replicated", "sent"),
     [
-        # 4 samples of the other one, 4 + 2 columns out; own 4 samples' gradients of the other's 2 columns; half of 1 + 10 numbers, rounded up, twice
-        (((WHOLE, LEFT), (RIGHT,)), (), (Traffic(4 * 6 * 4, 4 * 2 * 4, 2 * 6 * 4), Traffic(4 * 2 * 4, 4 * 6 * 4, 2 * 6 * 4))),
-        # the replica's 5 rows of 4 columns and a count join the sum: 1 + 10 + 25
-        (((WHOLE,), ()), (1,), (Traffic(4 * 4 * 4, 0, 2 * 18 * 4), Traffic(0, 4 * 4 * 4, 2 * 18 * 4))),
+        # 4 samples of the other one, 4 + 2 columns out; own 4 samples' gradients of the other's 2 columns; half of 5 + 10 numbers, rounded up, twice
+        (((WHOLE, LEFT), (RIGHT,)), (), (Traffic(4 * 6 * 4, 4 * 2 * 4, 2 * 8 * 4), Traffic(4 * 2 * 4, 4 * 6 * 4, 2 * 8 * 4))),
+        # the replica's 5 rows of 4 columns and a count join the sum: 5 + 10 + 25
+        (((WHOLE,), ()), (1,), (Traffic(4 * 4 * 4, 0, 2 * 20 * 4), Traffic(0, 4 * 4 * 4, 2 * 20 * 4))),
         (((WHOLE, LEFT, RIGHT),), (), (Traffic(0, 0, 0),)),
     ],
     ids=["sliced", "replicated", "alone"],
 )
 def test_traffic_by_hand(workers, replicated, sent):
-    placement = Placement((3, 5), 4, workers, replicated, (frozenset(),) * len(workers))
+    placement = Placement((Table("a", 3, 4), Table("b", 5, 4)), workers, replicated, (frozenset(),) * len(workers))
     for rank, expected in enumerate(sent):
         assert traffic(placement, rank, 8, 4, 10) == expected
     found = report(["a", "b"], placement, 8, 4, 10)

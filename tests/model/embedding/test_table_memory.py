@@ -53,7 +53,8 @@ from utils.runtime import prepare_tensorflow
 prepare_tensorflow()
 import numpy as np, tensorflow as tf
 from model.embedding.initializers import ConstantRows
-from training.optimizers.sparse import SparseAdagrad, SparseSgd
+from model.embedding.touched_rows import TouchedRows
+from training.optimizers.sgd import Sgd
 from model.embedding.table_memory import new_table, read_rows, write_rows
 
 MIB, COLUMNS = 1 << 20, 128
@@ -69,7 +70,7 @@ table = new_table(ROWS, COLUMNS, ConstantRows(0.5), tf.Variable)
 print("allocate", peak() - start)
 ids = tf.constant(np.arange(0, ROWS, 997), tf.int32)
 gradients = tf.ones((len(ids), COLUMNS))
-step = tf.function(lambda: SparseSgd().apply(table, [], ids, gradients, tf.constant(0.1), tf.constant(0, tf.int64)))
+step = tf.function(lambda: Sgd().apply(TouchedRows(table, [], ids), gradients, tf.constant([0.1])))
 for _ in range(3):
     step()
 write_rows(table, 5, np.ones((10, COLUMNS), np.float32))

@@ -13,7 +13,7 @@ from utils.checkpoint import writing as module
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.trial import try_folder
-from utils.checkpoint.writing import Array, Part, save
+from utils.checkpoint.writing import Among, Array, Part, Saving, save
 from utils.checkpoint.zarr_store import file_of
 from utils.cluster.agreement import DivergedError
 from utils.distributed import World
@@ -314,17 +314,17 @@ class TwoWorkers(World):
 def test_a_save_whose_copies_differ_is_not_published(tmp_path):
     part = Part("a", lambda start, stop: random(4)[start:stop])
     with pytest.raises(DivergedError, match="the dense weights of worker 1 differ from worker 0's; nothing is saved"):
-        save(tmp_path, 1, {"a": Array((4,))}, [part], {}, TwoWorkers("checkpoint_digest", "other"), digest="mine")
+        Saving(tmp_path, 1, {"a": Array((4,))}, [part], {}, TwoWorkers("checkpoint_digest", "other"), digest="mine").finish()
     assert list(tmp_path.iterdir()) == []
-    save(tmp_path, 1, {"a": Array((4,))}, [part], {}, TwoWorkers("", None), digest="mine")
+    Saving(tmp_path, 1, {"a": Array((4,))}, [part], {}, TwoWorkers("", None), digest="mine").finish()
     assert Checkpoint(tmp_path).step == 1
 
 
 @pytest.mark.parametrize("best", [False, True])
 def test_a_run_that_replaces_anothers_checkpoints_leaves_none_of_them(tmp_path, best):
     for step in (5, 60):
-        save(tmp_path, step, {"a": Array((4,))}, [Part("a", lambda start, stop: random(4)[start:stop])], {}, World(), best=step == 5)
-    save(tmp_path, 3, {"a": Array((4,))}, [Part("a", lambda start, stop: random(4)[start:stop])], {}, World(), alone=True, best=best, keep=3)
+        save(tmp_path, step, {"a": Array((4,))}, [Part("a", lambda start, stop: random(4)[start:stop])], {}, World(), Among(best=step == 5))
+    save(tmp_path, 3, {"a": Array((4,))}, [Part("a", lambda start, stop: random(4)[start:stop])], {}, World(), Among(3, best, alone=True))
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000003", *(["best"] if best else [])}
 
 

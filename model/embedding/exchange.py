@@ -1,0 +1,100 @@
+"""The two alltoalls of a step: vectors from the workers that hold the shards to those that hold the samples, and gradients the other way."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import tensorflow as tf
+
+from model.embedding.blocks import Blocks
+from model.embedding.placement import Placement
+from model.native import NativeOperations
+from utils.distributed import World
+
+
+class Exchange:
+    """What a worker sends and receives for the shards of a placement.
+
+    Args:
+        placement: of the F tables, one a feature.
+        world: this worker and the collectives.
+        native: cuts and joins columns; None for TensorFlow's own operations.
+    """
+
+    def __init__(self, placement: Placement, world: World, native: NativeOperations | None):
+        self._placement, self._world, self._native = placement, world, native
+        self._blocks = Blocks.of(placement)
+        self._length = len(placement.tables) * placement.dim
+
+    def vectors(self, mine: tf.Tensor, replicated: Mapping[int, tf.Tensor]) -> tf.Tensor:
+        """Send every worker its samples' columns; gives `[b, F·D]` of this worker's samples.
+
+        Args:
+            mine: `[B, columns of this worker's shards]`.
+            replicated: of each replicated table, by its place, the vectors of this worker's samples `[b, D]`.
+        """
+        batch, dim = mine.shape[0], self._placement.dim
+        local_batch = batch // self._world.size
+        if self._world.size == 1 and not replicated:  # every shard is here, in order
+            return mine
+        received = None
+        if self._total_columns() > 0:
+            share = local_batch * self._placement.columns(self._world.rank)
+            received = self._world.alltoall(tf.reshape(mine, [-1]), [share] * self._world.size, "embedding_vectors")
+        if self._native is not None:
+            columns = [table * dim for table in replicated]
+            return self._native.blocks_to_samples(received, local_batch, self._length, self._blocks, list(replicated.values()), columns)
+        by_place = dict(self._received(received, local_batch)) | {(table, 0): vectors for table, vectors in replicated.items()}
+        return tf.concat([by_place[key] for key in sorted(by_place)], axis=1)
+
+    def _received(self, flat: tf.Tensor | None, local_batch: int) -> Iterator[tuple[tuple[int, int], tf.Tensor]]:
+        """Cut what came into shards: ((table, first column), `[b, width]`)."""
+        start = 0
+        for worker, shards in enumerate(self._placement.workers):
+            if not shards:
+                continue
+            columns = self._placement.columns(worker)
+            block = tf.reshape(flat[start : start + local_batch * columns], [local_batch, columns])
+            start += local_batch * columns
+            for shard, vectors in zip(shards, tf.split(block, [shard.width for shard in shards], axis=1), strict=True):
+                yield (shard.table, shard.first), vectors
+
+    def gradients(self, parts: Sequence[tf.Tensor], batch: int) -> tuple[list[tf.Tensor], list[int]]:
+        """The gradients of this worker's shards for the whole global batch.
+
+        Args:
+            parts: of the gradients of this worker's samples `[b, F, D]`, equal consecutive ones.
+            batch: B.
+
+        Returns:
+            parts of the gradients for the global batch, `[n, columns]` each, and each shard's first column in them.
+        """
+        placement, rank = self._placement, self._world.rank
+        flat = [tf.reshape(part, [part.shape[0], self._length]) for part in parts]
+        if self._world.size == 1:
+            return flat, [shard.table * placement.dim + shard.first for shard in placement.workers[rank]]
+        if self._total_columns() == 0:
+            return [], []
+        shares = [batch // self._world.size * placement.columns(worker) for worker in range(self._world.size)]
+        outgoing = self._native.samples_to_blocks(flat, self._blocks) if self._native is not None else self._outgoing(tf.concat(flat, axis=0))
+        received = self._world.alltoall(outgoing, shares, "embedding_gradients")
+        if not placement.workers[rank]:
+            must_run(received)
+        widths = [shard.width for shard in placement.workers[rank]]
+        return [tf.reshape(received, [batch, sum(widths)])], [sum(widths[:i]) for i in range(len(widths))]
+
+    def _outgoing(self, own: tf.Tensor) -> tf.Tensor:
+        """The gradients of this worker's samples, `[b, F·D]`, cut for the workers that hold the shards."""
+        blocks = []
+        for shards in self._placement.workers:
+            offsets = [shard.table * self._placement.dim + shard.first for shard in shards]
+            if shards:
+                columns = [own[:, offset : offset + shard.width] for offset, shard in zip(offsets, shards, strict=True)]
+                blocks.append(tf.reshape(tf.concat(columns, axis=1), [-1]))
+        return tf.concat(blocks, axis=0)
+
+    def _total_columns(self) -> int:
+        return sum(self._placement.columns(worker) for worker in range(self._world.size))
+
+
+def must_run(received: tf.Tensor) -> None:
+    """Keep an exchange that brings this worker nothing: TensorFlow leaves out one whose result nobody wants, and the others wait."""
+    tf.debugging.Assert(tf.equal(tf.size(received), 0), [tf.size(received)])

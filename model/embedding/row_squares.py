@@ -1,0 +1,117 @@
+"""The sum of the squares of a whole row's gradient where the row's columns lie on several workers: the same bits wherever they are cut.
+
+The squares of D columns are summed by a balanced binary tree over the next power of two, zeros behind them: ((0+1)+(2+3))+…. A worker that
+holds columns first to last sums the largest whole subtrees among them, one float each for every touched row, and sends these to the workers
+that hold other columns of the table. Where D and the number of cuts are powers of two that is one float a row.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from model.embedding.exchange import must_run
+from model.embedding.placement import Placement, Shard
+from utils.distributed import World
+
+Node = tuple[int, int]  # first column and number of columns of a subtree
+
+
+def subtrees(first: int, last: int, dim: int) -> list[Node]:
+    """The largest subtrees of a tree over `dim` columns that make up columns first to last."""
+    size = _padded(dim)
+    stop = size if last == dim else last
+    found, start = [], first
+    while start < stop:
+        width = start & -start or size
+        while start + width > stop:
+            width //= 2
+        found.append((start, width))
+        start += width
+    return found
+
+
+def node_sum(gradients: tf.Tensor) -> tf.Tensor:
+    """Sum of the squares of each row, `[k, n] -> [k]`, as the tree has it."""
+    sums = tf.square(gradients)
+    while sums.shape[1] > 1:
+        if sums.shape[1] % 2:
+            sums = tf.pad(sums, [[0, 0], [0, 1]])
+        sums = sums[:, 0::2] + sums[:, 1::2]
+    return sums[:, 0]
+
+
+def root(nodes: Mapping[Node, tf.Tensor], dim: int) -> tf.Tensor:
+    """The sum of all columns out of those of subtrees, which cover them."""
+    found, width = dict(nodes), 1
+    while width < _padded(dim):
+        for start in range(0, _padded(dim), 2 * width):
+            if (start, width) in found:
+                found[start, 2 * width] = found[start, width] + found[start + width, width]
+        width *= 2
+    return found[0, _padded(dim)]
+
+
+class RowSquares:
+    """The exchange of those sums between the workers of a placement."""
+
+    def __init__(self, placement: Placement, world: World):
+        self._placement, self._world = placement, world
+        self._cut = sorted({shard.table for shards in placement.workers for shard in shards if shard.width < placement.dim})
+
+    @property
+    def cut(self) -> bool:
+        """Whether any table is cut by columns."""
+        return bool(self._cut)
+
+    def whole_rows(self, gradients: Mapping[Shard, tf.Tensor], ids: tf.Tensor) -> dict[int, tf.Tensor]:
+        """Of each table that is cut by columns and of which this worker holds some: the sums of squares of its touched rows, `[k]`.
+
+        Every worker calls this.
+
+        Args:
+            gradients: of this worker's slices of such tables, `[k, width]`: the k distinct ids in the order of their first occurrence, which
+                is the same on every worker.
+            ids: `[F_r, B]` of the step.
+        """
+        dim, batch, counts = self._placement.dim, ids.shape[1], {shard.table: tf.shape(rows)[0] for shard, rows in gradients.items()}
+        nodes: dict[int, dict[Node, tf.Tensor]] = {table: {} for table in self._cut}
+        for shard, rows in gradients.items():
+            for start, width in subtrees(shard.first, shard.last, dim):
+                columns = rows[:, start - shard.first : min(start + width, dim) - shard.first]
+                padded = tf.pad(columns, [[0, 0], [0, width - columns.shape[1]]])
+                nodes[shard.table][start, width] = tf.ensure_shape(tf.pad(node_sum(padded), [[0, batch - counts[shard.table]]]), [batch])
+        if self._cut and self._world.size > 1:
+            self._exchange(nodes, ids)
+        return {table: root(nodes[table], dim)[:count] for table, count in counts.items()}
+
+    def _exchange(self, nodes: dict[int, dict[Node, tf.Tensor]], ids: tf.Tensor) -> None:
+        """Add the other workers' sums to those of this one."""
+        rank, workers, batch = self._world.rank, range(self._world.size), ids.shape[1]
+        outgoing = [tf.reshape(nodes[table][node], [-1]) for other in workers for table, node in self._sent(rank, other)]
+        counts = [batch * len(self._sent(rank, other)) for other in workers]
+        # Nothing, but not a constant: of constants TensorFlow computes an exchange once, while it makes the graph.
+        flat = tf.concat(outgoing, axis=0) if outgoing else tf.cast(tf.boolean_mask(tf.reshape(ids, [-1]), tf.reshape(ids, [-1]) < 0), tf.float32)
+        received = self._world.alltoall(flat, counts, "embedding_row_squares")
+        start = 0
+        for other in workers:
+            for table, node in self._sent(other, rank):
+                nodes[table][node] = received[start : start + batch]
+                start += batch
+        if not start:
+            must_run(received)
+
+    def _sent(self, sender: int, receiver: int) -> Sequence[tuple[int, Node]]:
+        """The subtrees that one worker sends to another, in order."""
+        wanted = {shard.table for shard in self._placement.workers[receiver]}
+        if sender == receiver:
+            return []
+        return [
+            (shard.table, node)
+            for shard in self._placement.workers[sender]
+            if shard.table in wanted and shard.width < self._placement.dim
+            for node in subtrees(shard.first, shard.last, self._placement.dim)
+        ]
+
+
+def _padded(dim: int) -> int:
+    return 1 << (dim - 1).bit_length()

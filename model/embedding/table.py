@@ -1,0 +1,51 @@
+"""What a model's embedding is made of, as data: tables, and the features that are looked up in them. Imports no TensorFlow."""
+
+from dataclasses import dataclass
+
+UNIFORM, ZEROS = "uniform", "zeros"
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding table `[rows, dim]`.
+
+    `initializer` is "uniform", in ±1/sqrt(rows), or "zeros"; `optimizer` the name of its rule, see `training.optimizers.table`.
+    """
+
+    name: str
+    rows: int  # V
+    dim: int  # D
+    optimizer: str = "sgd"
+    initializer: str = UNIFORM
+
+    def __post_init__(self):
+        if self.rows < 1 or self.dim < 1:
+            raise ValueError(f"table {self.name}: expected one row and one column or more, received {self.rows} x {self.dim}")
+        if self.initializer not in (UNIFORM, ZEROS):
+            raise ValueError(f"table {self.name}: initializer {self.initializer!r}, expected {UNIFORM} or {ZEROS}")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A categorical feature: `source` is the dataset's column, `table` the name of the table it is looked up in."""
+
+    name: str
+    source: str
+    table: str
+    hotness: int = 1  # h, ids a sample
+    pooling: str = "sum"  # of a sample's h vectors
+
+
+@dataclass(frozen=True)
+class Storage:
+    """float32 numbers that an optimizer keeps beside a table: arrays of the table's shape, and single numbers a row."""
+
+    element_slots: int = 0
+    row_slots: int = 0
+
+    def bytes(self, rows: int, width: int) -> int:
+        """Of `width` columns of a table with its slots."""
+        return 4 * rows * (width * (1 + self.element_slots) + self.row_slots)
+
+
+NO_SLOTS = Storage()

@@ -1,0 +1,117 @@
+"""Sums over samples in one order, whatever the number of workers and threads: the split, the tree of additions, and the exchange.
+
+The global batch is cut into S equal slices (`--gradient_slices`). What a slice gives depends on its samples only, and the slices' results are added
+by a balanced binary tree, of which each of N workers computes a whole subtree where S/N is a power of two. So the sums, bit by bit, are the same for
+every such N. With another N each worker sums its own samples whole.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from model.native import NativeOperations
+from model.slices import keeps_order
+from utils.distributed import World
+
+_TOGETHER = 8  # small slices that are computed at once
+_TOGETHER_BELOW = 128  # samples of a slice, by measurement (docs/performance.md)
+
+
+def pairwise_sum(values: Sequence):
+    """Sum by a balanced binary tree: ((0+1)+(2+3))+…, of which each worker can compute a subtree.
+
+    In a graph this needs `runtime.configure_tensorflow`, which keeps TensorFlow from making one long sum of it.
+    """
+    values = list(values)
+    while len(values) > 1:
+        values = [values[i] + values[i + 1] if i + 1 < len(values) else values[i] for i in range(0, len(values), 2)]
+    return values[0]
+
+
+def summed(parts: Sequence[tf.Tensor], native: NativeOperations | None) -> tf.Tensor:
+    """The same of gradients, in float32."""
+    if native is not None and len(parts) > 1:
+        return native.sum_in_pairs(parts)
+    return pairwise_sum([tf.cast(part, tf.float32) for part in parts])
+
+
+def parts(slices: int, samples: int) -> tuple[int, int | None]:
+    """How a worker computes its slices.
+
+    Args:
+        slices: of this worker; 1 where the order of sums is not kept.
+        samples: of this worker.
+
+    Returns:
+        the parts that its samples are computed in, and the slices of each part, which `mlp.dense` computes together; None for one that is computed
+        whole. Which of the two it is depends on the samples of a slice only, for the bits do.
+    """
+    if samples >= _TOGETHER_BELOW * slices:
+        return slices, None
+    together = math.gcd(slices, _TOGETHER)  # a power of two: the sums over the parts go on where those over a part's slices end
+    return slices // together, together
+
+
+class OrderedSums:
+    """The sums of a training step.
+
+    Args:
+        slices: S, of the global batch.
+        world: this worker and the collectives.
+        native: adds the slices' gradients; None for TensorFlow's own operations.
+    """
+
+    def __init__(self, slices: int, world: World, native: NativeOperations | None):
+        self._slices, self._world, self._native = slices, world, native
+
+    def keeps_order(self, local_batch: int) -> bool:
+        """Whether the sums can be taken in the order that does not depend on N; `local_batch` is b."""
+        return keeps_order(self._slices, local_batch * self._world.size, self._world.size)
+
+    def count(self, local_batch: int) -> int:
+        """Slices of this worker's samples."""
+        return self._slices // self._world.size if self.keeps_order(local_batch) else 1
+
+    def over_samples(self, compute: Callable[..., Sequence[tf.Tensor]], per_sample: Sequence[tf.Tensor]) -> tuple[Any, list, list[tf.Tensor]]:
+        """Compute part by part, and add.
+
+        Args:
+            compute: of some samples and the slices they are, as `parts` gives them: a sum, then something of each sample, then further sums.
+            per_sample: tensors of this worker's b samples.
+
+        Returns:
+            the sum of the first, the second part by part, and the sums of the others.
+        """
+        local_batch = per_sample[0].shape[0]
+        in_order = self._slices > 1 and self.keeps_order(local_batch)
+        count, slices = parts(self.count(local_batch), local_batch) if in_order else (1, None)
+        by_part = zip(*(tf.split(values, count) for values in per_sample), strict=True)
+        first, by_sample, *others = zip(*(compute(*part, slices) for part in by_part), strict=True)
+        return pairwise_sum(first), list(by_sample), [summed(values, self._native) for values in others]
+
+    def over_workers(self, tensors: Sequence[tf.Tensor], local_batch: int) -> list[tf.Tensor]:
+        """Sums of float32 tensors over the workers, all in one vector."""
+        if self._world.size == 1:
+            return list(tensors)
+        flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+        name = "dense_gradients"
+        flat = sum_in_order(flat, self._world, name) if self.keeps_order(local_batch) else self._world.sum(flat, name)
+        cut = tf.split(flat, [tensor.shape.num_elements() for tensor in tensors])
+        return [tf.reshape(values, tensor.shape) for values, tensor in zip(cut, tensors, strict=True)]
+
+
+def sum_in_order(flat: tf.Tensor, world: World, name: str) -> tf.Tensor:
+    """Sum of a vector over the workers by a balanced binary tree in the order of ranks, whatever the network does.
+
+    An allreduce adds in an order of its own, so its last bits depend on N. Here every worker receives a part of
+    everybody's vector, sums it, and all gather the sums: the same bytes as a ring allreduce moves.
+    """
+    if world.size <= 2:  # one addition has one order
+        return world.sum(flat, name)
+    length = flat.shape[0]
+    share = -(-length // world.size)
+    padded = tf.pad(flat, [[0, share * world.size - length]])
+    received = tf.reshape(world.alltoall(padded, [share] * world.size, f"{name}_parts"), [world.size, share])
+    return world.all_gather(pairwise_sum(tf.unstack(received)), f"{name}_sums")[:length]

@@ -1,0 +1,177 @@
+// The sparse optimizers' rules, a struct each, with the same bits as `apply` of the class of that name in training/optimizers/.
+//
+// `Apply` is given the sum of a row's gradients, and its n weights and slots: all n columns of a task, which is the whole row where a slot is one
+// number a row. Constants and scalars are those of the class.
+#ifndef DLRM_OPS_ROW_RULES_H_
+#define DLRM_OPS_ROW_RULES_H_
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "optimizer.h"
+
+namespace dlrm {
+
+struct Sgd {
+  static constexpr const char* kName = "sgd";
+  static constexpr int kSlots = 0, kConstants = 0, kScalars = 1;
+  static constexpr bool kRowSlot[kMaxSlots] = {false, false};
+  float rate;
+  explicit Sgd(const Optimizer& from) : rate(from.scalars[0]) {}
+  inline void Apply(const float* sum, float* row, float* const*, int n) const {
+    for (int i = 0; i < n; ++i) row[i] -= sum[i] * rate;
+  }
+};
+
+struct Momentum {
+  static constexpr const char* kName = "momentum";
+  static constexpr int kSlots = 1, kConstants = 1, kScalars = 1;
+  static constexpr bool kRowSlot[kMaxSlots] = {false, false};
+  float rate, momentum;
+  explicit Momentum(const Optimizer& from) : rate(from.scalars[0]), momentum(from.constants[0]) {}
+  inline void Apply(const float* sum, float* __restrict row, float* const* slots, int n) const {
+    float* __restrict velocity = slots[0];
+    for (int i = 0; i < n; ++i) {
+      velocity[i] = momentum * velocity[i] - sum[i] * rate;
+      row[i] += velocity[i];
+    }
+  }
+};
+
+struct Adagrad {
+  static constexpr const char* kName = "adagrad";
+  static constexpr int kSlots = 1, kConstants = 1, kScalars = 1;
+  static constexpr bool kRowSlot[kMaxSlots] = {false, false};
+  float rate, epsilon;
+  explicit Adagrad(const Optimizer& from) : rate(from.scalars[0]), epsilon(from.constants[0]) {}
+  inline void Apply(const float* sum, float* __restrict row, float* const* slots, int n) const {
+    float* __restrict accumulator = slots[0];
+    for (int i = 0; i < n; ++i) {
+      const float total = accumulator[i] + sum[i] * sum[i];
+      accumulator[i] = total;
+      row[i] -= rate * sum[i] / std::sqrt(total + epsilon);
+    }
+  }
+};
+
+// Sum of the squares of n values as a balanced binary tree over the next power of two, zeros behind them: what `row_squares.node_sum` gives.
+inline float SumOfSquares(const float* values, int n, std::vector<float>* scratch) {
+  scratch->resize(n);
+  float* squares = scratch->data();
+  for (int i = 0; i < n; ++i) squares[i] = values[i] * values[i];
+  while (n > 1) {
+    const int half = n / 2;
+    for (int i = 0; i < half; ++i) squares[i] = squares[2 * i] + squares[2 * i + 1];
+    if (n % 2) squares[half] = squares[n - 1];
+    n = half + n % 2;
+  }
+  return n ? squares[0] : 0;
+}
+
+struct RowwiseAdagrad {
+  static constexpr const char* kName = "rowwise_adagrad";
+  static constexpr int kSlots = 1, kConstants = 2, kScalars = 1;
+  static constexpr bool kRowSlot[kMaxSlots] = {true, false};
+  float rate, epsilon, dim;
+  explicit RowwiseAdagrad(const Optimizer& from) : rate(from.scalars[0]), epsilon(from.constants[0]), dim(from.constants[1]) {}
+  inline void Apply(const float* sum, float* __restrict row, float* const* slots, int n) const {
+    thread_local std::vector<float> scratch;
+    const float total = slots[0][0] + SumOfSquares(sum, n, &scratch) / dim;
+    slots[0][0] = total;
+    const float root = std::sqrt(total + epsilon);
+    for (int i = 0; i < n; ++i) row[i] -= rate * sum[i] / root;
+  }
+};
+
+struct Adam {
+  static constexpr const char* kName = "adam";
+  static constexpr int kSlots = 2, kConstants = 5, kScalars = 1;
+  static constexpr bool kRowSlot[kMaxSlots] = {false, false};
+  float rate, beta1, rest1, beta2, rest2, epsilon;
+  explicit Adam(const Optimizer& from)
+      : rate(from.scalars[0]),
+        beta1(from.constants[0]),
+        rest1(from.constants[1]),
+        beta2(from.constants[2]),
+        rest2(from.constants[3]),
+        epsilon(from.constants[4]) {}
+  inline void Apply(const float* sum, float* __restrict row, float* const* slots, int n) const {
+    float* __restrict momentum = slots[0];
+    float* __restrict velocity = slots[1];
+    for (int i = 0; i < n; ++i) {
+      const float first = beta1 * momentum[i] + rest1 * sum[i];
+      const float second = beta2 * velocity[i] + rest2 * (sum[i] * sum[i]);
+      momentum[i] = first;
+      velocity[i] = second;
+      row[i] -= rate * first / (std::sqrt(second) + epsilon);
+    }
+  }
+};
+
+struct Ftrl {
+  static constexpr const char* kName = "ftrl";
+  static constexpr int kSlots = 2, kConstants = 2, kScalars = 1;
+  static constexpr bool kRowSlot[kMaxSlots] = {false, false};
+  float rate, l1, twice_l2;
+  explicit Ftrl(const Optimizer& from) : rate(from.scalars[0]), l1(from.constants[0]), twice_l2(from.constants[1]) {}
+  inline void Apply(const float* sum, float* __restrict row, float* const* slots, int n) const {
+    if (!(rate > 0)) return;
+    float* __restrict accumulator = slots[0];
+    float* __restrict linear = slots[1];
+    for (int i = 0; i < n; ++i) {
+      const float total = accumulator[i] + sum[i] * sum[i], root = std::sqrt(total);
+      const float leader = linear[i] + (sum[i] - (root - std::sqrt(accumulator[i])) / rate * row[i]);
+      accumulator[i] = total;
+      linear[i] = leader;
+      row[i] = (std::max(-l1, std::min(leader, l1)) - leader) / (root / rate + twice_l2);
+    }
+  }
+};
+
+struct Rmsprop {
+  static constexpr const char* kName = "rmsprop";
+  static constexpr int kSlots = 2, kConstants = 3, kScalars = 2;
+  static constexpr bool kRowSlot[kMaxSlots] = {false, true};
+  float rate, now, rho, rest, epsilon;
+  explicit Rmsprop(const Optimizer& from)
+      : rate(from.scalars[0]), now(from.scalars[1]), rho(from.constants[0]), rest(from.constants[1]), epsilon(from.constants[2]) {}
+  inline void Apply(const float* sum, float* __restrict row, float* const* slots, int n) const {
+    float* __restrict velocity = slots[0];
+    const float decay = Decay(static_cast<int32_t>(now - slots[1][0]) & 0xffffff);
+    slots[1][0] = now;
+    for (int i = 0; i < n; ++i) {
+      velocity[i] = decay * velocity[i] + rest * (sum[i] * sum[i]);
+      row[i] -= rate * sum[i] / std::sqrt(velocity[i] + epsilon);
+    }
+  }
+  inline float Decay(int32_t steps) const {
+    float decay = 1;
+    for (float power = rho; steps; steps >>= 1, power *= power) {
+      if (steps & 1) decay *= power;
+    }
+    return decay;
+  }
+};
+
+template <class T>
+struct RuleType {
+  using type = T;
+};
+
+// work(RuleType<…>) for the rule of that name; nothing where there is none.
+template <class Work>
+void ForRule(const std::string& name, const Work& work) {
+  const auto work_all = [&](auto... types) { ((name == decltype(types)::type::kName ? work(types) : void()), ...); };
+  work_all(RuleType<Sgd>(), RuleType<Momentum>(), RuleType<Adagrad>(), RuleType<RowwiseAdagrad>(), RuleType<Adam>(), RuleType<Ftrl>(),
+           RuleType<Rmsprop>());
+}
+
+// Whether a task has all columns of its rows: a slot of one number a row has one writer.
+template <class Update>
+inline constexpr bool kWholeRows = Update::kRowSlot[0] || Update::kRowSlot[1];
+
+}  // namespace dlrm
+
+#endif  // DLRM_OPS_ROW_RULES_H_

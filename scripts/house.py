@@ -1,0 +1,138 @@
+"""Checks the rules of the house that a tool can check: who imports whom, no circles, small files, classes and functions; prints what breaks them.
+
+    python scripts/house.py [ROOT]
+
+CONTRIBUTING.md has the rules in words.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+MAX_FILE, MAX_CLASS, MAX_PARAMETERS = 350, 150, 8  # lines, lines, parameters without self
+ENTRY = ("dlrm",)
+MAY_IMPORT = {
+    "dlrm": {"run", "model"},
+    "utils": {"utils"},
+    "dataloading": {"dataloading", "utils"},
+    "model": {"model", "utils"},
+    "training": {"training", "model", "utils"},
+    "run": {"run", "training", "model", "preproc", "dataloading", "utils"},
+    "preproc": {"preproc", "dataloading", "utils"},
+    "benchmarks": {"benchmarks", "run", "training", "model", "preproc", "dataloading", "utils", "dlrm"},
+    "scripts": set(),
+}
+APPLICATION = tuple(room for room in MAY_IMPORT if room not in ("benchmarks", "scripts"))
+HOROVOD = ("utils/distributed.py", "scripts/prove_install.py")  # the files that may import it
+
+
+def broken(root: Path) -> Iterator[str]:
+    """A line for each rule that is broken."""
+    files = {module_of(path, root): path for path in sources(root)}
+    trees = {module: ast.parse(path.read_text()) for module, path in files.items()}
+    graph = {module: imported(tree, files) for module, tree in trees.items()}
+    for module, tree in trees.items():
+        name, room = str(files[module].relative_to(root)), module.split(".")[0]
+        for other in sorted({target.split(".")[0] for target in graph[module]} - MAY_IMPORT[room]):
+            yield f"{name}: {room} must not import {other}"
+        if name not in HOROVOD and any(target.split(".")[0] == "horovod" for target in names(tree)):
+            yield f"{name}: only {HOROVOD[0]} imports horovod"
+        if room in APPLICATION:
+            yield from too_large(name, files[module], tree)
+    yield from (f"import circle: {' -> '.join(circle)}" for circle in circles(graph))
+    yield from (f"include circle: {' -> '.join(circle)}" for circle in circles(includes(root / "ops")))
+
+
+def sources(root: Path) -> list[Path]:
+    """The files that the rules are about."""
+    found = [root / f"{name}.py" for name in ENTRY] + [path for room in MAY_IMPORT for path in (root / room).rglob("*.py")]
+    return sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
+
+
+def module_of(path: Path, root: Path) -> str:
+    """`utils/errors.py` -> `utils.errors`."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def names(tree: ast.AST) -> set[str]:
+    """What a file imports, anywhere in it; not what only a type checker does."""
+    skipped = {
+        id(child) for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) for child in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def imported(tree: ast.AST, files: Mapping[str, Path]) -> set[str]:
+    """The modules of this project that a file imports, each the longest that there is of a name."""
+    found = set()
+    for name in names(tree):
+        parts = name.split(".")
+        found |= {next((".".join(parts[:i]) for i in range(len(parts), 0, -1) if ".".join(parts[:i]) in files), None)}
+    return found - {None}
+
+
+def too_large(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
+    """Files, classes and functions beyond the limits."""
+    lines = len(path.read_text().splitlines())
+    if lines > MAX_FILE:
+        yield f"{name}: {lines} lines; expected at most {MAX_FILE}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and (size := node.end_lineno - node.lineno + 1) > MAX_CLASS:
+            yield f"{name}: class {node.name} has {size} lines; expected at most {MAX_CLASS}"
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            count = len(given) - bool(given and given[0].arg in ("self", "cls"))
+            if count > MAX_PARAMETERS:
+                yield f"{name}: {node.name} has {count} parameters; expected at most {MAX_PARAMETERS}"
+
+
+def includes(folder: Path) -> dict[str, set[str]]:
+    """What each C++ unit (a source and its header) includes of the others."""
+    units: dict[str, set[str]] = {}
+    for path in (*folder.glob("*.cc"), *folder.glob("*.h")):
+        found = {Path(name).stem for name in re.findall(r'^#include "([^"/]+)"', path.read_text(), re.M)}
+        units.setdefault(path.stem, set()).update(found - {path.stem})
+    return units
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """A circle for each node from which one is first reached, depth first."""
+    found, state, trail = [], {}, []
+
+    def visit(node: str) -> None:
+        state[node] = "open"
+        trail.append(node)
+        for target in sorted(graph.get(node, ())):
+            if state.get(target) == "open" and target != node:
+                found.append([*trail[trail.index(target) :], target])
+            elif target not in state:
+                visit(target)
+        trail.pop()
+        state[node] = "done"
+
+    for node in sorted(graph):
+        if node not in state:
+            visit(node)
+    return found
+
+
+def main() -> int:
+    """Print the lines; 1 where there is one."""
+    lines = list(broken(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[1])))
+    print(*(f"house: {line}" for line in lines), sep="\n", end="\n" if lines else "", file=sys.stderr)
+    return bool(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

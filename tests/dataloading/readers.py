@@ -1,0 +1,12 @@
+"""A `BatchReader` with its options by name."""
+
+from dataclasses import fields
+
+from dataloading.batches import BatchReader, Ids, Order, Share
+
+
+def batch_reader(split, batch_size: int, **options) -> BatchReader:
+    """Options as the fields of `Share`, `Order` and `Ids` are called."""
+    groups = [kind(**{field.name: options.pop(field.name) for field in fields(kind) if field.name in options}) for kind in (Share, Order, Ids)]
+    assert not options, options
+    return BatchReader(split, batch_size, *groups)

@@ -1,0 +1,63 @@
+"""The model as a Keras model of one process: what a Keras user expects of it works, or says in one line what to do."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.model.tiny_model import TABLES, batch, model_and_trainer, weights
+from training.evaluator import Evaluator
+
+
+@pytest.fixture
+def model():
+    return model_and_trainer()[0]
+
+
+def inputs(some):
+    return some.numerical.numpy(), some.ids.numpy().T
+
+
+def test_summary_counts_every_weight(model, capsys):
+    lines = []
+    model.summary(print_fn=lambda text, **_: lines.append(text))
+    count = sum(values.size for values in weights(model).values())
+    assert f"Total params: {count:,}" in "\n".join(lines)
+
+
+def test_predict_gives_the_evaluators_logits(model):
+    some = batch(24)
+    expected = Evaluator(model).logits(some)
+    np.testing.assert_allclose(model.predict(inputs(some), batch_size=7, verbose=0), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model(inputs(some)), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_tape_of_ones_own_reaches_the_tables(model):
+    some = batch(16)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(keras.losses.binary_crossentropy(some.labels[:, None], model(inputs(some))[:, None], from_logits=True))
+    gradients = tape.gradient(loss, model.trainable_variables)
+    assert len(gradients) == len(model.trainable_variables) == len(TABLES) + 8
+    assert all(gradient is not None for gradient in gradients)
+
+
+def test_fit_trains_all_weights(model):
+    some = batch(64)
+    before = weights(model)
+    model.compile(keras.optimizers.Adam(0.02), keras.losses.BinaryCrossentropy(from_logits=True))
+    history = model.fit(inputs(some), some.labels.numpy(), batch_size=16, epochs=8, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+    for name, values in weights(model).items():
+        assert not np.array_equal(values, before[name]), name
+
+
+def test_saving_it_names_the_command(model, tmp_path):
+    for action in (lambda: model.save(tmp_path / "model.keras"), model.get_config):
+        with pytest.raises(NotImplementedError, match=r"dlrm\.py --save_checkpoint_path FOLDER"):
+            action()
+
+
+def test_ids_of_another_number_of_features_are_refused(model):
+    numerical, ids = inputs(batch(4))
+    with pytest.raises(ValueError, match=r"ids: expected \[B, 3\], received \[4, 2\]"):
+        model((numerical, ids[:, :2]))

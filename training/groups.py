@@ -1,0 +1,76 @@
+"""Groups of weights, each with its optimizer and its learning-rate schedule: dense weights by name, and the embedding tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from training.optimizers.rule import Rule
+from training.schedule import LearningRateSchedule
+
+
+class DenseGroup:
+    """Dense weights that one optimizer trains.
+
+    Args:
+        weights: by name.
+        rule: of the optimizer; Keras's does the work.
+        schedule: of the learning rate.
+    """
+
+    def __init__(self, weights: Mapping[str, keras.Variable], rule: Rule, schedule: LearningRateSchedule):
+        self.weights, self.schedule, self._skips_rate_0 = dict(weights), schedule, rule.divides_by_rate
+        self._optimizer = rule.dense()
+        self._optimizer.build(list(self.weights.values()))
+
+    def slots(self) -> dict[str, tf.Variable]:
+        """The optimizer's slots as `weight/slot`; its learning rate and step are set every step and not among them."""
+        found = {}
+        for name, weight in self.weights.items():
+            begins = f"{weight.path.replace('/', '_')}_"
+            of_weight = [variable for variable in self._optimizer.variables if variable.name.startswith(begins)]
+            found |= {f"{name}/{variable.name.removeprefix(begins)}": variable.value for variable in of_weight}
+        return found
+
+    def slots_by_number(self) -> dict[str, tf.Variable]:
+        """The same by their place among Keras's variables, as checkpoints of format 2 name them."""
+        return {str(i): variable.value for i, variable in enumerate(self._optimizer.variables) if len(variable.shape)}
+
+    def start_at(self, step: int) -> None:
+        """Continue with step `step`: the optimizer's own count, which Adam's bias correction uses."""
+        self._optimizer.iterations.assign(step)
+
+    def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
+        """Update the weights."""
+        if self._skips_rate_0:
+            tf.cond(learning_rate > 0, lambda: self._apply(gradients, learning_rate), lambda: None)
+        else:
+            self._apply(gradients, learning_rate)
+
+    def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
+        self._optimizer.learning_rate.assign(learning_rate)
+        self._optimizer.apply(list(gradients), list(self.weights.values()))
+
+
+class TableGroup(NamedTuple):
+    """The embedding tables' optimizer."""
+
+    rule: Rule
+    schedule: LearningRateSchedule
+
+
+class Groups(NamedTuple):
+    """All weights that are trained."""
+
+    dense: tuple[DenseGroup, ...]
+    tables: TableGroup | None  # None: they are frozen
+
+    def learning_rates(self, step: int) -> tuple[float, ...]:
+        """Of each dense group in turn, then of the tables where they are trained; of step `step`, from 0."""
+        groups = (*self.dense, self.tables) if self.tables else self.dense
+        return tuple(group.schedule(step) for group in groups)
+
+    def slots(self) -> dict[str, tf.Variable]:
+        """Of the dense weights, see `DenseGroup.slots`."""
+        return {name: variable for group in self.dense for name, variable in group.slots().items()}

@@ -1,0 +1,56 @@
+"""Adagrad (Duchi et al., JMLR 2011), with an accumulator for every weight or for every row."""
+
+from training.optimizers.rule import EPSILON, Rule, Slot
+
+_START = 0.1  # of the accumulator, Keras's
+
+
+class Adagrad(Rule):
+    """accumulator += gradient²; row −= learning_rate · gradient / sqrt(accumulator + 1e-7)."""
+
+    name = "adagrad"
+    slots = (Slot("accumulator", _START),)
+    constants = (EPSILON,)
+
+    def apply(self, rows, gradients, scalars, squares=None):
+        """See `Rule.apply`."""
+        import tensorflow as tf
+
+        total = rows.slot(0) + tf.square(gradients)
+        rows.set_slot(0, total)
+        # Not rsqrt: TensorFlow's is an approximation that differs with the processor, and with an element's place in the tensor.
+        rows.subtract(scalars[0] * gradients / tf.sqrt(total + self.constants[0]))
+
+    def dense(self):
+        """See `Rule.dense`."""
+        import keras
+
+        return keras.optimizers.Adagrad(0.0)
+
+
+class RowwiseAdagrad(Rule):
+    """Adagrad with one accumulator a row: the mean of the squares over the whole row, D columns.
+
+    accumulator += mean(gradient²); row −= learning_rate · gradient / sqrt(accumulator + 1e-7). It takes 1/D of Adagrad's memory
+    (Mudigere et al., arXiv:2104.05158, section 4.1.4). Dense weights, which have no rows of this kind, are trained by Adagrad.
+    """
+
+    name = "rowwise_adagrad"
+    slots = (Slot("accumulator", _START, per_row=True),)
+    needs_squares = True
+
+    def __init__(self, dim: int):
+        self.constants = (EPSILON, float(dim))
+
+    def apply(self, rows, gradients, scalars, squares=None):
+        """See `Rule.apply`."""
+        import tensorflow as tf
+
+        epsilon, dim = self.constants
+        total = rows.slot(0) + (squares / dim)[:, tf.newaxis]
+        rows.set_slot(0, total)
+        rows.subtract(scalars[0] * gradients / tf.sqrt(total + epsilon))
+
+    def dense(self):
+        """See `Rule.dense`."""
+        return Adagrad().dense()

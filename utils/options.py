@@ -1,0 +1,315 @@
+"""Every option: typed, documented, checked when constructed; `config` puts them together."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from utils.flags import check_types, option
+
+TRAIN, EVAL, INFERENCE, PREDICT, PLAN = "train", "eval", "inference", "predict", "plan"
+OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  # a rule each in training/optimizers/table.py
+MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
+
+_MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
+_MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
+_MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
+_MAX_WORKERS = 4096  # planned for in some seconds; ten times as many take minutes
+_LOG_PATH = "dlrm_tf_log.json"
+
+
+def _check(condition: bool, flag: str, value: Any, expected: str) -> None:
+    if not condition:
+        raise ValueError(f"--{flag} {value}: expected {expected}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What to do and where to write about it."""
+
+    mode: str = option(TRAIN, "train, evaluate, measure inference, write predictions, or show where tables would be placed", choices=MODES)
+    seed: int = option(0, "seed of weights, batch order and synthetic data")
+    log_path: str | None = option(
+        None, f"log file of 'DLLL' JSON lines; empty for none; the default is {_LOG_PATH}, and dlrm_tf_log_MODE.json where --mode is not train"
+    )
+    print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,))
+    predictions_path: str | None = option(None, "Parquet file for the predictions: row, score, label", modes=(PREDICT,))
+    profiler_start_step: int | None = option(None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,))
+    profiled_rank: int = option(0, "worker that --profiler_start_step profiles", modes=(TRAIN,))
+
+    def __post_init__(self):
+        check_types(self)
+        if self.log_path is None:  # a run of another mode replaces no log of a training
+            object.__setattr__(self, "log_path", _LOG_PATH if self.mode == TRAIN else _LOG_PATH.replace(".json", f"_{self.mode}.json"))
+        _check(0 <= self.seed < 2**63, "seed", self.seed, "0 or more, below 2^63")
+        _check(self.print_freq >= 1, "print_freq", self.print_freq, "at least 1 step")
+        _check((self.profiler_start_step or 0) >= 0, "profiler_start_step", self.profiler_start_step, "0 or more")
+        _check(self.profiled_rank >= 0, "profiled_rank", self.profiled_rank, "0 or more")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Data."""
+
+    dataset_path: str | None = option(None, "folder of the dataset")
+    feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder")
+    dataset_type: str = option("tf_raw", "read a tf_raw dataset, or draw synthetic data on the fly", choices=("tf_raw", "synthetic"))
+    batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN))
+    valid_batch_size: int = option(65536, "global batch of evaluation, inference and prediction", unit="samples")
+    shuffle_batch_order: bool = option(
+        False, "visit the training batches, or the windows of --shuffle_window, in another random order each epoch", modes=(TRAIN,)
+    )
+    shuffle_window: int | None = option(
+        None, "shuffle the training rows within windows of so many batches, which are held in memory", unit="batches", modes=(TRAIN,)
+    )
+    out_of_range: str = option(
+        "error",
+        "what becomes of ids beyond their table: error; clip: the nearest row; hash: the id modulo the rows. The last two are counted in the log",
+        choices=("error", "clip", "hash"),
+    )
+    max_table_size: int | None = option(None, "rows a table has at most; needs --out_of_range hash where a cardinality is larger", unit="rows")
+    valid_fraction: float = option(
+        0.0, "share of the training rows, the last ones, that is held out: the best model and the end of training are chosen by it", modes=(TRAIN,)
+    )
+    synthetic_dataset_train_batches: int = option(64008, "training batches of --dataset_type synthetic", unit="batches", modes=(TRAIN,))
+    synthetic_dataset_valid_batches: int = option(1350, "evaluation batches of --dataset_type synthetic", unit="batches")
+    synthetic_dataset_cardinalities: tuple[int, ...] = option((1000,) * 26, "rows of each table of --dataset_type synthetic", unit="rows")
+    synthetic_dataset_num_numerical_features: int = option(13, "numerical features of --dataset_type synthetic")
+    synthetic_dataset_use_feature_spec: bool = option(
+        False, "take features and cardinalities of --dataset_type synthetic from --dataset_path/--feature_spec"
+    )
+
+    def __post_init__(self):
+        check_types(self)
+        for name in ("batch_size", "valid_batch_size", "synthetic_dataset_train_batches", "synthetic_dataset_valid_batches"):
+            _check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), f"at least 1 and at most {_MAX_SIZE}")
+        _check(self.shuffle_window is None or 1 <= self.shuffle_window <= _MAX_SIZE, "shuffle_window", self.shuffle_window, "at least 1 batch")
+        _check(0 <= self.valid_fraction < 1, "valid_fraction", self.valid_fraction, "0 or more and below 1")
+        _check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
+        cardinalities = self.synthetic_dataset_cardinalities
+        _check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
+        numerical = self.synthetic_dataset_num_numerical_features
+        _check(numerical >= 1, "synthetic_dataset_num_numerical_features", numerical, "at least 1")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Model."""
+
+    embedding_dim: int = option(128, "columns of every embedding table, and width of the bottom MLP's output", unit="columns")
+    bottom_mlp_dims: tuple[int, ...] | None = option(None, "layer widths of the bottom MLP, the last --embedding_dim; the default is 512,256,D")
+    top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "layer widths of the top MLP; the last is 1")
+    embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN, PLAN))
+    embedding_zeros_initializer: bool = option(False, "start the tables at zero: faster to build, for benchmarks", modes=(TRAIN, INFERENCE))
+
+    def __post_init__(self):
+        check_types(self)
+        _check(self.embedding_dim >= 1, "embedding_dim", self.embedding_dim, "at least 1 column")
+        if self.bottom_mlp_dims is None:
+            object.__setattr__(self, "bottom_mlp_dims", (512, 256, self.embedding_dim))
+        for name in ("bottom_mlp_dims", "top_mlp_dims"):
+            dims = getattr(self, name)
+            sound = len(dims) > 0 and min(dims) >= 1 and max(dims) <= _MAX_SIZE
+            _check(sound, name, ",".join(map(str, dims)), "one or more positive layer widths")
+        if self.bottom_mlp_dims[-1] != self.embedding_dim:
+            raise ValueError(
+                f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {self.embedding_dim}, "
+                "because the interaction takes dot products of both"
+            )
+        _check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit a sample")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Optimizer and learning rate."""
+
+    optimizer: str = option(
+        "sgd",
+        "optimizer of tables and dense layers; tables are updated where a batch touches them. rowwise_adagrad trains the dense layers by adagrad",
+        choices=OPTIMIZERS,
+        modes=(TRAIN, PLAN),
+    )
+    embedding_optimizer: str | None = option(None, "optimizer of the tables, where it is not --optimizer", choices=OPTIMIZERS, modes=(TRAIN, PLAN))
+    learning_rate: float = option(24.0, "learning rate after the warm-up", modes=(TRAIN,))
+    embedding_learning_rate: float | None = option(
+        None, "learning rate of the tables after the warm-up, where it is not --learning_rate", modes=(TRAIN,)
+    )
+    momentum: float = option(0.0, "momentum of SGD", modes=(TRAIN, PLAN), optimizers=("sgd",))
+    beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,), optimizers=("adam",))
+    beta2: float = option(0.999, "decay of Adam's second moment", modes=(TRAIN,), optimizers=("adam",))
+    rho: float = option(0.9, "decay of RMSprop's mean of squares", modes=(TRAIN,), optimizers=("rmsprop",))
+    ftrl_l1: float = option(0.0, "FTRL's L1 regularisation", modes=(TRAIN,), optimizers=("ftrl",))
+    ftrl_l2: float = option(0.0, "FTRL's L2 regularisation", modes=(TRAIN,), optimizers=("ftrl",))
+    ftrl_power: float = option(
+        -0.5, "power of FTRL's accumulator in the learning rate; others than -0.5 are slower", modes=(TRAIN,), optimizers=("ftrl",)
+    )
+    warmup_steps: int = option(8000, "steps over which the learning rate grows linearly from 0", unit="steps", modes=(TRAIN,))
+    decay_start_step: int = option(48000, "step at which the learning rate starts to fall", unit="steps", modes=(TRAIN,))
+    decay_steps: int = option(24000, "steps over which it falls to 0, where it stays", unit="steps", modes=(TRAIN,))
+    decay_power: float = option(2.0, "power of the polynomial decay", modes=(TRAIN,))
+
+    @property
+    def of_tables(self) -> str:
+        """The name of the tables' optimizer."""
+        return self.embedding_optimizer or self.optimizer
+
+    def __post_init__(self):
+        check_types(self)
+        _check(math.isfinite(self.learning_rate) and self.learning_rate > 0, "learning_rate", self.learning_rate, "a positive number")
+        table_rate = self.embedding_learning_rate
+        _check(table_rate is None or (math.isfinite(table_rate) and table_rate > 0), "embedding_learning_rate", table_rate, "a positive number")
+        for name in ("ftrl_l1", "ftrl_l2"):
+            _check(math.isfinite(getattr(self, name)) and getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        _check(math.isfinite(self.ftrl_power) and self.ftrl_power <= 0, "ftrl_power", self.ftrl_power, "0 or less")
+        for name in ("momentum", "beta1", "beta2", "rho"):
+            _check(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
+        for name in ("warmup_steps", "decay_start_step"):
+            _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more steps")
+        _check(self.decay_steps >= 1, "decay_steps", self.decay_steps, "at least 1 step")
+        _check(math.isfinite(self.decay_power) and self.decay_power > 0, "decay_power", self.decay_power, "a positive number")
+        if self.warmup_steps > self.decay_start_step:
+            raise ValueError(f"--warmup_steps {self.warmup_steps} is after --decay_start_step {self.decay_start_step}; expected warm-up to end first")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Length of training, evaluation and checkpoints."""
+
+    epochs: int = option(1, "passes over the training data", unit="epochs", modes=(TRAIN,))
+    max_steps: int = option(
+        -1,
+        "stop training after this many steps, or a benchmark after this many batches a size; -1 for no limit",
+        unit="steps",
+        modes=(TRAIN, INFERENCE),
+    )
+    evals_per_epoch: int = option(1, "evaluations an epoch, evenly spread; 0 for none", modes=(TRAIN,))
+    test_freq: int | None = option(None, "evaluate every so many steps instead of --evals_per_epoch times an epoch", unit="steps", modes=(TRAIN,))
+    test_after: float = option(0.0, "do not evaluate before this many epochs have passed", unit="epochs", modes=(TRAIN,))
+    auc_threshold: float | None = option(None, "stop training when the AUC (of the valid split where there is one) reaches this", modes=(TRAIN,))
+    early_stop_patience: int | None = option(
+        None, "stop training when so many evaluations in a row have not improved the best AUC", unit="evaluations", modes=(TRAIN,)
+    )
+    auc_thresholds: int | None = option(None, "approximate the AUC with this many thresholds, 2 or more; the default is the exact AUC")
+    save_checkpoint_path: str | None = option(None, "folder for checkpoints; one is always written when training ends", modes=(TRAIN,))
+    restore_checkpoint_path: str | None = option(None, "checkpoint to go on from: a folder of steps (its newest), one step, or FOLDER/best")
+    restore_fallback: bool = option(False, "read the whole checkpoint first; where it is damaged, take the newest one before it that is not")
+    allow_growth: bool = option(
+        False, "take the weights of a model with fewer rows in its tables or fewer features; what is new starts afresh, at step 0", modes=(TRAIN,)
+    )
+    resume: str = option(
+        "exact",
+        "exact goes on where the restored run was; auto does so from --save_checkpoint_path if it holds a checkpoint, else starts afresh; "
+        "weights takes the weights only and starts at step 0",
+        choices=("exact", "auto", "weights"),
+        modes=(TRAIN,),
+    )
+    overwrite_checkpoints: bool = option(
+        False,
+        "begin anew although --save_checkpoint_path holds another run's checkpoints; they are removed when this run writes its first",
+        modes=(TRAIN,),
+    )
+    checkpoint_every_steps: int | None = option(None, "write a checkpoint every so many steps", unit="steps", modes=(TRAIN,))
+    checkpoint_every_minutes: float | None = option(None, "write a checkpoint when so many minutes have passed", unit="minutes", modes=(TRAIN,))
+    keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,))
+    keep_best_checkpoint: bool = option(False, "also write a checkpoint at every best AUC, and keep the best", modes=(TRAIN,))
+    benchmark_warmup_steps: int = option(10, "first steps that throughput and latency leave out", unit="steps", modes=(TRAIN, INFERENCE))
+    inference_benchmark_batch_sizes: tuple[int, ...] = option(
+        (), "global batch sizes to measure; the default is --valid_batch_size", unit="samples", modes=(INFERENCE,)
+    )
+
+    def __post_init__(self):
+        check_types(self)
+        _check(self.epochs >= 1, "epochs", self.epochs, "at least 1")
+        _check(self.max_steps == -1 or self.max_steps >= 1, "max_steps", self.max_steps, "at least 1 step, or -1 for no limit")
+        _check(self.evals_per_epoch >= 0, "evals_per_epoch", self.evals_per_epoch, "0 or more")
+        _check(self.test_freq is None or self.test_freq >= 1, "test_freq", self.test_freq, "at least 1 step")
+        _check(math.isfinite(self.test_after) and self.test_after >= 0, "test_after", self.test_after, "0 or more epochs")
+        _check(self.auc_threshold is None or 0 < self.auc_threshold <= 1, "auc_threshold", self.auc_threshold, "above 0 and at most 1")
+        thresholds = self.auc_thresholds
+        _check(thresholds is None or 2 <= thresholds <= _MAX_THRESHOLDS, "auc_thresholds", thresholds, f"at least 2 and at most {_MAX_THRESHOLDS}")
+        for name in ("checkpoint_every_steps", "keep_checkpoints", "early_stop_patience"):
+            _check((getattr(self, name) or 1) >= 1 and getattr(self, name) != 0, name, getattr(self, name), "at least 1")
+        minutes = self.checkpoint_every_minutes
+        _check(minutes is None or (math.isfinite(minutes) and minutes > 0), "checkpoint_every_minutes", minutes, "more than 0 minutes")
+        _check(self.benchmark_warmup_steps >= 0, "benchmark_warmup_steps", self.benchmark_warmup_steps, "0 or more steps")
+        sizes = self.inference_benchmark_batch_sizes
+        if self.allow_growth and self.resume == "auto":
+            raise ValueError("--allow_growth and --resume auto exclude each other: a model that has grown starts at step 0; drop one of them")
+        if self.overwrite_checkpoints and self.resume == "auto":
+            raise ValueError("--overwrite_checkpoints and --resume auto exclude each other: one replaces checkpoints, the other goes on; drop one")
+        _check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
+
+    @property
+    def need_evaluations(self) -> list[str]:
+        """The flags in use that go by evaluations while training."""
+        wanted = {
+            "keep_best_checkpoint": self.keep_best_checkpoint,
+            "auc_threshold": self.auc_threshold is not None,
+            "early_stop_patience": self.early_stop_patience is not None,
+        }
+        return [f"--{name}" for name, used in wanted.items() if used]
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """Device and precision."""
+
+    cpu: bool = option(False, "run on the CPU even where there is a GPU")
+    amp: bool = option(False, "automatic mixed precision: dense layers compute in --amp_dtype; tables and weights stay float32")
+    amp_dtype: str | None = option(None, "precision of --amp; the default is float16 on a GPU, bfloat16 on a CPU", choices=("float16", "bfloat16"))
+    loss_scale: float = option(65536.0, "static loss scale of float16 training", modes=(TRAIN,))
+    gradient_slices: int | None = option(
+        None,
+        "slices of the global batch whose gradients are summed in a fixed order: with 8, 1, 2, 4 and 8 workers train the same bits. The default "
+        "follows from the batch size: on a CPU as many, up to 8, as have 1024 samples each, on a GPU 1",
+        modes=(TRAIN,),
+    )
+    xla: bool | str = option(
+        False,
+        "compile with XLA what is faster compiled: on a GPU the dense part of the step, on a CPU the dense weights' optimizer; all: on any device "
+        "the dense forward and backward pass and optimizer",
+        choices=("all",),
+    )
+    tf32: bool = option(True, "compute float32 products in TensorFloat-32 on GPUs that have it")
+    run_eagerly: bool = option(False, "run without graphs, for debugging")
+    inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's, or 1 with 1 inside", unit="threads")
+    intra_op_parallelism: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
+
+    def __post_init__(self):
+        check_types(self)
+        _check(math.isfinite(self.loss_scale) and self.loss_scale >= 1, "loss_scale", self.loss_scale, "at least 1")
+        slices = self.gradient_slices
+        _check(slices is None or (isinstance(slices, int) and slices >= 1), "gradient_slices", self.gradient_slices, "at least 1")
+        _check(self.xla in (True, False, "all"), "xla", self.xla, "true, false or all")
+        for name in ("inter_op_parallelism", "intra_op_parallelism"):
+            threads = getattr(self, name)
+            _check(threads is None or 1 <= threads <= _MAX_THREADS, name, threads, f"1 to {_MAX_THREADS} threads")
+        if self.run_eagerly and self.xla:
+            raise ValueError("--run_eagerly and --xla exclude each other: XLA compiles graphs; drop one of them")
+
+
+@dataclass(frozen=True)
+class PlacementConfig:
+    """Placement of tables on workers."""
+
+    dist_strategy: str = option(
+        "memory_balanced",
+        "memory_balanced evens out what is looked up, then what is stored; memory_optimized fills the fullest worker least; basic deals round robin",
+        choices=("memory_balanced", "memory_optimized", "basic"),
+    )
+    column_slice_threshold: int = option(10_000_000_000, "tables of more elements than this are split by columns over workers", unit="elements")
+    data_parallel_threshold: int = option(0, "tables of at most so many elements are replicated on every worker", unit="elements")
+    worker_memory_gb: float | None = option(None, "memory for tables on one worker; the default is what its device has", unit="10^9 bytes")
+    cpu_offloading_threshold_gb: float | None = option(
+        None, "on a GPU, tables beyond this size on one worker live in host memory; the default is what the device has", unit="10^9 bytes"
+    )
+    plan_workers: int = option(8, "workers to plan for", modes=(PLAN,))
+    plan_format: str = option("table", "how the plan is printed", choices=("table", "json"), modes=(PLAN,))
+
+    def __post_init__(self):
+        check_types(self)
+        _check(self.column_slice_threshold >= 1, "column_slice_threshold", self.column_slice_threshold, "at least 1")
+        _check(1 <= self.plan_workers <= _MAX_WORKERS, "plan_workers", self.plan_workers, f"at least 1 and at most {_MAX_WORKERS}")
+        _check(self.data_parallel_threshold >= 0, "data_parallel_threshold", self.data_parallel_threshold, "0 or more elements")
+        for name in ("worker_memory_gb", "cpu_offloading_threshold_gb"):
+            value = getattr(self, name)
+            _check(value is None or (math.isfinite(value) and value > 0), name, value, "a positive number")
