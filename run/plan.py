@@ -5,6 +5,7 @@ import math
 from dataloading.sources import read_spec, table_rows
 from model.embedding.plan import as_json, as_table, check_shared, dense_elements, report
 from run.tables import place_tables, tables_of
+from training.optimizers.table import table_rule
 from utils.config import Config
 from utils.console import Console
 
@@ -24,5 +25,6 @@ def show_plan(config: Config, program: str) -> None:
     names = [feature.name for feature in spec.categorical]
     placement = place_tables(config, tables_of(config, names, table_rows(config.data, spec)), workers, math.inf, host_memory)
     dense = dense_elements(len(spec.numerical), model.embedding_dim, model.bottom_mlp_dims, model.top_mlp_dims, len(names))
-    plan = report(names, placement, batch_size, 2 if config.device.amp else 4, dense)
+    rule = table_rule(config.optimizer, model.embedding_dim)
+    plan = report(names, placement, batch_size, 2 if config.device.amp else 4, dense, rule.needs_squares)
     print(as_json(plan) if config.placement.plan_format == "json" else as_table(plan))

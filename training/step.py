@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from model.compilation import Compiled
 from model.dlrm import DLRM
+from model.embedding.replicated import update_replicated
 from model.native import NativeOperations
 from model.ordered_sums import OrderedSums, pairwise_sum
 from training.groups import Groups
@@ -138,7 +139,7 @@ class Trainer:
         self._apply(sums[: len(gradients)], rates)
         if tables is not None:
             embedding.update(tables.rule, batch.ids, by_vector, rates[-1], step, self._scale)
-            embedding.update_replicated(tables.rule, sums[len(gradients) :], rates[-1], step)
+            update_replicated(embedding.replicated, tables.rule, sums[len(gradients) :], rates[-1], step)
         return StepReport.pack(loss[0], finite, reports)
 
     def _all_finite(self, sums: list[tf.Tensor], overflows: tf.Tensor) -> tf.Tensor:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from model.embedding.exchange import Exchange
 from model.embedding.initializers import ConstantRows, UniformRows
 from model.embedding.placement import Placement, Shard
-from model.embedding.replicated import replicated_gradients, update_replicated
+from model.embedding.replicated import replicated_gradients
 from model.embedding.shard import LocalShard
 from model.embedding.table import ZEROS, Feature
 from model.embedding.table_memory import new_table
@@ -169,10 +169,6 @@ class DistributedEmbedding(keras.layers.Layer):
     def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float = 1.0, slices: int = 1) -> list[tf.Tensor]:
         """See `replicated.replicated_gradients`; `gradients` as in `update`."""
         return replicated_gradients(self.replicated, local_ids, _parts(gradients), loss_scale, slices)
-
-    def update_replicated(self, rule, sums: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
-        """See `replicated.update_replicated`."""
-        update_replicated(self.replicated, rule, sums, learning_rate, step)
 
 
 def _parts(gradients: Gradients) -> list[tf.Tensor]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from model.embedding.placement import GIB, Placement, PlacementError, place
+from model.embedding.subtrees import sent
 from model.embedding.table import NO_SLOTS, Storage, Table
 from utils.config import Config
 from utils.errors import AgreedError, UserError
@@ -80,17 +81,19 @@ def share_batches(config: Config, num_workers: int) -> Config:
 class Traffic:
     """Bytes that one worker sends to others in a training step.
 
-    `vectors` and `gradients` are the two alltoalls of the embedding, `dense` the sum of the dense gradients.
+    `vectors` and `gradients` are the two alltoalls of the embedding, `squares` the exchange of row-wise Adagrad's sums, `dense` the sum of the
+    dense gradients.
     """
 
     vectors: int
     gradients: int
     dense: int
+    squares: int = 0
 
     @property
     def total(self) -> int:
-        """All three."""
-        return self.vectors + self.gradients + self.dense
+        """All of them."""
+        return self.vectors + self.gradients + self.squares + self.dense
 
 
 def dense_elements(num_numerical: int, dim: int, bottom: Sequence[int], top: Sequence[int], num_features: int) -> int:
@@ -105,7 +108,7 @@ def summed_elements(placement: Placement, dense: int) -> int:
     return _REPORT + dense + sum(placement.rows[table] for table in placement.replicated) * (placement.dim + 1)
 
 
-def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: int, dense: int) -> Traffic:
+def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: int, dense: int, squares: bool = False) -> Traffic:
     """What a worker sends in a step.
 
     Args:
@@ -114,6 +117,7 @@ def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: in
         batch_size: B.
         vector_bytes: size of a number in the compute dtype, 4 or 2.
         dense: weights of the MLPs.
+        squares: whether the tables' optimizer wants the squares of whole rows.
 
     Returns:
         the vectors of its columns for the other workers' samples; the gradients of its own samples by the others' columns; its share of
@@ -128,17 +132,20 @@ def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: in
         vectors=local * (workers - 1) * mine * vector_bytes,
         gradients=local * (everyone - mine) * vector_bytes,
         dense=2 * (workers - 1) * share * _FLOAT_BYTES,
+        squares=batch_size * sum(len(sent(placement, worker, other)) for other in range(workers)) * _FLOAT_BYTES if squares else 0,
     )
 
 
-def report(names: Sequence[str], placement: Placement, batch_size: int, vector_bytes: int, dense: int) -> dict:
+def report(names: Sequence[str], placement: Placement, batch_size: int, vector_bytes: int, dense: int, squares: bool = False) -> dict:
     """The plan as plain values.
+
+    Arguments are those of `traffic`.
 
     `minimum_alltoall_bytes` is what any placement without replicas must send: every vector whose table is elsewhere, and its gradient.
     """
     workers = []
     for rank, shards in enumerate(placement.workers):
-        sent = traffic(placement, rank, batch_size, vector_bytes, dense)
+        needed = traffic(placement, rank, batch_size, vector_bytes, dense, squares)
         workers.append(
             {
                 "worker": rank,
@@ -158,8 +165,8 @@ def report(names: Sequence[str], placement: Placement, batch_size: int, vector_b
                 "host_bytes": sum(placement.size(shard) for shard in placement.hosted[rank]),
                 "lookups": batch_size * len(shards),
                 "looked_up_bytes": batch_size * placement.columns(rank) * _FLOAT_BYTES,
-                "alltoall_bytes": sent.vectors + sent.gradients,
-                "dense_bytes": sent.dense,
+                "alltoall_bytes": needed.vectors + needed.gradients + needed.squares,
+                "dense_bytes": needed.dense,
             }
         )
     stored = [worker["stored_bytes"] for worker in workers]

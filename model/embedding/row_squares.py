@@ -5,29 +5,14 @@ holds columns first to last sums the largest whole subtrees among them, one floa
 that hold other columns of the table. Where D and the number of cuts are powers of two that is one float a row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import tensorflow as tf
 
 from model.embedding.exchange import must_run
 from model.embedding.placement import Placement, Shard
+from model.embedding.subtrees import Node, padded_width, sent, subtrees
 from utils.distributed import World
-
-Node = tuple[int, int]  # first column and number of columns of a subtree
-
-
-def subtrees(first: int, last: int, dim: int) -> list[Node]:
-    """The largest subtrees of a tree over `dim` columns that make up columns first to last."""
-    size = _padded(dim)
-    stop = size if last == dim else last
-    found, start = [], first
-    while start < stop:
-        width = start & -start or size
-        while start + width > stop:
-            width //= 2
-        found.append((start, width))
-        start += width
-    return found
 
 
 def node_sum(gradients: tf.Tensor) -> tf.Tensor:
@@ -43,12 +28,12 @@ def node_sum(gradients: tf.Tensor) -> tf.Tensor:
 def root(nodes: Mapping[Node, tf.Tensor], dim: int) -> tf.Tensor:
     """The sum of all columns out of those of subtrees, which cover them."""
     found, width = dict(nodes), 1
-    while width < _padded(dim):
-        for start in range(0, _padded(dim), 2 * width):
+    while width < padded_width(dim):
+        for start in range(0, padded_width(dim), 2 * width):
             if (start, width) in found:
                 found[start, 2 * width] = found[start, width] + found[start + width, width]
         width *= 2
-    return found[0, _padded(dim)]
+    return found[0, padded_width(dim)]
 
 
 class RowSquares:
@@ -87,31 +72,15 @@ class RowSquares:
     def _exchange(self, nodes: dict[int, dict[Node, tf.Tensor]], ids: tf.Tensor) -> None:
         """Add the other workers' sums to those of this one."""
         rank, workers, batch = self._world.rank, range(self._world.size), ids.shape[1]
-        outgoing = [tf.reshape(nodes[table][node], [-1]) for other in workers for table, node in self._sent(rank, other)]
-        counts = [batch * len(self._sent(rank, other)) for other in workers]
+        outgoing = [tf.reshape(nodes[table][node], [-1]) for other in workers for table, node in sent(self._placement, rank, other)]
+        counts = [batch * len(sent(self._placement, rank, other)) for other in workers]
         # Nothing, but not a constant: of constants TensorFlow computes an exchange once, while it makes the graph.
         flat = tf.concat(outgoing, axis=0) if outgoing else tf.cast(tf.boolean_mask(tf.reshape(ids, [-1]), tf.reshape(ids, [-1]) < 0), tf.float32)
         received = self._world.alltoall(flat, counts, "embedding_row_squares")
         start = 0
         for other in workers:
-            for table, node in self._sent(other, rank):
+            for table, node in sent(self._placement, other, rank):
                 nodes[table][node] = received[start : start + batch]
                 start += batch
         if not start:
             must_run(received)
-
-    def _sent(self, sender: int, receiver: int) -> Sequence[tuple[int, Node]]:
-        """The subtrees that one worker sends to another, in order."""
-        wanted = {shard.table for shard in self._placement.workers[receiver]}
-        if sender == receiver:
-            return []
-        return [
-            (shard.table, node)
-            for shard in self._placement.workers[sender]
-            if shard.table in wanted and shard.width < self._placement.dim
-            for node in subtrees(shard.first, shard.last, self._placement.dim)
-        ]
-
-
-def _padded(dim: int) -> int:
-    return 1 << (dim - 1).bit_length()

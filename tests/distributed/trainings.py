@@ -175,7 +175,9 @@ def train(training: Training, dataset: Path, world) -> dict:
     check_equal(model)
     found |= {f"after/{name}": values for name, values in pieces(model).items()}
     dense = dense_elements(len(spec.numerical), training.dim, config.model.bottom_mlp_dims, config.model.top_mlp_dims, len(names))
-    found["plan"] = json.dumps(report(names, placement, training.batch, 2 if config.device.amp else 4, dense))
+    found["plan"] = json.dumps(
+        report(names, placement, training.batch, 2 if config.device.amp else 4, dense, trainer.groups.tables.rule.needs_squares)
+    )
     if training.batch == BATCH and training.features is None:
         with contextlib.closing(TfRawSplit(spec, "test")) as split:
             scores = Evaluator(model).score(batches(split, 2 * BATCH, 1), split.num_samples)

@@ -61,6 +61,7 @@ def _updated(world, rule, thresholds, native) -> dict[str, np.ndarray]:
 
     from model.embedding.distributed import DistributedEmbedding
     from model.embedding.placement import place
+    from model.embedding.replicated import update_replicated
     from model.embedding.table import Feature, Table
     from model.embedding.table_memory import write_rows
     from model.ordered_sums import sum_in_order
@@ -81,6 +82,6 @@ def _updated(world, rule, thresholds, native) -> dict[str, np.ndarray]:
         sums = embedding.replicated_gradients(local_ids, own, slices=BATCH // world.size)
         sums = [tf.reshape(sum_in_order(tf.reshape(total, [-1]), world, "dense_gradients"), total.shape) for total in sums]
         embedding.update(rule, tf.constant(ids[list(embedding.view.global_features)]), own, rate, number)
-        embedding.update_replicated(rule, sums, rate, number)
+        update_replicated(embedding.replicated, rule, sums, rate, number)
     kept = embedding.shards if world.first else embedding.sharded
     return {f"{local.name}@{local.shard.first}": local.weights.numpy() for local in kept}

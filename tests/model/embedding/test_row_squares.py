@@ -8,7 +8,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.embedding.row_squares import node_sum, root, subtrees
+from model.embedding.row_squares import node_sum, root
+from model.embedding.subtrees import subtrees
 
 
 @given(st.integers(1, 200), st.integers(1, 12))
