@@ -1,0 +1,83 @@
+"""A checkpoint that commit 9546abf wrote (format 2): it loads bit for bit, and the run that it continues is that commit's own.
+
+`checkpoint_9546abf.tar.gz` is what that commit saved after 12 of 24 steps of FLAGS, `continued_9546abf.npz` its own weights after all of them. With
+DLRM_OLD_TREE set to a checkout of it, with a `.venv` and its C++ operations built, the continuation is compared bit by bit instead.
+"""
+
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from run.tables import features_of, tables_of
+from utils.checkpoint.reading import Checkpoint
+from utils.config import parse
+from utils.distributed import World
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ROWS = {"cat_0": 50, "cat_1": 7, "cat_2": 300}
+FLAGS = (
+    "--dataset_type synthetic --cpu --synthetic_dataset_cardinalities 50,7,300 --synthetic_dataset_num_numerical_features 3 "
+    "--synthetic_dataset_train_batches 12 --synthetic_dataset_valid_batches 2 --embedding_dim 8 --bottom_mlp_dims 16,8 --top_mlp_dims 16,1 "
+    "--batch_size 1024 --valid_batch_size 128 --epochs 2 --optimizer adam --learning_rate 0.01 --warmup_steps 0"
+).split()
+
+
+@pytest.fixture
+def older(tmp_path):
+    """The folder of the checkpoint."""
+    with tarfile.open(FIXTURES / "checkpoint_9546abf.tar.gz") as archive:
+        archive.extractall(tmp_path / "older", filter="data")
+    return tmp_path / "older"
+
+
+def test_it_loads_bit_for_bit(older):
+    from model.build import build_model
+    from model.embedding.placement import single
+    from training.build import build_trainer
+    from training.state import restore, restore_optimizer
+
+    config, names = parse(FLAGS, ""), list(ROWS)
+    model = build_model(config.model, features_of(names), single(tables_of(config, names, ROWS.values())), World(), num_numerical=3, seed=1)
+    trainer, checkpoint = build_trainer(config, model, "float32"), Checkpoint(older)
+    restore(model, checkpoint)
+    restore_optimizer(model, trainer.groups, checkpoint)
+    for name, weight in model.dense_weights().items():
+        np.testing.assert_array_equal(weight.value.numpy(), checkpoint.read(f"dense/{name}"))
+    for local in model.embedding.shards:
+        for kind, variable in {"weights": local.weights, **local.slots}.items():
+            np.testing.assert_array_equal(variable.numpy(), checkpoint.read(f"tables/{local.name}/{kind}"))
+    slots = trainer.groups.slots()
+    numbers = sorted(int(name.removeprefix("optimizer/")) for name in checkpoint.names("optimizer/"))  # Keras's order: weight by weight
+    assert list(slots) == [f"{name}/{slot}" for name in model.dense_weights() for slot in ("momentum", "velocity")]
+    for number, variable in zip(numbers, slots.values(), strict=True):
+        np.testing.assert_array_equal(variable.numpy(), checkpoint.read(f"optimizer/{number}"))
+
+
+def arrays(folder):
+    checkpoint = Checkpoint(folder)
+    return {name: checkpoint.read(name) for name in (*checkpoint.names("dense/"), *checkpoint.names("tables/"))}
+
+
+def test_the_run_it_continues_is_that_commits_own(older, run, tmp_path):
+    assert run(*FLAGS, "--restore_checkpoint_path", str(older), "--save_checkpoint_path", str(tmp_path / "here")).code == 0
+    found = arrays(tmp_path / "here")
+    with np.load(FIXTURES / "continued_9546abf.npz") as stored:
+        for name in stored.files:
+            np.testing.assert_allclose(found[name], stored[name], rtol=0, atol=1e-5, err_msg=name)
+
+
+def test_bit_for_bit_beside_that_commit(older, run, tmp_path):
+    tree = os.environ.get("DLRM_OLD_TREE")
+    if not tree:
+        pytest.skip("DLRM_OLD_TREE names no checkout of commit 9546abf")
+    go_on = [*FLAGS, "--restore_checkpoint_path", str(older), "--save_checkpoint_path"]
+    subprocess.run([".venv/bin/python", "dlrm.py", *go_on, str(tmp_path / "there"), "--log_path", ""], cwd=tree, check=True, timeout=300)
+    assert run(*go_on, str(tmp_path / "here")).code == 0
+    found, expected = arrays(tmp_path / "here"), arrays(tmp_path / "there")
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
