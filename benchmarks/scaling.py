@@ -21,6 +21,7 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.rounds import interleave, median
 from benchmarks.workload import EXPONENTS, Workload, check_words, options
+from dataloading.batches import Share
 from utils.cluster import launch
 from utils.cluster.pace import expected_step_ms, set_cycle_time
 from utils.errors import UserError
@@ -164,8 +165,10 @@ def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinal
     if world.horovod:
         world.horovod = Recorder(world.horovod)
     trainer = build_trainer(work.config, model, precision)
-    owned = {"features": model.embedding.global_features, "local_features": model.embedding.local_features}
-    batches = [to_device(batch) for batch in work.batches(ids, 3, rank=world.rank, num_workers=world.size, **owned)]
+    view = model.embedding.view
+    batches = [
+        to_device(batch) for batch in work.batches(ids, 3, Share(view.global_features, view.local_features, rank=world.rank, num_workers=world.size))
+    ]
     train = {"step": steps(lambda i: trainer.step(batches[i % len(batches)], i, LEARNING_RATE))}
     seconds = dict(interleave(train, 3, steps_per_round, warmup=3))
     calls = world.horovod.calls if world.horovod else {}

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
-import house  # noqa: E402
+from scripts import house
 
+ROOT = Path(__file__).parents[1]
 ENTRY = house.ENTRY
 SOURCES = [*house.sources(ROOT), *sorted(path for path in (ROOT / "tests").rglob("*.py") if "__pycache__" not in path.parts)]
 

@@ -4,9 +4,9 @@ import re
 import sys
 
 import pytest
-from test_imports import ENTRY, MAY_IMPORT, ROOT, SOURCES, imports, name_of
+from test_imports import ENTRY, ROOT, SOURCES, house, imports, name_of
 
-LOCAL = {*MAY_IMPORT, *ENTRY, "tests"}
+LOCAL = {*house.MAY_IMPORT, *ENTRY, "tests"}
 PACKAGES = {"yaml": "pyyaml", "sklearn": "scikit-learn"}  # where the name of the package is another than that of the module
 
 

@@ -17,7 +17,7 @@ from dataloading.sources import open_split, table_rows
 from dataloading.tf_raw import TfRawSplit
 from run.inherit import check_continues, inherit, metadata, training_invariants
 from training.growth import Growth
-from training.state import check_features, features_of
+from training.state import check_features, saved_features
 from utils.checkpoint import manifest
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import Array, Part, save
@@ -167,7 +167,7 @@ def test_manifests(checkpoint, data):
             found = Checkpoint(folder)
             taken = inherit(config, found.manifest)
             check_features(found, {"cat_0": 7}, ("n",))
-            Growth(found, features_of(found), {"cat_0": 9, "new": 2}, ("n",))
+            Growth(found, saved_features(found), {"cat_0": 9, "new": 2}, ("n",))
             check_continues(found, training_invariants(taken, 100, "abc"))
             position = found.manifest["position"]
             assert position["step"] == position["epoch"] + position["batch"]  # an epoch is one batch here

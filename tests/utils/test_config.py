@@ -103,7 +103,7 @@ def test_help_texts_are_all_different():
         (["--decay_steps", "0"], "--decay_steps 0: expected at least 1 step"),
         (["--decay_power", "0"], "--decay_power 0.0: expected a positive number"),
         (["--decay_start_step", "100"], "--warmup_steps 8000 is after --decay_start_step 100"),
-        (["--optimizer", "ftrl"], "'ftrl' is not one of sgd, adam, adagrad"),
+        (["--optimizer", "lamb"], "'lamb' is not one of sgd, adam, adagrad, rowwise_adagrad, ftrl, rmsprop"),
         (["--mode", "test"], "'test' is not one of train, eval, inference, predict"),
         (["--epochs", "0"], "--epochs 0: expected at least 1"),
         (["--max_steps", "0"], "--max_steps 0: expected at least 1 step, or -1 for no limit"),

@@ -59,7 +59,7 @@ def read(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(folder, f"{path}: cannot be read ({brief_cause(error)}); the checkpoint is damaged") from None
     if version not in READABLE:
-        raise CheckpointError(f"{folder}: format {version}, this version reads {' and '.join(map(str, READABLE))}")
+        raise CheckpointError(f"{folder}: format {version}, this version reads formats {' and '.join(map(str, READABLE))}")
     if written != checksum(manifest):
         raise DamagedError(folder, f"{path}: its checksum is wrong; the checkpoint is damaged")
     try:

@@ -216,7 +216,7 @@ def test_a_bit_flipped_anywhere_is_an_error_or_changes_nothing(tmp_path, data):
 def test_another_format_is_refused_with_its_version(tmp_path):
     path = write(tmp_path, a=random(2)) / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 1}))
-    with pytest.raises(CheckpointError, match="format 1, this version reads format 2"):
+    with pytest.raises(CheckpointError, match="format 1, this version reads formats 2 and 3"):
         Checkpoint(tmp_path)
 
 
