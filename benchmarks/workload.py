@@ -1,6 +1,5 @@
 """The model that the project builds for a benchmark, and batches for it."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from dataloading.batches import Batch, BatchReader, Share
 from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.generate_feature_spec import ALPHA, NUM_NUMERICAL, variant_spec
 from dataloading.synthetic import SyntheticSplit
+from model.shapes import layer_shapes
 from utils.config import Config, parse
 from utils.distributed import World
 from utils.errors import UserError
@@ -45,9 +45,8 @@ class Workload:
     @property
     def layers(self) -> list[tuple[int, int]]:
         """(in, out) of each layer of both MLPs."""
-        pairs = len(self.rows) * (len(self.rows) + 1) // 2
-        stacks = (self.num_numerical, *self.config.model.bottom_mlp_dims), (self.dim + pairs, *self.config.model.top_mlp_dims)
-        return [pair for stack in stacks for pair in itertools.pairwise(stack)]
+        options = self.config.model
+        return layer_shapes(self.num_numerical, self.dim, options.bottom_mlp_dims, options.top_mlp_dims, len(self.rows))
 
     @property
     def product_flops(self) -> int:

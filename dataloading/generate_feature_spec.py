@@ -6,7 +6,6 @@ The Criteo variants have the table sizes of the Criteo 1TB click logs after ids 
 merged. `python -m dataloading.transcribe --src_dataset_type synthetic` draws the data.
 """
 
-import argparse
 import os
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
 from utils.errors import UserError, run_command
+from utils.flags import Parser
 from utils.naming import naming
 
 NUM_NUMERICAL = 13
@@ -68,17 +68,12 @@ def write_spec(spec: FeatureSpec, path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, write, say so."""
-    parser = argparse.ArgumentParser(
-        prog="dataloading.generate_feature_spec",
-        description="Write the feature specification of synthetic data.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--variant", choices=sorted(VARIANTS), default="criteo_t15_synthetic", help="table sizes to write")
-    parser.add_argument(
-        "--dst", type=Path, default=Path(DEFAULT_FILE_NAME), help="file to write; its folder is made where it does not exist, an old file is replaced"
-    )
-    args = parser.parse_args(argv)
+    parser = Parser(prog="dataloading.generate_feature_spec", description="Write the feature specification of synthetic data.")
+    variant, place = "criteo_t15_synthetic", Path(DEFAULT_FILE_NAME)
+    parser.add_argument("--variant", choices=sorted(VARIANTS), default=variant, help=f"table sizes to write (default: {variant})")
+    about = "file to write; its folder is made where it does not exist, an old file is replaced"
+    parser.add_argument("--dst", type=Path, default=place, help=f"{about} (default: {place})")
+    args = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     spec = variant_spec(args.variant)
     write_spec(spec, args.dst)
     print(f"wrote {args.dst}: {args.variant}, {len(spec.categorical)} tables, {sum(spec.cardinalities):,} rows, {NUM_NUMERICAL} numerical features")

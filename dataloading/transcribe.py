@@ -36,6 +36,7 @@ from dataloading.ranges import check_ids, check_labels, check_numerical
 from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from utils.errors import UserError, run_command
+from utils.flags import Parser
 from utils.interrupt import EndedBySignals
 
 NAME = "dataloading.transcribe"
@@ -53,9 +54,7 @@ _NO_EFFECT = {  # flags of NVIDIA's transcriber that its scripts pass
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; flags that only some sources read default to None, so that a needless one can be told."""
-    parser = argparse.ArgumentParser(
-        prog=NAME, description="Write a tf_raw dataset from synthetic data, CSV files or another tf_raw dataset.", allow_abbrev=False
-    )
+    parser = Parser(prog=NAME, description="Write a tf_raw dataset from synthetic data, CSV files or another tf_raw dataset.")
     add = parser.add_argument
     add("--src_dataset_type", choices=("synthetic", "tf_raw", "csv"), default="tf_raw", help="what to read (default: tf_raw)")
     add("--src_dataset_path", type=Path, default=Path("."), help="folder of the source (default: the working directory)")
@@ -72,7 +71,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--overwrite", action="store_true", help="replace a dataset in the destination")
     add("--dst_prebatch_size", type=int, help="accepted for NVIDIA's command lines, has no effect")
     add("--src_synthetic_dataset_use_feature_spec", action="store_true", help="accepted for NVIDIA's command lines, has no effect")
-    return parser.parse_args(argv)
+    return parser.parse_strictly(sys.argv[1:] if argv is None else argv)
 
 
 def warn_needless(args: argparse.Namespace) -> None:

@@ -5,7 +5,6 @@
 Exit code 0 and a summary where the dataset is sound; 1 and every fault, a line each, where it is not.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from dataloading.contract import bytes_per_sample, file_faults, spec_faults, spl
 from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec, smallest_dtype
 from dataloading.scan import Figures, Progress, scan_ids, scan_labels, scan_numerical
 from utils.errors import UserError, run_command
+from utils.flags import Parser
 
 NAME = "dataloading.validate"
 _TABLE = "{:<6} {:<20} {:>13} {:>13} {:>13} {:>10} {:>9}"
@@ -81,16 +81,11 @@ def _total_bytes(spec: FeatureSpec, splits: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, check the specification, the files, then the rows; say what was found."""
-    parser = argparse.ArgumentParser(
-        prog=NAME,
-        description="Check a tf_raw dataset: its specification, its files and every value in them.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(prog=NAME, description="Check a tf_raw dataset: its specification, its files and every value in them.")
     parser.add_argument("--dataset_path", type=Path, required=True, help="folder of the dataset")
-    parser.add_argument("--feature_spec", default=DEFAULT_FILE_NAME, help="file name of its specification")
+    parser.add_argument("--feature_spec", default=DEFAULT_FILE_NAME, help=f"file name of its specification (default: {DEFAULT_FILE_NAME})")
     parser.add_argument("--quick", action="store_true", help="check the specification and the file sizes, read no rows")
-    args = parser.parse_args(argv)
+    args = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     started = time.perf_counter()
 
     if not args.dataset_path.is_dir():

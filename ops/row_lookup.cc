@@ -6,10 +6,7 @@ namespace dlrm {
 namespace {
 
 constexpr int64_t kSamplesPerTask = 32;  // 425 KB of output at 26 features of 128 float32
-#ifndef LOOKUP_AHEAD
-#define LOOKUP_AHEAD 2
-#endif
-constexpr int kAhead = LOOKUP_AHEAD;                // rows prefetched
+constexpr int kAhead = 2;                // rows prefetched
 
 template <class V, int kWidth>
 inline void Copy(const float* row, int width, V* out) {

@@ -9,14 +9,8 @@ namespace dlrm {
 namespace {
 
 constexpr int kMaxColumns = kRun;  // that one task handles: the sum stays in the first-level cache
-#ifndef UPDATE_TASK
-#define UPDATE_TASK 256
-#endif
-constexpr int kPositionsPerTask = UPDATE_TASK;
-#ifndef UPDATE_AHEAD
-#define UPDATE_AHEAD 4
-#endif
-constexpr int kAhead = UPDATE_AHEAD;
+constexpr int kPositionsPerTask = 256;
+constexpr int kAhead = 4;
 
 struct Scale {
   enum { kNone, kTimes, kOver } how;

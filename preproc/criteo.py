@@ -26,6 +26,7 @@ from preproc.staging import Staging
 from utils.encoding import numerical
 from utils.encoding.vocabulary import build_vocabulary, write_ids
 from utils.errors import run_command
+from utils.flags import Parser
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
 
@@ -48,8 +49,8 @@ class Tally:
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line; exits with code 2 where it is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m preproc.criteo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Parse the command line. Raises UserError where it is wrong."""
+    parser = Parser(prog="python -m preproc.criteo", description=__doc__)
     log = "40 tab-separated fields a line, no header; plain, gzip or zstd, told by the content"
     parser.add_argument("--train", type=Path, nargs="+", required=True, metavar="DAY", help=f"log files of the training split, in order: {log}")
     parser.add_argument("--test", type=Path, nargs="+", required=True, metavar="DAY", help="log files of the test split, in order; same form")
@@ -80,7 +81,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="BYTES",
         help="text parsed at once, in bytes; memory grows with it (default: %(default)s, 32 MiB)",
     )
-    return parser.parse_args(argv)
+    return parser.parse_strictly(sys.argv[1:] if argv is None else argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from model.layers.interaction import pair_indices
+from model.shapes import pair_count
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 
@@ -71,7 +72,7 @@ class Growth:
         _, number = pair_indices(count)
         row, column = np.tril_indices(len(places), -1)
         pairs = [int(number[places[i] * count + places[j]]) for i, j in zip(row, column, strict=True)]
-        return [*range(dim), *(dim + pair for pair in pairs)], dim + count * (count - 1) // 2
+        return [*range(dim), *(dim + pair for pair in pairs)], dim + pair_count(count)
 
     def __str__(self) -> str:
         rows = ", ".join(f"{name} +{count:,}" for name, count in self.new_rows.items()) or "none"

@@ -1,6 +1,5 @@
 """The placement that the options ask for, and the plan of it: what every worker would hold, look up and send. Imports no TensorFlow."""
 
-import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +7,7 @@ from dataclasses import dataclass, replace
 from model.embedding.placement import GIB, Placement, PlacementError, place
 from model.embedding.subtrees import sent
 from model.embedding.table import NO_SLOTS, Storage, Table
+from model.shapes import layer_shapes
 from utils.config import Config
 from utils.errors import AgreedError, UserError
 from utils.options import TRAIN
@@ -98,9 +98,7 @@ class Traffic:
 
 def dense_elements(num_numerical: int, dim: int, bottom: Sequence[int], top: Sequence[int], num_features: int) -> int:
     """Weights of both MLPs."""
-    pairs = (num_features + 1) * num_features // 2
-    stacks = ((num_numerical, *bottom), (dim + pairs, *top))
-    return sum((inputs + 1) * outputs for widths in stacks for inputs, outputs in itertools.pairwise(widths))
+    return sum((inputs + 1) * outputs for inputs, outputs in layer_shapes(num_numerical, dim, bottom, top, num_features))
 
 
 def summed_elements(placement: Placement, dense: int) -> int:

@@ -5,6 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from model.native import NativeOperations
+from model.shapes import pair_count
 
 
 def pair_indices(num_vectors: int) -> tuple[np.ndarray, np.ndarray]:
@@ -62,7 +63,7 @@ class DotInteraction(keras.layers.Layer):
     def compute_output_shape(self, bottom_shape, embeddings_shape):
         """`[b, D+P]`."""
         num_features = embeddings_shape[1]
-        return (bottom_shape[0], bottom_shape[1] + num_features * (num_features + 1) // 2)
+        return (bottom_shape[0], bottom_shape[1] + pair_count(num_features + 1))
 
     def call(self, bottom, embeddings):
         """bottom `[b, D]`, embeddings `[b, F, D]` -> `[b, D+P]`."""

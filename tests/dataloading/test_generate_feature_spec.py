@@ -38,7 +38,6 @@ def test_the_folder_is_made(tmp_path):
     assert FeatureSpec.from_yaml(tmp_path / "a" / "SPEC" / "feature_spec.yaml").cardinalities == VARIANTS["small_synthetic"]
 
 
-def test_abbreviated_flags_are_refused(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
+def test_abbreviated_flags_are_refused():
+    with pytest.raises(UserError, match="unknown flag --vari; did you mean --variant"):
         main(["--vari", "small_synthetic"])
-    assert "unrecognized arguments" in capsys.readouterr().err
