@@ -127,9 +127,9 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
     fallback = sound(config, world, console.warn)
     # Others may have no fault to find: they hear it before they wait for this worker.
     checked = world.together(lambda: _checked(config, fallback, world, device, console), "prepared")
-    with ExitStack() as held:
+    with ExitStack() as opened:
         for split in checked.splits.values():
-            held.callback(split.close)
+            opened.callback(split.close)
         _compare(checked)
         if reason := _reason_finished(checked):
             options = checked.config.training
@@ -138,11 +138,11 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
             yield None
             return
         if lock := world.together(lambda: _claimed(checked), "claimed"):
-            held.callback(lock.release)
+            opened.callback(lock.release)
         _try_folder(checked)
         placement = _place(checked)
         log = RunLog(checked.config.run.log_path if world.first else "", checked.config.flat(), append=checked.goes_on, warn=console.warn)
-        held.callback(log.close)
+        opened.callback(log.close)
         samples = {name: split.num_samples for name, split in checked.splits.items()}
         for line in announcement(checked.config, world.size, device, checked.dtype, placement, samples):
             console.say(line)

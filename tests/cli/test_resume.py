@@ -44,6 +44,37 @@ def test_a_resumed_run_ends_with_the_weights_of_one_never_cut(run, dataset, tmp_
         assert resumed.final[figure] == whole.final[figure]
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--optimizer", "rowwise_adagrad"),
+        ("--optimizer", "ftrl", "--warmup_steps", "3"),
+        ("--optimizer", "rmsprop", "--xla"),
+        ("--optimizer", "sgd", "--momentum", "0.9"),
+        ("--optimizer", "adam", "--embedding_optimizer", "rowwise_adagrad", "--embedding_learning_rate", "0.5"),
+    ],
+    ids=lambda flags: "-".join(flags[1::2]),
+)
+def test_every_optimizer_resumes_exactly_and_its_flags_are_taken_over(run, dataset, tmp_path, flags):
+    common = ("--dataset_path", dataset, *RUN)
+    assert run(*common, *flags, "--save_checkpoint_path", tmp_path / "whole").code == 0
+    assert run(*common, *flags, "--save_checkpoint_path", tmp_path / "cut", "--max_steps", "9").code == 0
+    resumed = run("--dataset_path", dataset, "--cpu", "--resume", "auto", "--save_checkpoint_path", tmp_path / "cut")
+    assert resumed.code == 0, resumed.err
+    assert_same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_another_optimizer_of_the_tables_is_refused(run, dataset, tmp_path):
+    common = ("--dataset_path", dataset, *RUN, "--save_checkpoint_path", tmp_path / "c")
+    assert run(*common, "--optimizer", "sgd", "--momentum", "0.5", "--max_steps", "3").code == 0
+    for flags, words in (
+        (("--embedding_optimizer", "adam"), "that run had embedding_optimizer momentum, this one has adam"),
+        (("--momentum", "0"), "that run had optimizer momentum, this one has sgd"),
+    ):
+        refused = run(*common, "--optimizer", "sgd", *flags, "--resume", "auto")
+        assert refused.code == 1 and words in refused.err and len(refused.err.splitlines()) == 1
+
+
 def test_checkpoints_are_written_every_so_many_steps_and_the_oldest_removed(run, dataset, tmp_path):
     flags = ("--dataset_path", dataset, *RUN, "--checkpoint_every_steps", "6", "--keep_checkpoints", "2")
     assert run(*flags, "--save_checkpoint_path", tmp_path / "c").code == 0

@@ -26,7 +26,7 @@ class Outcomes:
 
     def __init__(self, folder: Path, workers: int):
         self._files = [np.load(folder / f"{rank}.npz") for rank in range(workers)]
-        self.names = sorted({key.split("/")[0] for key in self._files[0].files if "/" in key} - {"updates"})
+        self.names = sorted({key.split("/")[0] for key in self._files[0].files if "/" in key} - {"updates", "dense updates"})
         self.threads = [int(file["threads"]) for file in self._files]
 
     def __getitem__(self, name: str) -> Outcome:
@@ -48,6 +48,10 @@ class Outcomes:
     def tables(self, prefix: str) -> dict[str, np.ndarray]:
         """Arrays whose names begin so, by the rest of their names, put together from the workers' parts."""
         return self._weights(prefix)
+
+    def everywhere(self, name: str) -> list[np.ndarray]:
+        """An array as each worker has it."""
+        return [file[name] for file in self._files]
 
     def _weights(self, prefix: str) -> dict[str, np.ndarray]:
         columns: dict[str, dict[int, np.ndarray]] = {}

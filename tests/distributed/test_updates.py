@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from updates import DIM, FLAGS, PLACEMENTS, RATES, ROWS, STEPS, batch, start
+from updates import DIM, FLAGS, PLACEMENTS, RATES, ROWS, STEPS, batch, dense_gradient, start
 
 from tests.training.optimizers.definitions import Definition
 
@@ -42,3 +42,15 @@ def test_an_update_is_its_definition_wherever_the_columns_are(trained, rule, whe
         same = trained(1).tables(f"updates/{rule}/{where}/{operations}/")
         for name, values in same.items():
             np.testing.assert_array_equal(found[name], values, err_msg=f"{name}, {operations}")
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("rule", FLAGS)
+def test_a_dense_update_is_its_definition(trained, rule, workers):
+    name = "adagrad" if rule == "rowwise_adagrad" else rule  # whose dense weights are Adagrad's
+    expected = Definition(name, start(0), **OPTIONS.get(rule, {}))
+    for step in range(STEPS):
+        expected.step(np.arange(ROWS[0]), dense_gradient(step).sum(axis=0, dtype=np.float64), RATES[step])
+    for values in trained(workers).everywhere(f"dense updates/{rule}"):
+        np.testing.assert_allclose(values, expected.weights, rtol=1e-4, atol=2e-5)
+        np.testing.assert_array_equal(values, trained(1).everywhere(f"dense updates/{rule}")[0])

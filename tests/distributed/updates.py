@@ -44,16 +44,40 @@ def rule_of(name: str):
 
 
 def updated(world) -> dict[str, np.ndarray]:
-    """This worker's part of every table after STEPS, by "updates/RULE/PLACEMENT/OPERATIONS/TABLE@FIRST COLUMN"."""
+    """This worker's part of every table after STEPS, by "updates/RULE/PLACEMENT/OPERATIONS/TABLE@FIRST COLUMN", and a dense weight."""
     from model.native import native_operations
 
     found = {}
     for rule in FLAGS:
+        found[f"dense updates/{rule}"] = _dense(world, rule_of(rule))
         for where in PLACEMENTS:
             for kind, native in (("C++", native_operations()), ("TensorFlow", None)):
                 for name, values in _updated(world, rule_of(rule), PLACEMENTS[where], native).items():
                     found[f"updates/{rule}/{where}/{kind}/{name}"] = values
     return found
+
+
+def dense_gradient(step: int) -> np.ndarray:
+    """`[B, V, D]`, a sample's each, of a dense weight as large as the first table."""
+    return np.random.default_rng([7, step]).standard_normal((BATCH, ROWS[0], DIM)).astype(np.float32)
+
+
+def _dense(world, rule) -> np.ndarray:
+    """A dense weight after STEPS, its gradients summed over the workers."""
+    import keras
+    import tensorflow as tf
+
+    from model.ordered_sums import pairwise_sum, sum_in_order
+    from training.groups import DenseGroup
+    from training.schedule import LearningRateSchedule
+
+    weight = keras.Variable(start(0))
+    group = DenseGroup({"weight": weight}, rule, LearningRateSchedule(1.0, 0, 1, 1))
+    for step in range(STEPS):
+        mine = dense_gradient(step)[world.rank * BATCH // world.size : (world.rank + 1) * BATCH // world.size]
+        total = sum_in_order(tf.constant(pairwise_sum(list(mine)).ravel()), world, "dense_gradients")
+        group.apply([tf.reshape(total, weight.shape)], tf.constant(RATES[step]))
+    return weight.numpy()
 
 
 def _updated(world, rule, thresholds, native) -> dict[str, np.ndarray]:

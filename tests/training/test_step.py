@@ -14,6 +14,7 @@ from training.evaluator import Evaluator
 from training.groups import Groups
 from training.report import StepReport, WorkerReport
 from training.step import Trainer
+from utils.options import OPTIMIZERS
 
 RATE = 0.03
 
@@ -77,7 +78,7 @@ def test_a_padded_batch_trains_like_its_real_rows(optimizer, real):
     assert_close(weights(padded[0]), weights(plain[0]), rtol=2e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adagrad"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_rows_that_no_sample_names_stay(optimizer):
     model, trainer = model_and_trainer("--optimizer", optimizer)
     before = weights(model)
@@ -104,7 +105,9 @@ def test_mixed_precision_trains_nearly_like_float32(dtype, flags):
     assert np.linalg.norm(moved[1] - moved[0]) < 0.03 * np.linalg.norm(moved[0])
 
 
-@pytest.mark.parametrize(("optimizer", "xla", "slices"), [("adam", "true", "1"), ("sgd", "all", "1"), ("adagrad", "all", "1"), ("adam", "all", "8")])
+@pytest.mark.parametrize(
+    ("optimizer", "xla", "slices"), [("adam", "true", "1"), ("sgd", "all", "1"), ("adagrad", "all", "1"), ("adam", "all", "8"), ("ftrl", "all", "1")]
+)
 def test_xla_changes_no_more_than_rounding(optimizer, xla, slices):
     flags = ("--optimizer", optimizer, "--gradient_slices", slices)
     plain, fast = model_and_trainer(*flags), model_and_trainer(*flags, "--xla", xla)

@@ -17,6 +17,7 @@ from utils.errors import UserError
 from utils.flags import Parser
 from utils.options import TRAIN, TrainingConfig
 
+PROGRAMS = ("dlrm.py",)  # the scripts that train
 # What horovodrun, mpirun and dlrm.py write when a worker or a host is gone through no fault of the command.
 LOST = {
     "ORTE has lost communication with a remote daemon": "a host was lost",
@@ -205,14 +206,19 @@ def _parser() -> Parser:
     return parser
 
 
+def is_program(word: str) -> bool:
+    """Whether a word of a command is the script that trains."""
+    return Path(word).name in PROGRAMS
+
+
 def _parse_command(command: Sequence[str]) -> Config:
     """The configuration of the workers' command."""
-    place = next((i for i, word in enumerate(command) if Path(word).name == "dlrm.py"), None)
+    place = next((i for i, word in enumerate(command) if is_program(word)), None)
     if place is None:
         raise UserError("expected -- and a command with dlrm.py in it: -- python -u dlrm.py --dataset_path DATASET …")
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]}: no such program")
-    config = parse(command[place + 1 :], "")
+    config = parse(command[place + 1 :], "", Path(command[place]).name)
     if config.run.mode != TRAIN:
         raise UserError(f"--mode {config.run.mode}: expected train; nothing else has a checkpoint to go on from")
     if config.training.save_checkpoint_path is None:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from utils.cluster.elastic import SAID, Request, restart_reason, resume_flags, saved_step, say, written
+from utils.cluster.elastic import SAID, Request, is_program, restart_reason, resume_flags, saved_step, say, written
 from utils.cluster.hosts import POLL_S, Hosts, count
 from utils.cluster.processes import Job
 from utils.cluster.signals import Stopped
@@ -134,8 +134,8 @@ class Supervisor:
 
 
 def is_worker(words: Sequence[str], variables: Sequence[str]) -> bool:
-    """Whether a process, by its command and environment, is a worker of dlrm.py that mpirun has started."""
-    program = "python" in Path(words[0]).name and any(Path(word).name == "dlrm.py" for word in words) if words else False
+    """Whether a process, by its command and environment, is a worker that trains and that mpirun has started."""
+    program = "python" in Path(words[0]).name and any(map(is_program, words)) if words else False
     return program and any(variable.startswith("OMPI_COMM_WORLD_RANK=") for variable in variables)
 
 

@@ -33,8 +33,8 @@ def tables_of(rows, dim):
     return [Table(f"cat_{i}", count, dim) for i, count in enumerate(rows)]
 
 
-def place(rows, dim, num_workers, slots=0, **options):
-    return placements.place(tables_of(rows, dim), num_workers, storage=Storage(slots), **options)
+def place(rows, dim, num_workers, slots=0, row_slots=0, **options):
+    return placements.place(tables_of(rows, dim), num_workers, storage=Storage(slots, row_slots), **options)
 
 
 def single(rows, dim):
@@ -44,6 +44,7 @@ def single(rows, dim):
 options = st.fixed_dictionaries(
     {
         "slots": st.integers(0, 2),
+        "row_slots": st.integers(0, 1),
         "column_slice_threshold": st.just(math.inf) | st.integers(1, 10**10),
         "data_parallel_threshold": st.just(0) | st.integers(0, 10**6),
     }
@@ -98,8 +99,8 @@ def test_everything_is_placed_once(rows, dim, num_workers, strategy, more):
 @given(tables, dims, workers, strategies, options, st.floats(0.5, 4), st.floats(0, 2))
 def test_memory_is_never_exceeded(rows, dim, num_workers, strategy, more, share, host_share):
     """Memory around what is needed: the placement keeps to it, or there is an error that says what is missing."""
-    bytes_per_element = 4 * (1 + more["slots"])
-    mean = sum(rows) * dim * bytes_per_element / num_workers
+    storage = Storage(more["slots"], more["row_slots"])
+    mean = sum(storage.bytes(count, dim) for count in rows) / num_workers
     limits = {"memory": share * mean, "host_memory": host_share * mean}
     try:
         placement = place(rows, dim, num_workers, strategy=strategy, **limits, **more)
@@ -116,7 +117,7 @@ def test_memory_is_never_exceeded(rows, dim, num_workers, strategy, more, share,
             assert not hosted
         if placement.replicated_bytes <= limits["memory"]:
             assert stored - hosted <= limits["memory"] * slack
-        assert stored == placement.replicated_bytes + sum(piece.rows * piece.width for piece in placement.workers[worker]) * bytes_per_element
+        assert stored == placement.replicated_bytes + sum(storage.bytes(shard.rows, shard.width) for shard in placement.workers[worker])
 
 
 @given(tables, dims, workers, st.sampled_from(["memory_balanced", "memory_optimized"]), options)
