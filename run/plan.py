@@ -8,6 +8,7 @@ from run.tables import place_tables, tables_of
 from training.optimizers.table import table_rule
 from utils.config import Config
 from utils.console import Console
+from utils.ineffective import warnings
 
 
 def show_plan(config: Config, program: str) -> None:
@@ -16,7 +17,7 @@ def show_plan(config: Config, program: str) -> None:
     Raises:
         UserError: the specification cannot be read, the tables do not fit, or the batch cannot be shared evenly.
     """
-    for line in config.warnings:
+    for line in warnings(config):
         Console(program).warn(line)
     workers, model, batch_size = config.placement.plan_workers, config.model, config.data.batch_size
     check_shared("batch_size", batch_size, workers)

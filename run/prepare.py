@@ -36,6 +36,7 @@ from utils.cluster.pace import expected_step_ms, set_cycle_time
 from utils.config import Config
 from utils.console import Console
 from utils.distributed import World, join
+from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
 from utils.options import TRAIN
@@ -167,7 +168,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     check_profile(given.run, world.rank, world.size)
     checkpoint = fallback or open_checkpoint(given, warn)
     config = inherit(given, checkpoint.manifest, _continues(given)) if checkpoint else given
-    for line in config.warnings:
+    for line in warnings(config):
         warn(line)
     spec = read_spec(config.data)
     names, rows = [feature.name for feature in spec.categorical], table_rows(config.data, spec)

@@ -58,14 +58,9 @@ def module_of(path: Path, root: Path) -> str:
 
 
 def names(tree: ast.AST) -> set[str]:
-    """What a file imports, anywhere in it; not what only a type checker does."""
-    skipped = {
-        id(child) for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) for child in ast.walk(node)
-    }
+    """What a file imports, anywhere in it."""
     found = set()
     for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -72,12 +72,6 @@ def test_what_breaks_a_rule_is_named(tmp_path, files, line):
     assert list(house.broken(tmp_path)) == [line]
 
 
-def test_what_only_a_type_checker_imports_is_no_circle(tmp_path):
-    text = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from utils.b import x"
-    write(tmp_path, {"utils/a.py": text, "utils/b.py": "from utils import a"})
-    assert list(house.broken(tmp_path)) == []
-
-
 def local_file(module):
     """The file of a local module or of the module that a name is imported from; None where it is not ours."""
     parts = module.split(".")

@@ -6,7 +6,6 @@ from typing import Any
 
 from utils.errors import AgreedError, UserError
 from utils.flags import Parser, add_flags, build, read_yaml
-from utils.ineffective import without_effect
 from utils.nvidia_flags import LEGACY, is_given
 from utils.options import PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, PlacementConfig, RunConfig, TrainingConfig
 
@@ -38,11 +37,6 @@ class Config:
             raise ValueError(
                 f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 leaves them out; drop one of them, or add --test_freq"
             )
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """A line for each flag that changes nothing in this run; to be said once it is known what a checkpoint brings."""
-        return *self.legacy, *without_effect(self, GROUPS, self.given - self.in_file, self.file)
 
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""

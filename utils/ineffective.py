@@ -1,25 +1,19 @@
 """Options that were given and change nothing in a run: each is named in a warning."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from utils.config import Config
+from utils.config import GROUPS, Config
 
 
-def without_effect(config: "Config", groups: Iterable[type], on_command_line: frozenset[str], file: str | None) -> list[str]:
-    """A line for each flag that changes nothing, and one for each reason why keys of the configuration file change nothing.
+def warnings(config: Config) -> list[str]:
+    """A line for each flag that changes nothing in a run, and one for each reason why keys of the configuration file change nothing.
 
-    Args:
-        config: of the run; `config.given` names what was given.
-        groups: the classes of its parts.
-        on_command_line: the options that stood on the command line; the others come from the file.
-        file: the configuration file, where there is one.
+    To be said once it is known what a checkpoint brings.
     """
-    useless = _reasons(config, groups)
-    lines = [f"--{name} has no effect {reason}" for name, reason in useless.items() if name in on_command_line]
-    return lines + _of_file(file, {name: reason for name, reason in useless.items() if name not in on_command_line})
+    useless = _reasons(config)
+    lines = [f"--{name} has no effect {reason}" for name, reason in useless.items() if name not in config.in_file]
+    return [*config.legacy, *lines, *_of_file(config.file, {name: reason for name, reason in useless.items() if name in config.in_file})]
 
 
 def _of_file(file: str | None, useless: Mapping[str, str]) -> list[str]:
@@ -29,12 +23,12 @@ def _of_file(file: str | None, useless: Mapping[str, str]) -> list[str]:
     return [f"--config {file}: {', '.join(some)} {'has' if len(some) == 1 else 'have'} no effect {reason}" for reason, some in names.items()]
 
 
-def _reasons(config: "Config", groups: Iterable[type]) -> dict[str, str]:
+def _reasons(config: Config) -> dict[str, str]:
     """The given options that change nothing in this run, and why."""
     mode, given = config.run.mode, config.given
     used = {config.optimizer.optimizer, config.optimizer.of_tables if config.model.embedding_trainable else config.optimizer.optimizer}
     found = {}
-    for group in groups:
+    for group in GROUPS:
         for field in fields(group):
             modes = field.metadata["modes"]
             if field.name in given and modes and mode not in modes:
