@@ -59,7 +59,7 @@ def _measure(options: DataloaderOptions, report: Report, folder: Path) -> None:
 
     prepare_tensorflow()
     from benchmarks.tf_data import pipeline
-    from training.step import to_device
+    from training.device_batch import to_device
     from utils.options import DeviceConfig
 
     configure_tensorflow(DeviceConfig(cpu=True), 0)

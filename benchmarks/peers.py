@@ -15,7 +15,7 @@ from keras import ops
 
 from benchmarks.rounds import Action
 from benchmarks.workload import Workload
-from training.step import to_device
+from training.device_batch import to_device
 
 LEARNING_RATE = 0.01
 
@@ -156,7 +156,7 @@ def plain_peer(work: Workload, dtype: str, feed: Feed) -> Action:
         return loss
 
     def make(number: int) -> None:
-        batch = feed.on_device(number)
+        batch = feed.on_device(number).inputs
         step(batch.numerical, batch.ids, batch.labels)
 
     return steps(make)

@@ -152,7 +152,7 @@ def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinal
     from benchmarks.peers import LEARNING_RATE, steps
     from model.embedding.plan import dense_elements, report
     from training.build import build_trainer
-    from training.step import to_device
+    from training.device_batch import to_device
     from utils.distributed import join
 
     work = Workload((cardinality,) * num_tables, options(*flags))

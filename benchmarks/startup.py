@@ -114,7 +114,7 @@ def _build(scale: float) -> dict[str, float]:
 
 def _step(dtype: str, xla: bool, batch_size: int) -> dict[str, float]:
     from training.build import build_trainer
-    from training.step import to_device
+    from training.device_batch import to_device
     from utils.distributed import World
 
     flags = ["--cpu", "--batch_size", batch_size, *(["--amp", "--amp_dtype", dtype] if dtype != "float32" else []), *(["--xla"] if xla else [])]

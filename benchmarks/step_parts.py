@@ -97,7 +97,7 @@ def _plain_parts(model: DLRM, feed: Feed, gradients: tf.Tensor) -> dict[str, Act
         optimizer.apply(values, weights)
 
     return {
-        "lookup": steps(lambda i: lookup(feed.on_device(i))),
-        "sparse update": steps(lambda i: update(feed.on_device(i).ids, gradients, rate, number)),
+        "lookup": steps(lambda i: lookup(feed.on_device(i).inputs)),
+        "sparse update": steps(lambda i: update(feed.on_device(i).inputs.ids, gradients, rate, number)),
         "dense optimizer": steps(lambda _: apply(dense_gradients)),
     }

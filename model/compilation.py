@@ -1,5 +1,6 @@
 """What `--xla` compiles: what was measured to be faster compiled, by device (docs/performance.md), or all that is dense."""
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -44,5 +45,10 @@ def warn_without_effect(config: Config, warn: Callable[[str], None]) -> None:
 
 
 def on_gpu() -> bool:
-    """Whether this process computes on a GPU, see `runtime.configure_tensorflow`."""
-    return bool(tf.config.get_visible_devices("GPU"))
+    """Whether this process builds for a GPU: where it computes on one, see `runtime.configure_tensorflow`, or pretends to."""
+    return pretends_gpu() or bool(tf.config.get_visible_devices("GPU"))
+
+
+def pretends_gpu() -> bool:
+    """Whether a CPU is to do what a GPU would (DLRM_BUILD_FOR=GPU in the environment): for tests of those branches where there is none."""
+    return os.environ.get("DLRM_BUILD_FOR") == "GPU"

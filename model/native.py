@@ -128,6 +128,8 @@ class NativeOperations:
         Raises:
             tf.errors.InvalidArgumentError: an id is out of range, or a table or slot is named twice.
         """
+        import tensorflow as tf
+
         self._library.dlrm_update_rows(
             tables=[table.handle for table in tables],
             slots=[slot.handle for slot in slots],
@@ -138,7 +140,7 @@ class NativeOperations:
             columns=list(columns),
             rule=rule.name,
             constants=list(rule.constants),
-            loss_scale=loss_scale,
+            loss_scale=tf.convert_to_tensor(loss_scale, tf.float32),
         )
 
     def blocks_to_samples(self, flat, samples: int, length: int, blocks: Blocks, others: Sequence, other_columns: Sequence[int]):

@@ -103,6 +103,7 @@ REGISTER_OP("DlrmUpdateRows")
     .Input("ids: int32")
     .Input("gradients: num_gradients * T")
     .Input("scalars: float")
+    .Input("loss_scale: float")
     .Attr("T: {float, bfloat16, half}")
     .Attr("num_tables: int >= 1")
     .Attr("num_slots: int >= 0")
@@ -111,7 +112,6 @@ REGISTER_OP("DlrmUpdateRows")
     .Attr("columns: list(int)")
     .Attr("rule: string")
     .Attr("constants: list(float)")
-    .Attr("loss_scale: float = 1.0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs)
     .Doc(R"doc(
@@ -140,7 +140,6 @@ class UpdateRowsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
     OP_REQUIRES_OK(context, context->GetAttr("rule", &optimizer_.rule));
     OP_REQUIRES_OK(context, context->GetAttr("constants", &optimizer_.constants));
-    OP_REQUIRES_OK(context, context->GetAttr("loss_scale", &optimizer_.loss_scale));
     rule_ = FactsOf(optimizer_.rule);
     OP_REQUIRES(context, rule_ != nullptr, InvalidArgumentError(StrCat(optimizer_.rule, ": no rule of this name")));
     const int constants = static_cast<int>(optimizer_.constants.size());
@@ -151,10 +150,13 @@ class UpdateRowsOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor *ids, *scalars;
+    const Tensor *ids, *scalars, *loss_scale;
     OpInputList gradients;
     OP_REQUIRES_OK(context, context->input("ids", &ids));
     OP_REQUIRES_OK(context, context->input("scalars", &scalars));
+    OP_REQUIRES_OK(context, context->input("loss_scale", &loss_scale));
+    OP_REQUIRES(context, loss_scale->NumElements() == 1,
+                InvalidArgumentError(StrCat("loss_scale: expected a number, received ", loss_scale->shape().DebugString())));
     OP_REQUIRES_OK(context, context->input_list("gradients", &gradients));
     OP_REQUIRES(context, ids->dims() == 2 && ids->dim_size(1) < (int64_t{1} << 30),
                 InvalidArgumentError(StrCat("ids: expected [R, B], received ", ids->shape().DebugString())));
@@ -175,6 +177,7 @@ class UpdateRowsOp : public OpKernel {
       status = Group(*ids, shards, threads, &groups);
       if (!status.ok()) return;
       Optimizer optimizer = optimizer_;
+      optimizer.loss_scale = loss_scale->flat<float>()(0);
       optimizer.scalars.assign(scalars->flat<float>().data(), scalars->flat<float>().data() + rule_->scalars);
       UpdateRows(shards, groups, Samples(gradients, length), optimizer, threads);
     });

@@ -7,8 +7,8 @@ from typing import Any
 from run.prepare import Prepared
 from run.scoring import Batches, reader_of, shown
 from run.weights import model_of
+from training.device_batch import TensorBatch
 from training.evaluator import Evaluator, Scores
-from training.step import TensorBatch
 from utils.metrics.binary import evaluate
 from utils.timing import latency_summary
 
@@ -74,7 +74,7 @@ def benchmark(
             count += 1
             seen(1)
             if first_pass:
-                collected.add(scores, batch.labels.numpy(), int(batch.num_samples))
+                collected.add(scores, batch.host.labels, batch.host.num_samples)
             if count > warmup:
                 seconds.append(elapsed)
                 if len(seconds) == steps:

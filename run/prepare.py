@@ -40,7 +40,7 @@ from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
 from utils.options import TRAIN
-from utils.runtime import compute_dtype, configure_tensorflow, set_precision
+from utils.runtime import compute_dtype, configure_tensorflow, physical_gpus, set_precision
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
 def _connected(config: Config, world: World) -> tuple[World, str]:
     """The workers joined and TensorFlow configured: the world and the device."""
     stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
-    set_cycle_time(expected_step_ms(config.data.batch_size, stacks, launch.size(), config.device.amp))
+    set_cycle_time(expected_step_ms(config.data.batch_size, stacks, launch.size(), config.device.amp), gpu=bool(physical_gpus(config.device)))
     joined = join(world)
     # Before anything that may run a collective: TensorFlow cannot be configured once it has made a tensor.
     device = configure_tensorflow(config.device, joined.local_rank, joined.local_size)

@@ -8,8 +8,8 @@ from dataloading.batches import BatchReader, Ids, Order, Share, prefetched
 from dataloading.ranges import ERROR
 from model.dlrm import DLRM
 from run.prepare import Prepared
+from training.device_batch import TensorBatch, to_device
 from training.evaluator import Evaluator
-from training.step import TensorBatch, to_device
 from utils.metrics.binary import Metrics, evaluate
 
 

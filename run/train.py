@@ -10,12 +10,12 @@ from run.prepare import Prepared
 from run.scoring import metrics_of, reader_of
 from run.weights import go_on, model_of
 from training.build import build_trainer
+from training.device_batch import TensorBatch, to_device
 from training.evaluations import Evaluation
 from training.evaluator import Evaluator
 from training.loop import Training
 from training.saving import Saver
 from training.state import describe
-from training.step import TensorBatch, to_device
 
 
 class TrainingBatches:

@@ -26,5 +26,4 @@ def go_on(run: Prepared, model: DLRM, trainer: Trainer) -> None:
         return
     run.world.together(lambda: restoring(lambda: restore_optimizer(model, trainer.groups, run.checkpoint)), "optimizer_restored")
     position = run.position
-    trainer.start_at(position.step)
     run.console.say(f"going on at epoch {position.epoch}, batch {position.batch}, step {position.step}")

@@ -14,6 +14,8 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 hvd.init()
+if "--gpu" in sys.argv:  # a device each
+    tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[hvd.local_rank()], "GPU")
 if ranks != list(range(hvd.size())):
     sys.exit(f"mpi4py sees workers {ranks}, Horovod {hvd.size()}: they were built for different MPIs, or the launcher used none")
 rows = tf.fill([hvd.size(), 3], float(hvd.rank()))  # row i goes to worker i
@@ -22,4 +24,4 @@ expected = np.repeat(np.arange(hvd.size(), dtype=np.float32)[:, None], 3, axis=1
 if hvd.size() < 2 or not np.array_equal(received.numpy(), expected):
     sys.exit(f"worker {hvd.rank()} of {hvd.size()} received {received.numpy().tolist()}, expected {expected.tolist()}")
 if hvd.rank() == 0:
-    print(f"alltoall between {hvd.size()} workers: right (TensorFlow {tf.__version__})")
+    print(f"alltoall between {hvd.size()} workers on {rows.device.split(':')[-2]}s: right (TensorFlow {tf.__version__})")

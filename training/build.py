@@ -8,6 +8,7 @@ from model.dlrm import DLRM
 from model.native import native_operations
 from training.gradient_slices import gradient_slices
 from training.groups import DenseGroup, Groups, TableGroup
+from training.loss_scale import LossScale
 from training.optimizers.table import dense_rule, table_rule
 from training.schedule import LearningRateSchedule
 from training.step import Trainer
@@ -20,11 +21,11 @@ def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
     options, dim = config.optimizer, model.embedding.dim
     schedules = build_schedules(options)
     tables = TableGroup(table_rule(options, dim), schedules[-1]) if config.model.embedding_trainable else None
+    scale = LossScale(config.device.loss_scale if dtype == "float16" else 1.0)
     return Trainer(
         model,
-        Groups((DenseGroup(model.dense_weights(), dense_rule(options, dim), schedules[0]),), tables),
+        Groups((DenseGroup(model.dense_weights(), dense_rule(options, dim), schedules[0]),), tables, scale),
         compiled=compiled(config.device.xla),
-        loss_scale=config.device.loss_scale if dtype == "float16" else 1.0,
         gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
         native=native_operations(),
     )

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from model.compilation import compiled
 from model.dlrm import DLRM
-from training.step import TensorBatch
+from training.device_batch import StepInputs, TensorBatch
 from utils.distributed import World
 
 
@@ -24,12 +24,12 @@ class Evaluator:
         self._dense = tf.function(model.dense, jit_compile=compiled(xla).dense or None)
         self._logits = tf.function(self._forward)
 
-    def _forward(self, batch: TensorBatch) -> tf.Tensor:
+    def _forward(self, batch: StepInputs) -> tf.Tensor:
         return self._dense(batch.numerical, self._model.embedding(batch.ids, batch.local_ids), self._model.step_weights())
 
     def logits(self, batch: TensorBatch) -> np.ndarray:
         """This worker's logits `[b]` of a batch, padding included, on the host: the device has finished when this returns."""
-        return self._logits(batch).numpy()
+        return self._logits(batch.inputs).numpy()
 
     def score(
         self, batches: Iterable[TensorBatch], num_samples: int, seen: Callable[[int], None] = lambda count: None
@@ -46,8 +46,8 @@ class Evaluator:
         """
         scores = Scores(self.world)
         for batch in batches:
-            real = int(batch.num_samples)
-            scores.add(self.logits(batch), batch.labels.numpy(), real)
+            real = batch.host.num_samples
+            scores.add(self.logits(batch), batch.host.labels, real)
             seen(real)
         merged = scores.merged()
         if merged is not None and len(merged[0]) != num_samples:

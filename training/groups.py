@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from training.loss_scale import NO_SCALE, LossScale
 from training.optimizers.rule import Rule
 from training.schedule import LearningRateSchedule
 
@@ -37,18 +38,15 @@ class DenseGroup:
         """The same by their place among Keras's variables, as checkpoints of format 2 name them."""
         return {str(i): variable.value for i, variable in enumerate(self._optimizer.variables) if len(variable.shape)}
 
-    def start_at(self, step: int) -> None:
-        """Continue with step `step`: the optimizer's own count, which Adam's bias correction uses."""
-        self._optimizer.iterations.assign(step)
-
-    def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
-        """Update the weights."""
+    def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        """Update the weights in step number `step`, from 0: Adam's bias correction goes by it, whatever steps were skipped."""
         if self._skips_rate_0:
-            tf.cond(learning_rate > 0, lambda: self._apply(gradients, learning_rate), lambda: None)
+            tf.cond(learning_rate > 0, lambda: self._apply(gradients, learning_rate, step), lambda: None)
         else:
-            self._apply(gradients, learning_rate)
+            self._apply(gradients, learning_rate, step)
 
-    def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor) -> None:
+    def _apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        self._optimizer.iterations.assign(tf.cast(step, self._optimizer.iterations.dtype))
         self._optimizer.learning_rate.assign(learning_rate)
         self._optimizer.apply(list(gradients), list(self.weights.values()))
 
@@ -65,12 +63,13 @@ class Groups(NamedTuple):
 
     dense: tuple[DenseGroup, ...]
     tables: TableGroup | None  # None: they are frozen
+    scale: LossScale = NO_SCALE  # of the loss; where there is one, a step whose gradients overflow is skipped
 
     def learning_rates(self, step: int) -> tuple[float, ...]:
-        """Of each dense group in turn, then of the tables where they are trained; of step `step`, from 0."""
-        groups = (*self.dense, self.tables) if self.tables else self.dense
-        return tuple(group.schedule(step) for group in groups)
+        """Of each dense group in turn, then of the tables (0 where they are frozen); of step `step`, from 0."""
+        rates = [group.schedule(step) for group in self.dense]
+        return (*rates, self.tables.schedule(step) if self.tables else 0.0)
 
     def slots(self) -> dict[str, tf.Variable]:
-        """Of the dense weights, see `DenseGroup.slots`."""
-        return {name: variable for group in self.dense for name, variable in group.slots().items()}
+        """Of the dense weights, see `DenseGroup.slots`, and of the loss scale."""
+        return {name: variable for group in self.dense for name, variable in group.slots().items()} | self.scale.slots()

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from training.device_batch import TensorBatch
 from training.evaluations import Evaluation, Evaluations
 from training.position import Position, steps_in_all
 from training.profile import Profile
 from training.report import Reports, WorkerReport
 from training.saving import Checkpoints, Saver
-from training.step import TensorBatch, Trainer
+from training.step import Trainer
 from utils.cluster.signals import Stopped, StopRequest
 from utils.config import Config
 from utils.console import Console
@@ -59,10 +60,9 @@ class Training:
         self.position = position = position or Position()
         self._evaluations = Evaluations(evaluation, config.training, position, len(data), console, log)
         self._checkpoints = Checkpoints(saver, config.training, position, console.say)
-        advice = "; try --amp_dtype bfloat16 or a smaller --loss_scale" if trainer.scaled else ""
-        self._reports = Reports(lambda step, report: self._checkpoints.heard(step, report.writing), advice)
+        self._reports = Reports(lambda step, report: self._checkpoints.heard(step, report.writing), trainer.scaled)
         self._profile = Profile(config.run, trainer.rank, console)
-        self._stop = StopRequest()
+        self._stop, self._began_at = StopRequest(), position.step
         self._limit = steps_in_all(config.training, len(data))
         self._meter = Throughput(config.training.benchmark_warmup_steps)
 
@@ -105,16 +105,17 @@ class Training:
             self._trainer.check_copies()
             self._turn_epoch()
         self._reports.read()
+        self._reports.end(position.step - self._began_at)
         self._profile.end(position.step)
         self._profile.warn_if_none(position.step)
         if self._checkpoints.wanted:
             self._save(best=False, wait=True)
 
     def _train(self, batch: TensorBatch) -> None:
-        position, samples = self.position, int(batch.num_samples)
+        position, samples = self.position, batch.host.num_samples
         self._profile.before_step(position.step)
         save_due, writing = self._checkpoints.state()
-        mine = WorkerReport(bool(self._stop.signum), int(batch.out_of_range), save_due, writing)
+        mine = WorkerReport(bool(self._stop.signum), batch.host.out_of_range, save_due, writing)
         self._checkpoints.before_step(batch)
         report = self._trainer.reporting_step(batch, position.step, self._trainer.learning_rates(position.step), mine)
         self._reports.add(position.step, report)
@@ -166,6 +167,7 @@ class Training:
             f"epoch {epoch} step {step}/{self._limit}: loss {loss:.6f}, {speed['throughput']:,.0f} samples/s, "
             f"{speed['mean_step_time_ms']:.1f} ms/step, learning rate {rates[0]:.6g}{of_tables}, "
             + (f"{out_of_range:,} ids out of range, " if out_of_range else "")
+            + (f"{self._reports.skipped:,} steps skipped, " if self._reports.skipped else "")
             + f"{time_left} left"
         )
         data = {"loss": loss, "samples_per_s": speed["throughput"], "step_time_ms": speed["mean_step_time_ms"], "learning_rate": rates[0]}
@@ -174,4 +176,5 @@ class Training:
         self._reports.start_again()
 
     def _counted(self) -> dict[str, int]:
-        return {} if self._config.data.out_of_range == "error" else {"ids_out_of_range": self._reports.out_of_range}
+        skipped = {"skipped_steps": self._reports.skipped} if self._trainer.scaled else {}
+        return skipped | ({} if self._config.data.out_of_range == "error" else {"ids_out_of_range": self._reports.out_of_range})

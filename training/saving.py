@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from model.dlrm import DLRM
+from training.device_batch import TensorBatch
 from training.groups import Groups
 from training.position import Position
 from training.snapshot import Snapshot
 from training.state import arrays, digest, parts, snapshot
-from training.step import TensorBatch
 from utils.checkpoint.writing import Among, Saving
 from utils.options import TrainingConfig
 
@@ -102,7 +102,7 @@ class Checkpoints:
         if self._saving is None or self._written:
             return
         start = time.monotonic()
-        kept = self._snapshot.protect(batch.ids.numpy())
+        kept = self._snapshot.protect(batch.host.ids)
         while kept > KEPT_BYTES and not self._written:
             self._written = self._saving.advance(wait=True)
             kept = self._snapshot.bytes

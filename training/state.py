@@ -12,6 +12,7 @@ from model.embedding.shard import LocalShard
 from model.embedding.table_memory import CHUNK_ROWS, read_rows, write_rows
 from training.groups import Groups
 from training.growth import Growth
+from training.loss_scale import SLOT as DYNAMIC_SCALE
 from training.snapshot import Snapshot
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
@@ -158,6 +159,8 @@ def restore(model: DLRM, checkpoint: Checkpoint, growth: Growth | None = None) -
 def restore_optimizer(model: DLRM, groups: Groups, checkpoint: Checkpoint) -> None:
     """Overwrite the optimizers' slots with the checkpoint's. Raises CheckpointError like `restore`."""
     for name, variable in _saved_slots(groups, checkpoint).items():
+        if name == DYNAMIC_SCALE and f"optimizer/{name}" not in checkpoint.names("optimizer/"):
+            continue  # it was static until here
         values = checkpoint.read(f"optimizer/{name}")
         _check_shape(checkpoint, f"optimizer/{name}", values.shape, tuple(variable.shape))
         variable.assign(values)

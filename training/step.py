@@ -1,9 +1,7 @@
 """The training step: forward, backward, and the updates of dense weights and table rows."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from model.compilation import Compiled
@@ -11,30 +9,12 @@ from model.dlrm import DLRM
 from model.embedding.replicated import update_replicated
 from model.native import NativeOperations
 from model.ordered_sums import OrderedSums, pairwise_sum
+from training.device_batch import StepInputs, TensorBatch
 from training.groups import Groups
 from training.report import StepReport, WorkerReport
 from training.state import check_equal
 
 NOTHING = Compiled()
-
-
-class TensorBatch(NamedTuple):
-    """A batch on the device; shapes as in `dataloading.batches.Batch`, numerical in float32, num_samples and out_of_range float32 scalars."""
-
-    numerical: tf.Tensor
-    ids: tf.Tensor
-    local_ids: tf.Tensor
-    labels: tf.Tensor
-    weights: tf.Tensor
-    num_samples: tf.Tensor
-    out_of_range: tf.Tensor
-
-
-def to_device(batch) -> TensorBatch:
-    """Copy a batch to the device; called from the prefetching thread, so that no step waits for it."""
-    numerical = batch.numerical.astype(np.float32)  # oneDNN complains of float16 inputs, and M columns weigh little
-    parts = (numerical, batch.ids, batch.local_ids, batch.labels, batch.weights, np.float32(batch.num_samples), np.float32(batch.out_of_range))
-    return TensorBatch(*(tf.convert_to_tensor(part) for part in parts))
 
 
 class Trainer:
@@ -45,9 +25,8 @@ class Trainer:
 
     Args:
         model: built.
-        groups: of the weights, with their optimizers; the tables' slots are allocated here.
+        groups: of the weights, with their optimizers and the loss scale; the tables' slots are allocated here.
         compiled: what XLA compiles.
-        loss_scale: the loss is multiplied by this before the backward pass and gradients are divided by it (float16).
         gradient_slices: of the global batch, see `ordered_sums`; they cost nothing at large batches (a slice's activations stay in the cache) and
             time at small ones. The loss is a mean over the global batch, so sums over workers are right.
         native: sums the slices' gradients; None for TensorFlow's own operations.
@@ -59,15 +38,14 @@ class Trainer:
         groups: Groups,
         *,
         compiled: Compiled = NOTHING,
-        loss_scale: float = 1.0,
         gradient_slices: int = 1,
         native: NativeOperations | None = None,
     ):
         self.model, self.groups, self.world = model, groups, model.embedding.world
         self.rank = self.world.rank
-        self._scale = loss_scale
+        self._scale = groups.scale
         self._sums = OrderedSums(gradient_slices, self.world, native)
-        self.scaled = loss_scale != 1
+        self.scaled = self._scale.scales
         if groups.tables is not None:
             model.embedding.add_slots(groups.tables.rule)
         self._dense = tf.function(self._loss_and_gradients, jit_compile=compiled.dense or None)
@@ -92,7 +70,8 @@ class Trainer:
         """
         count = len(self.groups.dense) + 1
         rates = [learning_rate] * count if isinstance(learning_rate, float | int) else list(learning_rate)
-        return self._step(batch, tf.constant(rates, tf.float32), tf.constant(step, tf.int64), tf.constant(mine.pack(), tf.float32))
+        # One small tensor: everything that changes from step to step and is not data. float64 holds the step's number.
+        return self._step(batch.inputs, tf.constant([step, batch.host.num_samples, *rates, *mine.pack()], tf.float64))
 
     def learning_rates(self, step: int) -> tuple[float, ...]:
         """See `Groups.learning_rates`."""
@@ -102,44 +81,50 @@ class Trainer:
         """Check that what every worker holds a copy of is still the same everywhere. Raises DivergedError."""
         check_equal(self.model, self.groups)
 
-    def start_at(self, step: int) -> None:
-        """Continue with step `step`."""
-        for group in self.groups.dense:
-            group.start_at(step)
-
-    def _loss_and_gradients(self, numerical, embeddings, labels, weights, num_samples, layers, slices):
+    def _loss_and_gradients(self, numerical, embeddings, labels, weights, num_samples, scale, layers, slices):
         """Loss of a part of the batch, and its gradients by the embeddings and the layers' weights; `slices` as in `mlp.dense`."""
         by = [embeddings, *(value for layer in layers for value in (layer.kernel, layer.bias))]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(by)
             logits = self.model.dense(numerical, embeddings, layers, slices)
             # Slice by slice: the bits of exp and log depend on an element's place in its tensor.
-            per_slice = (tf.split(part, slices or 1) for part in (logits, tf.cast(labels, tf.float32), weights))
+            per_slice = (tf.split(part, slices or 1) for part in (logits, labels, weights))
             loss = pairwise_sum([_cross_entropy(*parts) / num_samples for parts in zip(*per_slice, strict=True)])
-            scaled = loss * self._scale
+            scaled = loss * scale
         return loss, *tape.gradient(scaled, by)
 
-    def _whole_step(self, batch: TensorBatch, rates: tf.Tensor, step: tf.Tensor, mine: tf.Tensor) -> tf.Tensor:
+    def _whole_step(self, batch: StepInputs, message: tf.Tensor) -> tf.Tensor:
         embedding, tables = self.model.embedding, self.groups.tables
+        step, count = tf.cast(message[0], tf.int64), len(self.groups.dense) + 1
+        num_samples, rates, mine = tf.split(tf.cast(message[1:], tf.float32), [1, count, message.shape[0] - count - 2])
         vectors = embedding(batch.ids, batch.local_ids)
-        layers, local_batch = self.model.step_weights(), vectors.shape[0]
+        layers, local_batch, scale = self.model.step_weights(), vectors.shape[0], self._scale.now()
         loss, by_vector, gradients = self._sums.over_samples(
-            lambda *samples: self._dense(*samples[:-1], batch.num_samples, layers, samples[-1]),
+            lambda *samples: self._dense(*samples[:-1], num_samples[0], scale, layers, samples[-1]),
             (batch.numerical, vectors, batch.labels, batch.weights),
         )
-        gradients = [gradient / self._scale for gradient in gradients] if self.scaled else gradients
+        gradients = [gradient / scale for gradient in gradients] if self.scaled else gradients
         replicated = []
         if tables is not None:
-            replicated = embedding.replicated_gradients(batch.local_ids, by_vector, self._scale, self._sums.count(local_batch))
+            replicated = embedding.replicated_gradients(batch.local_ids, by_vector, scale, self._sums.count(local_batch))
         overflows = [_count_not_finite(part) for part in by_vector] if self.scaled else []  # what a worker sends for tables is in 16 bits
         summed = tf.concat([[loss], mine, overflows], axis=0)
         summed, *sums = self._sums.over_workers([summed, *gradients, *replicated], local_batch)
         loss, reports, overflows = tf.split(summed, [1, mine.shape[0], len(overflows)])
         finite = self._all_finite(sums, overflows)
-        self._apply(sums[: len(gradients)], rates)
-        if tables is not None:
-            embedding.update(tables.rule, batch.ids, by_vector, rates[-1], step, self._scale)
-            update_replicated(embedding.replicated, tables.rule, sums[len(gradients) :], rates[-1], step)
+
+        def update() -> None:
+            self._apply(sums[: len(gradients)], rates, step)
+            if tables is not None:
+                embedding.update(tables.rule, batch.ids, by_vector, rates[-1], step, scale)
+                update_replicated(embedding.replicated, tables.rule, sums[len(gradients) :], rates[-1], step)
+
+        if self.scaled:  # the same branch on every worker: what is asked for is a sum over them
+            finite *= tf.cast(tf.math.is_finite(loss[0]), tf.float32)
+            tf.cond(finite > 0, update, lambda: None)
+            self._scale.after_step(finite)
+        else:
+            update()
         return StepReport.pack(loss[0], finite, reports)
 
     def _all_finite(self, sums: list[tf.Tensor], overflows: tf.Tensor) -> tf.Tensor:
@@ -153,10 +138,10 @@ class Trainer:
         checked = tf.concat([tf.reshape(gradient, [-1]) for gradient in sums], axis=0)
         return tf.cast(tf.equal(_count_not_finite(checked) + tf.reduce_sum(overflows), 0), tf.float32)
 
-    def _apply_gradients(self, gradients: list[tf.Tensor], rates: tf.Tensor) -> None:
+    def _apply_gradients(self, gradients: list[tf.Tensor], rates: tf.Tensor, step: tf.Tensor) -> None:
         by_name = dict(zip(self.model.dense_weights(), gradients, strict=True))
         for number, group in enumerate(self.groups.dense):
-            group.apply([by_name[name] for name in group.weights], rates[number])
+            group.apply([by_name[name] for name in group.weights], rates[number], step)
 
 
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

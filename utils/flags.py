@@ -68,7 +68,8 @@ def add_flags(parser: Parser, groups: Iterable[type]) -> None:
                 arguments |= {"nargs": "?", "const": True, "metavar": "|".join(("true", "false", *field.metadata["choices"]))}
                 section.add_argument(f"--no{field.name}", dest=field.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
             else:
-                arguments["metavar"] = "|".join(field.metadata["choices"]) or _metavar(field, kind)
+                words = field.metadata["choices"]
+                arguments["metavar"] = "|".join(("X", *words) if words and _inner(kind) is float else words) or _metavar(field, kind)
             section.add_argument(f"--{field.name}", **arguments)
 
 
@@ -132,11 +133,11 @@ def check_types(group: Any) -> None:
         value, kind, choices = getattr(group, field.name), hints[field.name], field.metadata["choices"]
         if value is None and isinstance(kind, types.UnionType):
             continue
-        if _inner(kind) is bool and choices and isinstance(value, bool):
+        if _inner(kind) in (bool, float) and choices and _is_of(value, _inner(kind)):
             continue
         if not (choices or _is_of(value, _inner(kind))) or (choices and value not in choices):
             shown = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
-            words = choices and _inner(kind) is not bool
+            words = choices and _inner(kind) not in (bool, float)
             expected = f"one of {', '.join(choices)}" if words else _kind_name(_inner(kind), choices)
             raise ValueError(f"--{field.name} {shown[:80]}: expected {expected}")
 
@@ -173,7 +174,7 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
         try:
             if typing.get_origin(kind) is tuple:
                 return tuple(typing.get_args(kind)[0](word) for word in text.replace("[", "").replace("]", "").split(",") if word.strip())
-            if kind is bool and text.lower() in choices:
+            if kind in (bool, float) and text.lower() in choices:
                 return text.lower()
             if kind is bool:
                 if text.lower() not in TRUE + FALSE:
@@ -184,7 +185,7 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
             value = kind(text)
         except (ValueError, OverflowError):
             raise argparse.ArgumentTypeError(f"{_brief(text)} is not {_kind_name(kind, choices)}") from None
-        if choices and value not in choices:
+        if choices and kind is not float and value not in choices:
             raise argparse.ArgumentTypeError(f"{_brief(text)} is not one of {', '.join(choices)}")
         if kind is str and not _can_be_said(text):
             raise argparse.ArgumentTypeError(f"{_brief(text)} holds a character that no path and no name can")
@@ -202,8 +203,8 @@ def _can_be_said(text: str) -> bool:
 
 
 def _kind_name(kind: Any, choices: Sequence[str] = ()) -> str:
-    if kind is bool and choices:
-        return f"true, false or {' or '.join(choices)}"
+    if kind in (bool, float) and choices:
+        return f"{'true, false' if kind is bool else 'a number'} or {' or '.join(choices)}"
     if typing.get_origin(kind) is tuple:
         return f"a list of {'whole numbers' if typing.get_args(kind)[0] is int else 'words'} separated by commas"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]

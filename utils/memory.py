@@ -1,6 +1,8 @@
 """How much memory there is, asked before anything large is allocated."""
 
+import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -25,13 +27,32 @@ def available_bytes() -> int:
 
 
 def device_bytes(local_rank: int) -> int:
-    """Memory for tables on this worker's GPU: nine tenths of what it has, the rest being for activations."""
-    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    """Memory for tables on this worker's GPU, of those that CUDA_VISIBLE_DEVICES leaves: nine tenths of what is free, the rest being for activations.
+
+    Raises:
+        UserError: nvidia-smi does not say.
+    """
+    query = ["nvidia-smi", "--query-gpu=index,uuid,memory.free", "--format=csv,noheader,nounits"]
     try:
-        sizes = [int(line) for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()]
-    except (OSError, ValueError, subprocess.CalledProcessError):
+        lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+        gpus = [(index, uuid, int(free)) for index, uuid, free in (map(str.strip, line.split(",")) for line in lines if line.strip())]
+        free = [free for *_, free in _visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))]
+        return int(0.9 * free[local_rank % len(free)] * (1 << 20))
+    except (OSError, ValueError, ZeroDivisionError, subprocess.CalledProcessError):
         raise UserError("the GPU's memory could not be asked for (nvidia-smi); say it with --worker_memory_gb") from None
-    return int(0.9 * sizes[local_rank % len(sizes)] * (1 << 20))
+
+
+def _visible(gpus: Sequence[tuple[str, str, int]], words: str | None) -> list[tuple[str, str, int]]:
+    """The GPUs that CUDA sees, in its order: by index or by the beginning of the UUID, up to the first word that names none."""
+    if words is None:
+        return list(gpus)
+    found = []
+    for word in map(str.strip, words.split(",")):
+        named = [gpu for gpu in gpus if gpu[0] == word or (word.startswith("GPU-") and gpu[1].startswith(word))]
+        if not named:
+            break
+        found.append(named[0])
+    return found
 
 
 def check_fits(needed: int, what: str, available: int) -> None:

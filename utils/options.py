@@ -256,7 +256,12 @@ class DeviceConfig:
     cpu: bool = option(False, "run on the CPU even where there is a GPU")
     amp: bool = option(False, "automatic mixed precision: dense layers compute in --amp_dtype; tables and weights stay float32")
     amp_dtype: str | None = option(None, "precision of --amp; the default is float16 on a GPU, bfloat16 on a CPU", choices=("float16", "bfloat16"))
-    loss_scale: float = option(65536.0, "static loss scale of float16 training", modes=(TRAIN,))
+    loss_scale: float | str = option(
+        65536.0,
+        "loss scale of float16 training, static or dynamic: halved when gradients overflow, doubled after 2000 steps without. Such a step is skipped",
+        choices=("dynamic",),
+        modes=(TRAIN,),
+    )
     gradient_slices: int | None = option(
         None,
         "slices of the global batch whose gradients are summed in a fixed order: with 8, 1, 2, 4 and 8 workers train the same bits. The default "
@@ -276,7 +281,8 @@ class DeviceConfig:
 
     def __post_init__(self):
         check_types(self)
-        _check(math.isfinite(self.loss_scale) and self.loss_scale >= 1, "loss_scale", self.loss_scale, "at least 1")
+        scale = self.loss_scale
+        _check(scale == "dynamic" or (math.isfinite(scale) and scale >= 1), "loss_scale", scale, "at least 1, or dynamic")
         slices = self.gradient_slices
         _check(slices is None or (isinstance(slices, int) and slices >= 1), "gradient_slices", self.gradient_slices, "at least 1")
         _check(self.xla in (True, False, "all"), "xla", self.xla, "true, false or all")

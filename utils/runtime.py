@@ -60,7 +60,7 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int 
     """
     import tensorflow as tf
 
-    gpus = [] if config.cpu else tf.config.list_physical_devices("GPU")
+    gpus = physical_gpus(config)
     tf.config.set_visible_devices(gpus[local_rank % len(gpus)] if gpus else [], "GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -75,6 +75,13 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int 
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.run_functions_eagerly(config.run_eagerly)
     return "GPU" if gpus else "CPU"
+
+
+def physical_gpus(config: DeviceConfig) -> list:
+    """The GPUs of this machine that the process may use; none with `--cpu`."""
+    import tensorflow as tf
+
+    return [] if config.cpu else tf.config.list_physical_devices("GPU")
 
 
 def set_precision(config: DeviceConfig) -> None:

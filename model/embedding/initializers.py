@@ -52,8 +52,8 @@ class ConstantRows:
     """Rows of one value: zeros, or the start of an optimizer's slot."""
 
     def __init__(self, value: float):
-        self._value = value
+        self.value = value
 
     def __call__(self, out: np.ndarray, start: int) -> None:
         """Write `out`, `[n, columns]` float32."""
-        out[:] = self._value
+        out[:] = self.value

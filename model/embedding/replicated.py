@@ -39,7 +39,7 @@ def update_replicated(shards: Sequence[LocalShard], rule, sums: Sequence[tf.Tens
         local.apply(rule, touched, gradients, rule.scalars(learning_rate, step), squares)
 
 
-def unscaled(gradients: tf.Tensor, loss_scale: float) -> tf.Tensor:
+def unscaled(gradients: tf.Tensor, loss_scale: float | tf.Tensor) -> tf.Tensor:
     """float32 gradients of a loss that was multiplied by `loss_scale`."""
     gradients = tf.cast(gradients, tf.float32)
-    return gradients if loss_scale == 1 else gradients / loss_scale
+    return gradients if isinstance(loss_scale, float | int) and loss_scale == 1 else gradients / loss_scale

@@ -7,12 +7,16 @@ to the device.
 """
 
 import ctypes
+import itertools
 import os
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
+
+from model.compilation import pretends_gpu
 
 CHUNK_ROWS = 1 << 16  # one task of a thread; 32 MiB at D = 128
 _PAGE = 4096
@@ -32,16 +36,41 @@ def new_table(rows: int, columns: int, fill: RowFiller, make_variable: Callable[
             tensor, for only a buffer with a single owner is updated in place.
     """
     tensor = tf.raw_ops.Empty(shape=[rows, columns], dtype=tf.float32, init=False)
-    on_cpu = tensor.device.endswith("CPU:0")
-    if on_cpu:
-        _fill_in_place(tensor, fill)
-    variable = make_variable(tensor)
-    if not on_cpu:
+    if not tensor.device.endswith("CPU:0") or pretends_gpu():
         del tensor
-        for start in range(0, rows, CHUNK_ROWS):
-            chunk = np.empty((min(CHUNK_ROWS, rows - start), columns), np.float32)
-            fill(chunk, start)
+        return _new_on_device(rows, columns, fill, make_variable)
+    _fill_in_place(tensor, fill)
+    return make_variable(tensor)
+
+
+def _new_on_device(rows: int, columns: int, fill: RowFiller, make_variable: Callable[[tf.Tensor], tf.Variable]) -> tf.Variable:
+    """The same where the host cannot write the tensor's memory: a constant is made there, other rows are made by threads and copied.
+
+    Raises:
+        RuntimeError: the last rows read back are not those that were written.
+    """
+    value = getattr(fill, "value", None)
+    if value is not None:
+        return make_variable(tf.fill([rows, columns], tf.constant(value, tf.float32)))
+    variable = make_variable(tf.raw_ops.Empty(shape=[rows, columns], dtype=tf.float32, init=False))
+
+    def made(start: int) -> np.ndarray:
+        chunk = np.empty((min(CHUNK_ROWS, rows - start), columns), np.float32)
+        fill(chunk, start)
+        return chunk
+
+    starts = range(0, rows, CHUNK_ROWS)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        ahead = 2 * len(os.sched_getaffinity(0))  # chunks in memory
+        pending = deque((start, pool.submit(made, start)) for start in starts[:ahead])
+        for following in itertools.chain(starts[ahead:], itertools.repeat(None, len(pending))):
+            start, future = pending.popleft()
+            chunk = future.result()
             write_rows(variable, start, chunk)
+            if following is not None:
+                pending.append((following, pool.submit(made, following)))
+    if rows and not np.array_equal(read_rows(variable, start, rows), chunk):  # TensorFlow's kernels once counted elements in 32 bits
+        raise RuntimeError(f"table of [{rows}, {columns}]: its last rows are not those that were written")
     return variable
 
 
@@ -60,14 +89,14 @@ def _fill_in_place(tensor: tf.Tensor, fill: RowFiller) -> None:
 
 def write_rows(variable: tf.Variable, start: int, values: np.ndarray) -> None:
     """Overwrite rows start..start+n of a table in place (a strided assignment would copy the whole table)."""
-    indices = tf.range(start, start + len(values))
+    indices = tf.range(start, start + len(values), dtype=tf.int64)  # of 32 bits a GPU would count rows times columns in 32 bits, too
     with tf.device(variable.device):
         tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=indices, updates=tf.convert_to_tensor(values))
 
 
 def read_rows(variable: tf.Variable, start: int, stop: int) -> np.ndarray:
     """Rows start to stop of a table, `[n, columns]` (reading the variable itself would copy the whole table)."""
-    return gather_rows(variable, tf.range(start, stop))
+    return gather_rows(variable, tf.range(start, stop, dtype=tf.int64))
 
 
 def gather_rows(variable: tf.Variable, rows) -> np.ndarray:

@@ -51,6 +51,7 @@ def test_a_resumed_run_ends_with_the_weights_of_one_never_cut(run, dataset, tmp_
         ("--optimizer", "ftrl", "--warmup_steps", "3"),
         ("--optimizer", "rmsprop", "--xla"),
         ("--optimizer", "sgd", "--momentum", "0.9"),
+        ("--optimizer", "adam", "--amp", "--amp_dtype", "float16", "--loss_scale", "dynamic"),
         ("--optimizer", "adam", "--embedding_optimizer", "rowwise_adagrad", "--embedding_learning_rate", "0.5"),
     ],
     ids=lambda flags: "-".join(flags[1::2]),

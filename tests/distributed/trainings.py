@@ -141,9 +141,9 @@ def train(training: Training, dataset: Path, world) -> dict:
     from model.embedding.plan import dense_elements, report
     from run.tables import features_of, place_tables, tables_of
     from training.build import build_trainer
+    from training.device_batch import to_device
     from training.evaluator import Evaluator
     from training.state import check_equal
-    from training.step import to_device
     from utils.config import parse
     from utils.runtime import compute_dtype
 

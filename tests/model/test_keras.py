@@ -15,7 +15,7 @@ def model():
 
 
 def inputs(some):
-    return some.numerical.numpy(), some.ids.numpy().T
+    return some.inputs.numerical.numpy(), some.inputs.ids.numpy().T
 
 
 def test_summary_counts_every_weight(model, capsys):
@@ -35,7 +35,7 @@ def test_predict_gives_the_evaluators_logits(model):
 def test_a_tape_of_ones_own_reaches_the_tables(model):
     some = batch(16)
     with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(keras.losses.binary_crossentropy(some.labels[:, None], model(inputs(some))[:, None], from_logits=True))
+        loss = tf.reduce_mean(keras.losses.binary_crossentropy(some.inputs.labels[:, None], model(inputs(some))[:, None], from_logits=True))
     gradients = tape.gradient(loss, model.trainable_variables)
     assert len(gradients) == len(model.trainable_variables) == len(TABLES) + 8
     assert all(gradient is not None for gradient in gradients)
@@ -45,7 +45,7 @@ def test_fit_trains_all_weights(model):
     some = batch(64)
     before = weights(model)
     model.compile(keras.optimizers.Adam(0.02), keras.losses.BinaryCrossentropy(from_logits=True))
-    history = model.fit(inputs(some), some.labels.numpy(), batch_size=16, epochs=8, verbose=0).history["loss"]
+    history = model.fit(inputs(some), some.inputs.labels.numpy(), batch_size=16, epochs=8, verbose=0).history["loss"]
     assert history[-1] < history[0]
     for name, values in weights(model).items():
         assert not np.array_equal(values, before[name]), name

@@ -10,8 +10,8 @@ from model.build import Precision, build_model
 from model.embedding.placement import single
 from run.tables import features_of, tables_of
 from training.build import build_trainer
+from training.device_batch import TensorBatch, to_device
 from training.state import arrays, parts
-from training.step import TensorBatch, to_device
 from utils.config import Config, parse
 from utils.distributed import World
 

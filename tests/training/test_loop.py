@@ -4,6 +4,7 @@ import json
 import math
 import signal
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -12,13 +13,13 @@ from hypothesis import strategies as st
 
 from tests.model.tiny_model import config
 from training.build import build_schedules
+from training.device_batch import TensorBatch
 from training.evaluations import Evaluation
 from training.groups import DenseGroup, Groups
 from training.loop import Training
 from training.optimizers.sgd import Sgd
 from training.position import Position, evaluates_after, reason_finished
 from training.report import NonFiniteLossError
-from training.step import TensorBatch
 from utils.cluster.signals import Stopped
 from utils.console import Console
 from utils.distributed import World
@@ -114,7 +115,7 @@ class Loop:
         self.epochs.append(epoch)
         for i in range(first, self._batches):
             real = 3 if i == self._batches - 1 else 4
-            yield TensorBatch(None, None, None, None, None, tf.constant(float(real)), tf.constant(0.0))
+            yield TensorBatch(None, SimpleNamespace(num_samples=real, out_of_range=0))
 
     def check_copies(self):
         self.checked.append(self.training.position.step)
@@ -256,9 +257,20 @@ def test_a_model_whose_scores_are_not_finite_ends_the_run(tmp_path):
 
 
 def test_a_scaled_loss_is_named_as_a_cause(tmp_path):
-    loop = Loop(tmp_path, losses=lambda step: math.nan, scaled=True)
-    with pytest.raises(NonFiniteLossError, match="--loss_scale"):
+    loop = Loop(tmp_path, "--epochs", "30", losses=lambda step: math.nan, scaled=True)
+    with pytest.raises(
+        NonFiniteLossError, match=r"step 29: the loss is nan, and 30 steps in a row were skipped for it; nothing is saved. Try --loss_scale"
+    ):
         loop.run()
+    loop = Loop(tmp_path, finite=lambda step: 0.0, scaled=True)
+    with pytest.raises(NonFiniteLossError, match="step 4: the gradients are not finite, and 5 steps in a row were skipped"):
+        loop.run()
+
+
+def test_skipped_steps_are_counted_and_training_goes_on(tmp_path):
+    loop = Loop(tmp_path, "--print_freq", "1", losses=lambda step: math.inf if step == 1 else 0.5, finite=lambda step: float(step != 3), scaled=True)
+    figures = loop.run()
+    assert figures["skipped_steps"] == 2 and figures["train_loss"] == 0.5 and len(loop.steps) == 5
 
 
 def test_the_log_has_a_line_each_print_freq_and_at_the_end(tmp_path):

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from dataloading.batches import Batch
 from model.compilation import Compiled, compiled
 from model.native import native_operations
 from tests.model.tiny_model import TABLES, batch, model_and_trainer, no_ids, slow_gradients, weights
+from training.device_batch import to_device
 from training.evaluator import Evaluator
 from training.groups import Groups
 from training.report import StepReport, WorkerReport
@@ -21,7 +23,7 @@ RATE = 0.03
 
 def sample(tensors, count=None):
     """What the slow reference takes: the first `count` rows."""
-    return tensors.numerical.numpy()[:count], tensors.ids.numpy()[:, :count], tensors.labels.numpy()[:count]
+    return tensors.inputs.numerical.numpy()[:count], tensors.inputs.ids.numpy()[:, :count], tensors.inputs.labels.numpy()[:count]
 
 
 def assert_close(found, expected, **tolerance):
@@ -70,7 +72,7 @@ def test_a_padded_batch_trains_like_its_real_rows(optimizer, real):
     for step in range(3):
         tensors = batch(16, real, seed=step)
         numerical, ids, labels = sample(tensors, real)
-        only = type(tensors)(numerical, ids, no_ids(real), labels, np.ones(real, np.float32), np.float32(real), np.float32(0))
+        only = to_device(Batch(numerical, ids, no_ids(real), labels, np.ones(real, np.float32), real))
         loss = float(padded[1].step(tensors, step, RATE))
         assert loss == pytest.approx(float(plain[1].step(only, step, RATE)), rel=1e-4)
         if step == 0:
@@ -85,7 +87,7 @@ def test_rows_that_no_sample_names_stay(optimizer):
     named = [set() for _ in TABLES]
     for step in range(3):
         tensors = batch(8, 2, seed=step)
-        for names, ids in zip(named, tensors.ids.numpy()[:, :2], strict=True):
+        for names, ids in zip(named, tensors.inputs.ids.numpy()[:, :2], strict=True):
             names.update(ids.tolist())
         trainer.step(tensors, step, RATE)
     after = weights(model)
@@ -142,7 +144,7 @@ def test_slices_change_no_more_than_rounding(slices, dtype):
 def test_the_loss_falls_on_what_can_be_learnt(optimizer, rate):
     _, trainer = model_and_trainer("--optimizer", optimizer)
     tensors = batch(256)
-    tensors = tensors._replace(labels=(tensors.ids.numpy()[0] % 2).astype(np.uint8))
+    tensors = tensors._replace(inputs=tensors.inputs._replace(labels=(tensors.inputs.ids.numpy()[0] % 2).astype(np.float32)))
     losses = [float(trainer.step(tensors, step, rate)) for step in range(120)]
     assert losses[-1] < 0.2 * losses[0]
 

@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from utils.errors import UserError
-from utils.memory import GIB, available_bytes, check_fits
+from utils.memory import GIB, available_bytes, check_fits, device_bytes
 
 
 def test_available_memory_is_some_of_the_machines():
@@ -25,3 +25,28 @@ def test_the_shortfall_is_named_in_gib():
 def test_a_table_larger_than_any_machine_is_refused():
     with pytest.raises(UserError):
         check_fits(1 << 60, "the tables", available_bytes())
+
+
+GPUS = "0, GPU-aaaa-1, 40000\n1, GPU-bbbb-2, 20000\n2, GPU-cccc-3, 10000\n"
+
+
+@pytest.mark.parametrize(
+    ("visible", "rank", "free"),
+    [
+        (None, 1, 20000),
+        (None, 3, 40000),
+        ("2,0", 0, 10000),
+        ("2,0", 1, 40000),
+        ("GPU-bbbb", 0, 20000),
+        ("1,-1,0", 1, 20000),  # CUDA sees none behind a word that names none
+    ],
+)
+def test_a_workers_gpu_is_one_that_cuda_sees_and_counts_what_is_free(tmp_path, monkeypatch, visible, rank, free):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nprintf '{GPUS}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert device_bytes(rank) == int(0.9 * free * 2**20)

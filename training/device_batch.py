@@ -1,0 +1,49 @@
+"""A batch on the device, and what the host keeps of it: nothing that the host needs is read back."""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from model.compilation import on_gpu
+
+
+class HostBatch(Protocol):
+    """What the reader gives, see `dataloading.batches.Batch`; shapes `[b, M]`, `[F_r, B]`, `[F_l, b]`, `[b]`, `[b]`."""
+
+    numerical: np.ndarray
+    ids: np.ndarray
+    local_ids: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    num_samples: int
+    out_of_range: int
+
+
+class StepInputs(NamedTuple):
+    """The tensors of a batch: numerical `[b, M]`, ids `[F_r, B]`, local_ids `[F_l, b]`, labels and weights `[b]` float32."""
+
+    numerical: tf.Tensor
+    ids: tf.Tensor
+    local_ids: tf.Tensor
+    labels: tf.Tensor
+    weights: tf.Tensor
+
+
+class TensorBatch(NamedTuple):
+    """A batch on the device, and as the host has it."""
+
+    inputs: StepInputs
+    host: HostBatch
+
+
+def to_device(batch: HostBatch) -> TensorBatch:
+    """Copy a batch to the device; called from the prefetching thread, so that no step waits for it.
+
+    For a GPU ids are int64, because TensorFlow keeps int32 in host memory there, and numericals travel as they are. On a CPU they become float32
+    here: oneDNN complains of float16 inputs, and M columns weigh little.
+    """
+    ids = np.int64 if on_gpu() else np.int32
+    numerical = batch.numerical if on_gpu() else batch.numerical.astype(np.float32)
+    parts = numerical, batch.ids.astype(ids, copy=False), batch.local_ids.astype(ids, copy=False), batch.labels.astype(np.float32), batch.weights
+    return TensorBatch(StepInputs(*map(tf.convert_to_tensor, parts)), batch)
