@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from updates import DIM, FLAGS, PLACEMENTS, RATES, ROWS, STEPS, batch, dense_gradient, start
+from updates import DIM, FLAGS, OPERATIONS, PLACEMENTS, RATES, ROWS, STEPS, batch, dense_gradient, start
 
 from tests.training.optimizers.definitions import Definition
 
@@ -31,7 +31,7 @@ def defined(rule):
 @pytest.mark.parametrize("where", PLACEMENTS)
 @pytest.mark.parametrize("rule", FLAGS)
 def test_an_update_is_its_definition_wherever_the_columns_are(trained, rule, where, workers):
-    for operations in ("C++", "TensorFlow"):
+    for operations in OPERATIONS[where]:
         found, alone = trained(workers).tables(f"updates/{rule}/{where}/{operations}/"), trained(1).tables(f"updates/{rule}/whole/TensorFlow/")
         for number, expected in enumerate(defined(rule)):
             values = found[f"cat_{number}"]

@@ -10,7 +10,7 @@ import pytest
 from utils.config import GROUPS, LEGACY, Config, parse
 from utils.errors import UserError
 from utils.flags import Parser, add_flags, build
-from utils.ineffective import warnings
+from utils.ineffective import warnings as warnings_of
 from utils.options import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, PlacementConfig, RunConfig, TrainingConfig
 
 SYNTHETIC = ("--dataset_type", "synthetic")
@@ -221,8 +221,8 @@ def in_file(tmp_path, text, *flags):
 )
 def test_keys_of_a_yaml_file_without_effect_are_warned_about_as_flags_are(tmp_path, text, flags, lines):
     path, config = in_file(tmp_path, text, *flags)
-    assert len(warnings(config)) == len(lines)
-    for found, line in zip(warnings(config), lines, strict=True):
+    assert len(warnings_of(config)) == len(lines)
+    for found, line in zip(warnings_of(config), lines, strict=True):
         assert found.startswith(line.format(path=path))
 
 
@@ -278,7 +278,7 @@ def test_given_names_what_was_given():
 @pytest.mark.parametrize("name", LEGACY)
 def test_flags_of_the_application_that_this_one_succeeds_are_accepted_with_a_warning(name):
     value = {"interaction": "dot_custom_cuda", "synthetic_dataset_hotness": "1,1,1"}.get(name, "true")
-    (warning,) = warnings(configure(f"--{name}", value))
+    (warning,) = warnings_of(configure(f"--{name}", value))
     assert warning.startswith(f"--{name} has no effect: ")
 
 
@@ -307,7 +307,7 @@ def test_flags_of_the_application_that_this_one_succeeds_are_accepted_with_a_war
     ids=lambda value: " ".join(value)[:60],
 )
 def test_flags_without_effect_are_warned_about(flags, warnings):
-    found = warnings(configure(*flags))
+    found = warnings_of(configure(*flags))
     assert len(found) == len(warnings)
     assert all(expected in line for expected, line in zip(warnings, found, strict=True))
 
