@@ -1,4 +1,6 @@
-"""TensorFlow is set up once for all tests: on the CPU, with few threads, so that a test's cost is its own."""
+"""TensorFlow is set up once for all tests: on the CPU, with few threads, so that a test's cost is its own; files that share models run in turn."""
+
+from pathlib import Path
 
 from utils.runtime import prepare_tensorflow
 
@@ -6,6 +8,7 @@ prepare_tensorflow()
 
 import tensorflow as tf  # noqa: E402 - after it was prepared
 from hypothesis import settings  # noqa: E402
+from xdist.scheduler import LoadFileScheduling  # noqa: E402
 
 tf.config.set_visible_devices([], "GPU")
 tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -14,3 +17,18 @@ tf.config.threading.set_intra_op_parallelism_threads(2)
 # A run on a busy machine is slow now and then; a test that is too slow is what pytest-timeout is for.
 settings.register_profile("repository", deadline=None)
 settings.load_profile("repository")
+
+# What `trained` of tests/distributed/conftest.py gives, the first to ask for makes while all others wait.
+TRAINED = {"test_equality.py", "test_traffic.py", "test_updates.py"}
+
+
+class ByFile(LoadFileScheduling):
+    """A file's tests run in one process, and so do those of the files that share models."""
+
+    def _split_scope(self, nodeid):
+        scope = super()._split_scope(nodeid)
+        return "trained" if Path(scope).name in TRAINED else scope
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
