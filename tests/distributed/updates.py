@@ -78,7 +78,7 @@ def _dense(world, rule) -> np.ndarray:
     for step in range(STEPS):
         mine = dense_gradient(step)[world.rank * BATCH // world.size : (world.rank + 1) * BATCH // world.size]
         total = sum_in_order(tf.constant(pairwise_sum(list(mine)).ravel()), world, "dense_gradients")
-        group.apply([tf.reshape(total, weight.shape)], tf.constant(RATES[step]))
+        group.apply([tf.reshape(total, weight.shape)], tf.constant(RATES[step]), tf.constant(step, tf.int64))
     return weight.numpy()
 
 
