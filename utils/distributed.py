@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from utils.cluster import host_world, launch
 from utils.cluster.pace import yield_processors
 from utils.errors import AgreedError, UserError
+
+if TYPE_CHECKING:  # --help needs no NumPy, half of whose time its import would take
+    import numpy as np
 
 T = TypeVar("T")
 
@@ -65,11 +66,11 @@ class World:
 
     # Values on the host, now and then ----------------------------------------------------------------------------------
 
-    def broadcast(self, flat: np.ndarray, name: str) -> np.ndarray:
+    def broadcast(self, flat: "np.ndarray", name: str) -> "np.ndarray":
         """The first worker's vector on every worker."""
         return flat if self.size == 1 else self.horovod.broadcast(flat, root_rank=0, name=name).numpy()
 
-    def gather_to_first(self, flat: np.ndarray, name: str) -> np.ndarray:
+    def gather_to_first(self, flat: "np.ndarray", name: str) -> "np.ndarray":
         """On the first worker, every worker's vector one after another; empty elsewhere."""
         if self.size == 1:
             return flat
