@@ -25,6 +25,8 @@ class Table(NamedTuple):
 
 TABLES = (Table("user", 7), Table("item", 5), Table("page", 3))
 NUM_NUMERICAL = 2
+ROWS = {table.name: table.num_rows for table in TABLES}
+NUMERICAL = tuple(f"num_{i}" for i in range(NUM_NUMERICAL))
 DIMS = ("--embedding_dim", "4", "--bottom_mlp_dims", "6,4", "--top_mlp_dims", "5,1")
 
 

@@ -8,24 +8,11 @@ from model.build import build_model
 from model.embedding.placement import single
 from model.embedding.table import Table
 from run.tables import features_of
-from tests.model.tiny_model import NUM_NUMERICAL, TABLES, batch, config, model_and_trainer, weights
+from tests.model.tiny_model import NUMERICAL, ROWS, TABLES, config, weights
 from training.growth import Growth
-from training.state import arrays, describe, parts, restore, saved_features
+from training.state import restore, saved_features
 from utils.checkpoint.manifest import CheckpointError
-from utils.checkpoint.reading import Checkpoint
-from utils.checkpoint.writing import save
 from utils.distributed import World
-
-ROWS = {table.name: table.num_rows for table in TABLES}
-NUMERICAL = tuple(f"num_{i}" for i in range(NUM_NUMERICAL))
-
-
-@pytest.fixture
-def saved(tmp_path):
-    model, trainer = model_and_trainer("--optimizer", "adam")
-    trainer.step(batch(16), 0, 0.1)
-    save(tmp_path, 1, arrays(model), parts(model), {"features": describe(model, NUMERICAL)}, World())
-    return model, Checkpoint(tmp_path)
 
 
 def growth(checkpoint, rows, numerical=NUMERICAL):

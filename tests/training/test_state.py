@@ -3,24 +3,11 @@
 import numpy as np
 import pytest
 
-from tests.model.tiny_model import NUM_NUMERICAL, TABLES, batch, model_and_trainer, weights
-from training.state import arrays, check_features, describe, parts, restore
+from tests.model.tiny_model import NUMERICAL, ROWS, batch, model_and_trainer, weights
+from training.state import check_features, restore
 from utils.checkpoint import manifest
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
-from utils.checkpoint.writing import save
-from utils.distributed import World
-
-ROWS = {table.name: table.num_rows for table in TABLES}
-NUMERICAL = tuple(f"num_{i}" for i in range(NUM_NUMERICAL))
-
-
-@pytest.fixture
-def saved(tmp_path):
-    model, trainer = model_and_trainer("--optimizer", "adam")
-    trainer.step(batch(16), 0, 0.1)
-    save(tmp_path, 1, arrays(model), parts(model), {"features": describe(model, NUMERICAL)}, World())
-    return model, Checkpoint(tmp_path)
 
 
 def test_restoring_gives_the_same_weights_bit_for_bit(saved):

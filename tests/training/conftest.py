@@ -1,0 +1,18 @@
+"""A checkpoint of the tiny model after a step."""
+
+import pytest
+
+from tests.model.tiny_model import NUMERICAL, batch, model_and_trainer
+from training.state import arrays, describe, parts
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.writing import save
+from utils.distributed import World
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """The model and its checkpoint."""
+    model, trainer = model_and_trainer("--optimizer", "adam")
+    trainer.step(batch(16), 0, 0.1)
+    save(tmp_path, 1, arrays(model), parts(model), {"features": describe(model, NUMERICAL)}, World())
+    return model, Checkpoint(tmp_path)
