@@ -21,8 +21,8 @@ class Evaluator:
 
     def __init__(self, model: DLRM, xla: bool | str = False):
         self._model, self.world = model, model.embedding.world
-        self._dense = tf.function(model.dense, jit_compile=compiled(xla).dense or None)
-        self._logits = tf.function(self._forward)
+        self._dense = tf.function(model.dense, autograph=False, jit_compile=compiled(xla).dense or None)
+        self._logits = tf.function(self._forward, autograph=False)
 
     def _forward(self, batch: StepInputs) -> tf.Tensor:
         return self._dense(batch.numerical, self._model.embedding(batch.ids, batch.local_ids), self._model.step_weights())

@@ -48,9 +48,9 @@ class Trainer:
         self.scaled = self._scale.scales
         if groups.tables is not None:
             model.embedding.add_slots(groups.tables.rule)
-        self._dense = tf.function(self._loss_and_gradients, jit_compile=compiled.dense or None)
-        self._apply = tf.function(self._apply_gradients, jit_compile=compiled.optimizer or None)
-        self._step = tf.function(self._whole_step)
+        self._dense = tf.function(self._loss_and_gradients, autograph=False, jit_compile=compiled.dense or None)
+        self._apply = tf.function(self._apply_gradients, autograph=False, jit_compile=compiled.optimizer or None)
+        self._step = tf.function(self._whole_step, autograph=False)
 
     def step(self, batch: TensorBatch, step: int, learning_rate: float | Sequence[float]) -> tf.Tensor:
         """Train on a batch; returns its loss, a float32 scalar, perhaps still being computed."""
