@@ -38,10 +38,10 @@ class DLRM(keras.Model):
         return [*self.bottom_mlp.step_weights(), *self.top_mlp.step_weights()]
 
     def dense(self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
-        """numerical `[b, M]`, embeddings `[b, F, D]` in the compute dtype -> logits `[b]` float32; `slices` as in `mlp.dense`."""
-        num_bottom = len(self.bottom_mlp.stack)
-        bottom = self.bottom_mlp.forward(tf.cast(numerical, embeddings.dtype), weights[:num_bottom], slices)
-        logits = self.top_mlp.forward(self.interaction(bottom, embeddings), weights[num_bottom:], slices)
+        """numerical `[b, M]`, embeddings `[b, F, D]` -> logits `[b]` float32; `slices` as in `mlp.dense`."""
+        num_bottom, dtype = len(self.bottom_mlp.stack), self.interaction.compute_dtype
+        bottom = self.bottom_mlp.forward(tf.cast(numerical, dtype), weights[:num_bottom], slices)
+        logits = self.top_mlp.forward(self.interaction(bottom, tf.cast(embeddings, dtype)), weights[num_bottom:], slices)
         return tf.cast(tf.squeeze(logits, axis=1), tf.float32)
 
     def call(self, inputs):

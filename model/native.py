@@ -203,8 +203,10 @@ def native_operations() -> NativeOperations | None:
     """The operations, or None where TensorFlow's are to be used. Call once the device is chosen."""
     import tensorflow as tf
 
+    from model.compilation import on_gpu
+
     path = library_path()
-    if os.environ.get("DLRM_NATIVE_OPS") == "0" or tf.config.get_visible_devices("GPU") or not path.is_file():
+    if os.environ.get("DLRM_NATIVE_OPS") == "0" or on_gpu() or not path.is_file():
         return None
     try:
         return NativeOperations(path, tiles=os.environ.get("DLRM_AMX") != "0")
@@ -220,12 +222,12 @@ def operations_key() -> str:
 
 def operations_description() -> str:
     """The same for people, and why it is not the C++ operations on a CPU."""
-    import tensorflow as tf
+    from model.compilation import on_gpu
 
     operations = native_operations()
     if operations:
         return "C++ operations with AMX" if operations.tiles else "C++ operations"
-    if tf.config.get_visible_devices("GPU"):
+    if on_gpu():
         return "TensorFlow's operations"
     switched_off = os.environ.get("DLRM_NATIVE_OPS") == "0"
     return f"TensorFlow's operations{'' if switched_off else ', slower: the C++ ones are not built, see ops/build'}"

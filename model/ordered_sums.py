@@ -95,11 +95,21 @@ class OrderedSums:
         """Sums of float32 tensors over the workers, all in one vector."""
         if self._world.size == 1:
             return list(tensors)
-        flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
-        name = "dense_gradients"
+        shapes = [tensor.shape for tensor in tensors]
+        flat, name = packed(tensors), "dense_gradients"
         flat = sum_in_order(flat, self._world, name) if self.keeps_order(local_batch) else self._world.sum(flat, name)
-        cut = tf.split(flat, [tensor.shape.num_elements() for tensor in tensors])
-        return [tf.reshape(values, tensor.shape) for values, tensor in zip(cut, tensors, strict=True)]
+        return unpacked(flat, shapes)
+
+
+def packed(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """All elements of some tensors, one after another."""
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)
+
+
+def unpacked(flat: tf.Tensor, shapes: Sequence[tf.TensorShape]) -> list[tf.Tensor]:
+    """What `packed` was given."""
+    cut = tf.split(flat, [math.prod(shape) for shape in shapes])
+    return [tf.reshape(values, shape) for values, shape in zip(cut, shapes, strict=True)]
 
 
 def sum_in_order(flat: tf.Tensor, world: World, name: str) -> tf.Tensor:

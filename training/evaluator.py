@@ -21,15 +21,22 @@ class Evaluator:
 
     def __init__(self, model: DLRM, xla: bool | str = False):
         self._model, self.world = model, model.embedding.world
-        self._dense = tf.function(model.dense, autograph=False, jit_compile=compiled(xla).dense or None)
+        self._dense = tf.function(self._after_lookup, autograph=False, jit_compile=compiled(xla).dense or None)
         self._logits = tf.function(self._forward, autograph=False)
 
+    def _after_lookup(self, numerical: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
+        return self._model.dense(numerical, vectors, self._model.step_weights())
+
     def _forward(self, batch: StepInputs) -> tf.Tensor:
-        return self._dense(batch.numerical, self._model.embedding(batch.ids, batch.local_ids), self._model.step_weights())
+        return self._dense(batch.numerical, self._model.embedding(batch.ids, batch.local_ids))
 
     def logits(self, batch: TensorBatch) -> np.ndarray:
         """This worker's logits `[b]` of a batch, padding included, on the host: the device has finished when this returns."""
         return self._logits(batch.inputs).numpy()
+
+    def graph(self, inputs: StepInputs) -> tf.Graph:
+        """The graph of scores of inputs of these shapes; nothing is computed."""
+        return self._logits.get_concrete_function(StepInputs(*(tf.TensorSpec.from_tensor(tensor) for tensor in inputs))).graph
 
     def score(
         self, batches: Iterable[TensorBatch], num_samples: int, seen: Callable[[int], None] = lambda count: None

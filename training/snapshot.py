@@ -1,12 +1,12 @@
 """The tables as they are at one moment, readable while training changes them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
 
 from model.embedding.shard import LocalShard
-from model.embedding.table_memory import gather_rows, read_rows
+from model.embedding.table_memory import Rows, gather_rows
 
 
 class FrozenRows:
@@ -16,9 +16,9 @@ class FrozenRows:
     that training touches until the reader has passed them, not the table.
     """
 
-    def __init__(self, variable: tf.Variable):
-        self._variable = variable
-        self._rows, self._columns = variable.shape
+    def __init__(self, rows: Rows, settle: Callable[[], None] = lambda: None):
+        self.stored, self._settle = rows, settle
+        self._rows = rows.count
         self._next = 0  # first row that was not read yet
         self._kept: list[tuple[np.ndarray, np.ndarray]] = []  # rows' numbers, ascending, and their values
         self._is_kept = np.zeros(self._rows, bool)
@@ -28,26 +28,36 @@ class FrozenRows:
         """Memory that kept rows take."""
         return sum(values.nbytes for _, values in self._kept)
 
-    def protect(self, distinct: np.ndarray) -> None:
-        """Keep the values of rows that are about to change: their numbers, ascending, without repetition."""
+    def wanted(self, distinct: np.ndarray) -> np.ndarray:
+        """Of rows that are about to change, ascending and without repetition, those to be kept; they count as kept from now on."""
         if self._next == self._rows:
-            return
+            return distinct[:0]
         wanted = distinct[np.searchsorted(distinct, self._next) :]
         wanted = wanted[~self._is_kept[wanted]]
-        if len(wanted):
-            self._kept.append((wanted, gather_rows(self._variable, wanted)))
-            self._is_kept[wanted] = True
+        self._is_kept[wanted] = True
+        return wanted
+
+    def keep(self, rows: np.ndarray, values: np.ndarray) -> None:
+        """Keep the values `[n, columns]` of rows that `wanted` gave."""
+        self._kept.append((rows, values))
+
+    def protect(self, distinct: np.ndarray) -> None:
+        """Keep the values of rows that are about to change: their numbers, ascending, without repetition."""
+        rows = self.wanted(distinct)
+        if len(rows):
+            self.keep(rows, gather_rows(self.stored.variable, self.stored.first + rows).numpy())
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Rows start to stop, `[n, columns]`, as they were."""
-        values = read_rows(self._variable, start, stop)
+        self._settle()
+        values = self.stored.read(start, stop)
         for numbers, rows in self._kept:
             first, last = np.searchsorted(numbers, (start, stop))
             values[numbers[first:last] - start] = rows[first:last]
         self._next = stop
         self._kept = [(numbers, rows) for numbers, rows in self._kept if numbers[-1] >= stop]
         if stop == self._rows:
-            self._is_kept = np.empty(0, bool)
+            self._is_kept = np.empty(0, bool)  # it takes a byte a row
         return values
 
 
@@ -61,9 +71,10 @@ class Snapshot:
 
     def __init__(self, shards: Iterable[LocalShard], places: Iterable[int]):
         self._shards = [
-            (place, {kind: FrozenRows(variable) for kind, variable in (("weights", one.weights), *one.slots.items())})
-            for one, place in zip(shards, places, strict=True)
+            (place, {kind: FrozenRows(rows, self._settle) for kind, rows in one.kinds().items()}) for one, place in zip(shards, places, strict=True)
         ]
+        self._copies: list[tuple[tf.Tensor, list[tuple[FrozenRows, np.ndarray]]]] = []  # perhaps still being made by the device
+        self._copied = 0  # bytes of them
 
     def rows(self, number: int, kind: str) -> FrozenRows:
         """The rows of the number-th shard, of its weights or of a slot."""
@@ -72,14 +83,36 @@ class Snapshot:
     @property
     def bytes(self) -> int:
         """Memory that kept rows take."""
-        return sum(frozen.bytes for _, kinds in self._shards for frozen in kinds.values())
+        return self._copied + sum(frozen.bytes for _, kinds in self._shards for frozen in kinds.values())
 
     def protect(self, ids: np.ndarray) -> int:
-        """Keep what a step over `ids`, `[F_r, B]`, would overwrite before it is read; returns the bytes kept in all."""
+        """Keep what a step over `ids`, `[F_r, B]`, would overwrite before it is read; returns the bytes kept in all.
+
+        The copies are taken by one operation for each variable, and fetched from the device a step later: nothing waits for it.
+        """
+        self._settle()
         distinct: dict[int, np.ndarray] = {}
+        by_variable: dict[int, list[tuple[FrozenRows, np.ndarray]]] = {}
         for place, kinds in self._shards:
             if place not in distinct:
                 distinct[place] = np.unique(ids[place])
             for frozen in kinds.values():
-                frozen.protect(distinct[place])
+                rows = frozen.wanted(distinct[place])
+                if len(rows):
+                    by_variable.setdefault(id(frozen.stored.variable), []).append((frozen, rows))
+        for wanted in by_variable.values():
+            numbers = [frozen.stored.first + rows for frozen, rows in wanted]
+            copy = gather_rows(wanted[0][0].stored.variable, numbers[0] if len(numbers) == 1 else np.concatenate(numbers))
+            self._copies.append((copy, wanted))
+            self._copied += 4 * copy.shape.num_elements()
         return self.bytes
+
+    def _settle(self) -> None:
+        """Fetch the copies that were taken."""
+        copies, self._copies, self._copied = self._copies, [], 0
+        for copy, wanted in copies:
+            values, start = copy.numpy(), 0
+            for frozen, rows in wanted:
+                mine = values[start : start + len(rows)]
+                frozen.keep(rows, mine if len(wanted) == 1 else mine.copy())  # a part would keep the whole in memory
+                start += len(rows)

@@ -1,6 +1,5 @@
 """A model's weights to a checkpoint and back."""
 
-import functools
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +8,7 @@ import tensorflow as tf
 
 from model.dlrm import DLRM
 from model.embedding.shard import LocalShard
-from model.embedding.table_memory import CHUNK_ROWS, read_rows, write_rows
+from model.embedding.table_memory import CHUNK_ROWS
 from training.groups import Groups
 from training.growth import Growth
 from training.loss_scale import SLOT as DYNAMIC_SCALE
@@ -57,13 +56,13 @@ def parts(model: DLRM, groups: Groups | None = None, frozen: Snapshot | None = N
             values = variable.numpy()
             written.append(Part(name, lambda start, stop, values=values: values[start:stop]))
         for local in embedding.replicated:  # a step changes rows of them that other workers looked up
-            for kind, variable in _of_shard(local, groups is not None):
-                written.append(Part(f"tables/{local.name}/{kind}", functools.partial(read_rows, variable)))
+            for kind, rows in local.kinds(groups is not None).items():
+                written.append(Part(f"tables/{local.name}/{kind}", rows.read))
     for number, local in enumerate(embedding.sharded):
-        for kind, variable in _of_shard(local, groups is not None):
+        for kind, rows in local.kinds(groups is not None).items():
             columns = _columns(local, kind)
             if columns is not None:
-                read = frozen.rows(number, kind).read if frozen else functools.partial(read_rows, variable)
+                read = frozen.rows(number, kind).read if frozen else rows.read
                 written.append(Part(f"tables/{local.name}/{kind}", read, columns, later=frozen is not None))
     return written
 
@@ -81,10 +80,6 @@ def _shared(model: DLRM, groups: Groups | None) -> dict[str, tf.Variable]:
     return {f"dense/{name}": weight.value for name, weight in model.dense_weights().items()} | {
         f"optimizer/{name}": variable for name, variable in slots.items()
     }
-
-
-def _of_shard(local: LocalShard, with_slots: bool) -> list[tuple[str, tf.Variable]]:
-    return [("weights", local.weights), *(local.slots.items() if with_slots else ())]
 
 
 def describe(model: DLRM, numerical: tuple[str, ...]) -> dict[str, Any]:
@@ -153,7 +148,7 @@ def restore(model: DLRM, checkpoint: Checkpoint, growth: Growth | None = None) -
     for local in model.embedding.shards:
         if growth is None or not growth.is_new(local.name):
             rows = local.shard.rows - (growth.new_rows.get(local.name, 0) if growth else 0)
-            _restore_shard(local, "weights", local.weights, checkpoint, (rows, model.embedding.dim))
+            _restore_shard(local, "weights", checkpoint, (rows, model.embedding.dim))
 
 
 def restore_optimizer(model: DLRM, groups: Groups, checkpoint: Checkpoint) -> None:
@@ -165,9 +160,9 @@ def restore_optimizer(model: DLRM, groups: Groups, checkpoint: Checkpoint) -> No
         _check_shape(checkpoint, f"optimizer/{name}", values.shape, tuple(variable.shape))
         variable.assign(values)
     for local in model.embedding.shards:
-        for kind, variable in local.slots.items():
+        for kind in local.slots:
             width = 1 if kind in local.per_row else model.embedding.dim
-            _restore_shard(local, kind, variable, checkpoint, (local.shard.rows, width))
+            _restore_shard(local, kind, checkpoint, (local.shard.rows, width))
 
 
 def _saved_slots(groups: Groups, checkpoint: Checkpoint) -> Mapping[str, tf.Variable]:
@@ -178,12 +173,13 @@ def _saved_slots(groups: Groups, checkpoint: Checkpoint) -> Mapping[str, tf.Vari
     return group.slots_by_number()
 
 
-def _restore_shard(local: LocalShard, kind: str, variable: tf.Variable, checkpoint: Checkpoint, shape: tuple[int, int]) -> None:
+def _restore_shard(local: LocalShard, kind: str, checkpoint: Checkpoint, shape: tuple[int, int]) -> None:
     name = f"tables/{local.name}/{kind}"
     _check_shape(checkpoint, name, checkpoint.shape(name), shape)
     columns = (0, 1) if kind in local.per_row else (local.shard.first, local.shard.last)
+    mine = local.kinds()[kind]
     for start, values in checkpoint.read_rows(name, columns):
-        write_rows(variable, start, values)
+        mine.write(start, values)
 
 
 def digest(model: DLRM, groups: Groups | None = None) -> str:
@@ -194,9 +190,9 @@ def digest(model: DLRM, groups: Groups | None = None) -> str:
     for variable in _shared(model, groups).values():
         found.update(variable.numpy().tobytes())
     for local in model.embedding.replicated:
-        for _, variable in _of_shard(local, groups is not None):
-            for start in range(0, local.shard.rows, CHUNK_ROWS):
-                found.update(read_rows(variable, start, min(start + CHUNK_ROWS, local.shard.rows)).tobytes())
+        for rows in local.kinds(groups is not None).values():
+            for start in range(0, rows.count, CHUNK_ROWS):
+                found.update(rows.read(start, min(start + CHUNK_ROWS, rows.count)).tobytes())
     return found.hexdigest()
 
 

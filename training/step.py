@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from model.compilation import Compiled
+from model.compilation import Compiled, on_gpu
 from model.dlrm import DLRM
-from model.embedding.replicated import update_replicated
 from model.native import NativeOperations
-from model.ordered_sums import OrderedSums, pairwise_sum
+from model.ordered_sums import OrderedSums, packed, pairwise_sum, unpacked
 from training.device_batch import StepInputs, TensorBatch
 from training.groups import Groups
 from training.report import StepReport, WorkerReport
@@ -48,7 +47,13 @@ class Trainer:
         self.scaled = self._scale.scales
         if groups.tables is not None:
             model.embedding.add_slots(groups.tables.rule)
-        self._dense = tf.function(self._loss_and_gradients, autograph=False, jit_compile=compiled.dense or None)
+        # A worker alone on a GPU has the dense part multiply the vectors' gradients by what the tables' update would have to.
+        self._folds = on_gpu() and self.world.size == 1 and not model.embedding.replicated
+        together = gradient_slices == 1  # compiled so: with slices, one slice is, for eight of them take eight times as long to compile
+        self._packs = compiled.dense and together and self.world.size > 1  # one vector leaves the compiled part, and one comes back
+        self._part = tf.function(self._loss_and_gradients, autograph=False, jit_compile=(compiled.dense and not together) or None)
+        self._dense = tf.function(self._dense_part, autograph=False, jit_compile=(compiled.dense and together) or None)
+        self._check = tf.function(self._all_finite, autograph=False, jit_compile=compiled.optimizer or None)
         self._apply = tf.function(self._apply_gradients, autograph=False, jit_compile=compiled.optimizer or None)
         self._step = tf.function(self._whole_step, autograph=False)
 
@@ -73,6 +78,12 @@ class Trainer:
         # One small tensor: everything that changes from step to step and is not data. float64 holds the step's number.
         return self._step(batch.inputs, tf.constant([step, batch.host.num_samples, *rates, *mine.pack()], tf.float64))
 
+    def graph(self, inputs: StepInputs) -> tf.Graph:
+        """The graph of a step for inputs of these shapes; nothing is computed."""
+        specs = StepInputs(*(tf.TensorSpec.from_tensor(tensor) for tensor in inputs))
+        message = tf.TensorSpec([len(self.groups.dense) + 3 + len(WorkerReport().pack())], tf.float64)
+        return self._step.get_concrete_function(specs, message).graph
+
     def learning_rates(self, step: int) -> tuple[float, ...]:
         """See `Groups.learning_rates`."""
         return self.groups.learning_rates(step)
@@ -93,55 +104,74 @@ class Trainer:
             scaled = loss * scale
         return loss, *tape.gradient(scaled, by)
 
+    def _dense_part(self, numerical, vectors, labels, weights, num_samples, scale, factor):
+        """Loss of this worker's samples, gradients by their vectors, by part and times `factor`, and those of the dense weights, packed.
+
+        With a loss scale there is a second number beside the loss, how many of the vectors' gradients are not finite; else there is none.
+        """
+        layers = self.model.step_weights()
+        loss, by_vector, gradients = self._sums.over_samples(
+            lambda *samples: self._part(*samples[:-1], num_samples, scale, layers, samples[-1]), (numerical, vectors, labels, weights)
+        )
+        overflows = [_count_not_finite(part) for part in by_vector] if self.scaled else []
+        gradients = [gradient / scale for gradient in gradients] if self.scaled else gradients
+        by_vector = [part * factor for part in by_vector] if self._folds else by_vector
+        return tf.stack([loss, *([sum(overflows)] if overflows else [])]), by_vector, [packed(gradients)] if self._packs else gradients
+
     def _whole_step(self, batch: StepInputs, message: tf.Tensor) -> tf.Tensor:
         embedding, tables = self.model.embedding, self.groups.tables
-        step, count = tf.cast(message[0], tf.int64), len(self.groups.dense) + 1
+        step, count, local_batch = tf.cast(message[0], tf.int64), len(self.groups.dense) + 1, batch.labels.shape[0]
         num_samples, rates, mine = tf.split(tf.cast(message[1:], tf.float32), [1, count, message.shape[0] - count - 2])
+        scale = self._scale.now()
+        table_scale, table_rate, factor = scale, rates[-1], 1.0
+        if self._folds:
+            linear = tables is not None and tables.rule.linear
+            table_scale, table_rate, factor = 1.0, None if linear else table_rate, (table_rate if linear else 1.0) / scale
         vectors = embedding(batch.ids, batch.local_ids)
-        layers, local_batch, scale = self.model.step_weights(), vectors.shape[0], self._scale.now()
-        loss, by_vector, gradients = self._sums.over_samples(
-            lambda *samples: self._dense(*samples[:-1], num_samples[0], scale, layers, samples[-1]),
-            (batch.numerical, vectors, batch.labels, batch.weights),
-        )
-        gradients = [gradient / scale for gradient in gradients] if self.scaled else gradients
+        own, by_vector, gradients = self._dense(batch.numerical, vectors, batch.labels, batch.weights, num_samples[0], scale, factor)
         replicated = []
         if tables is not None:
             replicated = embedding.replicated_gradients(batch.local_ids, by_vector, scale, self._sums.count(local_batch))
-        overflows = [_count_not_finite(part) for part in by_vector] if self.scaled else []  # what a worker sends for tables is in 16 bits
-        summed = tf.concat([[loss], mine, overflows], axis=0)
-        summed, *sums = self._sums.over_workers([summed, *gradients, *replicated], local_batch)
-        loss, reports, overflows = tf.split(summed, [1, mine.shape[0], len(overflows)])
-        finite = self._all_finite(sums, overflows)
+        own, *sums = self._sums.over_workers([tf.concat([own, mine], axis=0), *gradients, *replicated], local_batch)
+        loss, overflows, reports = tf.split(own, [1, int(self.scaled), mine.shape[0]])
+        gradients, replicated = sums[: len(gradients)], sums[len(gradients) :]
+        finite = self._check(gradients, replicated, loss, overflows)
 
         def update() -> None:
-            self._apply(sums[: len(gradients)], rates, step)
+            self._apply(gradients, rates, step)
             if tables is not None:
-                embedding.update(tables.rule, batch.ids, by_vector, rates[-1], step, scale)
-                update_replicated(embedding.replicated, tables.rule, sums[len(gradients) :], rates[-1], step)
+                embedding.update(tables.rule, batch.ids, by_vector, table_rate, step, table_scale)
+                embedding.update_replicated(tables.rule, replicated, rates[-1], step)
 
         if self.scaled:  # the same branch on every worker: what is asked for is a sum over them
-            finite *= tf.cast(tf.math.is_finite(loss[0]), tf.float32)
             tf.cond(finite > 0, update, lambda: None)
             self._scale.after_step(finite)
         else:
             update()
         return StepReport.pack(loss[0], finite, reports)
 
-    def _all_finite(self, sums: list[tf.Tensor], overflows: tf.Tensor) -> tf.Tensor:
-        """1 where the summed gradients are finite and `overflows` are 0, else 0.
+    def _all_finite(self, gradients, replicated, loss, overflows) -> tf.Tensor:
+        """1 where the summed gradients are finite, else 0; under a loss scale also 0 where `overflows` are not 0 or the loss is not finite.
 
         Reading all of them takes 5% of a step of 128 samples. It needs a column of each kernel's gradient: an input that is not finite is
         in each of them, and what comes from above shows in the bias's gradient. With a loss scale single elements overflow: all are read.
         """
+        sums = [*self._unpacked(gradients), *replicated]
         if not self.scaled:
             sums = [gradient if len(gradient.shape) == 1 else gradient[:, 0] for gradient in sums]
         checked = tf.concat([tf.reshape(gradient, [-1]) for gradient in sums], axis=0)
+        if self.scaled:
+            overflows = tf.concat([overflows, tf.cast(tf.logical_not(tf.math.is_finite(loss)), tf.float32)], axis=0)
         return tf.cast(tf.equal(_count_not_finite(checked) + tf.reduce_sum(overflows), 0), tf.float32)
 
     def _apply_gradients(self, gradients: list[tf.Tensor], rates: tf.Tensor, step: tf.Tensor) -> None:
-        by_name = dict(zip(self.model.dense_weights(), gradients, strict=True))
+        by_name = dict(zip(self.model.dense_weights(), self._unpacked(gradients), strict=True))
         for number, group in enumerate(self.groups.dense):
             group.apply([by_name[name] for name in group.weights], rates[number], step)
+
+    def _unpacked(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Of the dense weights, each by itself."""
+        return unpacked(gradients[0], [weight.shape for weight in self.model.dense_weights().values()]) if self._packs else gradients
 
 
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

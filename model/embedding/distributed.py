@@ -1,18 +1,19 @@
 """Embedding tables sharded over workers: lookup, exchange by alltoall, and in-place update of the rows a batch touched."""
 
-import functools
 from collections.abc import Sequence
 
 import keras
 import tensorflow as tf
 
+from model.compilation import on_gpu
 from model.embedding.exchange import Exchange
 from model.embedding.initializers import ConstantRows, UniformRows
 from model.embedding.placement import Placement, Shard
-from model.embedding.replicated import replicated_gradients
+from model.embedding.replicated import replicated_gradients, replicated_vectors, update_replicated
 from model.embedding.shard import LocalShard
+from model.embedding.shard_group import Wanted, allocate
+from model.embedding.side_by_side import joined
 from model.embedding.table import ZEROS, Feature
-from model.embedding.table_memory import new_table
 from model.embedding.update import ShardUpdate, Target
 from model.native import NativeOperations
 from utils.distributed import World
@@ -61,35 +62,39 @@ class DistributedEmbedding(keras.layers.Layer):
             raise ValueError("features: expected one table a feature, in the same order")
         if any(feature.hotness != 1 for feature in features):
             raise ValueError("features: expected hotness 1")
-        self._seed, self._vector_dtype, self._native = seed, tf.as_dtype(compute_dtype), native
-        self.sharded: list[LocalShard] = []  # in the order of placement.workers[rank]
-        self.replicated: list[LocalShard] = []
+        self._seed, self._compute_dtype, self._native = seed, tf.as_dtype(compute_dtype), native
         self.view = placement.view(world.rank)
 
     def build(self, input_shape=None):
         """Allocate and initialise this worker's tables, in place."""
         hosted = self.placement.hosted[self.world.rank]
-        self.sharded = [self._allocated(shard, False, "CPU:0" if shard in hosted else "") for shard in self.placement.workers[self.world.rank]]
         whole = [Shard(table, self.placement.rows[table], 0, self.dim) for table in self.placement.replicated]
-        self.replicated = [self._allocated(shard, True, "") for shard in whole]
-        if not self.sharded or not all(local.weights.device.endswith("CPU:0") for local in self.sharded):
+        mine = [self._wanted(shard, False, "CPU:0" if shard in hosted else "", row) for shard, row in zip(self._own, self.id_rows, strict=True)]
+        self.groups = allocate(mine, self._weight)
+        self.replicated_groups = allocate([self._wanted(shard, True, "", row) for row, shard in enumerate(whole)], self._weight)
+        by_shard = {local.shard: local for group in self.groups for local in group.shards}
+        self.sharded: list[LocalShard] = [by_shard[shard] for shard in self._own]
+        self.replicated: list[LocalShard] = [local for group in self.replicated_groups for local in group.shards]
+        if on_gpu() or not self.sharded:
             self._native = None
         self._exchange = Exchange(self.placement, self.world, self._native)
         self._update = ShardUpdate(self.placement, self.world, self._native)
         self.built = True
 
     @property
+    def _own(self) -> tuple[Shard, ...]:
+        return self.placement.workers[self.world.rank]
+
+    @property
     def shards(self) -> list[LocalShard]:
         """All that this worker holds."""
         return [*self.sharded, *self.replicated]
 
-    def _allocated(self, shard: Shard, replicated: bool, device: str) -> LocalShard:
+    def _wanted(self, shard: Shard, replicated: bool, device: str, id_row: int) -> Wanted:
         table = self.placement.tables[shard.table]
         zeros = table.initializer == ZEROS
         fill = ConstantRows(0.0) if zeros else UniformRows(self._seed, table.name, table.rows, table.dim, (shard.first, shard.last))
-        with tf.device(device or None):
-            weights = new_table(shard.rows, shard.width, fill, functools.partial(self._weight, f"{table.name}_{shard.first}"))
-        return LocalShard(table.name, shard, replicated, device, weights)
+        return Wanted(table.name, shard, replicated, device, fill, id_row)
 
     def _weight(self, name: str, initial: tf.Tensor) -> tf.Variable:
         def initializer(shape, dtype=None):
@@ -100,21 +105,20 @@ class DistributedEmbedding(keras.layers.Layer):
 
     def add_slots(self, rule) -> None:
         """Allocate the slots of an optimizer's rule beside every shard."""
-        for local in self.shards:
-            local.add_slots(rule)
+        for group in (*self.groups, *self.replicated_groups):
+            group.add_slots(rule)
 
     def call(self, ids, local_ids):
         """Look up.
 
         Args:
-            ids: `[F_r, B]` int32, of the features `view.global_features`.
-            local_ids: `[F_l, b]` int32, of the features `view.local_features`.
+            ids: `[F_r, B]` int32, on a GPU int64, of the features `view.global_features`.
+            local_ids: `[F_l, b]` of the same dtype, of the features `view.local_features`.
 
         Returns:
-            `[b, F, D]` in the compute dtype.
+            `[b, F, D]`, see `vector_dtype`.
         """
-        features = tf.unstack(local_ids, num=len(self.replicated))
-        own = {local.shard.table: tf.cast(local.gather(some), self._vector_dtype) for local, some in zip(self.replicated, features, strict=True)}
+        own = replicated_vectors(self.replicated_groups, local_ids, self.vector_dtype)
         vectors = self._exchange.vectors(self._look_up(ids), own)
         return tf.reshape(vectors, [ids.shape[1] // self.world.size, len(self.names), self.dim])
 
@@ -131,44 +135,57 @@ class DistributedEmbedding(keras.layers.Layer):
         by_table: dict[int, list[tf.Tensor]] = {}
         for local in sorted(self.shards, key=lambda local: (local.shard.table, local.shard.first)):
             with tf.device(local.device or None):
-                rows = tf.gather(local.weights, tf.cast(ids[:, local.shard.table], tf.int32))
-            by_table.setdefault(local.shard.table, []).append(tf.cast(rows, self._vector_dtype))
+                rows = tf.gather(local.weights, tf.cast(ids[:, local.shard.table], tf.int64) + local.first)
+            by_table.setdefault(local.shard.table, []).append(tf.cast(rows, self._compute_dtype))
         return tf.stack([tf.concat(columns, axis=1) for _, columns in sorted(by_table.items())], axis=1)
 
     def _look_up(self, ids: tf.Tensor) -> tf.Tensor:
         """Rows of this worker's shards, side by side: `[B, columns]`."""
         if self._native is not None:
-            return self._native.look_up([local.weights for local in self.sharded], ids, self.id_rows, self._vector_dtype)
+            return self._native.look_up([local.weights for local in self.sharded], ids, self.id_rows, self.vector_dtype)
         if not self.sharded:
             # Not tf.zeros: of constants TensorFlow computes an exchange once, while it makes the graph, and the others wait in the next step.
-            return tf.reshape(tf.cast(ids, self._vector_dtype), [ids.shape[1], 0])
-        features = tf.unstack(ids, num=len(self.view.global_features))
-        looked_up = [tf.cast(local.gather(features[row]), self._vector_dtype) for row, local in zip(self.id_rows, self.sharded, strict=True)]
-        return tf.concat(looked_up, axis=1)
+            return tf.reshape(tf.cast(ids, self.vector_dtype), [ids.shape[1], 0])
+        return joined(self.groups, [tf.cast(group.look_up(ids), self.vector_dtype) for group in self.groups], self.sharded)
+
+    @property
+    def vector_dtype(self) -> tf.DType:
+        """Of the vectors: the compute dtype, in which they travel; float32 on a single GPU, where the dense part casts them while it reads them."""
+        return tf.float32 if on_gpu() and self.world.size == 1 else self._compute_dtype
 
     @property
     def id_rows(self) -> list[int]:
         """For each of this worker's shards, the row of `ids` that holds its ids."""
         return [self.view.global_features.index(shard.table) for shard in self.placement.workers[self.world.rank]]
 
-    def update(self, rule, ids: tf.Tensor, gradients: Gradients, learning_rate: tf.Tensor, step: tf.Tensor, loss_scale: float = 1.0) -> None:
+    def update(
+        self, rule, ids: tf.Tensor, gradients: Gradients, learning_rate: tf.Tensor | None, step: tf.Tensor, loss_scale: float | tf.Tensor = 1.0
+    ) -> None:
         """Apply the gradients of the sharded tables' vectors, in place.
 
         Args:
             rule: of the optimizer, see `training.optimizers.rule`.
             ids: `[F_r, B]` as in the lookup.
-            gradients: `[b, F, D]` of the global loss by this worker's vectors, in the compute dtype; whole, or in equal consecutive parts.
-            learning_rate: float32 scalar.
+            gradients: `[b, F, D]` of the global loss by this worker's vectors, in their dtype; whole, or in equal consecutive parts.
+            learning_rate: float32 scalar; None where the gradients were multiplied by it, which a `linear` rule allows.
             step: from 0.
             loss_scale: what the gradients were multiplied by; they travel so and are divided in float32.
         """
         parts, columns = self._exchange.gradients(_parts(gradients), ids.shape[1])
-        targets = [Target(*target) for target in zip(self.sharded, self.id_rows, columns, strict=True)] if self.sharded else []
-        self._update.apply(rule, targets, ids, parts, rule.scalars(learning_rate, step), loss_scale)
+        begins = {id(local): column for local, column in zip(self.sharded, columns, strict=True)} if parts else {}
+        targets = [Target(group, [begins[id(local)] for local in group.shards]) for group in self.groups] if self.sharded else []
+        scalars = None if learning_rate is None else rule.scalars(learning_rate, step)
+        self._update.apply(rule, targets, ids, parts, scalars, loss_scale)
 
-    def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float = 1.0, slices: int = 1) -> list[tf.Tensor]:
+    def replicated_gradients(
+        self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float | tf.Tensor = 1.0, slices: int = 1
+    ) -> list[tf.Tensor]:
         """See `replicated.replicated_gradients`; `gradients` as in `update`."""
-        return replicated_gradients(self.replicated, local_ids, _parts(gradients), loss_scale, slices)
+        return replicated_gradients(self.replicated_groups, local_ids, _parts(gradients), loss_scale, slices)
+
+    def update_replicated(self, rule, sums: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        """See `replicated.update_replicated`."""
+        update_replicated(self.replicated_groups, rule, sums, rule.scalars(learning_rate, step))
 
 
 def _parts(gradients: Gradients) -> list[tf.Tensor]:

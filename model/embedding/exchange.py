@@ -1,5 +1,6 @@
 """The two alltoalls of a step: vectors from the workers that hold the shards to those that hold the samples, and gradients the other way."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import tensorflow as tf
@@ -83,12 +84,16 @@ class Exchange:
 
     def _outgoing(self, own: tf.Tensor) -> tf.Tensor:
         """The gradients of this worker's samples, `[b, F·D]`, cut for the workers that hold the shards."""
-        blocks = []
-        for shards in self._placement.workers:
-            offsets = [shard.table * self._placement.dim + shard.first for shard in shards]
-            if shards:
-                columns = [own[:, offset : offset + shard.width] for offset, shard in zip(offsets, shards, strict=True)]
-                blocks.append(tf.reshape(tf.concat(columns, axis=1), [-1]))
+        dim = self._placement.dim
+        begins = {table * dim for table in range(len(self._placement.tables) + 1)}
+        begins = sorted(begins | {shard.table * dim + shard.first for shards in self._placement.workers for shard in shards})
+        pieces = tf.split(own, [stop - start for start, stop in itertools.pairwise(begins)], axis=1)
+        by_column = dict(zip(begins[:-1], pieces, strict=True))
+        blocks = [
+            tf.reshape(tf.concat([by_column[shard.table * dim + shard.first] for shard in shards], axis=1), [-1])
+            for shards in self._placement.workers
+            if shards
+        ]
         return tf.concat(blocks, axis=0)
 
     def _total_columns(self) -> int:

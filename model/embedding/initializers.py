@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -57,3 +58,23 @@ class ConstantRows:
     def __call__(self, out: np.ndarray, start: int) -> None:
         """Write `out`, `[n, columns]` float32."""
         out[:] = self.value
+
+
+class StackedRows:
+    """Rows of several tables, one after another in one variable.
+
+    Args:
+        fillers: of the tables.
+        first: the row of the variable where each begins; ascending.
+    """
+
+    def __init__(self, fillers: Sequence, first: Sequence[int]):
+        self._fillers, self._first = list(fillers), list(first)
+
+    def __call__(self, out: np.ndarray, start: int) -> None:
+        """Write rows start..start+n into `out`, `[n, columns]` float32."""
+        stop = start + len(out)
+        for fill, first, end in zip(self._fillers, self._first, [*self._first[1:], stop], strict=True):
+            begin, end = max(first, start), min(end, stop)
+            if begin < end:
+                fill(out[begin - start : end - start], begin - first)

@@ -5,38 +5,51 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from model.embedding.row_squares import node_sum
-from model.embedding.shard import LocalShard
+from model.embedding.shard_group import ShardGroup
+from model.embedding.side_by_side import of_group
 from model.ordered_sums import pairwise_sum
 
 
-def replicated_gradients(shards: Sequence[LocalShard], ids: tf.Tensor, parts: Sequence[tf.Tensor], loss_scale: float, slices: int) -> list[tf.Tensor]:
-    """For each replicated table, the gradient of its rows and how often each was touched: `[V, D+1]` float32.
+def replicated_vectors(groups: Sequence[ShardGroup], ids: tf.Tensor, dtype: tf.DType) -> dict[int, tf.Tensor]:
+    """For each replicated table, by its place, the vectors of this worker's samples, `[F_l, b] -> [b, D]`."""
+    found = {}
+    for group in groups:
+        vectors = tf.cast(group.look_up(ids), dtype)
+        by_shard = [vectors] if len(group) == 1 else tf.split(vectors, len(group), axis=1)
+        found |= {local.shard.table: some for local, some in zip(group.shards, by_shard, strict=True)}
+    return dict(sorted(found.items()))
+
+
+def replicated_gradients(
+    groups: Sequence[ShardGroup], ids: tf.Tensor, parts: Sequence[tf.Tensor], loss_scale: float | tf.Tensor, slices: int
+) -> list[tf.Tensor]:
+    """For each group of replicated tables, the gradient of its rows and how often each was touched: `[rows, D+1]` float32.
 
     Args:
-        shards: the replicated tables.
+        groups: of the replicated tables.
         ids: `[F_l, b]`.
         parts: of the gradients of this worker's samples `[b, F, D]`, equal consecutive ones.
         loss_scale: what they were multiplied by.
         slices: of the b samples; their sums are added pairwise, so that the order does not depend on N. The parts divide them.
     """
     parts, out = [slice_ for part in parts for slice_ in tf.split(part, slices // len(parts))], []
-    for local, own in zip(shards, tf.unstack(ids, num=len(shards)), strict=True):
-        sums = []
-        for part, some in zip(parts, tf.split(own, len(parts)), strict=True):
-            by_sample = unscaled(part[:, local.shard.table, :], loss_scale)
-            with_count = tf.concat([by_sample, tf.ones_like(by_sample[:, :1])], axis=1)
-            sums.append(tf.math.unsorted_segment_sum(with_count, some, local.shard.rows))
+    for group in groups:
+        columns, sums = [local.shard.table * group.width for local in group.shards], []
+        for part, rows in zip(parts, tf.split(group.rows(ids), len(parts)), strict=True):
+            flat = tf.reshape(part, [part.shape[0], part.shape[1] * part.shape[2]])
+            by_row = unscaled(tf.reshape(of_group(group, flat, columns), [rows.shape[0], group.width]), loss_scale)
+            with_count = tf.concat([by_row, tf.ones_like(by_row[:, :1])], axis=1)
+            sums.append(tf.math.unsorted_segment_sum(with_count, rows, group.num_rows))
         out.append(pairwise_sum(sums))
     return out
 
 
-def update_replicated(shards: Sequence[LocalShard], rule, sums: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
-    """Apply the sums over the workers of `replicated_gradients`, to the touched rows only."""
-    for local, total in zip(shards, sums, strict=True):
-        touched = tf.cast(tf.where(total[:, -1] > 0)[:, 0], tf.int32)
+def update_replicated(groups: Sequence[ShardGroup], rule, sums: Sequence[tf.Tensor], scalars: tf.Tensor) -> None:
+    """Apply the sums over the workers of `replicated_gradients`, to the touched rows only; `scalars` of the rule, in this step."""
+    for group, total in zip(groups, sums, strict=True):
+        touched = tf.where(total[:, -1] > 0)[:, 0]
         gradients = tf.gather(total[:, :-1], touched)
-        squares = node_sum(gradients) if rule.needs_squares else None
-        local.apply(rule, touched, gradients, rule.scalars(learning_rate, step), squares)
+        group.apply(rule, touched, gradients, scalars, node_sum(gradients) if rule.needs_squares else None)
 
 
 def unscaled(gradients: tf.Tensor, loss_scale: float | tf.Tensor) -> tf.Tensor:

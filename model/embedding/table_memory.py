@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -96,10 +97,26 @@ def write_rows(variable: tf.Variable, start: int, values: np.ndarray) -> None:
 
 def read_rows(variable: tf.Variable, start: int, stop: int) -> np.ndarray:
     """Rows start to stop of a table, `[n, columns]` (reading the variable itself would copy the whole table)."""
-    return gather_rows(variable, tf.range(start, stop, dtype=tf.int64))
+    return gather_rows(variable, tf.range(start, stop, dtype=tf.int64)).numpy()
 
 
-def gather_rows(variable: tf.Variable, rows) -> np.ndarray:
-    """A copy of some rows of a table, `[n] -> [n, columns]`."""
+def gather_rows(variable: tf.Variable, rows) -> tf.Tensor:
+    """A copy of some rows of a table, `[n] -> [n, columns]`, perhaps still being made."""
     with tf.device(variable.device):
-        return tf.raw_ops.ResourceGather(resource=variable.handle, indices=rows, dtype=variable.dtype).numpy()
+        return tf.raw_ops.ResourceGather(resource=variable.handle, indices=rows, dtype=variable.dtype)
+
+
+class Rows(NamedTuple):
+    """Consecutive rows of a variable: those of one shard, which may share the variable with others of its width."""
+
+    variable: tf.Variable
+    first: int  # row of the variable
+    count: int
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """See `read_rows`."""
+        return read_rows(self.variable, self.first + start, self.first + stop)
+
+    def write(self, start: int, values: np.ndarray) -> None:
+        """See `write_rows`."""
+        write_rows(self.variable, self.first + start, values)

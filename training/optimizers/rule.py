@@ -36,6 +36,7 @@ class Rule:
         constants: of the C++ operation.
         needs_squares: `apply` is given the sum of the squares of each whole row's gradient.
         divides_by_rate: a step with learning rate 0 is left out: it changes neither weights nor slots.
+        linear: the change of a row is its gradient times a number, so that repeated rows may be changed one by one.
         native: whether the C++ operation has these constants' case.
     """
 
@@ -44,6 +45,7 @@ class Rule:
     constants: tuple[float, ...] = ()
     needs_squares = False
     divides_by_rate = False
+    linear = False
     native = True
 
     @property
@@ -64,7 +66,7 @@ class Rule:
         Args:
             rows: weights and slots.
             gradients: `[k, width]` float32, summed over the batch.
-            scalars: see `scalars`.
+            scalars: see `scalars`; a `linear` rule takes None for gradients that were multiplied by them.
             squares: `[k]`, with `needs_squares`: over the whole row, of which these columns may be a part.
         """
         raise NotImplementedError

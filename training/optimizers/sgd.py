@@ -7,10 +7,11 @@ class Sgd(Rule):
     """row −= learning_rate · gradient."""
 
     name = "sgd"
+    linear = True
 
     def apply(self, rows, gradients, scalars, squares=None):
         """See `Rule.apply`."""
-        rows.subtract(gradients * scalars[0])
+        rows.subtract(gradients if scalars is None else gradients * scalars[0])
 
     def dense(self):
         """See `Rule.dense`."""

@@ -1,0 +1,125 @@
+"""What a step would do on a GPU, read from its graph: no GPU is needed.
+
+    ./scripts/gpu_graph
+
+traces the training step of the 4.2-billion-parameter model (its tables cut to a few rows) at batch 65,536 as it is built for a GPU, for every
+optimizer and precision, and the graph of scores; on one worker and on two. It fails where an operation has no GPU kernel, where a tensor of more than
+1 KB passes between host and device, or where more operations are launched outside the compiled parts than `LIMITS` say.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from utils import distributed
+from utils.errors import run_command
+from utils.runtime import configure_tensorflow, prepare_tensorflow
+
+LIMITS = {"sgd": 80, "adam": 110}  # operations outside the compiled parts
+TABLES, BATCH, NUMERICAL = 26, 65536, 13
+ROWS = 64
+
+
+class Case(NamedTuple):
+    """A model and how it is trained; `limit` of LIMITS, `hosted` tables in host memory."""
+
+    name: str
+    flags: tuple[str, ...]
+    limit: str | None = None
+    hosted: int = 0
+    scores: bool = False  # the graph of scores in place of the step's
+
+
+AMP = ("--xla", "--amp")
+BFLOAT16 = ("--xla", "--amp", "--amp_dtype", "bfloat16")
+SLICED = ("--column_slice_threshold", str(64 * ROWS))
+REPLICATED = ("--data_parallel_threshold", str(128 * ROWS))
+
+
+def cases(workers: int) -> Iterator[Case]:
+    """All that are traced on so many workers."""
+    for name, flags in (("float16", AMP), ("bfloat16", BFLOAT16), ("float32", ("--xla",))):
+        for optimizer in ("sgd", "adam"):
+            yield Case(f"{optimizer}, {name}", (*flags, "--optimizer", optimizer), limit=optimizer)
+        yield Case(f"scores, {name}", flags, scores=True)
+    for optimizer in ("adagrad", "rowwise_adagrad", "ftrl", "rmsprop"):
+        yield Case(f"{optimizer}, bfloat16", (*BFLOAT16, "--optimizer", optimizer))
+    yield Case("sgd with momentum, bfloat16", (*BFLOAT16, "--momentum", "0.9"))
+    yield Case("sgd, float16, a scale that finds itself", (*AMP, "--loss_scale", "dynamic"))
+    yield Case("sgd, float32, without XLA", ())
+    yield Case("adam, bfloat16, without XLA", ("--amp", "--amp_dtype", "bfloat16", "--optimizer", "adam"))
+    yield Case("adam, bfloat16, 8 slices", (*BFLOAT16, "--optimizer", "adam", "--gradient_slices", "8"))
+    yield Case("sgd, bfloat16, 5 tables in host memory", BFLOAT16, hosted=5)
+    yield Case("adam, bfloat16, 5 tables in host memory", (*BFLOAT16, "--optimizer", "adam"), hosted=5)
+    if workers > 1:
+        for optimizer in ("sgd", "adam", "rowwise_adagrad"):
+            yield Case(f"{optimizer}, bfloat16, tables cut by columns", (*BFLOAT16, "--optimizer", optimizer, *SLICED))
+            yield Case(f"{optimizer}, bfloat16, all tables replicated", (*BFLOAT16, "--optimizer", optimizer, *REPLICATED))
+
+
+def main() -> None:
+    """Trace and check every case; raises SystemExit with 1 where one is not as it should be."""
+    os.environ |= {"DLRM_BUILD_FOR": "GPU"}
+    prepare_tensorflow()
+    world = distributed.join()
+    from utils.options import DeviceConfig
+
+    configure_tensorflow(DeviceConfig(cpu=True), 0)
+    from benchmarks.gpu.kernels import load
+    from benchmarks.gpu.operations import findings
+
+    version, kernels = load()
+    say = print if world.first else lambda *_: None
+    say(f"{world.size} worker{'s' * (world.size > 1)}, batch {BATCH:,}, {TABLES} tables; kernels of TensorFlow {version}\n")
+    say("| case | operations | compiled parts | without a kernel | over 1 KB through host memory |\n|---|---|---|---|---|")
+    wrong = []
+    for case in cases(world.size):
+        found = findings(traced(case, world), kernels)
+        say(f"| {case.name} | {found.count} | {found.compiled} | {len(found.without_kernel)} | {len(found.transfers)} |")
+        wrong += [f"{case.name}: {line}" for line in (*found.without_kernel, *found.transfers)]
+        if case.limit and found.count > LIMITS[case.limit]:
+            wrong.append(f"{case.name}: {found.count} operations, expected at most {LIMITS[case.limit]}: {dict(found.operations.most_common())}")
+        if found.hosted and not case.hosted:
+            wrong.append(f"{case.name}: on the host: {found.hosted[0]}")
+    say("\n".join(["", *wrong]) if wrong else "\nnothing is wrong")
+    if wrong:
+        raise SystemExit(1)
+
+
+def traced(case: Case, world: distributed.World):
+    """The graph of a case."""
+    import numpy as np
+
+    from model.build import Precision, build_model
+    from run.tables import features_of, place_tables, tables_of
+    from training.build import build_trainer
+    from training.device_batch import to_device
+    from training.evaluator import Evaluator
+    from utils.config import parse
+    from utils.runtime import compute_dtype
+
+    config = parse(["--dataset_type", "synthetic", "--batch_size", str(BATCH), *case.flags], "")
+    names = [f"cat_{i}" for i in range(TABLES)]
+    placement = place_tables(config, tables_of(config, names, [ROWS] * TABLES), world.size, 1 << 30)
+    placement = replace(placement, hosted=tuple(frozenset(shards[: case.hosted]) for shards in placement.workers))
+    dtype = compute_dtype(config.device, "GPU")
+    model = build_model(config.model, features_of(names), placement, world, NUMERICAL, 0, Precision(dtype, config.device.xla))
+    view, local = model.embedding.view, BATCH // world.size
+
+    class Blank(NamedTuple):
+        numerical: np.ndarray = np.zeros((local, NUMERICAL), np.float16)
+        ids: np.ndarray = np.zeros((len(view.global_features), BATCH), np.int32)
+        local_ids: np.ndarray = np.zeros((len(view.local_features), local), np.int32)
+        labels: np.ndarray = np.zeros(local, np.uint8)
+        weights: np.ndarray = np.ones(local, np.float32)
+        num_samples: int = BATCH
+        out_of_range: int = 0
+
+    inputs = to_device(Blank()).inputs
+    return (Evaluator(model, config.device.xla) if case.scores else build_trainer(config, model, dtype)).graph(inputs)
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, "gpu_graph"))
