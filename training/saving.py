@@ -15,8 +15,6 @@ from training.state import arrays, digest, parts, snapshot
 from utils.checkpoint.writing import Among, Saving
 from utils.options import TrainingConfig
 
-KEPT_BYTES = 512 << 20  # rows that are kept for a checkpoint being written; beyond that training waits for the disk
-
 
 class Saver:
     """Begins to write checkpoints of a model and its training.
@@ -103,7 +101,7 @@ class Checkpoints:
             return
         start = time.monotonic()
         kept = self._snapshot.protect(batch.host.ids)
-        while kept > KEPT_BYTES and not self._written:
+        while kept > self._snapshot.limit and not self._written:
             self._written = self._saving.advance(wait=True)
             kept = self._snapshot.bytes
         self._waited += time.monotonic() - start

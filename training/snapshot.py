@@ -5,18 +5,32 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
+from model.compilation import on_gpu
 from model.embedding.shard import LocalShard
 from model.embedding.table_memory import Rows, gather_rows
+from utils.memory import available_bytes
+
+KEPT_BYTES = 512 << 20  # rows that are kept for a checkpoint being written; beyond that training waits for the disk
+KEPT_SHARE = 4  # beside a GPU, whose steps touch as many bytes in a few milliseconds, this part of the free host memory may be kept
+
+
+def kept_bytes(local_workers: int) -> int:
+    """How much a worker may keep of what training changes while a checkpoint is written; one of so many on its machine."""
+    return max(KEPT_BYTES, available_bytes() // KEPT_SHARE // local_workers) if on_gpu() else KEPT_BYTES
 
 
 class FrozenRows:
     """A table's rows as they are now, to be read once, in order, while training goes on.
 
-    Before a step changes rows that were not read yet, `protect` keeps a copy of them, once. So what it costs is the rows
+    Before a step changes rows that were not read yet, a copy of them is kept, once. So what it costs is the rows
     that training touches until the reader has passed them, not the table.
+
+    Args:
+        rows: of the table.
+        settle: called before rows are read: fetches copies that were taken and are not kept yet.
     """
 
-    def __init__(self, rows: Rows, settle: Callable[[], None] = lambda: None):
+    def __init__(self, rows: Rows, settle: Callable[[], None]):
         self.stored, self._settle = rows, settle
         self._rows = rows.count
         self._next = 0  # first row that was not read yet
@@ -41,12 +55,6 @@ class FrozenRows:
         """Keep the values `[n, columns]` of rows that `wanted` gave."""
         self._kept.append((rows, values))
 
-    def protect(self, distinct: np.ndarray) -> None:
-        """Keep the values of rows that are about to change: their numbers, ascending, without repetition."""
-        rows = self.wanted(distinct)
-        if len(rows):
-            self.keep(rows, gather_rows(self.stored.variable, self.stored.first + rows).numpy())
-
     def read(self, start: int, stop: int) -> np.ndarray:
         """Rows start to stop, `[n, columns]`, as they were."""
         self._settle()
@@ -67,9 +75,11 @@ class Snapshot:
     Args:
         shards: of this worker.
         places: for each of them the row of the batch's `ids` that names the rows a step changes.
+        limit: of the bytes that may be kept; beyond it, training is to wait.
     """
 
-    def __init__(self, shards: Iterable[LocalShard], places: Iterable[int]):
+    def __init__(self, shards: Iterable[LocalShard], places: Iterable[int], limit: int = KEPT_BYTES):
+        self.limit = limit
         self._shards = [
             (place, {kind: FrozenRows(rows, self._settle) for kind, rows in one.kinds().items()}) for one, place in zip(shards, places, strict=True)
         ]

@@ -12,7 +12,7 @@ from model.embedding.table_memory import CHUNK_ROWS
 from training.groups import Groups
 from training.growth import Growth
 from training.loss_scale import SLOT as DYNAMIC_SCALE
-from training.snapshot import Snapshot
+from training.snapshot import Snapshot, kept_bytes
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import Array, Part
@@ -38,7 +38,7 @@ def arrays(model: DLRM, groups: Groups | None = None) -> dict[str, Array]:
 
 def snapshot(model: DLRM) -> Snapshot:
     """The sharded tables of this worker as they are now."""
-    return Snapshot(model.embedding.sharded, model.embedding.id_rows)
+    return Snapshot(model.embedding.sharded, model.embedding.id_rows, kept_bytes(model.embedding.world.local_size))
 
 
 def parts(model: DLRM, groups: Groups | None = None, frozen: Snapshot | None = None) -> list[Part]:

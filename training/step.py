@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from model.compilation import Compiled, on_gpu
 from model.dlrm import DLRM
+from model.embedding.replicated import replicated_gradients, update_replicated
 from model.native import NativeOperations
 from model.ordered_sums import OrderedSums, packed, pairwise_sum, unpacked
 from training.device_batch import StepInputs, TensorBatch
@@ -131,7 +132,7 @@ class Trainer:
         own, by_vector, gradients = self._dense(batch.numerical, vectors, batch.labels, batch.weights, num_samples[0], scale, factor)
         replicated = []
         if tables is not None:
-            replicated = embedding.replicated_gradients(batch.local_ids, by_vector, scale, self._sums.count(local_batch))
+            replicated = replicated_gradients(embedding.replicated_groups, batch.local_ids, by_vector, scale, self._sums.count(local_batch))
         own, *sums = self._sums.over_workers([tf.concat([own, mine], axis=0), *gradients, *replicated], local_batch)
         loss, overflows, reports = tf.split(own, [1, int(self.scaled), mine.shape[0]])
         gradients, replicated = sums[: len(gradients)], sums[len(gradients) :]
@@ -141,7 +142,7 @@ class Trainer:
             self._apply(gradients, rates, step)
             if tables is not None:
                 embedding.update(tables.rule, batch.ids, by_vector, table_rate, step, table_scale)
-                embedding.update_replicated(tables.rule, replicated, rates[-1], step)
+                update_replicated(embedding.replicated_groups, tables.rule, replicated, tables.rule.scalars(rates[-1], step))
 
         if self.scaled:  # the same branch on every worker: what is asked for is a sum over them
             tf.cond(finite > 0, update, lambda: None)
@@ -151,18 +152,7 @@ class Trainer:
         return StepReport.pack(loss[0], finite, reports)
 
     def _all_finite(self, gradients, replicated, loss, overflows) -> tf.Tensor:
-        """1 where the summed gradients are finite, else 0; under a loss scale also 0 where `overflows` are not 0 or the loss is not finite.
-
-        Reading all of them takes 5% of a step of 128 samples. It needs a column of each kernel's gradient: an input that is not finite is
-        in each of them, and what comes from above shows in the bias's gradient. With a loss scale single elements overflow: all are read.
-        """
-        sums = [*self._unpacked(gradients), *replicated]
-        if not self.scaled:
-            sums = [gradient if len(gradient.shape) == 1 else gradient[:, 0] for gradient in sums]
-        checked = tf.concat([tf.reshape(gradient, [-1]) for gradient in sums], axis=0)
-        if self.scaled:
-            overflows = tf.concat([overflows, tf.cast(tf.logical_not(tf.math.is_finite(loss)), tf.float32)], axis=0)
-        return tf.cast(tf.equal(_count_not_finite(checked) + tf.reduce_sum(overflows), 0), tf.float32)
+        return all_finite([*self._unpacked(gradients), *replicated], tf.concat([loss, overflows], axis=0) if self.scaled else None)
 
     def _apply_gradients(self, gradients: list[tf.Tensor], rates: tf.Tensor, step: tf.Tensor) -> None:
         by_name = dict(zip(self.model.dense_weights(), self._unpacked(gradients), strict=True))
@@ -177,6 +167,24 @@ class Trainer:
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Weighted sum of the binary cross-entropies."""
     return tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits) * weights)
+
+
+def all_finite(sums: Sequence[tf.Tensor], under_scale: tf.Tensor | None) -> tf.Tensor:
+    """1 where summed gradients are finite, else 0, as float32.
+
+    Reading all of them takes 5% of a step of 128 samples. It needs a column of each kernel's gradient: an input that is not finite is
+    in each of them, and what comes from above shows in the bias's gradient. With a loss scale single elements overflow: all are read.
+
+    Args:
+        sums: of the dense weights' gradients, and of replicated tables.
+        under_scale: with a loss scale, the loss and then how many of the vectors' gradients are not finite; 0 where those are not as they should be.
+    """
+    if under_scale is None:
+        sums = [gradient if len(gradient.shape) == 1 else gradient[:, 0] for gradient in sums]
+    count = _count_not_finite(tf.concat([tf.reshape(gradient, [-1]) for gradient in sums], axis=0))
+    if under_scale is not None:
+        count += _count_not_finite(under_scale[:1]) + tf.reduce_sum(under_scale[1:])
+    return tf.cast(tf.equal(count, 0), tf.float32)
 
 
 def _count_not_finite(values: tf.Tensor) -> tf.Tensor:

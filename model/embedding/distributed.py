@@ -9,10 +9,10 @@ from model.compilation import on_gpu
 from model.embedding.exchange import Exchange
 from model.embedding.initializers import ConstantRows, UniformRows
 from model.embedding.placement import Placement, Shard
-from model.embedding.replicated import replicated_gradients, replicated_vectors, update_replicated
+from model.embedding.replicated import replicated_vectors
 from model.embedding.shard import LocalShard
 from model.embedding.shard_group import Wanted, allocate
-from model.embedding.side_by_side import joined
+from model.embedding.side_by_side import joined, whole_vectors
 from model.embedding.table import ZEROS, Feature
 from model.embedding.update import ShardUpdate, Target
 from model.native import NativeOperations
@@ -132,12 +132,7 @@ class DistributedEmbedding(keras.layers.Layer):
             raise ValueError(f"the model is called in a process alone, there are {self.world.size} workers; dlrm.py trains and evaluates on several")
         if ids.shape[-1] != len(self.names):
             raise ValueError(f"ids: expected [B, {len(self.names)}], received {list(ids.shape)}")
-        by_table: dict[int, list[tf.Tensor]] = {}
-        for local in sorted(self.shards, key=lambda local: (local.shard.table, local.shard.first)):
-            with tf.device(local.device or None):
-                rows = tf.gather(local.weights, tf.cast(ids[:, local.shard.table], tf.int64) + local.first)
-            by_table.setdefault(local.shard.table, []).append(tf.cast(rows, self._compute_dtype))
-        return tf.stack([tf.concat(columns, axis=1) for _, columns in sorted(by_table.items())], axis=1)
+        return whole_vectors(self.shards, ids, self._compute_dtype)
 
     def _look_up(self, ids: tf.Tensor) -> tf.Tensor:
         """Rows of this worker's shards, side by side: `[B, columns]`."""
@@ -171,22 +166,13 @@ class DistributedEmbedding(keras.layers.Layer):
             step: from 0.
             loss_scale: what the gradients were multiplied by; they travel so and are divided in float32.
         """
-        parts, columns = self._exchange.gradients(_parts(gradients), ids.shape[1])
+        parts, columns = self._exchange.gradients(parts_of(gradients), ids.shape[1])
         begins = {id(local): column for local, column in zip(self.sharded, columns, strict=True)} if parts else {}
         targets = [Target(group, [begins[id(local)] for local in group.shards]) for group in self.groups] if self.sharded else []
         scalars = None if learning_rate is None else rule.scalars(learning_rate, step)
         self._update.apply(rule, targets, ids, parts, scalars, loss_scale)
 
-    def replicated_gradients(
-        self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float | tf.Tensor = 1.0, slices: int = 1
-    ) -> list[tf.Tensor]:
-        """See `replicated.replicated_gradients`; `gradients` as in `update`."""
-        return replicated_gradients(self.replicated_groups, local_ids, _parts(gradients), loss_scale, slices)
 
-    def update_replicated(self, rule, sums: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
-        """See `replicated.update_replicated`."""
-        update_replicated(self.replicated_groups, rule, sums, rule.scalars(learning_rate, step))
-
-
-def _parts(gradients: Gradients) -> list[tf.Tensor]:
+def parts_of(gradients: Gradients) -> list[tf.Tensor]:
+    """Gradients that are whole or in parts, as parts."""
     return [gradients] if tf.is_tensor(gradients) else list(gradients)

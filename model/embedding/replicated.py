@@ -35,7 +35,9 @@ def replicated_gradients(
     parts, out = [slice_ for part in parts for slice_ in tf.split(part, slices // len(parts))], []
     for group in groups:
         columns, sums = [local.shard.table * group.width for local in group.shards], []
-        for part, rows in zip(parts, tf.split(group.rows(ids), len(parts)), strict=True):
+        everywhere, count = group.rows(ids), ids.shape[1] * len(group) // len(parts)
+        for number, part in enumerate(parts):
+            rows = everywhere[number * count : (number + 1) * count]  # tf.split of int64 has no kernel on a GPU
             flat = tf.reshape(part, [part.shape[0], part.shape[1] * part.shape[2]])
             by_row = unscaled(tf.reshape(of_group(group, flat, columns), [rows.shape[0], group.width]), loss_scale)
             with_count = tf.concat([by_row, tf.ones_like(by_row[:, :1])], axis=1)

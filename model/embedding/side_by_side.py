@@ -33,5 +33,15 @@ def of_group(group: ShardGroup, part: tf.Tensor, columns: Sequence[int]) -> tf.T
     return found[0] if len(found) == 1 else tf.concat(found, axis=1)
 
 
+def whole_vectors(shards: Sequence[LocalShard], ids: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """ids `[B, F]` of all tables -> vectors `[B, F, D]`, of shards that are all of them; gradients flow to the variables."""
+    by_table: dict[int, list[tf.Tensor]] = {}
+    for local in sorted(shards, key=lambda local: (local.shard.table, local.shard.first)):
+        with tf.device(local.device or None):
+            rows = tf.gather(local.weights, tf.cast(ids[:, local.shard.table], tf.int64) + local.first)
+        by_table.setdefault(local.shard.table, []).append(tf.cast(rows, dtype))
+    return tf.stack([tf.concat(columns, axis=1) for _, columns in sorted(by_table.items())], axis=1)
+
+
 def _columns(values: tf.Tensor, first: int, last: int) -> tf.Tensor:
     return values if (first, last) == (0, values.shape[1]) else values[:, first:last]

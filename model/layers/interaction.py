@@ -29,7 +29,7 @@ def lower_triangle_dots(vectors: tf.Tensor) -> tf.Tensor:
     multiply twice; a gather through the inverse index and one product do.
     """
     num_vectors = vectors.shape[1]
-    forward, inverse = pair_indices(num_vectors)
+    forward, inverse = (tf.constant(places, tf.int64) for places in pair_indices(num_vectors))  # int32 would lie in host memory beside a GPU
 
     @tf.custom_gradient
     def dots(z):

@@ -8,12 +8,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.embedding.table_memory import write_rows
+from model.embedding.placement import Shard
+from model.embedding.shard import LocalShard
 from tests.model.tiny_model import batch, model_and_trainer, weights
-from training import saving as module
+from training import snapshot as kept
 from training.position import Position
 from training.saving import Checkpoints, Saver
-from training.snapshot import FrozenRows
+from training.snapshot import Snapshot
 from training.state import arrays, parts, snapshot
 from utils.checkpoint import writing as files
 from utils.checkpoint.reading import Checkpoint
@@ -23,21 +24,25 @@ from utils.distributed import World
 
 
 @settings(max_examples=60, deadline=None)
-@given(rows=st.integers(1, 40), chunk=st.integers(1, 12), seed=st.integers(0, 2**32 - 1), steps_a_chunk=st.integers(0, 3))
-def test_rows_are_those_of_the_beginning_however_reads_and_updates_follow_each_other(rows, chunk, seed, steps_a_chunk):
+@given(rows=st.integers(1, 40), chunk=st.integers(1, 12), seed=st.integers(0, 2**32 - 1), steps_a_chunk=st.integers(0, 3), share=st.booleans())
+def test_rows_are_those_of_the_beginning_however_reads_and_updates_follow_each_other(rows, chunk, seed, steps_a_chunk, share):
     draw = np.random.default_rng(seed)
-    before = draw.normal(size=(rows, 3)).astype(np.float32)
-    table = tf.Variable(before)
-    frozen, found = FrozenRows(table), []
+    before = draw.normal(size=(2, rows, 3)).astype(np.float32)
+    variables = [tf.Variable(np.concatenate(before))] * 2 if share else [tf.Variable(values) for values in before]
+    shards = [LocalShard(name, Shard(i, rows, 0, 3), False, "", variables[i], i * rows * share) for i, name in enumerate("ab")]
+    taken, found = Snapshot(shards, [1, 0]), [[], []]
     for start in range(0, rows, chunk):
         for _ in range(steps_a_chunk):
-            touched = np.unique(draw.integers(0, rows, draw.integers(1, rows + 1))).astype(np.int32)
-            frozen.protect(touched)
-            for row in touched:
-                write_rows(table, int(row), draw.normal(size=(1, 3)).astype(np.float32))
-        found.append(frozen.read(start, min(start + chunk, rows)))
-    np.testing.assert_array_equal(np.concatenate(found), before)
-    assert frozen.bytes == 0  # nothing is kept when all is read
+            ids = draw.integers(0, rows, (2, draw.integers(1, rows + 1))).astype(np.int32)
+            taken.protect(ids)
+            for shard, touched in zip(shards, reversed(ids), strict=True):
+                for row in touched:
+                    shard.kinds()["weights"].write(int(row), draw.normal(size=(1, 3)).astype(np.float32))
+        for number, chunks in enumerate(found):
+            chunks.append(taken.rows(number, "weights").read(start, min(start + chunk, rows)))
+    for number, values in enumerate(before):
+        np.testing.assert_array_equal(np.concatenate(found[number]), values)
+    assert taken.bytes == 0  # nothing is kept when all is read
 
 
 def options(*flags):
@@ -49,7 +54,7 @@ def options(*flags):
 def test_a_checkpoint_written_during_the_next_steps_is_that_of_the_step_before_them(tmp_path, monkeypatch, kept_bytes, optimizer):
     monkeypatch.setattr(files, "_CHUNK_BYTES", 2 * 4 * 4)  # two rows a chunk
     monkeypatch.setattr(files, "IN_FLIGHT", 1)  # and one of them a step
-    monkeypatch.setattr(module, "KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr(kept, "KEPT_BYTES", kept_bytes)
     model, trainer = model_and_trainer("--optimizer", optimizer)
     said = []
 

@@ -39,9 +39,13 @@ class Rmsprop(Rule):
         rows.subtract(rate * gradients / tf.sqrt(velocity + epsilon))
 
     def _decay(self, now, touched):
-        """rho^k for rows last touched k steps ago, by repeated squaring: the same bits in C++."""
+        """rho^k for rows last touched k steps ago, by repeated squaring: the same bits in C++. On a GPU, which keeps no bits, by one power."""
         import tensorflow as tf
 
+        from model.compilation import on_gpu
+
+        if on_gpu():
+            return tf.pow(np.float32(self._rho), tf.math.floormod(now - touched, np.float32(1 << _STEPS)))
         steps = tf.cast(now - touched, tf.int32) % (1 << _STEPS)
         power, decay = np.float32(self._rho), tf.ones_like(touched)
         for bit in range(_STEPS):
