@@ -198,16 +198,20 @@ class NativeOperations:
         return self._library.dlrm_sum_in_pairs(parts=list(parts))
 
 
-@functools.cache
 def native_operations() -> NativeOperations | None:
     """The operations, or None where TensorFlow's are to be used. Call once the device is chosen."""
-    import tensorflow as tf
-
     from model.compilation import on_gpu
 
     path = library_path()
     if os.environ.get("DLRM_NATIVE_OPS") == "0" or on_gpu() or not path.is_file():
         return None
+    return _loaded(path)
+
+
+@functools.cache
+def _loaded(path: Path) -> NativeOperations:
+    import tensorflow as tf
+
     try:
         return NativeOperations(path, tiles=os.environ.get("DLRM_AMX") != "0")
     except (OSError, AttributeError, tf.errors.OpError) as error:

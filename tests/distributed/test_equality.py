@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from small_data import DIM, ROWS
-from trainings import CHOSEN, TRAININGS
+from trainings import CHOSEN, ON_GPU, TRAININGS
 
 from utils.metrics.binary import exact_auc
 
@@ -86,3 +86,12 @@ def test_placement_changes_no_bit_of_initial_values(trained):
                 same_shape = array.startswith("dense/bottom_mlp") and TRAININGS[name].dim == DIM
                 if TRAININGS[name].features is None or same_shape:
                     np.testing.assert_array_equal(values[array], expected, err_msg=f"{workers} workers, {name}, {array}")
+
+
+@pytest.mark.parametrize("optimizer", ON_GPU)
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_what_a_gpu_would_do_trains_the_same_model(trained, workers, optimizer):
+    found, expected = trained(workers)[f"mixed {optimizer} on a GPU"], trained(1)[f"mixed {optimizer} long"]
+    compare(found.losses, expected.losses, False, 1e-6, "losses")
+    for name, values in expected.after.items():
+        compare(found.after[name], values, False, 1e-6, name)

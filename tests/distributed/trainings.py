@@ -40,10 +40,12 @@ class Training:
     features: int | None = None  # None for all
     slices: int = 8  # of the gradients
     dim: int = DIM
+    gpu: bool = False  # as it is built for one
 
 
 def _training(where: str, optimizer: str, *flags: str, **options) -> Training:
-    schedule = ("--warmup_steps", "4", "--decay_start_step", "16", "--decay_steps", "10")  # the learning rate rises, stays and falls
+    # The learning rate rises, stays and falls.
+    schedule = ("--warmup_steps", "4", "--decay_start_step", "16" if options.get("steps", STEPS) <= STEPS else "45", "--decay_steps", "10")
     return Training((*PLACEMENTS[where], "--optimizer", optimizer, "--learning_rate", RATES[optimizer], *schedule, *flags), **options)
 
 
@@ -65,10 +67,17 @@ TRAININGS |= {
     "mixed sgd one sum": _training("mixed", "sgd", slices=1, steps=6),
     "tables sgd of one column": _training("tables", "sgd", features=1, dim=1, steps=6),  # which only one worker can hold
 }
+# What a GPU would do, and what it is held against; XLA takes its time to compile.
+ON_GPU = {"sgd": ("--xla",), "adagrad": (), "adam": ()}
+LONG = tuple(f"mixed {optimizer} long" for optimizer in ON_GPU)
+TRAININGS |= {f"mixed {optimizer} long": _training("mixed", optimizer, slices=1, steps=50) for optimizer in ON_GPU}
+TRAININGS |= {
+    f"mixed {optimizer} on a GPU": _training("mixed", optimizer, *flags, slices=1, steps=50, gpu=True) for optimizer, flags in ON_GPU.items()
+}
 # Each worker more costs steps: eight on two processors take about a second for one.
 CHOSEN = {
     1: tuple(TRAININGS),
-    2: tuple(TRAININGS),
+    2: tuple(name for name in TRAININGS if name not in LONG),
     3: ("tables sgd", "mixed sgd"),
     4: (
         "sliced sgd",
@@ -78,6 +87,7 @@ CHOSEN = {
         "mixed sgd of five",
         "tables sgd of one column",
         "mixed rowwise_adagrad",
+        *(f"mixed {optimizer} on a GPU" for optimizer in ON_GPU),
     ),
     8: ("mixed adam short",),
 }
@@ -134,6 +144,7 @@ def pieces(model):
 
 def train(training: Training, dataset: Path, world) -> dict:
     """Run one configuration; what came of it, by name."""
+    os.environ["DLRM_BUILD_FOR"] = "GPU" if training.gpu else "CPU"
     from dataloading.batches import BatchReader, Share
     from dataloading.feature_spec import FeatureSpec
     from dataloading.tf_raw import TfRawSplit
@@ -154,7 +165,8 @@ def train(training: Training, dataset: Path, world) -> dict:
     names, rows = ([getattr(feature, fact) for feature in spec.categorical][: training.features] for fact in ("name", "cardinality"))
     placement = place_tables(config, tables_of(config, names, rows), world.size, memory=1e9)
     dtype = compute_dtype(config.device, "CPU")
-    model = build_model(config.model, features_of(names), placement, world, len(spec.numerical), 5, Precision(dtype))
+    precision = Precision(dtype, config.device.xla)
+    model = build_model(config.model, features_of(names), placement, world, len(spec.numerical), 5, precision)
     trainer = build_trainer(config, model, dtype)
     found = {f"before/{name}": values for name, values in pieces(model).items()}
 
@@ -180,7 +192,7 @@ def train(training: Training, dataset: Path, world) -> dict:
     )
     if training.batch == BATCH and training.features is None:
         with contextlib.closing(TfRawSplit(spec, "test")) as split:
-            scores = Evaluator(model).score(batches(split, 2 * BATCH, 1), split.num_samples)
+            scores = Evaluator(model, config.device.xla).score(batches(split, 2 * BATCH, 1), split.num_samples)
         if world.first:
             found["logits"], found["labels"] = scores
     found["diverged"] = diverged(model, world)

@@ -87,7 +87,7 @@ def _updated(world, rule, thresholds, native) -> dict[str, np.ndarray]:
 
     from model.embedding.distributed import DistributedEmbedding
     from model.embedding.placement import place
-    from model.embedding.replicated import update_replicated
+    from model.embedding.replicated import replicated_gradients, update_replicated
     from model.embedding.table import Feature, Table
     from model.embedding.table_memory import write_rows
     from model.ordered_sums import sum_in_order
@@ -105,9 +105,9 @@ def _updated(world, rule, thresholds, native) -> dict[str, np.ndarray]:
         rate, number, own = tf.constant(RATES[step]), tf.constant(step, tf.int64), tf.constant(gradients[mine])
         local_ids = tf.constant(ids[list(embedding.view.local_features)][:, mine])
         # Slices of one sample: every number of workers adds them in one order.
-        sums = embedding.replicated_gradients(local_ids, own, slices=BATCH // world.size)
+        sums = replicated_gradients(embedding.replicated_groups, local_ids, [own], 1.0, BATCH // world.size)
         sums = [tf.reshape(sum_in_order(tf.reshape(total, [-1]), world, "dense_gradients"), total.shape) for total in sums]
         embedding.update(rule, tf.constant(ids[list(embedding.view.global_features)]), own, rate, number)
-        update_replicated(embedding.replicated, rule, sums, rate, number)
+        update_replicated(embedding.replicated_groups, rule, sums, rule.scalars(rate, number))
     kept = embedding.shards if world.first else embedding.sharded
     return {f"{local.name}@{local.shard.first}": local.weights.numpy() for local in kept}

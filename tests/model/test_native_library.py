@@ -27,9 +27,9 @@ def operations():
 @pytest.fixture
 def afresh():
     """The environment is read anew, and again by the next test."""
-    native_operations.cache_clear()
+    native._loaded.cache_clear()
     yield
-    native_operations.cache_clear()
+    native._loaded.cache_clear()
 
 
 # Which run -------------------------------------------------------------------------------------------------------------

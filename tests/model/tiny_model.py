@@ -1,5 +1,6 @@
 """A model small enough to check by other means, its batches, and a slow reference for its training step."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +36,12 @@ def config(*flags: str) -> Config:
     return parse(["--dataset_type", "synthetic", "--cpu", *DIMS, *flags], "")
 
 
-def model_and_trainer(*flags: str, dtype: str = "float32", seed: int = 3):
-    """A built model and its trainer."""
+def model_and_trainer(*flags: str, dtype: str = "float32", seed: int = 3, hosted: int = 0):
+    """A built model and its trainer; so many tables are placed in host memory."""
     options = config(*flags)
     names = [table.name for table in TABLES]
     placement = single(tables_of(options, names, [table.num_rows for table in TABLES]))
+    placement = replace(placement, hosted=(frozenset(placement.workers[0][:hosted]),))
     model = build_model(options.model, features_of(names), placement, World(), NUM_NUMERICAL, seed, Precision(dtype, options.device.xla))
     return model, build_trainer(options, model, dtype)
 
