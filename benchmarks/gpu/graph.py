@@ -1,21 +1,26 @@
 """What a step would do on a GPU, read from its graph: no GPU is needed.
 
-    ./scripts/gpu_graph
+    ./scripts/gpu_graph [CASE ...]
 
 traces the training step of the 4.2-billion-parameter model (its tables cut to a few rows) at batch 65,536 as it is built for a GPU, for every
 optimizer and precision, and the graph of scores; on one worker and on two. It fails where an operation has no GPU kernel, where a tensor of more than
-1 KB passes between host and device, or where more operations are launched outside the compiled parts than `LIMITS` say.
+1 KB passes between host and device, or where more operations are launched outside the compiled parts than `LIMITS` say. CASE: only those of
+these names ("sgd, float16").
 """
 
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from utils import distributed
-from utils.errors import run_command
+from utils.errors import UserError, run_command
+from utils.options import DeviceConfig
 from utils.runtime import configure_tensorflow, prepare_tensorflow
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.operations import Findings
 
 LIMITS = {"sgd": 80, "adam": 110}  # operations outside the compiled parts
 TABLES, BATCH, NUMERICAL = 26, 65536, 13
@@ -64,8 +69,9 @@ def main() -> None:
     os.environ |= {"DLRM_BUILD_FOR": "GPU"}
     prepare_tensorflow()
     world = distributed.join()
-    from utils.options import DeviceConfig
-
+    chosen = [case for case in cases(world.size) if not sys.argv[1:] or case.name in sys.argv[1:]]
+    if unknown := set(sys.argv[1:]) - {case.name for case in cases(2)}:
+        raise UserError(f"{', '.join(sorted(unknown))}: no such case; there are {'; '.join(case.name for case in cases(2))}")
     configure_tensorflow(DeviceConfig(cpu=True), 0)
     from benchmarks.gpu.kernels import load
     from benchmarks.gpu.operations import findings
@@ -75,17 +81,23 @@ def main() -> None:
     say(f"{world.size} worker{'s' * (world.size > 1)}, batch {BATCH:,}, {TABLES} tables; kernels of TensorFlow {version}\n")
     say("| case | operations | compiled parts | without a kernel | over 1 KB through host memory |\n|---|---|---|---|---|")
     wrong = []
-    for case in cases(world.size):
+    for case in chosen:
         found = findings(traced(case, world), kernels)
         say(f"| {case.name} | {found.count} | {found.compiled} | {len(found.without_kernel)} | {len(found.transfers)} |")
-        wrong += [f"{case.name}: {line}" for line in (*found.without_kernel, *found.transfers)]
-        if case.limit and found.count > LIMITS[case.limit]:
-            wrong.append(f"{case.name}: {found.count} operations, expected at most {LIMITS[case.limit]}: {dict(found.operations.most_common())}")
-        if found.hosted and not case.hosted:
-            wrong.append(f"{case.name}: on the host: {found.hosted[0]}")
+        wrong += [f"{case.name}: {line}" for line in problems(case, found)]
     say("\n".join(["", *wrong]) if wrong else "\nnothing is wrong")
     if wrong:
         raise SystemExit(1)
+
+
+def problems(case: Case, found: "Findings") -> Iterator[str]:
+    """What is not as it should be."""
+    yield from (f"no GPU kernel for {line}" for line in found.without_kernel)
+    yield from (f"copies {line}" for line in found.transfers)
+    if found.hosted and not case.hosted:
+        yield f"on the host: {found.hosted[0]}"
+    if case.limit and found.count > LIMITS[case.limit]:
+        yield f"{found.count} operations, expected at most {LIMITS[case.limit]}: {dict(found.operations.most_common())}"
 
 
 def traced(case: Case, world: distributed.World):

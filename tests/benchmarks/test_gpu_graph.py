@@ -1,0 +1,73 @@
+"""What a step would do on a GPU: every operation has a kernel, nothing large passes through host memory, few operations are launched."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from benchmarks.gpu.graph import cases, problems, traced
+from benchmarks.gpu.kernels import load
+from benchmarks.gpu.operations import findings
+from utils.distributed import World
+
+ROOT = Path(__file__).parents[2]
+QUICK = (
+    "sgd, float16",
+    "scores, bfloat16",
+    "adam, float32",
+    "rmsprop, bfloat16",
+    "sgd, float32, without XLA",
+    "adam, bfloat16, 5 tables in host memory",
+)
+TWO = ("sgd, bfloat16", "adam, float16", "sgd, bfloat16, tables cut by columns", "adam, bfloat16, all tables replicated")
+KERNELS = load()[1]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_one_worker(monkeypatch, name):
+    monkeypatch.setenv("DLRM_BUILD_FOR", "GPU")
+    (case,) = (case for case in cases(1) if case.name == name)
+    found = findings(traced(case, World()), KERNELS)
+    assert list(problems(case, found)) == [] and found.count > 0
+    assert bool(found.hosted) == bool(case.hosted) and (found.compiled > 0) == ("without" not in name)
+
+
+def test_two_workers():
+    result = subprocess.run([ROOT / "scripts/gpu_graph", *TWO], capture_output=True, text=True, check=False, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr[-2000:]
+    one, two = result.stdout.split("2 workers, ")
+    assert "nothing is wrong" in one and "nothing is wrong" in two
+    assert all(f"| {name} |" in two for name in TWO)
+
+
+def graph_of(computed, *specs):
+    return tf.function(computed, autograph=False).get_concrete_function(*specs).graph
+
+
+def test_a_tensor_of_int32_that_a_device_takes_is_a_copy():
+    graph = graph_of(tf.gather, tf.TensorSpec([1000, 4]), tf.TensorSpec([500], tf.int32))
+    assert findings(graph, KERNELS).transfers == ["int32 (500,) to the device for GatherV2: GatherV2"]
+    assert not findings(graph_of(tf.gather, tf.TensorSpec([1000, 4]), tf.TensorSpec([500], tf.int64)), KERNELS).transfers
+    assert not findings(graph_of(tf.gather, tf.TensorSpec([1000, 4]), tf.TensorSpec([10], tf.int32)), KERNELS).transfers
+
+
+def test_an_operation_without_a_kernel_is_found_also_inside_a_function_and_a_condition():
+    inner = tf.function(lambda labels: tf.split(labels, 2)[0], autograph=False)
+    labels = tf.TensorSpec([4096], tf.uint8)
+    chosen = lambda labels: tf.cond(tf.cast(labels[0], tf.int64) > 0, lambda: inner(labels), lambda: labels[:2048])  # noqa: E731
+    for graph in (graph_of(lambda labels: tf.cast(inner(labels), tf.float32), labels), graph_of(chosen, labels)):
+        found = findings(graph, KERNELS)
+        assert [line.split(":")[0] for line in found.without_kernel] == ["Split (uint8)"]
+    assert found.operations["StatelessIf"] == 1
+
+
+def test_what_xla_compiles_is_one_launch():
+    compiled = tf.function(lambda x: tf.exp(x) + tf.exp(2 * x), autograph=False, jit_compile=True)
+    found = findings(graph_of(lambda x: compiled(x) * 2, tf.TensorSpec([8])), KERNELS)
+    assert found.compiled == 1 and dict(found.operations) == {"Mul": 1}
+
+
+def test_an_operation_that_the_table_lacks_is_named():
+    with pytest.raises(KeyError, match="Lgamma"):
+        findings(graph_of(tf.math.lgamma, tf.TensorSpec([8])), KERNELS)

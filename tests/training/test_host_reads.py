@@ -1,0 +1,79 @@
+"""No step looks at a tensor's value on the host, which would wait for the device: only the reports do, a step later, and checkpoints."""
+
+import traceback
+from pathlib import Path
+
+import pytest
+from tensorflow.python.framework import ops
+
+from tests.model.tiny_model import batch, config, model_and_trainer
+from training.loop import Training
+from training.saving import Saver
+from utils.console import Console
+from utils.logging import RunLog
+
+READS = ("__int__", "__float__", "__bool__", "__index__", "__array__", "numpy", "_numpy")
+FLAGS = ("--max_steps", "12", "--print_freq", "5", "--gradient_slices", "1")
+
+
+class Data:
+    """Twelve batches."""
+
+    def __len__(self):
+        return 12
+
+    def batches(self, epoch, first):
+        return (batch(16, seed=step) for step in range(first, 12))
+
+
+@pytest.fixture
+def readers(monkeypatch):
+    """The files of the project from which tensors were read, by function."""
+    found = set()
+
+    def noting(name, read):
+        def noted(tensor, *arguments, **options):
+            stack = [frame for frame in traceback.extract_stack()[:-1] if "site-packages" not in frame.filename and frame.name != "noted"]
+            found.add((Path(stack[-1].filename).name, stack[-1].name))
+            return read(tensor, *arguments, **options)
+
+        return noted
+
+    eager = type(ops.convert_to_tensor(1.0))
+    for name in READS:
+        monkeypatch.setattr(eager, name, noting(name, getattr(eager, name)))
+    return found
+
+
+def training_of(tmp_path, *flags):
+    model, trainer = model_and_trainer(*FLAGS, *flags)
+    options = config(*FLAGS, *flags)
+    saver = Saver(model, trainer.groups, options.training, {}, alone=True) if options.training.save_checkpoint_path else None
+    return Training(trainer, Data(), options, Console(False), RunLog(str(tmp_path / "log.json"), {}), saver=saver)
+
+
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_only_reports_are_read(tmp_path, monkeypatch, readers, device, optimizer):
+    monkeypatch.setenv("DLRM_BUILD_FOR", device)
+    training = training_of(tmp_path, "--optimizer", optimizer)
+    readers.clear()  # of building the model
+    assert training.run()["steps"] == 12
+    assert readers == {("report.py", "read")}
+
+
+@pytest.mark.parametrize("device", ["CPU", "GPU"])
+def test_checkpoints_read_what_they_write(tmp_path, monkeypatch, readers, device):
+    monkeypatch.setenv("DLRM_BUILD_FOR", device)
+    training = training_of(tmp_path, "--save_checkpoint_path", str(tmp_path / "saved"), "--checkpoint_every_steps", "4")
+    readers.clear()
+    assert training.run()["steps"] == 12
+    assert readers == {("report.py", "read"), ("state.py", "parts"), ("table_memory.py", "read_rows"), ("snapshot.py", "_settle")}
+
+
+def test_every_way_to_read_is_noticed(readers):
+    tensor = ops.convert_to_tensor(1)
+    for read in (int, float, bool, [0, 1].__getitem__, lambda one: one.numpy()):
+        readers.clear()
+        read(tensor)
+        assert readers
