@@ -1,0 +1,179 @@
+"""Small questions to a device, each in a process of its own: `python -m benchmarks.gpu.probes NAME [KEY=VALUE ...]` prints one JSON object.
+
+They are parts of `first_run`. Without a GPU they ask the CPU the same, in sizes that the caller gives.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from utils.options import DeviceConfig
+from utils.runtime import configure_tensorflow, prepare_tensorflow
+
+TABLES, MATCHES = 26, 1e-3  # MATCHES: how far a device's weights may be from another's after three float32 steps
+
+
+def device() -> dict[str, Any]:
+    """What there is."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    return {"tensorflow": tf.__version__, "gpus": len(gpus), "details": {key: str(value) for key, value in details.items()}}
+
+
+def products(size: int) -> dict[str, Any]:
+    """Rates of matrix products `[size, size]`, by themselves and compiled, in TFLOP/s."""
+    import tensorflow as tf
+
+    found = {}
+    for dtype in ("float32", "float16", "bfloat16"):
+        a = tf.ones([size, size], dtype)
+        for name, compiled in (("", None), (" compiled", True)):
+            seconds = timed(tf.function(lambda a=a: tf.matmul(a, a), autograph=False, jit_compile=compiled))
+            found[dtype + name] = 2 * size**3 / seconds / 1e12
+    return found
+
+
+def host_memory() -> dict[str, Any]:
+    """Where TensorFlow keeps constants, by dtype: the device they are said to be on, and the one whose memory they are in."""
+    import tensorflow as tf
+
+    found = {}
+    for dtype in ("int32", "int64", "float32", "float64", "uint8"):
+        value = tf.constant([1, 2, 3], dtype)
+        found[dtype] = [value.device, value.backing_device]
+    return found
+
+
+def rows(count: int, width: int, dtype: str) -> dict[str, Any]:
+    """Whether rows at both ends of a table are written and read back, numbered by a dtype, and how fast many are."""
+    import numpy as np
+    import tensorflow as tf
+
+    table = tf.Variable(tf.zeros([count, width]))
+    numbers = np.array([0, min(16_777_215, count - 3), min(16_777_216, count - 2), count - 1])
+    values = np.arange(1, 5, dtype=np.float32)[:, None] * np.ones([1, width], np.float32)
+    tf.raw_ops.ResourceScatterUpdate(resource=table.handle, indices=tf.constant(numbers, dtype), updates=values)
+    found = tf.raw_ops.ResourceGather(resource=table.handle, indices=tf.constant(numbers, dtype), dtype=tf.float32).numpy()
+    by_int64 = tf.raw_ops.ResourceGather(resource=table.handle, indices=tf.constant(numbers, tf.int64), dtype=tf.float32).numpy()
+    many = tf.constant(np.random.default_rng(0).integers(0, min(count, 16_000_000), 26 * 65536 if count > 1 << 20 else 100), dtype)
+    updates, size = tf.ones([len(many), width]), 4 * width * len(many)
+    gather = timed(lambda: tf.raw_ops.ResourceGather(resource=table.handle, indices=many, dtype=tf.float32))
+    scatter = timed(lambda: tf.raw_ops.ResourceScatterSub(resource=table.handle, indices=many, updates=updates))
+    return {
+        "elements": count * width,
+        "read_as_written": bool(np.array_equal(found, values)),
+        "read_by_int64": bool(np.array_equal(by_int64, values)),
+        "gather_gb_per_s": 2 * size / gather / 1e9,  # read and written
+        "scatter_gb_per_s": 3 * size / scatter / 1e9,  # the update read, the row read and written
+    }
+
+
+def padding(batch: int) -> dict[str, Any]:
+    """Whether 32 vectors in place of 27, and 480 columns in place of 479, make the compiled products faster: ms of each, forward and backward."""
+    import tensorflow as tf
+
+    found = {}
+    for dtype in ("float16", "bfloat16"):
+        for vectors in (TABLES + 1, 32):
+            z = tf.ones([batch, vectors, 128], dtype)
+            found[f"{dtype}, {vectors} vectors"] = 1e3 * timed(compiled_gradient(lambda z: tf.matmul(z, z, transpose_b=True), z))
+        for columns in (479, 480):
+            x, kernel = tf.ones([batch, columns], dtype), tf.ones([columns, 1024], dtype)
+            found[f"{dtype}, {columns} columns"] = 1e3 * timed(compiled_gradient(tf.matmul, x, kernel))
+    return found
+
+
+def steps(path: str, batch: int, rows: int, optimizers: str, dtypes: str, device: str) -> dict[str, Any]:
+    """Three steps of a model in every precision and by every optimizer; weights go to `path`. `device`: GPU, or CPU as the CPU does it."""
+    import os
+
+    import numpy as np
+    import tensorflow as tf
+
+    from benchmarks.peers import Feed
+    from benchmarks.workload import Workload, options
+    from training.build import build_trainer
+    from training.state import arrays, parts
+    from utils.distributed import World
+
+    os.environ["DLRM_BUILD_FOR"] = device
+    weights, losses = {}, {}
+    for optimizer in optimizers.split(","):
+        for dtype in dtypes.split(","):
+            flags = ("--batch_size", batch, "--optimizer", optimizer, "--gradient_slices", 1, *(("--xla",) if device == "GPU" else ()))
+            work = Workload((rows,) * TABLES, options(*flags, *(() if dtype == "float32" else ("--amp", "--amp_dtype", dtype))))
+            model, feed = work.build(dtype, World()), Feed()
+            feed.load(work, "power_law", 1)
+            trainer = build_trainer(work.config, model, dtype)
+            name = f"{optimizer} {dtype}"
+            losses[name] = [float(trainer.step(feed.on_device(0), step, 0.01)) for step in range(3)]
+            shapes = arrays(model)
+            for part in parts(model):
+                weights[f"{name}|{part.array}"] = np.array(part.read(0, min(shapes[part.array].shape[0], 1000)))
+    np.savez(path, **weights)
+    return {"losses": losses, "devices": [one.name for one in tf.config.list_logical_devices()]}
+
+
+def compare(first: str, second: str) -> dict[str, Any]:
+    """The largest difference of the weights that two runs of `steps` wrote, by optimizer and precision; float32 within `MATCHES`."""
+    import numpy as np
+
+    one, other = np.load(first), np.load(second)
+    found: dict[str, float] = {}
+    for key in one.files:
+        name = key.split("|")[0]
+        found[name] = max(found.get(name, 0.0), float(np.max(np.abs(one[key] - other[key]))))
+    return {"largest_difference": found, "float32_matches": all(value <= MATCHES for name, value in found.items() if "float32" in name)}
+
+
+def compiled_gradient(compute: Callable, *inputs) -> Callable[[], Any]:
+    """A compiled function of no arguments: the gradients of a product by its inputs."""
+    import tensorflow as tf
+
+    def gradients(*inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            total = compute(*inputs)
+        return tape.gradient(total, inputs)
+
+    function = tf.function(gradients, autograph=False, jit_compile=True)
+    return lambda: function(*inputs)
+
+
+def timed(act: Callable[[], Any], count: int = 20) -> float:
+    """Seconds that it takes, after it was done twice."""
+    import tensorflow as tf
+
+    for _ in range(2):
+        act()
+    tf.test.experimental.sync_devices()
+    begun = time.perf_counter()
+    for _ in range(count):
+        act()
+    tf.test.experimental.sync_devices()
+    return (time.perf_counter() - begun) / count
+
+
+PROBES = (device, products, host_memory, rows, padding, steps, compare)
+
+
+def main() -> None:
+    """Answer one question."""
+    name, *pairs = sys.argv[1:]
+    values = dict(pair.split("=", 1) for pair in pairs)
+    probe = next(one for one in PROBES if one.__name__ == name)
+    prepare_tensorflow()
+    configure_tensorflow(DeviceConfig(), 0)
+    import tensorflow as tf
+
+    tf.debugging.set_log_device_placement(name == "steps")
+    kinds = probe.__annotations__
+    print(json.dumps(probe(**{key: kinds[key](value) for key, value in values.items()})), flush=True)
+
+
+if __name__ == "__main__":
+    main()

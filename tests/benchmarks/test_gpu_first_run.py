@@ -1,0 +1,55 @@
+"""The first run on a GPU: a walk through it without one, and parts that fail, take too long or are not begun."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu.first_run import run
+from benchmarks.gpu.parts import DRY, Command, Sizes, parts
+
+SCRIPT = Path(__file__).parents[2] / "scripts/gpu_first_run"
+
+
+def first_run(folder, *arguments):
+    return subprocess.run([SCRIPT, *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+
+
+@pytest.mark.timeout(600)
+def test_a_walk_through_all_parts(tmp_path):
+    result = first_run(tmp_path, "out", "--dry")
+    assert result.returncode == 0, result.stdout + result.stderr[-2000:]
+    results = [json.loads(path.read_text()) for path in sorted((tmp_path / "out").glob("[0-9]*.json"))]
+    assert [one["name"] for one in results] == [command.name for command in parts(tmp_path / "out", DRY)]
+    by_name = {one["name"]: one["figures"] for one in results}
+    assert all(one["code"] == 0 and (one["figures"] or one["name"] in ("specification", "dataset")) for one in results)
+    assert by_name["rows_int64"]["read_as_written"] and by_name["steps_compared"]["float32_matches"]
+    assert by_name["eval"]["auc"] == pytest.approx(by_name["eval_on_the_cpu"]["auc"], abs=0.01)
+    assert by_name["train"]["steps"] == DRY.steps
+
+
+def test_parts_of_the_true_sizes_have_names_of_their_own_and_limits():
+    commands = list(parts(Path("/out"), Sizes()))
+    assert len({command.name for command in commands}) == len(commands) > 20
+    assert all(0 < command.limit_s <= 360 for command in commands)
+
+
+def test_a_part_beyond_its_limit_is_ended_with_what_it_started(tmp_path):
+    starts = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
+    result = run(Command("waits", (sys.executable, "-c", starts), 3), tmp_path, 7, {})
+    assert (result["code"], result["timed_out"]) == (124, True) and 3 <= result["seconds"] < 20
+    assert not Path("/proc", result["out"].strip()).exists() or "Z" in Path("/proc", result["out"].strip(), "stat").read_text()
+    failing = Command("fails", (sys.executable, "-c", "import sys; print('{\"a\": 1}'); sys.exit('why')"), 30)
+    result = run(failing, tmp_path, 8, {})
+    assert (result["code"], result["figures"], result["err"]) == (1, {"a": 1}, "why\n")
+
+
+def test_time_that_is_over_a_folder_that_is_used_and_a_part_that_is_unknown(tmp_path):
+    late = first_run(tmp_path, "late", "--dry", "--only", "device,specification", "--minutes", "0")
+    assert late.returncode == 1 and "device: not begun, the 0 minutes are over" in late.stdout
+    used = first_run(tmp_path, ".", "--dry")
+    assert used.returncode == 1 and "is there already; name a new folder" in used.stderr
+    unknown = first_run(tmp_path, "new", "--dry", "--only", "speed")
+    assert unknown.returncode == 1 and "--only speed: there are device, products" in unknown.stderr and len(unknown.stderr.splitlines()) == 1
