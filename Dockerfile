@@ -3,11 +3,12 @@
 #
 # numactl may not set a memory policy without SYS_NICE, and then fails.
 #
-# CUDA 13.0's runtime is linked into Horovod, so the host's driver must be 580 or newer; TensorFlow brings its own CUDA 12.
+# CUDA 12, as TensorFlow 2.21 brings it (12.5): Horovod's CUDA code is compiled against the same major version. The host's driver must be 560 or newer.
 #
-# No Docker engine has built this file yet. Tried by hand on Debian 12: the names of the system packages, the compiler of this image (nvcc 13.0.88)
-# on Horovod's CUDA source, and scripts/install on the files copied before it, with DLRM_DEVICE=cpu. Not tried: the GPU build of TensorFlow, NCCL, the RUN lines as they stand.
-FROM nvidia/cuda:13.0.2-devel-ubuntu24.04
+# No Docker engine has built this file yet. Tried by hand on Debian 12: the names of the system packages, a newer compiler (nvcc 13.0.88) on Horovod's
+# CUDA source, and scripts/install on the files copied before it, with DLRM_DEVICE=cpu. Not tried: the GPU build of TensorFlow, NCCL, the RUN lines as
+# they stand.
+FROM nvidia/cuda:12.6.3-devel-ubuntu24.04
 
 # What scripts/install checks for, Python with venv, git for dllogger, ssh for workers on other machines.
 RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
@@ -18,7 +19,7 @@ RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-ins
 WORKDIR /dlrm
 
 # Only what the install reads, so that a change of the code does not build Horovod again. A GPU is not visible while an image is built, so the
-# device is named. The image also holds a static NCCL for CUDA 13, which must not be linked in place of TensorFlow's: hence SHARED. The install ends with
+# device is named. The image also holds a static NCCL, which must not be linked in place of TensorFlow's: hence SHARED. The install ends with
 # an exchange between two workers, on the CPU; where Horovod asks for the driver's library, the image's compatibility package has it.
 COPY requirements.txt requirements-dev.txt requirements-optional.txt ./
 COPY scripts/install scripts/prove_install.py scripts/

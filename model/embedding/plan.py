@@ -176,6 +176,7 @@ def report(names: Sequence[str], placement: Placement, batch_size: int, vector_b
         "embedding_parameters": elements,
         "embedding_bytes": elements * _FLOAT_BYTES,
         "replicated": [names[table] for table in placement.replicated],
+        "beyond_32_bits": sorted({names[shard.table] for shards in placement.workers for shard in shards if shard.rows * shard.width > 1 << 31}),
         "stored_bytes": sum(stored),
         "stored_imbalance": max(stored) * len(stored) / max(sum(stored), 1),
         "lookup_imbalance": max(columns) * len(columns) / max(sum(columns), 1),
@@ -214,6 +215,8 @@ def as_table(plan: dict) -> str:
     )
     if plan["replicated"]:
         lines.append(f"replicated on every worker: {', '.join(plan['replicated'])}")
+    if plan["beyond_32_bits"]:
+        lines.append(f"tables of more than 2^31 elements on a worker, whose rows a GPU numbers by 64 bits: {', '.join(plan['beyond_32_bits'])}")
     return "\n".join(lines)
 
 

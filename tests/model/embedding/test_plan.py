@@ -9,7 +9,7 @@ import pytest
 import dlrm
 from dataloading.generate_feature_spec import VARIANTS, variant_spec, write_spec
 from model.embedding.placement import GIB, Placement, Shard
-from model.embedding.plan import Traffic, dense_elements, report, traffic
+from model.embedding.plan import Traffic, as_table, dense_elements, report, traffic
 from model.embedding.table import Table
 from utils.errors import run_command
 
@@ -120,3 +120,11 @@ def test_traffic_by_hand(workers, replicated, sent):
     found = report(["a", "b"], placement, 8, 4, 10)
     assert [worker["alltoall_bytes"] + worker["dense_bytes"] for worker in found["workers"]] == [one.total for one in sent]
     assert found["replicated"] == [["a", "b"][table] for table in replicated]
+
+
+def test_tables_beyond_32_bits_are_named():
+    tables = Table("edge", 1 << 24, 128), Table("beyond", (1 << 24) + 1, 128), Table("cut", 1 << 25, 128)
+    shards = [(Shard(0, 1 << 24, 0, 128), Shard(1, (1 << 24) + 1, 0, 128), Shard(2, 1 << 25, 0, 64)), (Shard(2, 1 << 25, 64, 128),)]
+    found = report([table.name for table in tables], Placement(tables, tuple(shards), (), (frozenset(),) * 2), 8, 4, 0)
+    assert found["beyond_32_bits"] == ["beyond"]
+    assert as_table(found).splitlines()[-1].endswith("numbers by 64 bits: beyond")
