@@ -20,6 +20,18 @@ settings.load_profile("repository")
 
 # What `trained` of tests/distributed/conftest.py gives, the first to ask for makes while all others wait.
 TRAINED = {"test_equality.py", "test_traffic.py", "test_updates.py"}
+# Files of minutes, begun first, so that none is alone at the end.
+LONG = (
+    "test_equality",
+    "test_gpu_first_run",
+    "test_dlrm",
+    "test_elastic",
+    "test_launcher",
+    "test_failures",
+    "test_campaign",
+    "test_fuzz",
+    "test_benchmarks",
+)
 
 
 class ByFile(LoadFileScheduling):
@@ -28,6 +40,15 @@ class ByFile(LoadFileScheduling):
     def _split_scope(self, nodeid):
         scope = super()._split_scope(nodeid)
         return "trained" if Path(scope).name in TRAINED else scope
+
+
+def pytest_configure(config):
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # by the number of tests, which says little
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
 def pytest_xdist_make_scheduler(config, log):
