@@ -15,11 +15,64 @@ See where the tables of a dataset would go, without touching any:
   python dlrm.py --mode plan --feature_spec feature_spec.yaml --plan_workers 8 --worker_memory_gb 80
 """
 
+import importlib.util
+import os
 import sys
+from typing import TYPE_CHECKING, Any
 
-from run.command import do, run_command
+# The modules beside this file have common names. Where one's own module of such a name comes first, nothing of this would work.
+for _name in ("utils", "run", "model", "training", "dataloading"):
+    _spec = importlib.util.find_spec(_name)
+    if _spec is None or os.path.dirname(os.path.dirname(_spec.origin or "")) != os.path.dirname(os.path.abspath(__file__)):
+        raise ImportError(
+            f"dlrm needs its own {_name!r}, but {_spec and _spec.origin} comes first: rename that one, or start Python in another folder"
+        )
+
+from run.command import do, run_command  # noqa: E402 - after the check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from run.train import Trained
+    from run.trained import TrainedModel
 
 NAME = "dlrm.py"
+
+
+def load(path: "str | Path", *, mmap: bool = False, cpu: bool = False, batch_size: int | None = None) -> "TrainedModel":
+    """A trained model out of a checkpoint.
+
+    Args:
+        path: a folder of checkpoints (the newest is taken), a step's folder in it, or its file `best`.
+        mmap: leave the tables in the checkpoint's files and read the rows that are asked for: scoring begins at once, and the memory is the
+            system's page cache. The checkpoint must stay where it is; its tables' checksums are not compared.
+        cpu: leave GPUs alone.
+        batch_size: samples that are scored at once; by default what the model was evaluated with. The last bits of a score depend on it.
+
+    Raises:
+        UserError: there is no checkpoint, or it is damaged; the tables do not fit into memory.
+    """
+    from run.trained import load as loaded
+
+    return loaded(path, mmap, cpu, batch_size)
+
+
+def train(**flags: Any) -> "Trained":
+    """Train as the command line does, in this process.
+
+    Args:
+        flags: those of `dlrm.py --mode train`, without their dashes: `train(dataset_path="DATASET", batch_size=8192, optimizer="adam")`. Lists
+            for what takes words separated by commas; True and False for switches.
+
+    Returns:
+        `figures`, as the log's last line has them (`auc`, `throughput`, …), and `checkpoint`, the folder of `save_checkpoint_path`, for `load`.
+
+    Raises:
+        UserError: what the command says in one line.
+    """
+    from run.trained import train as trained
+
+    return trained(flags)
 
 
 def main() -> None:

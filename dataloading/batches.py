@@ -99,22 +99,22 @@ class BatchReader:
         share: which part of a batch is this worker's: b = B / N samples, and some features of all B.
         order: of the rows.
         ids: what they may be.
+        short_last: pad the last batch not to B rows but to `padded_rows`.
 
     Raises:
         ValueError: the workers cannot share B evenly.
     """
 
-    def __init__(self, split: Split, batch_size: int, share: Share = Share(), order: Order = Order(), ids: Ids = Ids()):
-        self.split, self.batch_size = split, batch_size
+    def __init__(self, split: Split, batch_size: int, share: Share = Share(), order: Order = Order(), ids: Ids = Ids(), short_last: bool = False):
+        self.split, self.batch_size, self._short_last = split, batch_size, short_last
         self._window, self._shuffle_seed = order.window or 1, order.shuffle_seed
         self._shuffled = ShuffledRows(split, batch_size, order.window, order.window_seed) if order.window else None
         if batch_size < 1 or batch_size % share.num_workers:
             raise ValueError(f"batch_size {batch_size}: expected a positive multiple of the {share.num_workers} workers")
         self._features = tuple(range(len(split.spec.categorical)) if share.features is None else share.features)
         self._local_features, self._uncounted = tuple(share.local_features), frozenset(share.uncounted)
-        self._local = batch_size // share.num_workers
+        self._rank, self._num_workers = share.rank, share.num_workers
         self.out_of_range = 0  # ids made to fit so far, of the features that this worker counts
-        self._offset = share.rank * self._local
         self._num_rows = [feature.cardinality for feature in split.spec.categorical] if ids.num_rows is None else list(ids.num_rows)
         self._out_of_range = ids.out_of_range
 
@@ -154,22 +154,25 @@ class BatchReader:
     def _read(self, split: Split, number: int) -> Batch:
         start = number * self.batch_size
         stop = min(start + self.batch_size, split.num_samples)
-        mine = min(start + self._offset, stop - 1), min(start + self._offset + self._local, stop)
-        real = max(stop - start - self._offset, 0)
+        size = padded_rows(stop - start, self.batch_size, self._num_workers) if self._short_last else self.batch_size
+        local = size // self._num_workers
+        offset = self._rank * local
+        mine = min(start + offset, stop - 1), min(start + offset + local, stop)
+        real = max(stop - start - offset, 0)
         numerical, labels = split.read_numerical(*mine), split.read_labels(*mine)
         spec, first_row = split.spec, split.first_row + mine[0]
         # ReLU turns NaN into 0, so no loss would show it
         check_numerical(numerical, spec.numerical, first_row, split.file(spec.numerical[0]))
         check_labels(labels, spec.label, first_row, split.file(spec.label))
-        ids, counted = self._ids(split, self._features, start, stop, self.batch_size)
-        local_ids, counted_here = self._ids(split, self._local_features, *mine, self._local, real)
+        ids, counted = self._ids(split, self._features, start, stop, size)
+        local_ids, counted_here = self._ids(split, self._local_features, *mine, local, real)
         self.out_of_range += counted + counted_here
         return Batch(
-            _padded(numerical, self._local),
+            _padded(numerical, local),
             ids,
             local_ids,
-            _padded(labels, self._local),
-            (np.arange(self._local) < real).astype(np.float32),
+            _padded(labels, local),
+            (np.arange(local) < real).astype(np.float32),
             stop - start,
             counted + counted_here,
         )
@@ -191,6 +194,12 @@ class BatchReader:
             row[: stop - start] = column
             row[stop - start :] = row[stop - start - 1]
         return ids, counted
+
+
+def padded_rows(count: int, batch_size: int, workers: int = 1) -> int:
+    """Rows that so many are padded to: each worker's is a power of two, and all of them at most a batch. Few shapes, and at most twice the work."""
+    each = -(-count // workers)
+    return min(workers << (each - 1).bit_length(), batch_size)
 
 
 def _padded(values: np.ndarray, size: int) -> np.ndarray:

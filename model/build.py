@@ -48,17 +48,23 @@ def build_model(
         seed: of the initial weights.
         precision: and what XLA compiles.
     """
-    native = native_operations()
+    embedding = DistributedEmbedding(features, placement, world, seed=seed, compute_dtype=precision.dtype, native=native_operations())
+    model = with_tables(config, embedding, num_numerical, seed, precision)
+    synchronise(model)
+    return model
+
+
+def with_tables(config: ModelConfig, embedding, num_numerical: int, seed: int, precision: Precision = FLOAT32) -> DLRM:
+    """A model around an embedding, which is built here with all other weights; arguments as in `build_model`."""
     policy = precision.dtype if precision.dtype == "float32" else f"mixed_{precision.dtype}"
-    dense_native = None if compiled(precision.xla).dense else native
+    native = None if compiled(precision.xla).dense else native_operations()
     model = DLRM(
-        DistributedEmbedding(features, placement, world, seed=seed, compute_dtype=precision.dtype, native=native),
-        Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy, dense_native),
-        DotInteraction(policy, native=dense_native),
-        Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy, dense_native),
+        embedding,
+        Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy, native),
+        DotInteraction(policy, native=native),
+        Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy, native),
     )
     model.build_weights(num_numerical)
-    synchronise(model)
     return model
 
 

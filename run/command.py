@@ -12,8 +12,8 @@ from utils.options import PLAN
 __all__ = ["do", "run_command"]
 
 
-def do(arguments: Sequence[str], program: str, description: str) -> None:
-    """Do what a command line says; every worker calls this.
+def do(arguments: Sequence[str], program: str, description: str) -> object:
+    """Do what a command line says; every worker calls this. Returns what the mode does.
 
     Args:
         arguments: its words.
@@ -39,5 +39,4 @@ def do(arguments: Sequence[str], program: str, description: str) -> None:
     from run.prepare import prepared
 
     with prepared(config, world, program) as run:
-        if run is not None:
-            MODES[config.run.mode](run)
+        return MODES[config.run.mode](run) if run is not None else None

@@ -9,4 +9,4 @@ from run.prepare import Prepared
 from run.train import train
 from utils.options import EVAL, INFERENCE, PREDICT, TRAIN
 
-MODES: Mapping[str, Callable[[Prepared], None]] = {TRAIN: train, EVAL: evaluate, INFERENCE: infer, PREDICT: predict}
+MODES: Mapping[str, Callable[[Prepared], object]] = {TRAIN: train, EVAL: evaluate, INFERENCE: infer, PREDICT: predict}

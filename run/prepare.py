@@ -40,7 +40,7 @@ from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
 from utils.options import TRAIN
-from utils.runtime import compute_dtype, configure_tensorflow, physical_gpus, set_precision
+from utils.runtime import compute_dtype, configured, physical_gpus, set_precision
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _connected(config: Config, world: World) -> tuple[World, str]:
     set_cycle_time(expected_step_ms(config.data.batch_size, stacks, launch.size(), config.device.amp), gpu=bool(physical_gpus(config.device)))
     joined = join(world)
     # Before anything that may run a collective: TensorFlow cannot be configured once it has made a tensor.
-    device = configure_tensorflow(config.device, joined.local_rank, joined.local_size)
+    device = configured(config.device, joined.local_rank, joined.local_size)
     if not world.meets:  # nobody could be asked before
         compare_flags(config.flat(), joined)
     return joined, device

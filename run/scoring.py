@@ -6,20 +6,22 @@ import numpy as np
 
 from dataloading.batches import BatchReader, Ids, Order, Share, prefetched
 from dataloading.ranges import ERROR
+from model.compilation import compiled
 from model.dlrm import DLRM
 from run.prepare import Prepared
 from training.device_batch import TensorBatch, to_device
 from training.evaluator import Evaluator
+from utils.config import Config
 from utils.metrics.binary import Metrics, evaluate
 
 
-def reader_of(run: Prepared, model: DLRM, split: str, batch_size: int) -> BatchReader:
-    """What reads this worker's part of the batches of a split."""
+def reader_of(run: Prepared, model: DLRM, split: str, batch_size: int, short_last: bool = False) -> BatchReader:
+    """What reads this worker's part of the batches of a split; `short_last` as in `BatchReader`."""
     train = split == "train"
     view, options, seed = model.embedding.view, run.config.data, run.config.run.seed
     share = Share(view.global_features, view.local_features, view.uncounted, run.world.rank, run.world.size)
     order = Order(seed if options.shuffle_batch_order else None, options.shuffle_window, seed) if train else Order()
-    return BatchReader(run.splits[split], batch_size, share, order, Ids([table.rows for table in run.tables], options.out_of_range))
+    return BatchReader(run.splits[split], batch_size, share, order, Ids([table.rows for table in run.tables], options.out_of_range), short_last)
 
 
 class Batches:
@@ -32,9 +34,14 @@ class Batches:
         return prefetched(self._reader.epoch(0, 0), to_device)
 
 
+def pads_short(config: Config) -> bool:
+    """Whether a split's last batch is padded to `padded_rows` only. Where XLA would have to compile for that size, padding to a batch takes less."""
+    return not compiled(config.device.xla).dense
+
+
 def score(run: Prepared, model: DLRM, evaluator: Evaluator, split: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Logits `[n]` and labels `[n]` of every row of a split, on the first worker; None on the others."""
-    reader = reader_of(run, model, split, run.config.data.valid_batch_size)
+    reader = reader_of(run, model, split, run.config.data.valid_batch_size, pads_short(run.config))
     samples = reader.split.num_samples
     with run.console.progress(samples, "evaluation", "samples") as progress:
         scores = evaluator.score(Batches(reader), samples, progress.advance)

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from dataloading.batches import BatchReader, prefetched
 from dataloading.vocabularies import RECORD
@@ -32,7 +34,14 @@ class TrainingBatches:
         return prefetched(self._reader.epoch(epoch, first), to_device)
 
 
-def train(run: Prepared) -> None:
+class Trained(NamedTuple):
+    """What a training run came to."""
+
+    figures: dict[str, Any]  # as the log's last line has them
+    checkpoint: Path | None  # the folder of its checkpoints
+
+
+def train(run: Prepared) -> Trained:
     """Train, evaluate and save as the options say; say and log the final figures.
 
     Raises:
@@ -61,3 +70,5 @@ def train(run: Prepared) -> None:
     run.log.log((), figures)
     rate = f": {figures['throughput']:,.0f} samples/s" if math.isfinite(figures["throughput"]) else ""
     run.console.say(f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps{rate}")
+    path = config.training.save_checkpoint_path
+    return Trained(figures, Path(path) if path else None)

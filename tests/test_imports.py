@@ -18,12 +18,19 @@ def name_of(path):
     return str(path.relative_to(ROOT))
 
 
+def for_types(node):
+    """Whether it is `if TYPE_CHECKING:`, which nothing runs."""
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
 def imports(path, top_level=False):
     """Names of the modules that a file imports, anywhere or only when it is imported itself."""
     tree = ast.parse(path.read_text())
     nodes = list(ast.walk(tree))
     if top_level:
-        inside = {id(child) for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for child in ast.walk(node)}
+        inside = {
+            id(child) for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or for_types(node) for child in ast.walk(node)
+        }
         nodes = [node for node in nodes if id(node) not in inside]
     found = set()
     for node in nodes:

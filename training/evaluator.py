@@ -86,6 +86,7 @@ class Scores:
         everything = self._world.gather_to_first(mine, f"scores_{name}")
         if not self._world.first:
             return everything
-        # Worker by worker [N, batches, b]; batch by batch is the order of the rows.
-        batches = everything.reshape(self._world.size, len(self._real), -1).swapaxes(0, 1).reshape(len(self._real), -1)
-        return np.concatenate([batch[:real] for batch, real in zip(batches, self._real, strict=True)])
+        # Worker by worker, each its slices of all batches; batch by batch is the order of the rows.
+        ends = np.cumsum([len(slices) for slices in self._labels])
+        by_batch = zip(*(np.split(own, ends[:-1]) for own in np.split(everything, self._world.size)), strict=True)
+        return np.concatenate([np.concatenate(slices)[:real] for slices, real in zip(by_batch, self._real, strict=True)])

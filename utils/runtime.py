@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from utils.errors import UserError
 from utils.options import DeviceConfig
 
 _NEEDLESS = ("pandas", "scipy", "sklearn")
@@ -75,6 +76,26 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int 
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.run_functions_eagerly(config.run_eagerly)
     return "GPU" if gpus else "CPU"
+
+
+def configured(config: DeviceConfig, local_rank: int = 0, local_size: int = 1) -> str:
+    """The same in a process that may have used TensorFlow before: its devices and threads then stay as they are.
+
+    Raises:
+        UserError: the options want them otherwise.
+    """
+    import tensorflow as tf
+
+    try:
+        return configure_tensorflow(config, local_rank, local_size)
+    except RuntimeError:  # TensorFlow's: they cannot be changed any more
+        gpu = bool(tf.config.get_visible_devices("GPU"))
+        if (gpu and config.cpu) or config.intra_op_parallelism or config.inter_op_parallelism:
+            raise UserError(
+                "TensorFlow is in use in this process already, its devices and threads cannot be changed: drop --cpu, --intra_op_parallelism and "
+                "--inter_op_parallelism, or begin in a new process"
+            ) from None
+        return "GPU" if gpu else "CPU"
 
 
 def physical_gpus(config: DeviceConfig) -> list:

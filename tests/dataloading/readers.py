@@ -6,7 +6,8 @@ from dataloading.batches import BatchReader, Ids, Order, Share
 
 
 def batch_reader(split, batch_size: int, **options) -> BatchReader:
-    """Options as the fields of `Share`, `Order` and `Ids` are called."""
+    """Options as the fields of `Share`, `Order` and `Ids` are called, and `short_last`."""
+    short_last = options.pop("short_last", False)
     groups = [kind(**{field.name: options.pop(field.name) for field in fields(kind) if field.name in options}) for kind in (Share, Order, Ids)]
     assert not options, options
-    return BatchReader(split, batch_size, *groups)
+    return BatchReader(split, batch_size, *groups, short_last=short_last)

@@ -55,18 +55,28 @@ class MemorySplit:
 SIZES = {"n": st.integers(1, 90), "local": st.integers(1, 12), "workers": st.sampled_from([1, 2, 3, 4, 8])}
 
 
-@given(**SIZES, seed=st.none() | st.integers(0, 2**32))
+@given(**SIZES, seed=st.none() | st.integers(0, 2**32), short_last=st.booleans())
 @settings(max_examples=60)
-def test_every_row_counts_exactly_once_over_an_epoch_whatever_the_number_of_workers(n, local, workers, seed):
-    readers = [batch_reader(MemorySplit(n), local * workers, rank=rank, num_workers=workers, shuffle_seed=seed) for rank in range(workers)]
+def test_every_row_counts_exactly_once_over_an_epoch_whatever_the_number_of_workers(n, local, workers, seed, short_last):
+    options = {"num_workers": workers, "shuffle_seed": seed, "short_last": short_last}
+    readers = [batch_reader(MemorySplit(n), local * workers, rank=rank, **options) for rank in range(workers)]
     seen = []
     for parts in zip(*(reader.epoch(3) for reader in readers), strict=True):
         for batch in parts:
             seen += batch.numerical[batch.weights == 1, 0].astype(int).tolist()
             assert batch.num_samples == parts[0].num_samples
         assert sum(batch.weights.sum() for batch in parts) == parts[0].num_samples
+        sizes = {len(batch.labels) for batch in parts}
+        assert (
+            sizes <= {local} if parts[0].num_samples == local * workers or not short_last else sizes == {padded(parts[0].num_samples, local, workers)}
+        )
     assert sorted(seen) == list(range(n))
     assert len(readers[0]) == -(-n // (local * workers))
+
+
+def padded(count, local, workers):
+    """Rows of each worker, of a short last batch: the first power of two that is enough, if a worker's part of a batch is not less."""
+    return min(next(1 << k for k in range(20) if (1 << k) * workers >= count), local)
 
 
 @given(**SIZES)

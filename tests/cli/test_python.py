@@ -1,0 +1,159 @@
+"""`dlrm.load` and `dlrm.train`: the same model and the same scores as the command line's."""
+
+import itertools
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import polars
+import pytest
+from runs import TRAIN
+
+import dlrm
+from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
+from utils.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def samples(dataset):
+    """The test split as a user would have it, a column each feature."""
+    split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
+    count = split.num_samples
+    columns = dict(zip(split.spec.numerical, split.read_numerical(0, count).T, strict=True))
+    columns |= {feature.name: split.read_ids(i, 0, count) for i, feature in enumerate(split.spec.categorical)}
+    split.close()
+    return columns
+
+
+@pytest.fixture
+def predicted(run, dataset, trained, tmp_path):
+    """What `--mode predict` gives for the same rows."""
+
+    def scores(*flags):
+        flags = ("--mode", "predict", "--restore_checkpoint_path", trained[0], "--predictions_path", tmp_path / "p.parquet", *flags)
+        result = run("--dataset_path", dataset, *flags)
+        assert result.code == 0, result.err
+        return polars.read_parquet(tmp_path / "p.parquet")["score"].to_numpy()
+
+    return scores
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+@pytest.mark.parametrize("batch_size", [None, 64])
+def test_scores_are_those_of_predict_bit_for_bit(predicted, trained, samples, mmap, batch_size):
+    expected = predicted(*(() if batch_size is None else ("--valid_batch_size", batch_size)))
+    model = dlrm.load(trained[0], mmap=mmap, batch_size=batch_size)
+    found = model.score(samples)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(model.score(polars.DataFrame(samples)), expected)  # float16 becomes float32 and back
+    np.testing.assert_array_equal(model.score({name: values.tolist() for name, values in samples.items()}), expected)
+    few = model.score({name: values[3:8] for name, values in samples.items()})
+    np.testing.assert_allclose(few, expected[3:8], rtol=0, atol=1e-6)
+    assert model.score({name: [] for name in samples}).shape == (0,)
+
+
+def test_bfloat16_as_it_was_trained(dataset, tmp_path, samples, predicted, trained):
+    path = str(tmp_path / "checkpoint")
+    result = dlrm.train(dataset_path=str(dataset), cpu=True, amp=True, max_steps=5, save_checkpoint_path=path, log_path="", **_widths())
+    assert result.checkpoint == Path(path) and result.figures["steps"] == 5
+    expected = predicted("--restore_checkpoint_path", path)
+    for mmap in (False, True):
+        np.testing.assert_array_equal(dlrm.load(path, mmap=mmap).score(samples), expected)
+
+
+def _widths():
+    """The flags of the tests' command lines as keywords."""
+    return {name.removeprefix("--"): value for name, value in itertools.pairwise(TRAIN) if name.startswith("--") and not value.startswith("--")}
+
+
+def test_it_tells_what_it_is(trained):
+    model = dlrm.load(trained[0])
+    text = repr(model)
+    assert str(model.checkpoint) in text and f"step {model.step:,}" in text and "last_auc 0." in text
+    for name, rows in model.categorical.items():
+        assert f"{name} [{rows:,}, " in text
+
+
+def test_several_threads_and_several_models(trained, samples):
+    models = [dlrm.load(trained[0]), dlrm.load(trained[0], mmap=True)]
+    expected, found = models[0].score(samples), [None] * 8
+
+    def score(place):
+        found[place] = models[place % 2].score(samples)
+
+    threads = [threading.Thread(target=score, args=(place,)) for place in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for scores in found:
+        np.testing.assert_array_equal(scores, expected)
+
+
+BAD = [
+    (lambda s, n: s.pop("cat_1"), "feature cat_1: is missing; the model has "),
+    (lambda s, n: s.update(label=np.zeros(n)), "feature label: is unknown; the model has "),
+    (lambda s, n: s.update(cat_1=s["cat_1"][:3]), "feature cat_1: has shape [3], expected ["),
+    (lambda s, n: s.update(cat_1=np.zeros((n, 2), int)), "feature cat_1: has shape ["),
+    (lambda s, n: s.update(cat_1=np.full(n, 10**10)), "feature cat_1: id 10000000000 of sample 0 is not in [0, "),
+    (lambda s, n: s.update(cat_1=np.where(np.arange(n) == 7, -1, 0)), "feature cat_1: id -1 of sample 7 is not in [0, "),
+    (lambda s, n: s.update(cat_1=np.zeros(n)), "feature cat_1: holds float64, expected whole numbers from 0 to "),
+    (lambda s, n: s.update(cat_1=["a"] * n), "feature cat_1: holds <U1, expected whole numbers"),
+    (lambda s, n: s.update(num_0=["a"] * n), "feature num_0: holds <U1, expected numbers"),
+    (lambda s, n: s.update(num_0=np.full(n, 70000.0)), "feature num_0: value 70000.0 of sample 0 is not a finite float16"),
+    (lambda s, n: s.update(num_0=np.where(np.arange(n) == 5, np.nan, 0)), "feature num_0: value nan of sample 5 is not a finite"),
+    (lambda s, n: s.update(num_0=None), "feature num_0: has shape [], expected [B]"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), BAD, ids=[message[:40] for _, message in BAD])
+def test_a_bad_sample_names_its_feature(trained, samples, spoil, message):
+    bad = dict(samples)
+    spoil(bad, len(bad["num_0"]))
+    with pytest.raises(ValueError, match="^" + message.replace("[", r"\[").replace("(", r"\(")):
+        dlrm.load(trained[0]).score(bad)
+
+
+def test_what_is_no_table_of_samples(trained):
+    with pytest.raises(ValueError, match="samples: list, expected a mapping"):
+        dlrm.load(trained[0]).score([1, 2])
+
+
+def test_training_twice_and_after_loading_gives_the_same(dataset, trained):
+    dlrm.load(trained[0])
+    flags = {"dataset_path": str(dataset), "cpu": True, "max_steps": 6, "log_path": "", **_widths()}
+    first, second = dlrm.train(**flags), dlrm.train(**flags)
+    assert first.checkpoint is None and first.figures["auc"] == second.figures["auc"] and first.figures["train_loss"] == second.figures["train_loss"]
+
+
+def test_errors_are_those_of_the_command(tmp_path):
+    with pytest.raises(UserError, match="no such folder; expected a checkpoint"):
+        dlrm.load(tmp_path / "none")
+    with pytest.raises(UserError, match="unknown flag --learning_rat; did you mean --learning_rate"):
+        dlrm.train(dataset_type="synthetic", learning_rat=1)
+    with pytest.raises(UserError, match="no such file; expected a feature specification"):
+        dlrm.train(dataset_path=str(tmp_path))
+
+
+def python(folder, code):
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_import_is_light_and_works_from_another_folder(tmp_path):
+    result = python(tmp_path, "import dlrm, sys; print(dlrm.__file__, sorted({'tensorflow', 'numpy', 'keras', 'horovod'} & set(sys.modules)))")
+    assert result.stdout == f"{ROOT / 'dlrm.py'} []\n", result.stderr
+
+
+def test_ones_own_module_of_a_name_of_ours_is_one_clear_error(tmp_path):
+    (tmp_path / "utils.py").write_text("")
+    result = python(tmp_path, "import dlrm")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith(
+        f"ImportError: dlrm needs its own 'utils', but {tmp_path / 'utils.py'} comes first: rename that one"
+    )

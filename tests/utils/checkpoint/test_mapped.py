@@ -1,0 +1,47 @@
+"""Rows out of mapped chunks are the array's rows."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from utils.checkpoint.manifest import DamagedError
+from utils.checkpoint.mapped import MappedArray
+from utils.checkpoint.zarr_store import create_array, write_rows
+
+
+def written(folder, values, chunk):
+    store = create_array(folder / "a", values.shape, chunk).result()
+    write_rows(store, 0, values, None).result()
+    return SimpleNamespace(folder=folder, shape=lambda name: values.shape)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_any_shape_any_chunks_any_rows(tmp_path_factory, data):
+    rows, columns = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 9))
+    chunk = data.draw(st.integers(1, rows)), data.draw(st.integers(1, columns))
+    values = np.random.default_rng(rows).normal(size=(rows, columns)).astype(np.float32)
+    mapped = MappedArray(written(tmp_path_factory.mktemp("array"), values, chunk), "a")
+    for _ in range(2):
+        numbers = np.array(data.draw(st.lists(st.integers(0, rows - 1), max_size=50)), np.int32)
+        np.testing.assert_array_equal(mapped.rows(numbers), values[numbers])
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.unlink(), lambda file: file.write_bytes(b"short")], ids=["missing", "short"])
+def test_a_chunk_that_is_missing_or_short_names_its_file(tmp_path, spoil):
+    checkpoint = written(tmp_path, np.ones((4, 2), np.float32), (2, 2))
+    mapped = MappedArray(checkpoint, "a")
+    spoil(tmp_path / "a/c/1/0")
+    np.testing.assert_array_equal(mapped.rows(np.array([0, 1])), np.ones((2, 2)))
+    with pytest.raises(DamagedError, match=r"a/c/1/0: .*; the checkpoint is damaged"):
+        mapped.rows(np.array([3]))
+
+
+def test_an_array_of_another_shape_than_the_manifest_says(tmp_path):
+    checkpoint = written(tmp_path, np.ones((4, 2), np.float32), (2, 2))
+    checkpoint.shape = lambda name: (5, 2)
+    with pytest.raises(DamagedError, match=r"shape \[4, 2\], the manifest says \[5, 2\]"):
+        MappedArray(checkpoint, "a")

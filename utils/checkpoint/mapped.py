@@ -1,0 +1,68 @@
+"""Tables read where they lie: rows of an array out of its chunks' files, which are mapped into memory and not copied."""
+
+import json
+import mmap
+from pathlib import Path
+
+import numpy as np
+
+from utils.checkpoint.manifest import DamagedError
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.zarr_metadata import NAME, check_metadata
+from utils.checkpoint.zarr_store import CHECKSUM_BYTES, file_of
+
+
+class MappedArray:
+    """An array `[V, D]` of a checkpoint. Chunks' checksums are not compared: that would read all of them. Safe from several threads.
+
+    Args:
+        checkpoint: opened.
+        name: of the array.
+
+    Raises:
+        CheckpointError: the checkpoint has no such array, or its files are not what they should be.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, name: str):
+        self._checkpoint, self.shape = checkpoint, checkpoint.shape(name)
+        self._folder = checkpoint.folder / file_of(name)
+        try:
+            check_metadata(self._folder)
+            described = json.loads((self._folder / NAME).read_bytes())
+            if tuple(described["shape"]) != self.shape:
+                raise ValueError(f"shape {described['shape']}, the manifest says {list(self.shape)}")
+        except (OSError, ValueError) as error:
+            raise DamagedError(checkpoint.folder, f"{self._folder}: {error}; the checkpoint is damaged") from None
+        self._chunk = tuple(described["chunk_grid"]["configuration"]["chunk_shape"])
+        self._mapped: dict[tuple[int, int], np.ndarray] = {}
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        """Rows by their numbers, `[n] -> [n, D]` float32."""
+        found = np.empty((len(numbers), self.shape[1]), np.float32)
+        high, width = self._chunk
+        order = np.argsort(numbers // high, kind="stable")
+        places, chosen = np.divmod(numbers[order], high)
+        edges = np.flatnonzero(np.diff(places)) + 1
+        for start, stop in zip([0, *edges], [*edges, len(order)], strict=True):
+            if start == stop:
+                continue
+            for column in range(0, self.shape[1], width):
+                values = self._values(int(places[start]), column // width)[chosen[start:stop], : self.shape[1] - column]
+                found[order[start:stop], column : column + width] = values
+        return found
+
+    def _values(self, row: int, column: int) -> np.ndarray:
+        """A chunk. Two threads may map one at the same time; either will do."""
+        chunk = self._mapped.get((row, column))
+        if chunk is None:
+            self._mapped[row, column] = chunk = self._map(self._folder / "c" / str(row) / str(column))
+        return chunk
+
+    def _map(self, path: Path) -> np.ndarray:
+        size = 4 * self._chunk[0] * self._chunk[1]
+        try:
+            with path.open("rb") as file:
+                mapped = mmap.mmap(file.fileno(), size + CHECKSUM_BYTES, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # ValueError: the file is shorter
+            raise DamagedError(self._checkpoint.folder, f"{path}: {error}; the checkpoint is damaged") from None
+        return np.frombuffer(mapped, "<f4", size // 4).reshape(self._chunk)
