@@ -1,7 +1,8 @@
 """`--mode inference`: latency and throughput of a model, by batch size."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from run.prepare import Prepared
@@ -9,9 +10,11 @@ from run.scoring import Batches, reader_of, shown
 from run.weights import model_of
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator, Scores
+from utils.distributed import World
 from utils.metrics.binary import evaluate
 from utils.timing import latency_summary
 
+_ESTIMATED_FROM = 3  # batches
 STEPS = 1000  # batches measured of each size where --max_steps says nothing
 
 
@@ -25,7 +28,8 @@ def infer(run: Prepared) -> None:
     for size in sizes:
         with run.console.progress(steps + options.benchmark_warmup_steps, f"inference, batch {size}", "batches") as progress:
             batches = Batches(reader_of(run, model, "test", size))
-            result = benchmark(evaluator, batches, size, options.benchmark_warmup_steps, steps, options.auc_thresholds, progress.advance)
+            limit = Limit(steps, options.inference_seconds, lambda text: run.console.say(f"batch {size}: {text}"))  # noqa: B023 - called in this turn
+            result = benchmark(evaluator, batches, size, options.benchmark_warmup_steps, limit, options.auc_thresholds, progress.advance)
         if not run.world.first:
             continue
         figures |= result
@@ -34,9 +38,35 @@ def infer(run: Prepared) -> None:
         run.console.say(
             f"batch {size}: {result['mean_inference_throughput']:,.0f} samples/s, latency mean {1e3 * result['mean_inference_latency']:.3f} ms, "
             + ", ".join(f"p{q} {1e3 * result[f'p{q}_inference_latency']:.3f} ms" for q in (90, 95, 99))
-            + f"; AUC {shown(result['auc'])} over {result['samples']:,} samples"
+            + f" over {result['inference_batches']:,} batches; AUC {shown(result['auc'])} over {result['samples']:,} samples"
         )
     run.log.log((), figures)
+
+
+@dataclass
+class Limit:
+    """How many batches are measured: so many, or as many as the seconds allow. It is settled, alike on all workers, after the first ones.
+
+    Args:
+        steps: at most.
+        seconds: for all of them.
+        say: is told the estimate, where it is long.
+    """
+
+    steps: int
+    seconds: float
+    say: Callable[[str], None]
+
+    def settle(self, world: World, measured: Sequence[float]) -> None:
+        """Look at the seconds of the first batches."""
+        each = max(world.everyone(sorted(measured)[len(measured) // 2], "inference_estimate"))
+        allowed = max(int(self.seconds / each), len(measured))
+        if allowed < self.steps:
+            self.say(
+                f"{self.steps:,} batches would take {each * self.steps:,.0f} s; {allowed:,} are measured, which take {each * allowed:,.0f} s "
+                "(--inference_seconds, --max_steps)"
+            )
+            self.steps = allowed
 
 
 def benchmark(
@@ -44,7 +74,7 @@ def benchmark(
     batches: Iterable[TensorBatch],
     batch_size: int,
     warmup: int,
-    steps: int,
+    limit: Limit,
     auc_thresholds: int | None,
     seen: Callable[[int], None] = lambda count: None,
 ) -> Mapping[str, Any]:
@@ -56,7 +86,7 @@ def benchmark(
         evaluator: of the model.
         batches: of `batch_size` samples; an iterable that can be started again.
         warmup: first batches, not measured.
-        steps: batches to measure.
+        limit: of the batches to measure.
         auc_thresholds: see `metrics.evaluate`.
         seen: called with 1 after every batch.
 
@@ -66,7 +96,7 @@ def benchmark(
     seconds: list[float] = []
     collected = Scores(evaluator.world)
     count, first_pass = 0, True
-    while len(seconds) < steps:
+    while len(seconds) < limit.steps:
         for batch in batches:
             start = time.perf_counter()
             scores = evaluator.logits(batch)
@@ -77,7 +107,9 @@ def benchmark(
                 collected.add(scores, batch.host.labels, batch.host.num_samples)
             if count > warmup:
                 seconds.append(elapsed)
-                if len(seconds) == steps:
+                if len(seconds) == min(_ESTIMATED_FROM, limit.steps):
+                    limit.settle(evaluator.world, seconds)
+                if len(seconds) == limit.steps:
                     break
         first_pass = False
     merged = collected.merged()
@@ -85,4 +117,4 @@ def benchmark(
     if merged is not None:
         metrics = evaluate(*merged, auc_thresholds)
         quality = {"auc": metrics.auc, "samples": metrics.samples}
-    return {**latency_summary(batch_size, seconds), **quality}
+    return {**latency_summary(batch_size, seconds), "inference_batches": len(seconds), **quality}

@@ -1,5 +1,6 @@
 """The training loop: epochs, evaluations, checkpoints, the log, and when to stop."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -92,7 +93,7 @@ class Training:
         while not self._ended():
             for batch in self._data.batches(position.epoch, position.batch):
                 self._train(batch)
-                progress.advance(1, f"loss {self._reports.mean_loss:.5f}")
+                progress.advance(1, "" if math.isnan(self._reports.mean_loss) else f"loss {self._reports.mean_loss:.5f}")
                 if position.step % self._config.run.print_freq == 0 or position.step >= self._limit:
                     self._report(progress.time_left())
                 if self._reports.stop:

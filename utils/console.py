@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import time
+from collections import deque
 from types import TracebackType
 from typing import TextIO
 
@@ -10,6 +11,8 @@ from tqdm import tqdm
 
 from utils import streams
 from utils.cluster.launcher import progressed
+
+_MARKS = 30
 
 
 class Console:
@@ -54,9 +57,11 @@ class Progress:
     """
 
     def __init__(self, total: int, what: str, unit: str, enabled: bool):
-        self._start, self._total, self._done = time.perf_counter(), total, 0
+        self._total, self._done = total, 0
+        self._marks: deque[tuple[float, int]] = deque(maxlen=_MARKS)  # when how much was done, a second or more apart
         hidden = not (enabled and sys.stderr.isatty())
-        self._bar = tqdm(total=total, desc=what, unit=f" {unit}", unit_scale=True, disable=hidden, dynamic_ncols=True, leave=False)
+        # The first unit of a run includes what is compiled: the bar's rate follows the last ones.
+        self._bar = tqdm(total=total, desc=what, unit=f" {unit}", smoothing=0.1, disable=hidden, dynamic_ncols=True, leave=False)
 
     def __enter__(self) -> "Progress":
         return self
@@ -69,6 +74,9 @@ class Progress:
         """Count units done; `note` stands behind the bar."""
         progressed()
         self._done += count
+        now = time.perf_counter()
+        if not self._marks or now - self._marks[-1][0] >= 1:
+            self._marks.append((now, self._done))
         try:
             if note:
                 self._bar.set_postfix_str(note, refresh=False)
@@ -77,8 +85,11 @@ class Progress:
             self._bar.disable = True
 
     def time_left(self) -> str:
-        """Time until the end at the mean rate so far, as h:mm:ss."""
-        if not self._done:
+        """Time until the end at the rate of the last half a minute or so, the first unit left out; as h:mm:ss, "?" where there is no rate yet."""
+        if self._done >= self._total:
+            return "0:00:00"
+        if not self._marks or self._done == self._marks[0][1]:
             return "?"
-        seconds = (time.perf_counter() - self._start) * (self._total - self._done) / self._done
+        then, done = self._marks[0]
+        seconds = (time.perf_counter() - then) * (self._total - self._done) / (self._done - done)
         return f"{int(seconds) // 3600}:{int(seconds) // 60 % 60:02d}:{int(seconds) % 60:02d}"

@@ -212,6 +212,9 @@ class TrainingConfig:
     keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,))
     keep_best_checkpoint: bool = option(False, "also write a checkpoint at every best AUC, and keep the best", modes=(TRAIN,))
     benchmark_warmup_steps: int = option(10, "first steps that throughput and latency leave out", unit="steps", modes=(TRAIN, INFERENCE))
+    inference_seconds: float = option(
+        60.0, "end the measurement of a batch size after so long, with the batches done by then", unit="seconds", modes=(INFERENCE,)
+    )
     inference_benchmark_batch_sizes: tuple[int, ...] = option(
         (), "global batch sizes to measure; the default is --valid_batch_size", unit="samples", modes=(INFERENCE,)
     )
@@ -231,6 +234,9 @@ class TrainingConfig:
         minutes = self.checkpoint_every_minutes
         _check(minutes is None or (math.isfinite(minutes) and minutes > 0), "checkpoint_every_minutes", minutes, "more than 0 minutes")
         _check(self.benchmark_warmup_steps >= 0, "benchmark_warmup_steps", self.benchmark_warmup_steps, "0 or more steps")
+        _check(
+            math.isfinite(self.inference_seconds) and self.inference_seconds > 0, "inference_seconds", self.inference_seconds, "more than 0 seconds"
+        )
         sizes = self.inference_benchmark_batch_sizes
         if self.allow_growth and self.resume == "auto":
             raise ValueError("--allow_growth and --resume auto exclude each other: a model that has grown starts at step 0; drop one of them")

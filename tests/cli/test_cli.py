@@ -1,5 +1,6 @@
 """What dlrm.py does from end to end. What needs a process of its own gets one; the rest calls the same `main` in this one."""
 
+import re
 import shutil
 
 import numpy as np
@@ -61,11 +62,28 @@ def test_inference_reports_latency_throughput_and_auc(run, trained, dataset):
     checkpoint, training = trained
     flags = ("--cpu", "--mode", "inference", "--dataset_path", dataset, "--restore_checkpoint_path", checkpoint, "--max_steps", "20")
     figures = run(*flags, "--inference_benchmark_batch_sizes", "64,512").final
-    names = {"mean_inference_throughput", "mean_inference_latency", *(f"p{q}_inference_latency" for q in (90, 95, 99)), "auc", "samples"}
+    names = {
+        "mean_inference_throughput",
+        "mean_inference_latency",
+        *(f"p{q}_inference_latency" for q in (90, 95, 99)),
+        "auc",
+        "samples",
+        "inference_batches",
+    }
     assert names | {f"{name}_batch_{size}" for name in names for size in (64, 512)} == figures.keys()
     assert figures["samples_batch_512"] == ROWS["test"]
     assert figures["auc_batch_512"] == pytest.approx(training.final["auc"], abs=1e-5)
     assert 0 < figures["p90_inference_latency"] <= figures["p99_inference_latency"] < 10
+
+
+def test_inference_says_what_it_will_take_and_ends_in_time(run, trained, dataset):
+    flags = ("--cpu", "--mode", "inference", "--dataset_path", dataset, "--restore_checkpoint_path", trained[0], "--inference_seconds", "0.5")
+    result = run(*flags, "--max_steps", "100000")
+    found = re.search(r"batch 512: 100,000 batches would take ([\d,]+) s; ([\d,]+) are measured, which take \d s \(--inference_seconds, ", result.out)
+    count = int(found[2].replace(",", ""))
+    assert result.final["inference_batches"] == count and 3 <= count < 100000
+    assert f" over {count:,} batches; AUC " in result.out
+    assert run(*flags, "--max_steps", "4").final["inference_batches"] == 4 and "would take" not in result.err
 
 
 def test_inference_without_checkpoint_warns_that_weights_are_random(run, dataset):
