@@ -23,7 +23,7 @@ def infer(run: Prepared) -> None:
     options, model = run.config.training, model_of(run)
     evaluator = Evaluator(model, run.config.device.xla)
     sizes = options.inference_benchmark_batch_sizes or (run.config.data.valid_batch_size,)
-    steps = options.max_steps if options.max_steps != -1 else STEPS
+    steps = options.inference_benchmark_steps or (options.max_steps if options.max_steps != -1 else STEPS)
     figures: dict = {}
     for size in sizes:
         with run.console.progress(steps + options.benchmark_warmup_steps, f"inference, batch {size}", "batches") as progress:

@@ -47,8 +47,10 @@ TRAINING = {
         "ftrl_l2",
         "ftrl_power",
         "warmup_steps",
+        "warmup_factor",
         "decay_start_step",
         "decay_steps",
+        "decay_end_lr",
         "decay_power",
     ),
     "training": (

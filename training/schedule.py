@@ -1,4 +1,4 @@
-"""The learning-rate schedule: linear warm-up, a plateau, polynomial decay to zero."""
+"""The learning-rate schedule: linear warm-up, a plateau, polynomial decay."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 class LearningRateSchedule:
     """Learning rate as a pure function of the step, counted from 0.
 
-    base·s/warmup_steps below warmup_steps; base below decay_start_step; then base·((end−s)/decay_steps)^decay_power with
-    end = decay_start_step + decay_steps; 0 from `end` on, never rising again.
+    base·(1 − (warmup_steps−s)/(warmup_steps·2^warmup_factor)) below warmup_steps: from 0 with factor 0; base below decay_start_step; then
+    base·((end−s)/decay_steps)^decay_power with end = decay_start_step + decay_steps, but not below base·end_factor, which it is from `end` on,
+    never rising again. With decay_steps 0 it does not fall.
     """
 
     base: float
@@ -16,12 +17,16 @@ class LearningRateSchedule:
     decay_start_step: int
     decay_steps: int
     decay_power: float = 2.0
+    warmup_factor: int = 0
+    end_factor: float = 0.0
 
     def __call__(self, step: int) -> float:
         """Learning rate of step `step`."""
         if step < self.warmup_steps:
-            return self.base * step / self.warmup_steps
-        if step < self.decay_start_step:
+            if not self.warmup_factor:
+                return self.base * step / self.warmup_steps
+            return self.base * (1 - (self.warmup_steps - step) / (self.warmup_steps * 2**self.warmup_factor))
+        if step < self.decay_start_step or not self.decay_steps:
             return self.base
         left = max(self.decay_start_step + self.decay_steps - step, 0)
-        return self.base * (left / self.decay_steps) ** self.decay_power
+        return self.base * max((left / self.decay_steps) ** self.decay_power, self.end_factor)

@@ -1,9 +1,11 @@
 """The configuration of a run: all options together, out of a command line and a file."""
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from utils.aliases import translated
 from utils.errors import AgreedError, UserError
 from utils.flags import Parser, add_flags, build, read_yaml
 from utils.nvidia_flags import LEGACY, is_given
@@ -74,8 +76,10 @@ def _parse(arguments: Sequence[str], description: str, program: str) -> Config:
     legacy = parser.add_argument_group("Accepted for NVIDIA's commands, without effect")
     for name, reason in LEGACY.items():
         legacy.add_argument(f"--{name}", nargs="?", default=None, const="true", metavar="VALUE", help=reason)
+        legacy.add_argument(f"--no{name}", dest=name, action="store_const", const="false", help=argparse.SUPPRESS)
+    arguments, notes = translated(arguments)
     namespace = vars(parser.parse_strictly(arguments))
-    legacy_lines = [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if is_given(name, namespace.pop(name))]
+    legacy_lines = notes + [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if is_given(name, namespace.pop(name))]
     file = namespace.pop("config", None)
     values = (read_yaml(file, GROUPS) if file is not None else {}) | namespace
     groups = [build(group, values) for group in GROUPS]

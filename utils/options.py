@@ -143,8 +143,12 @@ class OptimizerConfig:
         -0.5, "power of FTRL's accumulator in the learning rate; others than -0.5 are slower", modes=(TRAIN,), optimizers=("ftrl",)
     )
     warmup_steps: int = option(8000, "steps over which the learning rate grows linearly from 0", unit="steps", modes=(TRAIN,))
+    warmup_factor: int = option(
+        0, "the warm-up begins at 1 - 1/2^k of the learning rate for the factor k: 0 from 0, 1 from half of it, 2 from three quarters", modes=(TRAIN,)
+    )
     decay_start_step: int = option(48000, "step at which the learning rate starts to fall", unit="steps", modes=(TRAIN,))
-    decay_steps: int = option(24000, "steps over which it falls to 0, where it stays", unit="steps", modes=(TRAIN,))
+    decay_steps: int = option(24000, "steps over which it falls to --decay_end_lr, where it stays; 0: it does not fall", unit="steps", modes=(TRAIN,))
+    decay_end_lr: float = option(0.0, "learning rate where the decay ends; that of the tables ends at the same part of its own", modes=(TRAIN,))
     decay_power: float = option(2.0, "power of the polynomial decay", modes=(TRAIN,))
 
     @property
@@ -164,9 +168,11 @@ class OptimizerConfig:
             _check(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
         for name in ("warmup_steps", "decay_start_step"):
             _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more steps")
-        _check(self.decay_steps >= 1, "decay_steps", self.decay_steps, "at least 1 step")
+        _check(self.decay_steps >= 0, "decay_steps", self.decay_steps, "0 or more steps")
+        _check(0 <= self.warmup_factor <= 64, "warmup_factor", self.warmup_factor, "at least 0 and at most 64")
+        _check(0 <= self.decay_end_lr <= self.learning_rate, "decay_end_lr", self.decay_end_lr, "at least 0 and at most --learning_rate")
         _check(math.isfinite(self.decay_power) and self.decay_power > 0, "decay_power", self.decay_power, "a positive number")
-        if self.warmup_steps > self.decay_start_step:
+        if self.decay_steps and self.warmup_steps > self.decay_start_step:
             raise ValueError(f"--warmup_steps {self.warmup_steps} is after --decay_start_step {self.decay_start_step}; expected warm-up to end first")
 
 
@@ -212,6 +218,9 @@ class TrainingConfig:
     keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,))
     keep_best_checkpoint: bool = option(False, "also write a checkpoint at every best AUC, and keep the best", modes=(TRAIN,))
     benchmark_warmup_steps: int = option(10, "first steps that throughput and latency leave out", unit="steps", modes=(TRAIN, INFERENCE))
+    inference_benchmark_steps: int | None = option(
+        None, "batches measured of each size; the default is --max_steps, or 1000", unit="batches", modes=(INFERENCE,)
+    )
     inference_seconds: float = option(
         60.0, "end the measurement of a batch size after so long, with the batches done by then", unit="seconds", modes=(INFERENCE,)
     )

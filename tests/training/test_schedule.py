@@ -36,6 +36,22 @@ def test_without_warmup_the_first_step_has_the_full_rate():
     assert LearningRateSchedule(0.5, 0, 10, 10)(0) == 0.5
 
 
+def test_decay_of_no_steps_leaves_the_rate_as_it_is():
+    schedule = LearningRateSchedule(3.0, 4, 10, 0)
+    assert [schedule(step) for step in (2, 4, 10, 10**6)] == [1.5, 3.0, 3.0, 3.0]
+
+
+def test_a_decay_that_ends_above_zero_stays_there():
+    schedule = LearningRateSchedule(2.0, 0, 0, 10, 1, end_factor=0.25)
+    assert [schedule(step) for step in (0, 5, 7, 8, 10, 99)] == pytest.approx([2.0, 1.0, 0.6, 0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize(("factor", "first"), [(0, 0.0), (1, 0.5), (2, 0.75)])
+def test_a_warmup_that_does_not_begin_at_zero(factor, first):
+    schedule = LearningRateSchedule(1.0, 4, 10, 10, warmup_factor=factor)
+    assert [schedule(step) for step in range(5)] == pytest.approx([first + (1 - first) * step / 4 for step in range(5)])
+
+
 def test_decay_may_start_where_warmup_ends():
     assert [LearningRateSchedule(1.0, 2, 2, 2, 1)(step) for step in range(6)] == [0.0, 0.5, 1.0, 0.5, 0.0, 0.0]
 

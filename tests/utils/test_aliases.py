@@ -1,0 +1,83 @@
+"""The flags of NVIDIA's DLRM for PyTorch mean what they meant, and say what they are called here."""
+
+import pytest
+
+from utils.aliases import translated
+from utils.config import UsageError, parse
+
+SYNTHETIC = ("--dataset_type", "synthetic")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "note"),
+    [
+        (["--lr", "3"], ["--learning_rate", "3"], "--lr is --learning_rate here"),
+        (["--lr=3"], ["--learning_rate", "3"], "--lr is --learning_rate here"),
+        (["-lr", "3"], ["--learning_rate", "3"], "--lr is --learning_rate here"),
+        (["--dataset", "D"], ["--dataset_path", "D"], "--dataset is --dataset_path here"),
+        (["--mode", "test"], ["--mode", "eval"], "--mode test is --mode eval here"),
+        (["--mode=inference_benchmark"], ["--mode", "inference"], "--mode inference_benchmark is --mode inference here"),
+        (["--dataset_type", "synthetic_gpu"], ["--dataset_type", "synthetic"], "--dataset_type synthetic_gpu is --dataset_type synthetic here"),
+        (["-shuffle"], ["--shuffle_batch_order", "true"], "--shuffle is --shuffle_batch_order here"),
+        (["--noshuffle"], ["--shuffle_batch_order", "false"], "--shuffle is --shuffle_batch_order here"),
+        (["--hash_indices"], ["--out_of_range", "hash"], "--hash_indices true is --out_of_range hash here"),
+        (["--nohash_indices"], [], "--hash_indices false is what happens anyway here"),
+        (["--base_device", "cpu"], ["--cpu"], "--base_device cpu is --cpu here"),
+        (["--base_device", "cuda"], [], "--base_device cuda is what happens anyway here"),
+        (["--freeze_embeddings=true"], ["--embedding_trainable", "false"], "--freeze_embeddings true is --embedding_trainable false here"),
+        (["--embedding_type", "joint_fused"], [], "--embedding_type has no effect: there is one embedding implementation"),
+        (["--cuda_graphs"], [], "--cuda_graphs has no effect: --xla compiles what is dense"),
+        (["--Adam_MLP_optimizer"], ["--optimizer", "adam", "--embedding_optimizer", "sgd"], "--Adam_MLP_optimizer true is --optimizer adam here"),
+        (
+            ["--batch_size", "100", "--synthetic_dataset_num_entries", "250"],
+            ["--batch_size", "100", "--synthetic_dataset_train_batches", "3"],
+            "--synthetic_dataset_num_entries 250 is --synthetic_dataset_train_batches 3 here",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_every_flag_and_its_line(words, expected, note):
+    assert translated(words) == (expected, [note])
+
+
+def test_what_is_ours_stays_as_it_is():
+    words = ["--learning_rate", "3", "--cpu", "--mode", "eval", "--amp=true", "--noamp", "-h", "word", "--top_mlp_dims", "-5,1"]
+    assert translated(words) == (words, [])
+    with pytest.raises(UsageError, match="argument --mode: expected one argument"):
+        parse([*SYNTHETIC, "--mode"], "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--lr", "1", "--learning_rate", "2"], "--lr and --learning_rate say the same; drop one of them"),
+        (["--freeze_mlps"], "--freeze_mlps is not there"),
+        (["--interaction_op", "cat"], "--interaction_op cat: expected dot or cuda_dot"),
+        (["--lr"], "--lr: expected a value"),
+        (["--base_device", "tpu"], "--base_device tpu: expected cpu or cuda"),
+        (["--synthetic_dataset_num_entries", "x"], "--synthetic_dataset_num_entries x: expected a positive number of samples"),
+        (["--num_numerical_features", "3", "--synthetic_dataset_numerical_features", "4"], "say the same; drop one of them"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be(words, message):
+    with pytest.raises(UsageError, match=message):
+        parse([*SYNTHETIC, *words], "")
+
+
+def test_nvidias_command_lines():
+    config = parse(
+        "--mode train --dataset D --amp --cuda_graphs --seed 0 --lr 28 --warmup_steps 6400 --hash_indices --save_checkpoint_path C "
+        "--top_mlp_sizes 1024,512,1 --bottom_mlp_sizes 512,128 --test_batch_size 131072 --nooptimized_mlp".split(),
+        "",
+    )
+    assert (config.data.dataset_path, config.data.out_of_range, config.data.valid_batch_size) == ("D", "hash", 131072)
+    assert (config.optimizer.learning_rate, config.model.top_mlp_dims, config.model.bottom_mlp_dims) == (28, (1024, 512, 1), (512, 128))
+    assert {line.split()[0] for line in config.legacy} >= {"--dataset", "--lr", "--hash_indices", "--cuda_graphs", "--optimized_mlp"}
+    config = parse("--mode inference_benchmark --dataset D --load_checkpoint_path C --inference_benchmark_steps 20".split(), "")
+    assert (config.run.mode, config.training.restore_checkpoint_path, config.training.inference_benchmark_steps) == ("inference", "C", 20)
+
+
+def test_the_switched_off_form_of_flags_without_effect():
+    config = parse([*SYNTHETIC, "--nouse_mde_embeddings", "--noconcat_embedding"], "")
+    assert [line.split()[0] for line in config.legacy] == ["--use_mde_embeddings", "--concat_embedding"]

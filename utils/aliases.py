@@ -1,0 +1,132 @@
+"""Flags that people know from NVIDIA's DLRM for PyTorch, and their names here: accepted, each with a line that says what it is here."""
+
+import math
+from collections.abc import Sequence
+
+from utils.errors import UserError
+from utils.flags import FALSE, TRUE
+
+# Another name, the same values.
+RENAMED = {
+    "lr": "learning_rate",
+    "dataset": "dataset_path",
+    "test_batch_size": "valid_batch_size",
+    "top_mlp_sizes": "top_mlp_dims",
+    "bottom_mlp_sizes": "bottom_mlp_dims",
+    "load_checkpoint_path": "restore_checkpoint_path",
+    "synthetic_dataset_table_sizes": "synthetic_dataset_cardinalities",
+    "synthetic_dataset_numerical_features": "synthetic_dataset_num_numerical_features",
+    "num_numerical_features": "synthetic_dataset_num_numerical_features",
+    "shuffle": "shuffle_batch_order",
+}
+# The same name, other values.
+VALUES = {
+    "mode": {"test": "eval", "inference_benchmark": "inference"},
+    "dataset_type": {"synthetic_gpu": "synthetic", "parametric": "tf_raw"},
+}
+# A switch, or a word, that other flags say here; None for nothing that has to be said.
+SWITCHES: dict[str, dict[str, tuple[str, ...] | None]] = {
+    "hash_indices": {"true": ("--out_of_range", "hash"), "false": None},
+    "freeze_embeddings": {"true": ("--embedding_trainable", "false"), "false": None},
+    "Adam_embedding_optimizer": {"true": ("--embedding_optimizer", "adam"), "false": None},
+    "freeze_mlps": {"false": None},
+    "Adam_MLP_optimizer": {"true": ("--optimizer", "adam"), "false": None},
+    "base_device": {"cpu": ("--cpu",), "cuda": None},
+}
+# Without effect here.
+IGNORED = {
+    "embedding_type": "there is one embedding implementation",
+    "optimized_mlp": "there is one MLP implementation",
+    "cuda_graphs": "--xla compiles what is dense",
+    "auc_device": "the AUC is computed on the host",
+    "backend": "Horovod chooses",
+    "bottom_features_ordered": "checkpoints do not depend on the devices",
+    "interaction_op": "the dot interaction has one implementation",
+}
+_BOOLEAN = {"shuffle", "hash_indices", "freeze_embeddings", "Adam_embedding_optimizer", "Adam_MLP_optimizer"} | {
+    "optimized_mlp",
+    "cuda_graphs",
+    "bottom_features_ordered",
+    "freeze_mlps",
+}
+_ENTRIES, _BATCH = "synthetic_dataset_num_entries", 65536
+_KNOWN = {*RENAMED, *SWITCHES, *IGNORED, _ENTRIES}
+
+
+def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command line in the words of this application, and a line for each that was not.
+
+    Raises:
+        UserError: a flag asks for what there is not, stands beside the one that it means, or lacks its value.
+    """
+    words, notes, meant = [], [], {}
+    given = {word.lstrip("-").split("=")[0] for word in arguments if word.startswith("-")}
+    left = list(arguments)
+    while left:
+        word = left.pop(0)
+        name, is_set, value = _split(word)
+        if name in VALUES:
+            if not is_set and not left:
+                words.append(word)
+                continue
+            value = value if is_set else left.pop(0)
+            known = VALUES[name].get(value)
+            words += [f"--{name}", known or value]
+            notes += [f"--{name} {value} is --{name} {known} here"] if known else []
+            continue
+        if name not in _KNOWN:
+            words.append(word)
+            continue
+        if not is_set and name not in _BOOLEAN:
+            if not left:
+                raise UserError(f"--{name}: expected a value")
+            value = left.pop(0)
+        elif not is_set and left and left[0].lower() in TRUE + FALSE:
+            value = left.pop(0)
+        found, note = _here(name, value, arguments)
+        for flag in (other.lstrip("-") for other in found if other.startswith("--")):
+            if flag in given or flag in meant:
+                raise UserError(f"--{name} and --{meant.get(flag, flag)} say the same; drop one of them")
+            meant[flag] = name
+        words += found
+        notes.append(note)
+    if meant.get("optimizer") == "Adam_MLP_optimizer" and not {"embedding_optimizer"} & (given | set(meant)):
+        words += ["--embedding_optimizer", "sgd"]  # it is the tables' there
+    return words, notes
+
+
+def _split(word: str) -> tuple[str, bool, str]:
+    """A flag's name, whether the word holds its value, and that; `-shuffle`, `--noshuffle` and `--shuffle=true` are one flag."""
+    name, equals, value = word.lstrip("-").partition("=") if word.startswith("-") else ("", "", "")
+    if name.startswith("no") and name[2:] in _BOOLEAN and not equals:
+        return name[2:], True, "false"
+    return name, bool(equals), value if equals else "true"
+
+
+def _here(name: str, value: str, arguments: Sequence[str]) -> tuple[list[str], str]:
+    """What stands for a flag here, and the line about it."""
+    if name in RENAMED:
+        return [f"--{RENAMED[name]}", value], f"--{name} is --{RENAMED[name]} here"
+    if name == "interaction_op" and value == "cat":
+        raise UserError("--interaction_op cat: expected dot or cuda_dot; the concatenation is not there")
+    if name == "freeze_mlps" and value.lower() in TRUE:
+        raise UserError("--freeze_mlps is not there; --embedding_trainable false freezes the tables")
+    if name in IGNORED:
+        return [], f"--{name} has no effect: {IGNORED[name]}"
+    if name == _ENTRIES:
+        if not value.isdigit() or not int(value):
+            raise UserError(f"--{name} {value}: expected a positive number of samples")
+        batches = str(math.ceil(int(value) / _batch_size(arguments)))
+        return ["--synthetic_dataset_train_batches", batches], f"--{name} {value} is --synthetic_dataset_train_batches {batches} here"
+    if name in _BOOLEAN:
+        value = "true" if value.lower() in TRUE else "false" if value.lower() in FALSE else value
+    if value not in SWITCHES[name]:
+        raise UserError(f"--{name} {value}: expected {' or '.join(SWITCHES[name])}")
+    found = SWITCHES[name][value]
+    return list(found or ()), f"--{name} {value} is {' '.join(found) if found else 'what happens anyway'} here"
+
+
+def _batch_size(arguments: Sequence[str]) -> int:
+    words = " ".join(arguments).replace("=", " ").split()
+    sizes = [words[i + 1] for i, word in enumerate(words[:-1]) if word.lstrip("-") == "batch_size"]
+    return int(sizes[-1]) if sizes and sizes[-1].isdigit() and int(sizes[-1]) else _BATCH
