@@ -96,8 +96,8 @@ def read_yaml(path: str, groups: Iterable[type]) -> dict[str, Any]:
             raise UserError(f"--config {path}: {_brief(name)} is no flag" + (f"; did you mean {near[0]}?" if near else ""))
         field, kind = known[name]
         value = _words(value, f"--config {path}: {name}")
-        if value is None and not isinstance(kind, types.UnionType):
-            raise UserError(f"--config {path}: {name}: nothing is not {_kind_name(kind)}")
+        if value is None and type(None) not in typing.get_args(kind):
+            raise UserError(f"--config {path}: {name}: nothing is not {_kind_name(_inner(kind), field.metadata['choices'])}")
         try:
             values[name] = None if value is None else _converter(field, kind)(str(value))
         except argparse.ArgumentTypeError as error:
@@ -131,7 +131,7 @@ def check_types(group: Any) -> None:
     hints = typing.get_type_hints(type(group))
     for field in dataclasses.fields(group):
         value, kind, choices = getattr(group, field.name), hints[field.name], field.metadata["choices"]
-        if value is None and isinstance(kind, types.UnionType):
+        if value is None and type(None) in typing.get_args(kind):
             continue
         if _inner(kind) in (bool, float) and choices and _is_of(value, _inner(kind)):
             continue
