@@ -194,6 +194,8 @@ def train(flags: Mapping[str, Any]) -> "Trained":
     """See `dlrm.train`."""
     from run.command import do
 
+    if flags.get("mode", TRAIN) != TRAIN:
+        raise UserError(f"dlrm.train: mode is {flags['mode']!r}, expected {TRAIN!r}; dlrm.load gives a model that scores")
     words = [word for name, value in flags.items() if value is not None for word in (f"--{name}", _word(value))]
     result = do(["--mode", TRAIN, *words], "dlrm.train", "")
     if result is None:  # said already: the run that was to go on is finished

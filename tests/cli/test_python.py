@@ -137,6 +137,8 @@ def test_errors_are_those_of_the_command(tmp_path):
         dlrm.load(tmp_path / "none")
     with pytest.raises(UserError, match="unknown flag --learning_rat; did you mean --learning_rate"):
         dlrm.train(dataset_type="synthetic", learning_rat=1)
+    with pytest.raises(UserError, match="mode is 'eval', expected 'train'"):
+        dlrm.train(mode="eval", dataset_path=str(tmp_path))
     with pytest.raises(UserError, match="no such file; expected a feature specification"):
         dlrm.train(dataset_path=str(tmp_path))
 

@@ -4,6 +4,7 @@ import pytest
 
 from utils.aliases import translated
 from utils.config import UsageError, parse
+from utils.ineffective import warnings
 
 SYNTHETIC = ("--dataset_type", "synthetic")
 
@@ -81,3 +82,8 @@ def test_nvidias_command_lines():
 def test_the_switched_off_form_of_flags_without_effect():
     config = parse([*SYNTHETIC, "--nouse_mde_embeddings", "--noconcat_embedding"], "")
     assert [line.split()[0] for line in config.legacy] == ["--use_mde_embeddings", "--concat_embedding"]
+
+
+def test_two_counts_of_inference_batches_are_not_both_taken_in_silence():
+    config = parse([*SYNTHETIC, "--mode", "inference", "--max_steps", "3", "--inference_benchmark_steps", "4"], "")
+    assert warnings(config) == ["--max_steps has no effect with --inference_benchmark_steps"]
