@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from model.embedding.distributed import DistributedEmbedding
 from model.layers.interaction import DotInteraction
-from model.layers.mlp import LayerWeights, Mlp
+from model.layers.mlp import Drop, LayerWeights, Mlp
 
 
 class DLRM(keras.Model):
@@ -37,11 +37,13 @@ class DLRM(keras.Model):
         """Of the layers of the bottom MLP, then of the top MLP: what `dense` takes."""
         return [*self.bottom_mlp.step_weights(), *self.top_mlp.step_weights()]
 
-    def dense(self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
-        """numerical `[b, M]`, embeddings `[b, F, D]` -> logits `[b]` float32; `slices` as in `mlp.dense`."""
+    def dense(
+        self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None
+    ) -> tf.Tensor:
+        """numerical `[b, M]`, embeddings `[b, F, D]` -> logits `[b]` float32; `slices` and `drop` as in `Mlp.forward`."""
         num_bottom, dtype = len(self.bottom_mlp.stack), self.interaction.compute_dtype
-        bottom = self.bottom_mlp.forward(tf.cast(numerical, dtype), weights[:num_bottom], slices)
-        logits = self.top_mlp.forward(self.interaction(bottom, tf.cast(embeddings, dtype)), weights[num_bottom:], slices)
+        bottom = self.bottom_mlp.forward(tf.cast(numerical, dtype), weights[:num_bottom], slices, drop)
+        logits = self.top_mlp.forward(self.interaction(bottom, tf.cast(embeddings, dtype)), weights[num_bottom:], slices, drop)
         return tf.cast(tf.squeeze(logits, axis=1), tf.float32)
 
     def call(self, inputs):

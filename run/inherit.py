@@ -53,6 +53,7 @@ TRAINING = {
         "decay_end_lr",
         "decay_power",
     ),
+    "regularisation": ("embedding_l2", "mlp_l2", "dropout"),
     "training": (
         "epochs",
         "evals_per_epoch",

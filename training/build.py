@@ -5,15 +5,17 @@ from dataclasses import replace
 
 from model.compilation import compiled, on_gpu
 from model.dlrm import DLRM
+from model.layers.dropout import Dropout
 from model.native import native_operations
 from training.gradient_slices import gradient_slices
 from training.groups import DenseGroup, Groups, TableGroup
 from training.loss_scale import LossScale
 from training.optimizers.table import dense_rule, table_rule
+from training.regularisation import Regularisation
 from training.schedule import LearningRateSchedule
 from training.step import Trainer
 from utils.config import Config
-from utils.options import OptimizerConfig
+from utils.learning_options import OptimizerConfig
 
 
 def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
@@ -28,7 +30,13 @@ def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
         compiled=compiled(config.device.xla),
         gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
         native=native_operations(),
+        regularisation=_regularisation(config),
     )
+
+
+def _regularisation(config: Config) -> Regularisation:
+    options = config.regularisation
+    return Regularisation(options.embedding_l2, options.mlp_l2, Dropout(options.dropout, config.run.seed) if options.dropout else None)
 
 
 def build_schedules(options: OptimizerConfig) -> Sequence[LearningRateSchedule]:

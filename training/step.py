@@ -7,10 +7,12 @@ import tensorflow as tf
 from model.compilation import Compiled, on_gpu
 from model.dlrm import DLRM
 from model.embedding.replicated import replicated_gradients, update_replicated
+from model.layers.dropout import Place
 from model.native import NativeOperations
 from model.ordered_sums import OrderedSums, packed, pairwise_sum, unpacked
 from training.device_batch import StepInputs, TensorBatch
 from training.groups import Groups
+from training.regularisation import NO_REGULARISATION, Regularisation
 from training.report import StepReport, WorkerReport
 from training.state import check_equal
 
@@ -30,6 +32,7 @@ class Trainer:
         gradient_slices: of the global batch, see `ordered_sums`; they cost nothing at large batches (a slice's activations stay in the cache) and
             time at small ones. The loss is a mean over the global batch, so sums over workers are right.
         native: sums the slices' gradients; None for TensorFlow's own operations.
+        regularisation: what is minimised beside the loss, and dropout.
     """
 
     def __init__(
@@ -40,10 +43,11 @@ class Trainer:
         compiled: Compiled = NOTHING,
         gradient_slices: int = 1,
         native: NativeOperations | None = None,
+        regularisation: Regularisation = NO_REGULARISATION,
     ):
         self.model, self.groups, self.world = model, groups, model.embedding.world
         self.rank = self.world.rank
-        self._scale = groups.scale
+        self._scale, self._regularisation = groups.scale, regularisation
         self._sums = OrderedSums(gradient_slices, self.world, native)
         self.scaled = self._scale.scales
         if groups.tables is not None:
@@ -93,27 +97,32 @@ class Trainer:
         """Check that what every worker holds a copy of is still the same everywhere. Raises DivergedError."""
         check_equal(self.model, self.groups)
 
-    def _loss_and_gradients(self, numerical, embeddings, labels, weights, num_samples, scale, layers, slices):
+    def _loss_and_gradients(self, samples, of_step, layers, slices):
         """Loss of a part of the batch, and its gradients by the embeddings and the layers' weights; `slices` as in `mlp.dense`."""
+        numerical, embeddings, labels, weights, *places = samples
+        step, num_samples, scale = of_step
+        drop = (lambda values, layer: self._regularisation.dropout(values, layer, Place(step, places[0][0]))) if places else None
         by = [embeddings, *(value for layer in layers for value in (layer.kernel, layer.bias))]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(by)
-            logits = self.model.dense(numerical, embeddings, layers, slices)
+            logits = self.model.dense(numerical, embeddings, layers, slices, drop)
             # Slice by slice: the bits of exp and log depend on an element's place in its tensor.
             per_slice = (tf.split(part, slices or 1) for part in (logits, labels, weights))
             loss = pairwise_sum([_cross_entropy(*parts) / num_samples for parts in zip(*per_slice, strict=True)])
             scaled = loss * scale
-        return loss, *tape.gradient(scaled, by)
+        by_vectors, *by_layers = tape.gradient(scaled, by)
+        return loss, self._regularisation.by_vectors(by_vectors, embeddings, weights, scale / num_samples), *by_layers
 
-    def _dense_part(self, numerical, vectors, labels, weights, num_samples, scale, factor):
+    def _dense_part(self, numerical, vectors, labels, weights, of_step, factor):
         """Loss of this worker's samples, gradients by their vectors, by part and times `factor`, and those of the dense weights, packed.
 
         With a loss scale there is a second number beside the loss, how many of the vectors' gradients are not finite; else there is none.
         """
-        layers = self.model.step_weights()
-        loss, by_vector, gradients = self._sums.over_samples(
-            lambda *samples: self._part(*samples[:-1], num_samples, scale, layers, samples[-1]), (numerical, vectors, labels, weights)
-        )
+        layers, scale, count = self.model.step_weights(), of_step[2], labels.shape[0]
+        samples = [numerical, vectors, labels, weights]
+        if self._regularisation.dropout:
+            samples.append(tf.range(self.rank * count, (self.rank + 1) * count, dtype=tf.int64))  # their places in the global batch
+        loss, by_vector, gradients = self._sums.over_samples(lambda *some: self._part(some[:-1], of_step, layers, some[-1]), samples)
         overflows = [_count_not_finite(part) for part in by_vector] if self.scaled else []
         gradients = [gradient / scale for gradient in gradients] if self.scaled else gradients
         by_vector = [part * factor for part in by_vector] if self._folds else by_vector
@@ -129,7 +138,7 @@ class Trainer:
             linear = tables is not None and tables.rule.linear
             table_scale, table_rate, factor = 1.0, None if linear else table_rate, (table_rate if linear else 1.0) / scale
         vectors = embedding(batch.ids, batch.local_ids)
-        own, by_vector, gradients = self._dense(batch.numerical, vectors, batch.labels, batch.weights, num_samples[0], scale, factor)
+        own, by_vector, gradients = self._dense(batch.numerical, vectors, batch.labels, batch.weights, (step, num_samples[0], scale), factor)
         replicated = []
         if tables is not None:
             replicated = replicated_gradients(embedding.replicated_groups, batch.local_ids, by_vector, scale, self._sums.count(local_batch))
@@ -155,7 +164,8 @@ class Trainer:
         return all_finite([*self._unpacked(gradients), *replicated], tf.concat([loss, overflows], axis=0) if self.scaled else None)
 
     def _apply_gradients(self, gradients: list[tf.Tensor], rates: tf.Tensor, step: tf.Tensor) -> None:
-        by_name = dict(zip(self.model.dense_weights(), self._unpacked(gradients), strict=True))
+        weights = self.model.dense_weights()
+        by_name = self._regularisation.by_weights(dict(zip(weights, self._unpacked(gradients), strict=True)), weights)
         for number, group in enumerate(self.groups.dense):
             group.apply([by_name[name] for name in group.weights], rates[number], step)
 

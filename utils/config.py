@@ -8,10 +8,11 @@ from typing import Any
 from utils.aliases import translated
 from utils.errors import AgreedError, UserError
 from utils.flags import Parser, add_flags, build, read_yaml
+from utils.learning_options import OptimizerConfig, RegularisationConfig
 from utils.nvidia_flags import LEGACY, is_given
-from utils.options import PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, PlacementConfig, RunConfig, TrainingConfig
+from utils.options import PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
 
-GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, TrainingConfig, PlacementConfig, DeviceConfig)
+GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, PlacementConfig, DeviceConfig)
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Config:
     data: DataConfig
     model: ModelConfig
     optimizer: OptimizerConfig
+    regularisation: RegularisationConfig
     training: TrainingConfig
     placement: PlacementConfig
     device: DeviceConfig
@@ -43,8 +45,8 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
         values: dict[str, Any] = {}
-        for group in (self.run, self.data, self.model, self.optimizer, self.training, self.placement, self.device):
-            values |= asdict(group)
+        for name in ("run", "data", "model", "optimizer", "regularisation", "training", "placement", "device"):
+            values |= asdict(getattr(self, name))
         return values
 
 

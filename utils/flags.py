@@ -122,6 +122,12 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def check(condition: bool, flag: str, value: Any, expected: str) -> None:
+    """Raise ValueError that names the flag, its value and what was expected, unless the condition holds."""
+    if not condition:
+        raise ValueError(f"--{flag} {value}: expected {expected}")
+
+
 def check_types(group: Any) -> None:
     """Compare the options of a group with their types and choices: what comes from a checkpoint's manifest has passed no parser.
 

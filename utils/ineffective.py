@@ -41,6 +41,7 @@ def _reasons(config: Config) -> dict[str, str]:
     useless = {
         "embedding_optimizer": (not config.model.embedding_trainable, "with --embedding_trainable false"),
         "embedding_learning_rate": (not config.model.embedding_trainable, "with --embedding_trainable false"),
+        "embedding_l2": (not config.model.embedding_trainable, "with --embedding_trainable false"),
         "max_steps": (config.training.inference_benchmark_steps is not None and mode == INFERENCE, "with --inference_benchmark_steps"),
         "amp_dtype": (not config.device.amp, "without --amp"),
         "decay_start_step": (config.optimizer.decay_steps == 0, "with --decay_steps 0"),

@@ -1,13 +1,11 @@
-"""Every option: typed, documented, checked when constructed; `config` puts them together."""
+"""The options of a run: typed, documented, checked when constructed; `config` puts them together. How weights are learned: `learning_options`."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
-from utils.flags import check_types, option
+from utils.flags import check, check_types, option
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN = "train", "eval", "inference", "predict", "plan"
-OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  # a rule each in training/optimizers/table.py
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
 
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
@@ -15,11 +13,6 @@ _MAX_THREADS = 1024  # more than any machine has processors; each is a thread wi
 _MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
 _MAX_WORKERS = 4096  # planned for in some seconds; ten times as many take minutes
 _LOG_PATH = "dlrm_tf_log.json"
-
-
-def _check(condition: bool, flag: str, value: Any, expected: str) -> None:
-    if not condition:
-        raise ValueError(f"--{flag} {value}: expected {expected}")
 
 
 @dataclass(frozen=True)
@@ -40,10 +33,10 @@ class RunConfig:
         check_types(self)
         if self.log_path is None:  # a run of another mode replaces no log of a training
             object.__setattr__(self, "log_path", _LOG_PATH if self.mode == TRAIN else _LOG_PATH.replace(".json", f"_{self.mode}.json"))
-        _check(0 <= self.seed < 2**63, "seed", self.seed, "0 or more, below 2^63")
-        _check(self.print_freq >= 1, "print_freq", self.print_freq, "at least 1 step")
-        _check((self.profiler_start_step or 0) >= 0, "profiler_start_step", self.profiler_start_step, "0 or more")
-        _check(self.profiled_rank >= 0, "profiled_rank", self.profiled_rank, "0 or more")
+        check(0 <= self.seed < 2**63, "seed", self.seed, "0 or more, below 2^63")
+        check(self.print_freq >= 1, "print_freq", self.print_freq, "at least 1 step")
+        check((self.profiler_start_step or 0) >= 0, "profiler_start_step", self.profiler_start_step, "0 or more")
+        check(self.profiled_rank >= 0, "profiled_rank", self.profiled_rank, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -81,14 +74,14 @@ class DataConfig:
     def __post_init__(self):
         check_types(self)
         for name in ("batch_size", "valid_batch_size", "synthetic_dataset_train_batches", "synthetic_dataset_valid_batches"):
-            _check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), f"at least 1 and at most {_MAX_SIZE}")
-        _check(self.shuffle_window is None or 1 <= self.shuffle_window <= _MAX_SIZE, "shuffle_window", self.shuffle_window, "at least 1 batch")
-        _check(0 <= self.valid_fraction < 1, "valid_fraction", self.valid_fraction, "0 or more and below 1")
-        _check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
+            check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), f"at least 1 and at most {_MAX_SIZE}")
+        check(self.shuffle_window is None or 1 <= self.shuffle_window <= _MAX_SIZE, "shuffle_window", self.shuffle_window, "at least 1 batch")
+        check(0 <= self.valid_fraction < 1, "valid_fraction", self.valid_fraction, "0 or more and below 1")
+        check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
         cardinalities = self.synthetic_dataset_cardinalities
-        _check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
+        check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
         numerical = self.synthetic_dataset_num_numerical_features
-        _check(numerical >= 1, "synthetic_dataset_num_numerical_features", numerical, "at least 1")
+        check(numerical >= 1, "synthetic_dataset_num_numerical_features", numerical, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -103,77 +96,19 @@ class ModelConfig:
 
     def __post_init__(self):
         check_types(self)
-        _check(self.embedding_dim >= 1, "embedding_dim", self.embedding_dim, "at least 1 column")
+        check(self.embedding_dim >= 1, "embedding_dim", self.embedding_dim, "at least 1 column")
         if self.bottom_mlp_dims is None:
             object.__setattr__(self, "bottom_mlp_dims", (512, 256, self.embedding_dim))
         for name in ("bottom_mlp_dims", "top_mlp_dims"):
             dims = getattr(self, name)
             sound = len(dims) > 0 and min(dims) >= 1 and max(dims) <= _MAX_SIZE
-            _check(sound, name, ",".join(map(str, dims)), "one or more positive layer widths")
+            check(sound, name, ",".join(map(str, dims)), "one or more positive layer widths")
         if self.bottom_mlp_dims[-1] != self.embedding_dim:
             raise ValueError(
                 f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {self.embedding_dim}, "
                 "because the interaction takes dot products of both"
             )
-        _check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit a sample")
-
-
-@dataclass(frozen=True)
-class OptimizerConfig:
-    """Optimizer and learning rate."""
-
-    optimizer: str = option(
-        "sgd",
-        "optimizer of tables and dense layers; tables are updated where a batch touches them. rowwise_adagrad trains the dense layers by adagrad",
-        choices=OPTIMIZERS,
-        modes=(TRAIN, PLAN),
-    )
-    embedding_optimizer: str | None = option(None, "optimizer of the tables, where it is not --optimizer", choices=OPTIMIZERS, modes=(TRAIN, PLAN))
-    learning_rate: float = option(24.0, "learning rate after the warm-up", modes=(TRAIN,))
-    embedding_learning_rate: float | None = option(
-        None, "learning rate of the tables after the warm-up, where it is not --learning_rate", modes=(TRAIN,)
-    )
-    momentum: float = option(0.0, "momentum of SGD", modes=(TRAIN, PLAN), optimizers=("sgd",))
-    beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,), optimizers=("adam",))
-    beta2: float = option(0.999, "decay of Adam's second moment", modes=(TRAIN,), optimizers=("adam",))
-    rho: float = option(0.9, "decay of RMSprop's mean of squares", modes=(TRAIN,), optimizers=("rmsprop",))
-    ftrl_l1: float = option(0.0, "FTRL's L1 regularisation", modes=(TRAIN,), optimizers=("ftrl",))
-    ftrl_l2: float = option(0.0, "FTRL's L2 regularisation", modes=(TRAIN,), optimizers=("ftrl",))
-    ftrl_power: float = option(
-        -0.5, "power of FTRL's accumulator in the learning rate; others than -0.5 are slower", modes=(TRAIN,), optimizers=("ftrl",)
-    )
-    warmup_steps: int = option(8000, "steps over which the learning rate grows linearly from 0", unit="steps", modes=(TRAIN,))
-    warmup_factor: int = option(
-        0, "the warm-up begins at 1 - 1/2^k of the learning rate for the factor k: 0 from 0, 1 from half of it, 2 from three quarters", modes=(TRAIN,)
-    )
-    decay_start_step: int = option(48000, "step at which the learning rate starts to fall", unit="steps", modes=(TRAIN,))
-    decay_steps: int = option(24000, "steps over which it falls to --decay_end_lr, where it stays; 0: it does not fall", unit="steps", modes=(TRAIN,))
-    decay_end_lr: float = option(0.0, "learning rate where the decay ends; that of the tables ends at the same part of its own", modes=(TRAIN,))
-    decay_power: float = option(2.0, "power of the polynomial decay", modes=(TRAIN,))
-
-    @property
-    def of_tables(self) -> str:
-        """The name of the tables' optimizer."""
-        return self.embedding_optimizer or self.optimizer
-
-    def __post_init__(self):
-        check_types(self)
-        _check(math.isfinite(self.learning_rate) and self.learning_rate > 0, "learning_rate", self.learning_rate, "a positive number")
-        table_rate = self.embedding_learning_rate
-        _check(table_rate is None or (math.isfinite(table_rate) and table_rate > 0), "embedding_learning_rate", table_rate, "a positive number")
-        for name in ("ftrl_l1", "ftrl_l2"):
-            _check(math.isfinite(getattr(self, name)) and getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        _check(math.isfinite(self.ftrl_power) and self.ftrl_power <= 0, "ftrl_power", self.ftrl_power, "0 or less")
-        for name in ("momentum", "beta1", "beta2", "rho"):
-            _check(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
-        for name in ("warmup_steps", "decay_start_step"):
-            _check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more steps")
-        _check(self.decay_steps >= 0, "decay_steps", self.decay_steps, "0 or more steps")
-        _check(0 <= self.warmup_factor <= 64, "warmup_factor", self.warmup_factor, "at least 0 and at most 64")
-        _check(0 <= self.decay_end_lr <= self.learning_rate, "decay_end_lr", self.decay_end_lr, "at least 0 and at most --learning_rate")
-        _check(math.isfinite(self.decay_power) and self.decay_power > 0, "decay_power", self.decay_power, "a positive number")
-        if self.decay_steps and self.warmup_steps > self.decay_start_step:
-            raise ValueError(f"--warmup_steps {self.warmup_steps} is after --decay_start_step {self.decay_start_step}; expected warm-up to end first")
+        check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit a sample")
 
 
 @dataclass(frozen=True)
@@ -230,20 +165,20 @@ class TrainingConfig:
 
     def __post_init__(self):
         check_types(self)
-        _check(self.epochs >= 1, "epochs", self.epochs, "at least 1")
-        _check(self.max_steps == -1 or self.max_steps >= 1, "max_steps", self.max_steps, "at least 1 step, or -1 for no limit")
-        _check(self.evals_per_epoch >= 0, "evals_per_epoch", self.evals_per_epoch, "0 or more")
-        _check(self.test_freq is None or self.test_freq >= 1, "test_freq", self.test_freq, "at least 1 step")
-        _check(math.isfinite(self.test_after) and self.test_after >= 0, "test_after", self.test_after, "0 or more epochs")
-        _check(self.auc_threshold is None or 0 < self.auc_threshold <= 1, "auc_threshold", self.auc_threshold, "above 0 and at most 1")
+        check(self.epochs >= 1, "epochs", self.epochs, "at least 1")
+        check(self.max_steps == -1 or self.max_steps >= 1, "max_steps", self.max_steps, "at least 1 step, or -1 for no limit")
+        check(self.evals_per_epoch >= 0, "evals_per_epoch", self.evals_per_epoch, "0 or more")
+        check(self.test_freq is None or self.test_freq >= 1, "test_freq", self.test_freq, "at least 1 step")
+        check(math.isfinite(self.test_after) and self.test_after >= 0, "test_after", self.test_after, "0 or more epochs")
+        check(self.auc_threshold is None or 0 < self.auc_threshold <= 1, "auc_threshold", self.auc_threshold, "above 0 and at most 1")
         thresholds = self.auc_thresholds
-        _check(thresholds is None or 2 <= thresholds <= _MAX_THRESHOLDS, "auc_thresholds", thresholds, f"at least 2 and at most {_MAX_THRESHOLDS}")
+        check(thresholds is None or 2 <= thresholds <= _MAX_THRESHOLDS, "auc_thresholds", thresholds, f"at least 2 and at most {_MAX_THRESHOLDS}")
         for name in ("checkpoint_every_steps", "keep_checkpoints", "early_stop_patience"):
-            _check((getattr(self, name) or 1) >= 1 and getattr(self, name) != 0, name, getattr(self, name), "at least 1")
+            check((getattr(self, name) or 1) >= 1 and getattr(self, name) != 0, name, getattr(self, name), "at least 1")
         minutes = self.checkpoint_every_minutes
-        _check(minutes is None or (math.isfinite(minutes) and minutes > 0), "checkpoint_every_minutes", minutes, "more than 0 minutes")
-        _check(self.benchmark_warmup_steps >= 0, "benchmark_warmup_steps", self.benchmark_warmup_steps, "0 or more steps")
-        _check(
+        check(minutes is None or (math.isfinite(minutes) and minutes > 0), "checkpoint_every_minutes", minutes, "more than 0 minutes")
+        check(self.benchmark_warmup_steps >= 0, "benchmark_warmup_steps", self.benchmark_warmup_steps, "0 or more steps")
+        check(
             math.isfinite(self.inference_seconds) and self.inference_seconds > 0, "inference_seconds", self.inference_seconds, "more than 0 seconds"
         )
         sizes = self.inference_benchmark_batch_sizes
@@ -251,7 +186,7 @@ class TrainingConfig:
             raise ValueError("--allow_growth and --resume auto exclude each other: a model that has grown starts at step 0; drop one of them")
         if self.overwrite_checkpoints and self.resume == "auto":
             raise ValueError("--overwrite_checkpoints and --resume auto exclude each other: one replaces checkpoints, the other goes on; drop one")
-        _check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
+        check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
 
     @property
     def need_evaluations(self) -> list[str]:
@@ -297,13 +232,13 @@ class DeviceConfig:
     def __post_init__(self):
         check_types(self)
         scale = self.loss_scale
-        _check(scale == "dynamic" or (math.isfinite(scale) and scale >= 1), "loss_scale", scale, "at least 1, or dynamic")
+        check(scale == "dynamic" or (math.isfinite(scale) and scale >= 1), "loss_scale", scale, "at least 1, or dynamic")
         slices = self.gradient_slices
-        _check(slices is None or (isinstance(slices, int) and slices >= 1), "gradient_slices", self.gradient_slices, "at least 1")
-        _check(self.xla in (True, False, "all"), "xla", self.xla, "true, false or all")
+        check(slices is None or (isinstance(slices, int) and slices >= 1), "gradient_slices", self.gradient_slices, "at least 1")
+        check(self.xla in (True, False, "all"), "xla", self.xla, "true, false or all")
         for name in ("inter_op_parallelism", "intra_op_parallelism"):
             threads = getattr(self, name)
-            _check(threads is None or 1 <= threads <= _MAX_THREADS, name, threads, f"1 to {_MAX_THREADS} threads")
+            check(threads is None or 1 <= threads <= _MAX_THREADS, name, threads, f"1 to {_MAX_THREADS} threads")
         if self.run_eagerly and self.xla:
             raise ValueError("--run_eagerly and --xla exclude each other: XLA compiles graphs; drop one of them")
 
@@ -328,9 +263,9 @@ class PlacementConfig:
 
     def __post_init__(self):
         check_types(self)
-        _check(self.column_slice_threshold >= 1, "column_slice_threshold", self.column_slice_threshold, "at least 1")
-        _check(1 <= self.plan_workers <= _MAX_WORKERS, "plan_workers", self.plan_workers, f"at least 1 and at most {_MAX_WORKERS}")
-        _check(self.data_parallel_threshold >= 0, "data_parallel_threshold", self.data_parallel_threshold, "0 or more elements")
+        check(self.column_slice_threshold >= 1, "column_slice_threshold", self.column_slice_threshold, "at least 1")
+        check(1 <= self.plan_workers <= _MAX_WORKERS, "plan_workers", self.plan_workers, f"at least 1 and at most {_MAX_WORKERS}")
+        check(self.data_parallel_threshold >= 0, "data_parallel_threshold", self.data_parallel_threshold, "0 or more elements")
         for name in ("worker_memory_gb", "cpu_offloading_threshold_gb"):
             value = getattr(self, name)
-            _check(value is None or (math.isfinite(value) and value > 0), name, value, "a positive number")
+            check(value is None or (math.isfinite(value) and value > 0), name, value, "a positive number")

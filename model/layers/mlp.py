@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import keras
@@ -15,6 +15,9 @@ from model.ordered_sums import summed
 def layer_seed(seed: int, name: str) -> int:
     """A seed of a weight of its own, the same on every worker: 31 bits of a hash of (seed, name)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little") >> 1
+
+
+Drop = Callable[[tf.Tensor, str], tf.Tensor]
 
 
 class LayerWeights(NamedTuple):
@@ -164,10 +167,12 @@ class Mlp(keras.layers.Layer):
             weights.append(LayerWeights(kernel, tf.convert_to_tensor(layer.bias.value), transposed))
         return weights
 
-    def forward(self, inputs: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
-        """`[b, in] -> [b, units[-1]]` with the given weights; `slices` as in `dense`."""
-        for layer, values in zip(self.stack, weights, strict=True):
+    def forward(self, inputs: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None) -> tf.Tensor:
+        """`[b, in] -> [b, units[-1]]` with the given weights; `slices` as in `dense`; `drop` is given each hidden layer's outputs and its name."""
+        for i, (layer, values) in enumerate(zip(self.stack, weights, strict=True)):
             inputs = dense(tf.cast(inputs, values.kernel.dtype), values, layer.activation is keras.activations.relu, self._native, slices)
+            if drop is not None and i < len(self.stack) - 1:
+                inputs = drop(inputs, f"{self.name}/{i}")
         return inputs
 
     def call(self, inputs):

@@ -26,6 +26,7 @@ PLACEMENTS = {  # thresholds in elements; eight tables have 1600 of them, one 50
     "replicated": ("--data_parallel_threshold", "1600"),
     "mixed": ("--column_slice_threshold", "800", "--data_parallel_threshold", "504"),
 }
+REGULARISED = ("--dropout", "0.3", "--embedding_l2", "0.1", "--mlp_l2", "0.01")
 RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1", "rowwise_adagrad": "0.1", "ftrl": "0.1", "rmsprop": "0.01"}
 
 
@@ -60,11 +61,11 @@ TRAININGS |= {
     "tables adam large": _training("tables", "adam", rows="large", batch=2048, steps=4),
     "mixed sgd of five": _training("mixed", "sgd", features=5, steps=2),
     "mixed adam short": _training("mixed", "adam", steps=6),
-    "mixed rowwise_adagrad": _training("mixed", "rowwise_adagrad", steps=6),
+    "mixed rowwise_adagrad": _training("mixed", "rowwise_adagrad", *REGULARISED, steps=6),
     "sliced rmsprop": _training("sliced", "rmsprop", "--amp", steps=6),
     "tables ftrl": _training("tables", "ftrl", "--embedding_learning_rate", "0.3", steps=6),
     "mixed momentum": _training("mixed", "sgd", "--momentum", "0.5", "--embedding_optimizer", "adagrad", steps=6),
-    "mixed sgd one sum": _training("mixed", "sgd", slices=1, steps=6),
+    "mixed sgd one sum": _training("mixed", "sgd", *REGULARISED, slices=1, steps=6),
     "tables sgd of one column": _training("tables", "sgd", features=1, dim=1, steps=6),  # which only one worker can hold
 }
 # What a GPU would do, and what it is held against; XLA takes its time to compile.

@@ -67,28 +67,31 @@ def weights(model) -> dict[str, np.ndarray]:
     return {part.array: np.array(part.read(0, shapes[part.array].shape[0])) for part in parts(model)}
 
 
-def slow_loss(values, numerical, ids, labels):
-    """Mean loss of a DLRM written out plainly; `values` by checkpoint name, float64."""
+def slow_loss(values, numerical, ids, labels, drop=lambda x, layer: x, embedding_l2=0.0, mlp_l2=0.0):
+    """Mean loss of a DLRM written out plainly, with the terms that regularise; `values` by checkpoint name, float64."""
 
     def mlp(name, x, last):
         count = sum(key.startswith(f"dense/{name}/") for key in values) // 2
         for i in range(count):
             x = x @ values[f"dense/{name}/{i}/kernel"] + values[f"dense/{name}/{i}/bias"]
             x = tf.nn.relu(x) if i < count - 1 or last else x
+            x = drop(x, f"{name}/{i}") if i < count - 1 else x
         return x
 
     bottom = mlp("bottom_mlp", tf.constant(numerical, tf.float64), True)
     z = [bottom, *(tf.gather(values[f"tables/{table.name}/weights"], column) for table, column in zip(TABLES, ids, strict=True))]
     dots = [tf.reduce_sum(z[i] * z[j], axis=1, keepdims=True) for i in range(len(z)) for j in range(i)]
     logits = mlp("top_mlp", tf.concat([bottom, *dots], axis=1), False)[:, 0]
-    return tf.reduce_mean(tf.nn.softplus(logits) - tf.constant(labels, tf.float64) * logits)
+    terms = embedding_l2 / 2 * tf.reduce_mean(sum(tf.reduce_sum(vectors**2, axis=1) for vectors in z[1:]))
+    terms += mlp_l2 / 2 * sum(tf.reduce_sum(value**2) for name, value in values.items() if name.endswith("kernel"))
+    return tf.reduce_mean(tf.nn.softplus(logits) - tf.constant(labels, tf.float64) * logits) + terms
 
 
-def slow_gradients(values: dict[str, np.ndarray], numerical, ids, labels) -> tuple[float, dict[str, np.ndarray]]:
+def slow_gradients(values: dict[str, np.ndarray], numerical, ids, labels, **terms) -> tuple[float, dict[str, np.ndarray]]:
     """Loss and dense gradients, tables included, by TensorFlow's autodiff in float64."""
     tensors = {name: tf.constant(value, tf.float64) for name, value in values.items()}
     with tf.GradientTape() as tape:
         tape.watch(tensors)
-        loss = slow_loss(tensors, numerical, ids, labels)
+        loss = slow_loss(tensors, numerical, ids, labels, **terms)
     gradients = tape.gradient(loss, tensors)
     return float(loss), {name: tf.convert_to_tensor(gradient).numpy() for name, gradient in gradients.items()}

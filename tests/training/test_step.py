@@ -16,7 +16,7 @@ from training.evaluator import Evaluator
 from training.groups import Groups
 from training.report import StepReport, WorkerReport
 from training.step import Trainer
-from utils.options import OPTIMIZERS
+from utils.learning_options import OPTIMIZERS
 
 RATE = 0.03
 

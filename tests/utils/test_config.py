@@ -11,7 +11,8 @@ from utils.config import GROUPS, LEGACY, Config, parse
 from utils.errors import UserError
 from utils.flags import Parser, add_flags, build
 from utils.ineffective import warnings as warnings_of
-from utils.options import DataConfig, DeviceConfig, ModelConfig, OptimizerConfig, PlacementConfig, RunConfig, TrainingConfig
+from utils.learning_options import OptimizerConfig, RegularisationConfig
+from utils.options import DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
 
 SYNTHETIC = ("--dataset_type", "synthetic")
 FIELDS = [(group, field) for group in GROUPS for field in dataclasses.fields(group)]
@@ -151,6 +152,7 @@ BAD = {
     DataConfig: {"batch_size": 0},
     ModelConfig: {"embedding_dim": 0},
     OptimizerConfig: {"beta1": 2.0},
+    RegularisationConfig: {"dropout": 1.0},
     TrainingConfig: {"epochs": 0},
     PlacementConfig: {"plan_workers": 0},
     DeviceConfig: {"loss_scale": 0.0},

@@ -1,0 +1,36 @@
+"""What keeps weights from following few samples too closely: terms of the loss, and dropout."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from model.layers.dropout import Dropout
+
+
+class Regularisation(NamedTuple):
+    """Terms that the loss is minimised with, and that the reported loss leaves out.
+
+    `embedding_l2` / 2 times the mean over the samples of the squares of the vectors they look up: rows are drawn to 0 as often as they are looked up,
+    so nothing happens to a row that no batch touches. `mlp_l2` / 2 times the squares of the kernels.
+    """
+
+    embedding_l2: float = 0.0
+    mlp_l2: float = 0.0
+    dropout: Dropout | None = None
+
+    def by_vectors(self, gradients: tf.Tensor, vectors: tf.Tensor, weights: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+        """The gradients by vectors `[b, F, D]`, with the term's: the samples count with `weights` `[b]`, each with `scale` over all samples."""
+        if not self.embedding_l2:
+            return gradients
+        factors = tf.cast(self.embedding_l2 * scale * weights, vectors.dtype)
+        return gradients + factors[:, tf.newaxis, tf.newaxis] * vectors
+
+    def by_weights(self, gradients: Mapping[str, tf.Tensor], values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """The gradients by dense weights, by name, with the term's."""
+        if not self.mlp_l2:
+            return dict(gradients)
+        return {name: gradient + self.mlp_l2 * values[name] if name.endswith("/kernel") else gradient for name, gradient in gradients.items()}
+
+
+NO_REGULARISATION = Regularisation()
