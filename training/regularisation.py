@@ -1,11 +1,12 @@
 """What keeps weights from following few samples too closely: terms of the loss, and dropout."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from model.layers.dropout import Dropout
+from model.layers.dropout import Dropout, Place
+from model.layers.mlp import Drop
 
 
 class Regularisation(NamedTuple):
@@ -18,6 +19,16 @@ class Regularisation(NamedTuple):
     embedding_l2: float = 0.0
     mlp_l2: float = 0.0
     dropout: Dropout | None = None
+
+    def places(self, rank: int, count: int) -> list[tf.Tensor]:
+        """Of this worker's `count` samples in the global batch, `[b]` int64, where something goes by them."""
+        return [tf.range(rank * count, (rank + 1) * count, dtype=tf.int64)] if self.dropout else []
+
+    def drop(self, step: tf.Tensor, places: Sequence[tf.Tensor]) -> Drop | None:
+        """Dropout of some samples in a step, as `Mlp.forward` takes it; `places` of these samples."""
+        if not self.dropout:
+            return None
+        return lambda values, layer: self.dropout(values, layer, Place(step, places[0][0]))
 
     def by_vectors(self, gradients: tf.Tensor, vectors: tf.Tensor, weights: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
         """The gradients by vectors `[b, F, D]`, with the term's: the samples count with `weights` `[b]`, each with `scale` over all samples."""

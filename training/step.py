@@ -7,7 +7,6 @@ import tensorflow as tf
 from model.compilation import Compiled, on_gpu
 from model.dlrm import DLRM
 from model.embedding.replicated import replicated_gradients, update_replicated
-from model.layers.dropout import Place
 from model.native import NativeOperations
 from model.ordered_sums import OrderedSums, packed, pairwise_sum, unpacked
 from training.device_batch import StepInputs, TensorBatch
@@ -101,7 +100,7 @@ class Trainer:
         """Loss of a part of the batch, and its gradients by the embeddings and the layers' weights; `slices` as in `mlp.dense`."""
         numerical, embeddings, labels, weights, *places = samples
         step, num_samples, scale = of_step
-        drop = (lambda values, layer: self._regularisation.dropout(values, layer, Place(step, places[0][0]))) if places else None
+        drop = self._regularisation.drop(step, places)
         by = [embeddings, *(value for layer in layers for value in (layer.kernel, layer.bias))]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(by)
@@ -118,10 +117,8 @@ class Trainer:
 
         With a loss scale there is a second number beside the loss, how many of the vectors' gradients are not finite; else there is none.
         """
-        layers, scale, count = self.model.step_weights(), of_step[2], labels.shape[0]
-        samples = [numerical, vectors, labels, weights]
-        if self._regularisation.dropout:
-            samples.append(tf.range(self.rank * count, (self.rank + 1) * count, dtype=tf.int64))  # their places in the global batch
+        layers, scale = self.model.step_weights(), of_step[2]
+        samples = [numerical, vectors, labels, weights, *self._regularisation.places(self.rank, labels.shape[0])]
         loss, by_vector, gradients = self._sums.over_samples(lambda *some: self._part(some[:-1], of_step, layers, some[-1]), samples)
         overflows = [_count_not_finite(part) for part in by_vector] if self.scaled else []
         gradients = [gradient / scale for gradient in gradients] if self.scaled else gradients
