@@ -13,6 +13,7 @@ import polars as pl
 
 from dataloading.contract import DatasetError
 from preproc.compressed import read_chunks
+from utils.encoding import hexadecimal
 
 LABEL = "label"
 NUMERICAL = tuple(f"num_{i}" for i in range(13))
@@ -132,7 +133,7 @@ def _parse(text: bytes, num_lines: int) -> pl.DataFrame | None:
     hashes = frame.select(CATEGORICAL)
     if max(hashes.select(pl.all().str.len_bytes().max().fill_null(0)).row(0)) > 8:
         return None
-    values = hashes.select(pl.all().str.to_integer(base=16, strict=False, dtype=pl.UInt32))
+    values = hashes.select(hexadecimal.values(pl.all()))
     if values.null_count().row(0) != hashes.null_count().row(0):
         return None
     return frame.select(pl.col(LABEL) == "1", *NUMERICAL).hstack(values)

@@ -44,8 +44,7 @@ class Trainer:
         native: NativeOperations | None = None,
         regularisation: Regularisation = NO_REGULARISATION,
     ):
-        self.model, self.groups, self.world = model, groups, model.embedding.world
-        self.rank = self.world.rank
+        self.model, self.groups, self.world, self.rank = model, groups, model.embedding.world, model.embedding.world.rank
         self._scale, self._regularisation = groups.scale, regularisation
         self._sums = OrderedSums(gradient_slices, self.world, native)
         self.scaled = self._scale.scales

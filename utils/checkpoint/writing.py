@@ -9,6 +9,7 @@ Arrays are zarr version 3 with a CRC-32C of every chunk, so that a flipped bit i
 step's folder appears under its name only when it is whole.
 """
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -137,6 +138,7 @@ class Saving:
         """Write what is left and make the step visible; returns its folder."""
         try:
             self._try(lambda: self._write_all(self._chunks))
+            self._settle()
             self._world.agree(self._error, "checkpoint_written")
             compare_weights(self._world.everyone(self._digest, "checkpoint_digest"))
             together(self._publish if self._world.first else None, self._world, "checkpoint_published")
@@ -147,8 +149,15 @@ class Saving:
 
     def abandon(self) -> None:
         """Leave nothing of it behind."""
+        self._settle()
         if self._world.first and self._folder.exists():
             tidy(self._path)
+
+    def _settle(self) -> None:
+        """Wait for what is still being written after something failed: it would appear in a folder that is being removed."""
+        while self._futures:
+            with contextlib.suppress(Exception):  # what failed first is what is said
+                self._futures.popleft().result()
 
     def _prepare(self) -> None:
         self._path.mkdir(parents=True, exist_ok=True)
