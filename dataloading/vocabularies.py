@@ -1,20 +1,22 @@
 """Which values a dataset's ids stand for, in few bytes, so that a model's rows are never taken for those of other values.
 
-Preprocessing leaves `vocabulary/FEATURE.parquet` (value, id, count; in the order of the ids) beside the data. A checkpoint keeps how many values
-there were and a digest of them. A dataset fits where its vocabulary begins with the same values: what is new comes behind.
+Preprocessing leaves `vocabulary/FEATURE.parquet` (value, id, count; in the order of the ids) beside the data. A checkpoint keeps the file, how many
+values there were, and a digest of them. A dataset fits where its vocabulary begins with the same values: what is new comes behind.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dataloading.contract import DatasetError, stored_vocabulary
+from dataloading.contract import VOCABULARY, DatasetError, stored_vocabulary
 from dataloading.feature_spec import Categorical, FeatureSpec
 from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.zarr_store import file_of
 from utils.config import Config
 from utils.options import TRAIN
 
@@ -73,6 +75,28 @@ def record(spec: FeatureSpec) -> dict[str, dict[str, Any]]:
 def vocabulary_file(config: Config, spec: FeatureSpec, feature: str) -> Path | None:
     """Where a feature's values stand; None for ready ids and for synthetic data."""
     return stored_vocabulary(spec, feature) if config.data.dataset_type == "tf_raw" else None
+
+
+def kept_file(feature: str) -> str:
+    """Where a step of a checkpoint keeps a feature's vocabulary."""
+    return f"{file_of(f'{VOCABULARY}/{feature}')}.parquet"
+
+
+def vocabulary_files(config: Config, spec: FeatureSpec, recorded: Iterable[str], checkpoint: Checkpoint | None) -> dict[str, Path]:
+    """The vocabularies that a run's checkpoints keep: where each lies now, by `kept_file`.
+
+    Args:
+        config: of the run.
+        spec: of the dataset.
+        recorded: the features that `check_vocabularies` gave.
+        checkpoint: what is restored; it has those that the dataset lacks.
+    """
+    found = {}
+    for name in recorded:
+        path = vocabulary_file(config, spec, name) or (checkpoint and checkpoint.folder / kept_file(name))
+        if path and os.path.isfile(path):
+            found[kept_file(name)] = path
+    return found
 
 
 def _checked(feature: Categorical, path: Path, known: Mapping[str, Any] | None, checkpoint: Checkpoint | None) -> Vocabulary:

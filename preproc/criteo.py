@@ -23,7 +23,7 @@ from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_s
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from preproc.clicklog import CATEGORICAL, LABEL, NUMERICAL, Rows, read_rows
 from preproc.staging import Staging
-from utils.encoding import numerical
+from utils.encoding import numerical, transforms
 from utils.encoding.vocabulary import build_vocabulary, write_ids
 from utils.errors import run_command
 from utils.flags import Parser
@@ -185,6 +185,7 @@ def _metadata(tallies: dict[str, Tally], arguments: argparse.Namespace) -> dict[
         **{split: tally.statistics() for split, tally in tallies.items()},
         "frequency_threshold": arguments.frequency_threshold,
         "numerical_transform": arguments.numerical_transform,
+        transforms.NAME: transforms.criteo_transforms(NUMERICAL, CATEGORICAL, arguments.numerical_transform),
         "vocabulary": f"{VOCABULARY}/<feature>.parquet",
     }
 

@@ -12,6 +12,7 @@ The last two do not say which interaction they were trained with, so --dot_inter
 slots, no position in the data. Everything is checked before anything is written.
 """
 
+import contextlib
 import itertools
 import json
 import re
@@ -22,11 +23,14 @@ from pathlib import Path
 
 import numpy as np
 
+from dataloading.contract import stored_vocabulary
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
-from dataloading.vocabularies import RECORD, record
+from dataloading.vocabularies import RECORD, kept_file, record
+from utils.checkpoint.kept_files import KeptFiles
 from utils.checkpoint.reading import newest
 from utils.checkpoint.writing import Array, Part, save
 from utils.distributed import World
+from utils.encoding import transforms
 from utils.errors import UserError, run_command
 from utils.flags import Parser
 
@@ -213,7 +217,8 @@ def convert(source: Source, spec: FeatureSpec, folder: Path) -> tuple[dict[str, 
         dense[f"dense/{mlp}/0/kernel"] = dense[f"dense/{mlp}/0/kernel"][rows]
     config = {"embedding_dim": dim, "bottom_mlp_dims": bottom, "top_mlp_dims": top, "hash_indices": False, "max_table_size": None}
     tables = {feature.name: feature.cardinality for feature in spec.categorical}
-    return dense, {"config": config, "features": {"numerical": list(spec.numerical), "categorical": tables}}
+    of_values = transforms.transforms_of(spec.metadata, spec.numerical, tables)
+    return dense, {"config": config, "features": {"numerical": list(spec.numerical), "categorical": tables}, transforms.NAME: of_values}
 
 
 def _rows(parts: Sequence[Weight], start: int, stop: int) -> np.ndarray:
@@ -242,7 +247,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for feature, table in zip(spec.categorical, source.tables, strict=True):
         arrays[f"tables/{feature.name}/weights"] = Array((feature.cardinality, dim))
         parts.append(Part(f"tables/{feature.name}/weights", lambda start, stop, table=table: _rows(table, start, stop)))
-    folder = save(target, 0, arrays, parts, metadata, World())
+    with contextlib.ExitStack() as opened:
+        files = {kept_file(name): opened.enter_context(stored_vocabulary(spec, name).open("rb")) for name in metadata[RECORD]}
+        folder = save(target, 0, arrays, parts, metadata, World(), files=KeptFiles(files))
     bottom, top = (",".join(map(str, metadata["config"][f"{mlp}_mlp_dims"])) for mlp in ("bottom", "top"))
     size = f"{len(source.tables)} tables of {dim} columns, {dim * sum(spec.cardinalities):,} parameters"
     print(f"written: {folder}: {size}; bottom MLP {bottom}, top MLP {top}")

@@ -8,6 +8,7 @@ from dataloading.feature_spec import FeatureSpec
 from training.optimizers.table import dense_rule, table_rule
 from utils.checkpoint.reading import Checkpoint
 from utils.config import Config
+from utils.encoding import transforms
 from utils.errors import UserError
 from utils.options import TRAIN
 
@@ -85,8 +86,9 @@ FINGERPRINT = "dataset fingerprint"
 
 def metadata(config: Config, spec: FeatureSpec) -> dict[str, Any]:
     """What a checkpoint's manifest keeps of the model, the configuration, and how raw values became the dataset's."""
+    of_values = transforms.transforms_of(spec.metadata, spec.numerical, [feature.name for feature in spec.categorical])
     model = {"name": "dlrm"} | {name: getattr(config.model, name) for name in ARCHITECTURE["model"]}
-    return {"model": model, "config": config.flat(), "transforms": spec.metadata.get("transforms", {})}
+    return {"model": model, "config": config.flat(), transforms.NAME: of_values}
 
 
 def training_invariants(config: Config, num_samples: int, fingerprint: str) -> dict[str, Any]:

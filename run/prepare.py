@@ -1,7 +1,7 @@
 """What a run works with, all of it checked before anything expensive is built, and the same on every worker where it must be."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from dataloading.batches import Split
 from dataloading.feature_spec import FeatureSpec
 from dataloading.needed_memory import check_memory
 from dataloading.sources import read_spec, table_rows
-from dataloading.vocabularies import check_vocabularies
+from dataloading.vocabularies import check_vocabularies, vocabulary_files
 from model.compilation import warn_without_effect
 from model.embedding.placement import Placement
 from model.embedding.plan import share_batches
@@ -27,6 +27,7 @@ from training.growth import Growth
 from training.position import Position, reason_finished
 from training.state import check_features, saved_features
 from utils.checkpoint.folder import Lock
+from utils.checkpoint.kept_files import KeptFiles
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.save_folder import claim
 from utils.checkpoint.trial import try_folder
@@ -102,10 +103,11 @@ class Checked:
 
 @dataclass(frozen=True)
 class Prepared(Checked):
-    """What a mode works with: also where the tables go, and the log, open."""
+    """What a mode works with: also where the tables go, and the log and the vocabularies that checkpoints keep, open."""
 
     placement: Placement
     log: RunLog
+    vocabulary_files: KeptFiles
 
 
 @contextmanager
@@ -138,8 +140,10 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
             console.say(f"{path}: the run is finished: {reason}; nothing is changed. Give it more with --epochs, for instance")
             yield None
             return
-        if lock := world.together(lambda: _claimed(checked), "claimed"):
+        files = vocabulary_files(checked.config, checked.spec, checked.vocabularies, checked.checkpoint)
+        if lock := world.together(lambda: _claimed(checked, files.values()), "claimed"):
             opened.callback(lock.release)
+        kept = KeptFiles({name: opened.enter_context(path.open("rb")) for name, path in files.items()})
         _try_folder(checked)
         placement = _place(checked)
         log = RunLog(checked.config.run.log_path if world.first else "", checked.config.flat(), append=checked.goes_on, warn=console.warn)
@@ -147,7 +151,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         samples = {name: split.num_samples for name, split in checked.splits.items()}
         for line in announcement(checked.config, world.size, device, checked.dtype, placement, samples):
             console.say(line)
-        yield Prepared(**vars(checked), placement=placement, log=log)
+        yield Prepared(**vars(checked), placement=placement, log=log, vocabulary_files=kept)
 
 
 def _connected(config: Config, world: World) -> tuple[World, str]:
@@ -227,13 +231,13 @@ def _reason_finished(run: Checked) -> str | None:
     return reason_finished(run.config.training, run.position, batches, run.chosen_by)
 
 
-def _claimed(run: Checked) -> Lock | None:
+def _claimed(run: Checked, files: Iterable[Path]) -> Lock | None:
     """The lock of the folder for checkpoints, on the first worker; None where it holds none."""
     options = run.config.training
     if run.config.run.mode != TRAIN or not options.save_checkpoint_path or not run.world.first:
         return None
     storage = storage_of(run.config)
-    size = sum(storage.bytes(table.rows, table.dim) for table in run.tables)
+    size = sum(storage.bytes(table.rows, table.dim) for table in run.tables) + sum(path.stat().st_size for path in files)
     restored = run.checkpoint.folder if run.goes_on else None
     return claim(Path(options.save_checkpoint_path), restored, options.overwrite_checkpoints, size)
 

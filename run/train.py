@@ -60,7 +60,7 @@ def train(run: Prepared) -> Trained:
             "run": run.training_invariants,
             RECORD: run.vocabularies,
         }
-        saver = Saver(model, trainer.groups, config.training, about, alone=not run.goes_on)
+        saver = Saver(model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files)
     options = {"evaluation": evaluation, "saver": saver, "position": run.position}
     figures = dict(Training(trainer, data, config, run.console, run.log, **options).run())
     if split == "valid":

@@ -1,5 +1,6 @@
 """A trained model out of a checkpoint, for Python: `dlrm.load`."""
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from dataloading.batches import Batch, padded_rows
 from dataloading.ranges import into_range
 from run.inherit import inherit
 from run.opening import restoring
+from run.raw_inputs import RawInputs
 from run.tables import features_of, place_tables, tables_of
 from utils.checkpoint.mapped import MappedArray
 from utils.checkpoint.reading import Checkpoint
@@ -42,6 +44,7 @@ class TrainedModel:
         self.checkpoint, self.step = checkpoint.folder, checkpoint.step
         self._config, self._manifest = config, checkpoint.manifest
         self._batch_size = config.data.valid_batch_size
+        self._opened, self._raw, self._lock = checkpoint, None, threading.Lock()
         self._evaluator = _evaluator(checkpoint, config, self.categorical, len(numerical), mapped)
 
     @property
@@ -60,7 +63,26 @@ class TrainedModel:
         Raises:
             ValueError: a feature is missing, unknown, of another length, or holds a value that cannot be; the message names it.
         """
-        numerical, ids = self._arrays(samples)
+        return self._scored(*self._arrays(samples))
+
+    def score_raw(self, samples: Any) -> np.ndarray:
+        """Probabilities `[B]` float32 of samples as they stand in the log: what preprocessing, and then `score`, would give, row by row.
+
+        Args:
+            samples: as in `score`, with raw values: whole numbers or texts of them for numericals, hexadecimal texts for categorical features; None,
+                NaN and empty texts are missing. A value that the vocabulary lacks is what it was in preprocessing.
+
+        Raises:
+            ValueError: as `score`.
+            UserError: the checkpoint does not keep how raw values became its dataset's; datasets of `preproc.criteo` say so.
+        """
+        columns = _given(samples, self.columns)
+        with self._lock:
+            if self._raw is None:
+                self._raw = restoring(lambda: RawInputs(self._opened, self.numerical, self.categorical))
+        return self._scored(*self._raw.encoded(columns))
+
+    def _scored(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
         logits = [self._logits(numerical[start : start + self._batch_size], ids[:, start : start + self._batch_size]) for start in self._starts(ids)]
         return sigmoid(np.concatenate(logits)) if logits else np.empty(0, np.float32)
 
@@ -158,6 +180,15 @@ def _evaluator(checkpoint: Checkpoint, config: Config, categorical: Mapping[str,
 
 def _columns(samples: Any, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
     """An array of each feature."""
+    found = {name: np.asarray(values) for name, values in _given(samples, wanted).items()}
+    for name, values in found.items():
+        if values.ndim != 1:
+            raise ValueError(f"feature {name}: has shape {list(values.shape)}, expected [B]")
+    return found
+
+
+def _given(samples: Any, wanted: tuple[str, ...]) -> dict[str, Any]:
+    """What was given of each feature."""
     names = list(samples.keys()) if isinstance(samples, Mapping) else list(getattr(samples, "columns", ()))
     if not names and not isinstance(samples, Mapping):
         raise ValueError(f"samples: {type(samples).__name__}, expected a mapping of features to values, or a Polars or pandas frame")
@@ -167,11 +198,7 @@ def _columns(samples: Any, wanted: tuple[str, ...]) -> dict[str, np.ndarray]:
     for name in names:
         if name not in wanted:
             raise ValueError(f"feature {name}: is unknown; the model has {_listed(wanted)}. Of a frame, give frame[list(model.columns)]")
-    found = {name: np.asarray(samples[name]) for name in wanted}
-    for name, values in found.items():
-        if values.ndim != 1:
-            raise ValueError(f"feature {name}: has shape {list(values.shape)}, expected [B]")
-    return found
+    return {name: samples[name] for name in wanted}
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -12,6 +12,7 @@ from training.groups import Groups
 from training.position import Position
 from training.snapshot import Snapshot
 from training.state import arrays, digest, parts, snapshot
+from utils.checkpoint.kept_files import NO_FILES, KeptFiles
 from utils.checkpoint.writing import Among, Saving
 from utils.options import TrainingConfig
 
@@ -25,9 +26,11 @@ class Saver:
         options: where to, and how many to keep.
         metadata: what the manifest keeps beside the position; anything JSON can say.
         alone: what else is in the folder is another run's, and is removed when the first checkpoint is visible.
+        files: what each keeps beside the arrays.
     """
 
-    def __init__(self, model: DLRM, groups: Groups, options: TrainingConfig, metadata: Mapping[str, Any], alone: bool):
+    def __init__(self, model: DLRM, groups: Groups, options: TrainingConfig, metadata: Mapping[str, Any], alone: bool, files: KeptFiles = NO_FILES):
+        self._files = files
         self._model, self._groups, self._metadata, self._alone = model, groups, metadata, alone
         self._path, self._keep = Path(options.save_checkpoint_path), options.keep_checkpoints
 
@@ -38,6 +41,7 @@ class Saver:
         written, everything = parts(model, groups, frozen), arrays(model, groups)
         among = Among(self._keep, best, self._alone)
         saving = Saving(self._path, position.step, everything, written, metadata, model.embedding.world, among, digest(model, groups))
+        saving.keep(self._files)
         self._alone = False
         return saving, frozen
 

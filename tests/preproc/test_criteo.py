@@ -140,6 +140,7 @@ def test_metadata_and_folder(make_line, preprocess, tmp_path, capsys):
         "test": {"files": ["day_1"], "rows": 1, "click_rate": 1.0, "bad_lines_skipped": 0},
         "frequency_threshold": 7,
         "numerical_transform": "log",
+        "transforms": {f"num_{i}": "log" for i in range(13)} | {f"cat_{i}": "hexadecimal" for i in range(26)},
         "vocabulary": "vocabulary/<feature>.parquet",
     }
     assert check_quick(data.spec, ("train", "test")) == {"train": 4, "test": 1}

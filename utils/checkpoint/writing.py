@@ -4,6 +4,7 @@
     PATH/step-00000060/manifest.json what is inside, sizes and checksums, and the model's configuration; written last
     PATH/step-00000060/dense/…       weights of the dense layers
     PATH/step-00000060/tables/…      one array `[V, D]` for each categorical feature
+    PATH/step-00000060/vocabulary/…  the dataset's vocabularies, where it has any
 
 Arrays are zarr version 3 with a CRC-32C of every chunk, so that a flipped bit is an error and not a wrong prediction. A
 step's folder appears under its name only when it is whole.
@@ -22,6 +23,7 @@ import numpy as np
 from utils.checkpoint import manifest
 from utils.checkpoint.faults import of_system, together
 from utils.checkpoint.folder import being_written, forget_best, prune, publish, tidy
+from utils.checkpoint.kept_files import NO_FILES, KeptFiles
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.zarr_store import IN_FLIGHT, brief, chunk_files, create_array, file_of, open_array, write_rows
 from utils.cluster.agreement import compare_weights
@@ -111,19 +113,25 @@ class Saving:
         self._digest, self._among = digest, among
         self._path, self._step, self._arrays, self._metadata = Path(path), step, arrays, metadata
         self._world = world
-        self._folder = being_written(self._path, step)
+        self._folder, self._files = being_written(self._path, step), NO_FILES
         self._error: str | None = None
         self._futures: deque = deque()
         parts = list(parts)
         now, later = [part for part in parts if not part.later], [part for part in parts if part.later]
-        self._chunks = self._read_and_write(later)
+        self._chunks = _chunks(self._folder, arrays, later)
         self._exhausted = False
         try:
             together(self._prepare if world.first else None, world, "checkpoint_prepared")
-            self._try(lambda: self._write_all(self._read_and_write(now)))
+            self._try(lambda: self._write_all(_chunks(self._folder, arrays, now)))
         except BaseException:
             self.abandon()
             raise
+
+    def keep(self, files: KeptFiles) -> None:
+        """Put files beside the arrays, on the first worker; an error is that of `finish`."""
+        self._files = files
+        if self._world.first:
+            self._try(lambda: files.put(self._folder))
 
     def advance(self, wait: bool = False) -> bool:
         """Read and begin to write as many chunks as may be in flight; with `wait` one more than that, after waiting for its turn.
@@ -174,25 +182,11 @@ class Saving:
         manifest.write(self._folder, about, chunks)
         if self._among.alone:
             forget_best(self._path)
-        publish(self._path, self._step, self._among.best)
+        self._files.are_in(publish(self._path, self._step, self._among.best))
         if self._among.alone:
             prune(self._path, 1)
         elif self._among.keep is not None:
             prune(self._path, self._among.keep)
-
-    def _read_and_write(self, parts: Iterable[Part]) -> Iterator:
-        """Futures of the chunks, each read only when it is asked for."""
-        for part in parts:
-            array, store = self._arrays[part.array], open_array(self._folder / file_of(part.array))
-            for start in range(0, array.shape[0], array.chunk[0]):
-                values = part.read(start, min(start + array.chunk[0], array.shape[0]))
-                if (
-                    not np.isfinite(values.sum()) and not np.isfinite(values).all()
-                ):  # a sum is three times as fast, and not finite if one value is not
-                    raise CheckpointError(
-                        f"{part.array}: holds weights that are not finite; nothing is saved. Try a lower --learning_rate or --loss_scale"
-                    )
-                yield write_rows(store, start, values, part.columns)
 
     def _write_all(self, chunks: Iterator) -> None:
         for future in chunks:
@@ -229,6 +223,19 @@ class Saving:
             self._error = f"{self._path}: the checkpoint could not be written: {brief(problem)}"
 
 
+def _chunks(folder: Path, arrays: Mapping[str, Array], parts: Iterable[Part]) -> Iterator:
+    """Futures of the chunks, each read only when it is asked for."""
+    for part in parts:
+        array, store = arrays[part.array], open_array(folder / file_of(part.array))
+        for start in range(0, array.shape[0], array.chunk[0]):
+            values = part.read(start, min(start + array.chunk[0], array.shape[0]))
+            if not np.isfinite(values.sum()) and not np.isfinite(values).all():  # a sum is three times as fast, and not finite if one value is not
+                raise CheckpointError(
+                    f"{part.array}: holds weights that are not finite; nothing is saved. Try a lower --learning_rate or --loss_scale"
+                )
+            yield write_rows(store, start, values, part.columns)
+
+
 def save(
     path: str | Path,
     step: int,
@@ -237,6 +244,9 @@ def save(
     metadata: Mapping[str, Any],
     world: World,
     among: Among = ONE_OF_ALL,
+    files: KeptFiles = NO_FILES,
 ) -> Path:
     """Write a checkpoint at once; returns the step's folder. See `Saving`."""
-    return Saving(path, step, arrays, parts, metadata, world, among).finish()
+    saving = Saving(path, step, arrays, parts, metadata, world, among)
+    saving.keep(files)
+    return saving.finish()

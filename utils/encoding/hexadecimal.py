@@ -2,8 +2,6 @@
 
 import polars as pl
 
-NAME = "hexadecimal"
-
 
 def values(texts: pl.Expr) -> pl.Expr:
     """The numbers, UInt32; null for what is none."""

@@ -1,6 +1,6 @@
 """Values as they stand in a log, in memory, to a model's inputs: by the transforms and vocabularies that preprocessing used.
 
-`metadata.transforms` of a dataset names a feature's way: a word of `numerical.TRANSFORMS`, or `hexadecimal` for values looked up in a vocabulary.
+See `transforms` for where these stand.
 """
 
 from typing import Any
@@ -56,7 +56,7 @@ class Lookup:
         self._values, self._ids = vocabulary["value"][order].to_numpy(), vocabulary["id"][order].to_numpy()
 
     def ids(self, feature: str, values: Any) -> np.ndarray:
-        """Ids `[B]` int32 of hexadecimal texts; 0 where a value is missing or the vocabulary lacks it. Raises ValueError where one is no such text."""
+        """Ids `[B]` int32 of hexadecimal texts; 0 for what is missing or not in the vocabulary. Raises ValueError where one is no such text."""
         column = _column(feature, values)
         if column.dtype not in (pl.String, pl.Null):
             raise ValueError(f"feature {feature}: holds {column.dtype}, expected texts of up to 8 hexadecimal digits, as they stand in the log")
@@ -73,13 +73,14 @@ class Lookup:
 def _column(feature: str, values: Any) -> pl.Series:
     """Values as a Polars series, with null for what is missing."""
     if not isinstance(values, pl.Series):
+        values = values.tolist() if isinstance(values, np.ma.MaskedArray) else values  # with None for what is masked
         values = np.asarray(values, None if hasattr(values, "dtype") else object)
         if values.ndim != 1:
             raise ValueError(f"feature {feature}: has shape {list(values.shape)}, expected [B]")
         try:
             values = pl.Series(feature, [None if _missing(value) else value for value in values]) if values.dtype == object else pl.Series(values)
-        except (TypeError, pl.exceptions.PolarsError) as error:
-            raise ValueError(f"feature {feature}: {' '.join(str(error).split())[:120]}; expected numbers or texts, of one kind") from None
+        except (TypeError, pl.exceptions.PolarsError):
+            raise ValueError(f"feature {feature}: holds values of several kinds, or of a kind that is unknown; expected numbers or texts") from None
     values = values.alias(feature)
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.cast(pl.String)

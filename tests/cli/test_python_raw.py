@@ -1,0 +1,159 @@
+"""`score_raw`: values as they stand in a log get the scores that preprocessing and scoring give them."""
+
+import os
+import random
+import shutil
+import threading
+
+import numpy as np
+import pandas
+import polars
+import pytest
+from runs import SMALL
+
+import dlrm
+from preproc import criteo
+from preproc.clicklog import CATEGORICAL, FIELDS, NUMERICAL
+from utils.errors import UserError
+
+COLUMNS = (*NUMERICAL, *CATEGORICAL)
+
+
+def line(draw):
+    """A row of a log: missing and negative numbers, and values that training may not have seen."""
+    numbers = ["" if draw.random() < 0.1 else str(draw.randint(-5, 400)) for _ in NUMERICAL]
+    values = ["" if draw.random() < 0.1 else f"{draw.randint(0, 30):0{draw.choice([1, 8])}x}" for _ in CATEGORICAL]
+    return "\t".join([draw.choice("01"), *numbers, *(value.upper() if draw.random() < 0.1 else value for value in values)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Logs `train` and `test`, the dataset of them, and a model trained on it."""
+    folder, draw = tmp_path_factory.mktemp("raw"), random.Random(0)
+    for split, rows in (("train", 600), ("test", 150)):
+        (folder / split).write_text("\n".join(line(draw) for _ in range(rows)) + "\n")
+    flags = ("--train", folder / "train", "--test", folder / "test", "--dst", folder / "data", "--frequency_threshold", "15")
+    criteo.main([str(flag) for flag in flags])
+    _train(folder / "data", folder / "c", checkpoint_every_steps=2, max_steps=4)
+    return folder
+
+
+def _train(data, checkpoint, **flags):
+    widths = {name.removeprefix("--"): value for name, value in zip(SMALL[::2], SMALL[1::2], strict=True)}
+    fixed = {"cpu": True, "batch_size": 64, "valid_batch_size": 64, "optimizer": "adam", "learning_rate": 0.01, "warmup_steps": 0, "log_path": ""}
+    return dlrm.train(dataset_path=str(data), save_checkpoint_path=str(checkpoint), **widths, **fixed, **flags)
+
+
+@pytest.fixture(scope="module")
+def log(folder):
+    """The test split's log as a frame of texts, null where a value is missing."""
+    frame = polars.read_csv(folder / "test", has_header=False, separator="\t", new_columns=FIELDS, infer_schema=False)
+    return frame.select(COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    """What `--mode predict` says of these rows."""
+    from run.command import do
+
+    flags = ("--mode", "predict", "--cpu", "--dataset_path", folder / "data", "--restore_checkpoint_path", folder / "c", "--log_path", "")
+    do([str(flag) for flag in (*flags, "--predictions_path", folder / "p.parquet")], "dlrm.py", "")
+    scores = polars.read_parquet(folder / "p.parquet")["score"].to_numpy()
+    assert len(np.unique(scores)) > 100
+    return scores
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_raw_values_score_as_the_dataset_does(folder, log, expected, mmap):
+    model = dlrm.load(folder / "c", mmap=mmap)
+    numbers = log.with_columns(polars.col(NUMERICAL).cast(polars.Int64))
+    forms = {
+        "texts": log,
+        "integers": numbers,
+        "pandas": pandas.DataFrame({name: numbers[name].to_list() for name in COLUMNS}),  # floats with NaN, and None
+        "lists": numbers.to_dict(as_series=False),
+        "empty texts": {name: values.fill_null("").to_list() for name, values in zip(COLUMNS, log.iter_columns(), strict=True)},
+        "categories": numbers.with_columns(polars.col(CATEGORICAL).cast(polars.Categorical)),
+    }
+    for form, frame in forms.items():
+        np.testing.assert_array_equal(model.score_raw(frame), expected, err_msg=form)
+    few = model.score_raw(log[3:8])
+    np.testing.assert_allclose(few, expected[3:8], rtol=0, atol=1e-6)
+    assert model.score_raw({name: [] for name in COLUMNS}).shape == (0,)
+
+
+def test_eight_threads_get_the_same(folder, log, expected):
+    model, found = dlrm.load(folder / "c"), [None] * 8
+
+    def score(i):
+        found[i] = model.score_raw(log)
+
+    threads = [threading.Thread(target=score, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for scores in found:
+        np.testing.assert_array_equal(scores, expected)
+
+
+@pytest.mark.parametrize(
+    ("feature", "value", "message"),
+    [
+        ("num_3", "1.5", "feature num_3: value '1.5' of sample 1, expected a whole number, or nothing"),
+        ("num_3", "9" * 20, "of sample 1, expected an integer of 64 bits"),
+        ("num_3", " 1", "feature num_3: value ' 1' of sample 1"),
+        ("cat_7", "xyz", "feature cat_7: value 'xyz' of sample 1, expected up to 8 hexadecimal digits, or nothing"),
+        ("cat_7", "0x1", "feature cat_7: value '0x1' of sample 1"),
+        ("cat_7", "123456789", "feature cat_7: value '123456789' of sample 1"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(folder, log, feature, value, message):
+    samples = log.to_dict(as_series=False)
+    samples[feature][1] = value
+    with pytest.raises(ValueError) as raised:
+        dlrm.load(folder / "c", mmap=True).score_raw(samples)
+    assert message in str(raised.value)
+
+
+def test_columns_that_cannot_be_are_named(folder, log):
+    model = dlrm.load(folder / "c", mmap=True)
+    for samples, message in [
+        (log.drop("cat_2"), "feature cat_2: is missing"),
+        (log.with_columns(label=polars.lit(1)), "feature label: is unknown"),
+        (log.with_columns(cat_2=polars.lit(7)), "feature cat_2: holds Int32, expected texts of up to 8 hexadecimal digits"),
+        ({**log.to_dict(), "cat_2": ["1"]}, "feature cat_2: has shape [1], expected [150] as num_0 has"),
+        ({**log.to_dict(), "num_2": [["1"]] * 150}, "feature num_2: has shape [150, 1], expected [B]"),
+        ({**log.to_dict(), "num_2": [True] * 150}, "feature num_2: holds Boolean, expected whole numbers"),
+    ]:
+        with pytest.raises(ValueError) as raised:
+            model.score_raw(samples)
+        assert message in str(raised.value)
+
+
+def test_steps_share_the_vocabularies_and_a_copied_step_has_them(folder, log, expected, tmp_path):
+    steps = sorted((folder / "c").glob("step-*"))
+    assert len(steps) == 2
+    kept = [sorted((step / "vocabulary").iterdir()) for step in steps]
+    assert [path.name for path in kept[0]] == sorted(f"{name}.parquet" for name in CATEGORICAL)
+    assert all(os.path.samefile(*files) for files in zip(*kept, strict=True))
+    shutil.copytree(steps[-1], tmp_path / "moved")
+    np.testing.assert_array_equal(dlrm.load(tmp_path / "moved").score_raw(log), expected)
+
+
+def test_a_run_that_goes_on_without_the_vocabularies_keeps_the_checkpoints(folder, log, tmp_path):
+    shutil.copytree(folder / "data", tmp_path / "data", ignore=shutil.ignore_patterns("vocabulary"))
+    _train(tmp_path / "data", tmp_path / "c", restore_checkpoint_path=str(folder / "c"), max_steps=6)
+    model = dlrm.load(tmp_path / "c")
+    assert model.step == 6 and model.score_raw(log).shape == (len(log),)
+
+
+def test_what_the_checkpoint_does_not_know_is_said(folder, log, trained, tmp_path):
+    with pytest.raises(UserError, match="does not say how raw values became feature num_0"):
+        dlrm.load(trained[0]).score_raw({name: [1] for name in dlrm.load(trained[0]).columns})
+    step = shutil.copytree(dlrm.load(folder / "c").checkpoint, tmp_path / "step")
+    vocabulary = step / "vocabulary/cat_5.parquet"
+    frame = polars.read_parquet(vocabulary)
+    frame.with_columns(value=frame["value"].reverse()).write_parquet(vocabulary)
+    with pytest.raises(UserError, match=r"cat_5\.parquet: (its values are not those|[0-9]+ bytes, the manifest says)"):
+        dlrm.load(step).score_raw(log)
