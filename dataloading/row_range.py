@@ -54,3 +54,11 @@ def hold_out(split: Split, fraction: float) -> tuple[RowRange, RowRange]:
         )
     kept = split.num_samples - held
     return RowRange(split, split.name, 0, kept), RowRange(split, "valid", kept, split.num_samples)
+
+
+def first_rows(split: Split, share: float) -> RowRange:
+    """The first rows of a split, the given share of all. Raises DatasetError where that is none."""
+    count = round(split.num_samples * share)
+    if not count:
+        raise DatasetError(f"--dataset_subset {share}: none of the {split.num_samples} rows of {split.name} would be left; expected some")
+    return RowRange(split, split.name, 0, count)

@@ -7,7 +7,7 @@ from dataloading.batches import Split
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.ranges import HASH
-from dataloading.row_range import hold_out
+from dataloading.row_range import first_rows, hold_out
 from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
 from utils.options import DataConfig, TrainingConfig
@@ -35,6 +35,8 @@ def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int) -> 
 def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int) -> dict[str, Split]:
     """What a training run reads: `train`, `test` where there is one, and `valid` where the dataset has one or `--valid_fraction` cuts one off.
 
+    `--dataset_subset` leaves the first of the training rows.
+
     Raises:
         DatasetError: a split's files are damaged, or nothing would be left to train on.
     """
@@ -47,6 +49,8 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int) -> di
     splits = {name: open_split(config, spec, name, seed) for name in names}
     if config.valid_fraction:
         splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_fraction)
+    if config.dataset_subset is not None:
+        splits["train"] = first_rows(splits["train"], config.dataset_subset)
     return splits
 
 

@@ -7,6 +7,9 @@
     # CSV files with a header
     python -m dataloading.transcribe --src_dataset_type csv --src_dataset_path /data/logs --dst_dataset_path /data/logs_raw
 
+    # a dataset of NVIDIA's DLRM for PyTorch (model_size.json): its files are a tf_raw dataset's, so only feature_spec.yaml is written
+    python -m dataloading.transcribe --src_dataset_type split --src_dataset_path /data/split
+
     # the first rows of a tf_raw dataset
     python -m dataloading.transcribe --src_dataset_path /data/criteo --dst_dataset_path /data/criteo_small --max_batches_train 10
 
@@ -33,6 +36,7 @@ from dataloading.contract import DatasetError, bytes_per_sample, check_quick, sp
 from dataloading.csv_source import check_csv_files, csv_paths, read_csv_split
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.ranges import check_ids, check_labels, check_numerical
+from dataloading.split_dataset import split_spec, write_split_spec
 from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from utils.errors import UserError, run_command
@@ -40,6 +44,7 @@ from utils.flags import Parser
 from utils.interrupt import EndedBySignals
 
 NAME = "dataloading.transcribe"
+SPLIT = "split"
 DEFAULT_BATCH_SIZE = 65536
 DEFAULT_SEED = 0
 
@@ -56,12 +61,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; flags that only some sources read default to None, so that a needless one can be told."""
     parser = Parser(prog=NAME, description="Write a tf_raw dataset from synthetic data, CSV files or another tf_raw dataset.")
     add = parser.add_argument
-    add("--src_dataset_type", choices=("synthetic", "tf_raw", "csv"), default="tf_raw", help="what to read (default: tf_raw)")
+    add("--src_dataset_type", choices=("synthetic", "tf_raw", "csv", SPLIT), default="tf_raw", help="what to read (default: tf_raw)")
     add("--src_dataset_path", type=Path, default=Path("."), help="folder of the source (default: the working directory)")
     add("--src_feature_spec", default=DEFAULT_FILE_NAME, help=f"the source's specification, in that folder (default: {DEFAULT_FILE_NAME})")
     add("--src_batch_size", type=int, default=DEFAULT_BATCH_SIZE, help=f"rows a batch, the unit of --max_batches (default: {DEFAULT_BATCH_SIZE})")
     add("--dst_dataset_type", choices=("tf_raw",), default="tf_raw", help="what to write (default: tf_raw)")
-    add("--dst_dataset_path", type=Path, required=True, help="folder to write; created when missing")
+    add("--dst_dataset_path", type=Path, help="folder to write; created when missing. Source type split: the source's own by default")
     add("--dst_feature_spec", default=DEFAULT_FILE_NAME, help=f"name of the written specification (default: {DEFAULT_FILE_NAME})")
     add("--max_batches_train", type=int, default=-1, help="batches of the training split; -1: all the source has (default: -1)")
     add("--max_batches_test", type=int, help="batches of the test split; -1: all the source has (default: -1)")
@@ -205,17 +210,36 @@ def generator_metadata(spec: FeatureSpec, args: argparse.Namespace, statistics: 
     return metadata | {name: value for name, value in statistics.get("test", {}).items() if name.startswith("bayes_")}
 
 
+def _describe(args: argparse.Namespace) -> int:
+    """Write the specification of files that stay where they are."""
+    for flag in ("--max_batches_train", "--max_batches_test", "--train_only"):
+        if getattr(args, flag.removeprefix("--")) not in (None, -1, False):
+            raise UserError(f"{flag} needs a --dst_dataset_path of its own: the files of {args.src_dataset_path} stay as they are")
+    spec = write_split_spec(args.src_dataset_path, args.dst_feature_spec, args.overwrite)
+    samples = check_quick(spec, tuple(spec.sources))
+    shares = ", ".join(f"{split} {count:,} rows" for split, count in samples.items())
+    print(f"wrote {spec.path}: {shares}, {len(spec.categorical)} categorical and {len(spec.numerical)} numerical features")
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, check, transcribe each split, publish, say what was written."""
     args = parse_arguments(argv)
     splits = ("train",) if args.train_only else ("train", "test")
     batches = {"train": args.max_batches_train, "test": -1 if args.max_batches_test is None else args.max_batches_test}
+    if args.dst_dataset_path is None and args.src_dataset_type != SPLIT:
+        raise UserError("--dst_dataset_path is missing: the folder to write")
     warn_needless(args)
     check_arguments(args, splits, batches)
+    if args.src_dataset_type == SPLIT and args.dst_dataset_path in (None, args.src_dataset_path):
+        return _describe(args)
     args.seed = DEFAULT_SEED if args.seed is None else args.seed
     args.signal = DEFAULT_SIGNAL if args.signal is None else args.signal
 
-    spec = FeatureSpec.from_yaml(args.src_dataset_path / args.src_feature_spec, "--src_dataset_path and --src_feature_spec")
+    if args.src_dataset_type == SPLIT:
+        spec, args.src_dataset_type = split_spec(args.src_dataset_path), "tf_raw"
+    else:
+        spec = FeatureSpec.from_yaml(args.src_dataset_path / args.src_feature_spec, "--src_dataset_path and --src_feature_spec")
     if args.src_dataset_type == "tf_raw":
         check_quick(spec, splits)
     if args.src_dataset_type != "synthetic" and "valid" in (spec.sources or {}):

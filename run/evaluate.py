@@ -1,5 +1,7 @@
 """`--mode eval`: the metrics of the test split under a restored model."""
 
+import time
+
 from run.prepare import Prepared
 from run.scoring import metrics_of
 from run.weights import model_of
@@ -9,5 +11,7 @@ from training.evaluator import Evaluator
 def evaluate(run: Prepared) -> None:
     """Score the test split, say and log its metrics."""
     model = model_of(run)
+    start = time.perf_counter()
     metrics = metrics_of(run, model, Evaluator(model, run.config.device.xla), "test")
-    run.log.log((), {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples})
+    rate = metrics.samples / (time.perf_counter() - start)
+    run.log.log((), {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": rate})

@@ -28,6 +28,7 @@ TRAINING = {
         "shuffle_batch_order",
         "shuffle_window",
         "valid_fraction",
+        "dataset_subset",
         "synthetic_dataset_train_batches",
         "synthetic_dataset_valid_batches",
         "synthetic_dataset_cardinalities",
@@ -116,7 +117,7 @@ def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
     saved = checkpoint.manifest.get("run")
     position = checkpoint.manifest.get("position")
     known = ("step", "epoch", "batch", "samples", "evals_without_gain")
-    newer = {"last_auc", "evaluation_due"}  # of checkpoints written since there is such a thing
+    newer = {"last_auc", "evaluation_due", "best_epoch"}  # of checkpoints written since there is such a thing
     whole = isinstance(saved, Mapping) and isinstance(position, Mapping) and all(isinstance(position.get(name), int) for name in known)
     if not whole or set(position) - newer != {*known, "best_auc"}:
         raise UserError(f"{checkpoint.folder}: holds no position to go on from; --resume weights takes its weights and starts at step 0")

@@ -67,6 +67,7 @@ def train(run: Prepared) -> Trained:
         metrics = metrics_of(run, model, evaluator, "test") if "test" in run.splits else None
         figures |= {"valid_auc": figures["auc"], "valid_loss": figures["validation_loss"]}
         figures |= {"auc": metrics and metrics.auc, "validation_loss": metrics and metrics.log_loss}
+    figures["average_train_throughput"] = figures["throughput"]  # as NVIDIA's DLRM for PyTorch calls it
     run.log.log((), figures)
     rate = f": {figures['throughput']:,.0f} samples/s" if math.isfinite(figures["throughput"]) else ""
     run.console.say(f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps{rate}")

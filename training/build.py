@@ -41,7 +41,7 @@ def _regularisation(config: Config) -> Regularisation:
 
 def build_schedules(options: OptimizerConfig) -> Sequence[LearningRateSchedule]:
     """The learning-rate schedules of the dense weights and of the tables."""
-    decay = options.decay_start_step, options.decay_steps, options.decay_power
+    decay = options.decay_from, options.decay_steps, options.decay_power
     end_factor = options.decay_end_lr / options.learning_rate
     dense = LearningRateSchedule(options.learning_rate, options.warmup_steps, *decay, options.warmup_factor, end_factor)
     return dense, replace(dense, base=options.embedding_learning_rate or options.learning_rate)

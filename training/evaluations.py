@@ -1,6 +1,7 @@
 """The evaluations of a training run: when, what they say of the best model, and whether training ends."""
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ class Evaluations:
         self._console, self._log = console, log
         self._metrics: Metrics | None = None
         self._reason_said = False
+        self._samples, self._seconds = 0, 0.0  # of all evaluations
 
     @property
     def _split(self) -> str:
@@ -56,7 +58,10 @@ class Evaluations:
             NonFiniteLossError: the split's loss is not finite.
         """
         position = self._position
+        start = time.perf_counter()
         self._metrics = metrics = self._evaluation.score()
+        self._samples += metrics.samples
+        self._seconds += time.perf_counter() - start
         if not math.isfinite(metrics.log_loss):  # the losses so far were those of the weights before the last step
             raise NonFiniteLossError(
                 f"step {position.step - 1}: the {self._split} loss after it is {metrics.log_loss}; nothing is saved. Try a lower --learning_rate or "
@@ -70,6 +75,7 @@ class Evaluations:
         if metrics.auc is None or metrics.auc <= (position.best_auc or 0.0):
             return False
         position.best_auc, position.evals_without_gain = metrics.auc, 0
+        position.best_epoch = position.epoch + position.batch / self._batches
         return True
 
     def end_training(self) -> bool:
@@ -81,11 +87,13 @@ class Evaluations:
         return reason is not None
 
     def figures(self) -> Mapping[str, Any]:
-        """The final ones: of the last evaluation, and the best AUC."""
+        """The final ones: of the last evaluation, of the best AUC, and samples/s over all evaluations."""
         metrics = self._metrics
         return {
             "auc": metrics.auc if metrics else None,
             "best_auc": self._position.best_auc,
+            "best_epoch": self._position.best_epoch,
+            "average_test_throughput": self._samples / self._seconds if self._seconds else None,
             "validation_loss": metrics.log_loss if metrics else None,
         }
 

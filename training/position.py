@@ -15,6 +15,7 @@ class Position:
     samples: int = 0
     best_auc: float | None = None
     evals_without_gain: int = 0  # evaluations since the best AUC
+    best_epoch: float | None = None  # of the best AUC: 1.5 is after half of the second epoch
     last_auc: float | None = None  # of the newest evaluation
     evaluation_due: bool = False  # after the last step there should have been an evaluation, and was none: a signal came before it
 

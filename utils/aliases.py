@@ -50,7 +50,7 @@ _BOOLEAN = {"shuffle", "hash_indices", "freeze_embeddings", "Adam_embedding_opti
     "freeze_mlps",
 }
 _ENTRIES, _BATCH = "synthetic_dataset_num_entries", 65536
-_KNOWN = {*RENAMED, *SWITCHES, *IGNORED, _ENTRIES}
+KNOWN = {*RENAMED, *SWITCHES, *IGNORED, _ENTRIES}
 
 
 def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -74,7 +74,7 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             words += [f"--{name}", known or value]
             notes += [f"--{name} {value} is --{name} {known} here"] if known else []
             continue
-        if name not in _KNOWN:
+        if name not in KNOWN:
             words.append(word)
             continue
         if not is_set and name not in _BOOLEAN:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from utils.aliases import translated
+from utils.aliases import KNOWN, translated
 from utils.errors import AgreedError, UserError
 from utils.flags import Parser, add_flags, build, read_yaml
 from utils.learning_options import OptimizerConfig, RegularisationConfig
+from utils.model_config import expanded
 from utils.nvidia_flags import LEGACY, is_given
 from utils.options import PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
 
@@ -75,13 +76,16 @@ def _parse(arguments: Sequence[str], description: str, program: str) -> Config:
     parser = Parser(prog=program, description=description)
     parser.add_argument("--config", metavar="FILE", help="YAML file of flags, a mapping of names to values; flags on the command line win")
     add_flags(parser, GROUPS)
+    parser.add_argument("--model_config", metavar="FILE", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     legacy = parser.add_argument_group("Accepted for NVIDIA's commands, without effect")
     for name, reason in LEGACY.items():
         legacy.add_argument(f"--{name}", nargs="?", default=None, const="true", metavar="VALUE", help=reason)
         legacy.add_argument(f"--no{name}", dest=name, action="store_const", const="false", help=argparse.SUPPRESS)
+    known = {name.removeprefix("--") for name in parser.flags()} | KNOWN
+    arguments, of_file = expanded(arguments, known)
     arguments, notes = translated(arguments)
     namespace = vars(parser.parse_strictly(arguments))
-    legacy_lines = notes + [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if is_given(name, namespace.pop(name))]
+    legacy_lines = of_file + notes + [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if is_given(name, namespace.pop(name))]
     file = namespace.pop("config", None)
     values = (read_yaml(file, GROUPS) if file is not None else {}) | namespace
     groups = [build(group, values) for group in GROUPS]

@@ -39,6 +39,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> typing.NoReturn:
         raise UserError(f"{message} (--help lists every flag)")
 
+    def flags(self) -> list[str]:
+        """Every flag's name, with its dashes."""
+        return list(self._option_string_actions)
+
     def parse_strictly(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse, and refuse what no flag knows. Raises UserError."""
         namespace, unknown = self.parse_known_args(list(arguments))
@@ -173,11 +177,13 @@ def _inner(kind: Any) -> Any:
 
 
 def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], Any]:
-    kind = _inner(kind)
+    kind, optional = _inner(kind), type(None) in typing.get_args(kind) and _inner(kind) in (int, float)  # a path may be called "none"
     choices = field.metadata["choices"]
 
     def convert(text: str) -> Any:
         try:
+            if optional and text.lower() == "none":
+                return None
             if typing.get_origin(kind) is tuple:
                 return tuple(typing.get_args(kind)[0](word) for word in text.replace("[", "").replace("]", "").split(",") if word.strip())
             if kind in (bool, float) and text.lower() in choices:

@@ -37,10 +37,17 @@ class OptimizerConfig:
     warmup_factor: int = option(
         0, "the warm-up begins at 1 - 1/2^k of the learning rate for the factor k: 0 from 0, 1 from half of it, 2 from three quarters", modes=(TRAIN,)
     )
-    decay_start_step: int = option(48000, "step at which the learning rate starts to fall", unit="steps", modes=(TRAIN,))
+    decay_start_step: int | None = option(
+        48000, "step at which the learning rate starts to fall; none: right after the warm-up", unit="steps", modes=(TRAIN,)
+    )
     decay_steps: int = option(24000, "steps over which it falls to --decay_end_lr, where it stays; 0: it does not fall", unit="steps", modes=(TRAIN,))
     decay_end_lr: float = option(0.0, "learning rate where the decay ends; that of the tables ends at the same part of its own", modes=(TRAIN,))
     decay_power: float = option(2.0, "power of the polynomial decay", modes=(TRAIN,))
+
+    @property
+    def decay_from(self) -> int:
+        """The step at which the learning rate starts to fall."""
+        return self.warmup_steps if self.decay_start_step is None else self.decay_start_step
 
     @property
     def of_tables(self) -> str:
@@ -58,12 +65,12 @@ class OptimizerConfig:
         for name in ("momentum", "beta1", "beta2", "rho"):
             check(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
         for name in ("warmup_steps", "decay_start_step"):
-            check(getattr(self, name) >= 0, name, getattr(self, name), "0 or more steps")
+            check((getattr(self, name) or 0) >= 0, name, getattr(self, name), "0 or more steps")
         check(self.decay_steps >= 0, "decay_steps", self.decay_steps, "0 or more steps")
         check(0 <= self.warmup_factor <= 64, "warmup_factor", self.warmup_factor, "at least 0 and at most 64")
         check(0 <= self.decay_end_lr <= self.learning_rate, "decay_end_lr", self.decay_end_lr, "at least 0 and at most --learning_rate")
         check(math.isfinite(self.decay_power) and self.decay_power > 0, "decay_power", self.decay_power, "a positive number")
-        if self.decay_steps and self.warmup_steps > self.decay_start_step:
+        if self.decay_steps and self.warmup_steps > self.decay_from:
             raise ValueError(f"--warmup_steps {self.warmup_steps} is after --decay_start_step {self.decay_start_step}; expected warm-up to end first")
 
 

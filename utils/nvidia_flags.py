@@ -7,6 +7,8 @@ LEGACY = {
     "concat_embedding": "lookups are fused where that is faster",
     "tfdata_debug": "the input pipeline does not use tf.data",
     "interaction": "the dot interaction has one implementation",
+    "row_slice_threshold": "tables are cut by columns (--column_slice_threshold), not by rows",
+    "data_parallel_input": "every worker reads the ids that its tables need",
     "synthetic_dataset_hotness": "every feature has one id a sample",
 }
 

@@ -63,6 +63,9 @@ class DataConfig:
     valid_fraction: float = option(
         0.0, "share of the training rows, the last ones, that is held out: the best model and the end of training are chosen by it", modes=(TRAIN,)
     )
+    dataset_subset: float | None = option(
+        None, "share of the training rows, the first ones, that is trained on; what --valid_fraction holds out is taken off before", modes=(TRAIN,)
+    )
     synthetic_dataset_train_batches: int = option(64008, "training batches of --dataset_type synthetic", unit="batches", modes=(TRAIN,))
     synthetic_dataset_valid_batches: int = option(1350, "evaluation batches of --dataset_type synthetic", unit="batches")
     synthetic_dataset_cardinalities: tuple[int, ...] = option((1000,) * 26, "rows of each table of --dataset_type synthetic", unit="rows")
@@ -77,6 +80,7 @@ class DataConfig:
             check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), f"at least 1 and at most {_MAX_SIZE}")
         check(self.shuffle_window is None or 1 <= self.shuffle_window <= _MAX_SIZE, "shuffle_window", self.shuffle_window, "at least 1 batch")
         check(0 <= self.valid_fraction < 1, "valid_fraction", self.valid_fraction, "0 or more and below 1")
+        check(self.dataset_subset is None or 0 < self.dataset_subset <= 1, "dataset_subset", self.dataset_subset, "above 0 and at most 1")
         check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
         cardinalities = self.synthetic_dataset_cardinalities
         check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")

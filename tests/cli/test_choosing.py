@@ -10,8 +10,9 @@ from utils.checkpoint.reading import Checkpoint
 def rows_of(folder, split, first, last):
     """Move rows first to last of `train` into files of a split of their own; `train` keeps the rest."""
     (folder / split).mkdir()
+    count = (folder / "train/label.bin").stat().st_size
     for path in (folder / "train").iterdir():
-        content, count = path.read_bytes(), 4000
+        content = path.read_bytes()
         width = len(content) // count
         (folder / split / path.name).write_bytes(content[first * width : last * width])
         path.write_bytes(content[: first * width] + content[last * width :])
@@ -35,6 +36,21 @@ def test_a_valid_split_and_a_fraction_of_the_training_rows_give_the_same_run(run
     assert by_fraction.final["best_auc"] >= by_fraction.final["valid_auc"] != by_fraction.final["auc"]
     points = [line["data"]["valid_auc"] for line in by_split.log if "valid_auc" in line.get("data", {}) and line["step"]]
     assert len(points) == 4 and max(points) == by_split.final["best_auc"]
+
+
+def test_a_subset_of_the_training_rows_is_a_dataset_of_its_first_rows(run, dataset, copy, tmp_path):
+    rows_of(copy, "valid", 3000, 4000)
+    rows_of(copy, "rest", 1500, 3000)
+    edit_spec(copy, lambda spec: spec["source_spec"].pop("rest"))
+    by_flag = run("--dataset_path", dataset, *TRAIN, "--valid_fraction", "0.25", "--dataset_subset", "0.5", "--save_checkpoint_path", tmp_path / "c")
+    by_files = run("--dataset_path", copy, *TRAIN)
+    assert by_flag.final["samples"] == by_files.final["samples"] == 1500
+    for figure in ("auc", "valid_auc", "train_loss", "best_epoch"):
+        assert by_flag.final[figure] == by_files.final[figure], figure
+    other = run("--dataset_path", dataset, *TRAIN, "--dataset_subset", "0.4", "--restore_checkpoint_path", tmp_path / "c")
+    assert other.code == 1 and "that run" in other.err and "cannot go on exactly" in other.err
+    none = run("--dataset_path", dataset, *TRAIN, "--dataset_subset", "0.00001")
+    assert none.code == 1 and "--dataset_subset 1e-05: none of the 4000 rows of train would be left" in none.err
 
 
 def test_a_valid_split_and_a_fraction_exclude_each_other(run, copy):

@@ -79,6 +79,17 @@ def test_nvidias_command_lines():
     assert (config.run.mode, config.training.restore_checkpoint_path, config.training.inference_benchmark_steps) == ("inference", "C", 20)
 
 
+def test_no_start_of_the_decay_is_right_after_the_warm_up():
+    options = parse([*SYNTHETIC, "--warmup_steps", "60", "--decay_start_step", "none"], "").optimizer
+    assert options.decay_start_step is None and options.decay_from == 60
+    assert parse([*SYNTHETIC, "--warmup_steps", "60"], "").optimizer.decay_from == 48000
+
+
+@pytest.mark.parametrize("flag", ["row_slice_threshold", "data_parallel_input"])
+def test_flags_of_newer_versions_have_a_line(flag):
+    assert any(line.startswith(f"--{flag} has no effect: ") for line in parse([*SYNTHETIC, f"--{flag}", "1"], "").legacy)
+
+
 def test_the_switched_off_form_of_flags_without_effect():
     config = parse([*SYNTHETIC, "--nouse_mde_embeddings", "--noconcat_embedding"], "")
     assert [line.split()[0] for line in config.legacy] == ["--use_mde_embeddings", "--concat_embedding"]

@@ -34,6 +34,9 @@ def _check_position(position: Mapping[str, Any]) -> None:
         auc = position.get(name)
         if auc is not None and not (type(auc) in (int, float) and 0 <= auc <= 1):
             raise ValueError(f"position.{name} is {_brief(auc)}, expected null or a number from 0 to 1")
+    epoch = position.get("best_epoch")
+    if epoch is not None and not (type(epoch) in (int, float) and 0 <= epoch < math.inf):
+        raise ValueError(f"position.best_epoch is {_brief(epoch)}, expected null or a number of at least 0")
     if not isinstance(due := position.get("evaluation_due", False), bool):
         raise ValueError(f"position.evaluation_due is {_brief(due)}, expected true or false")
 

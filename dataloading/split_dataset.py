@@ -1,0 +1,82 @@
+"""The dataset of NVIDIA's DLRM for PyTorch: `model_size.json`, and `train`, `test` and `val` in the form of tf_raw without a specification.
+
+FOLDER/model_size.json                      {"_c14": 7912888, …}: the greatest id of each categorical feature, in their order
+FOLDER/{train,test,val}/label.bin           bool
+FOLDER/{train,test,val}/numerical.bin       float16 [samples, M]
+FOLDER/{train,test,val}/cat_0.bin …         the first of int8, int16, int32 that holds the number of rows
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from dataloading.contract import DatasetError, check_quick
+from dataloading.feature_spec import Chunk, FeatureSpec, generator_spec
+from utils.checkpoint.durable import write_text
+
+SIZES = "model_size.json"
+_FOLDERS = {"train": "train", "test": "test", "valid": "val"}  # by split
+
+
+def split_spec(folder: Path) -> FeatureSpec:
+    """The specification of such a dataset, its files left where they are.
+
+    Raises:
+        DatasetError: a file is missing, or is not what it should be.
+    """
+    rows = _rows(folder / SIZES)
+    splits = [split for split, name in _FOLDERS.items() if (folder / name).is_dir()]
+    if "train" not in splits:
+        raise DatasetError(f"{folder / 'train'}: no such folder; expected a dataset of NVIDIA's DLRM for PyTorch: {SIZES}, train, test")
+    raw = generator_spec(rows, _num_numerical(folder / "train"), alpha=0.0).as_tf_raw(splits, metadata={"source": SIZES})
+    sources = {split: tuple(_moved(chunk, split) for chunk in chunks) for split, chunks in raw.sources.items()}
+    spec = replace(raw, sources=sources, path=folder / "feature_spec.yaml")
+    check_quick(spec, tuple(splits))
+    return spec
+
+
+def write_split_spec(folder: Path, name: str, overwrite: bool) -> FeatureSpec:
+    """Write the specification beside the files; returns it.
+
+    Raises:
+        DatasetError: see `split_spec`; or there is one already, and it may not be replaced.
+    """
+    path, spec = folder / name, split_spec(folder)
+    if path.exists() and not overwrite:
+        raise DatasetError(f"{path}: is there already; --overwrite replaces it")
+    write_text(path, spec.to_yaml())
+    return replace(spec, path=path)
+
+
+def _moved(chunk: Chunk, split: str) -> Chunk:
+    return replace(chunk, files=tuple(f"{_FOLDERS[split]}/{Path(file).name}" for file in chunk.files))
+
+
+def _rows(path: Path) -> list[int]:
+    """Rows of each table: one more than the greatest id."""
+    try:
+        sizes = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror}; expected the greatest id of each categorical feature") from None
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{path}: {' '.join(str(error).split())[:80]}; expected JSON") from None
+    if not isinstance(sizes, dict) or not sizes:
+        raise DatasetError(f"{path}: expected a mapping of categorical features to their greatest ids")
+    for name, greatest in sizes.items():
+        if type(greatest) is not int or not 0 <= greatest < 2**31 - 1:
+            raise DatasetError(f"{path}: {name} is {str(greatest)[:40]}, expected the greatest id, a whole number from 0 to {2**31 - 2}")
+    return [greatest + 1 for greatest in sizes.values()]
+
+
+def _num_numerical(folder: Path) -> int:
+    """M, by the sizes of the files."""
+    sizes = {}
+    for name in ("label.bin", "numerical.bin"):
+        try:
+            sizes[name] = (folder / name).stat().st_size
+        except OSError as error:
+            raise DatasetError(f"{folder / name}: {error.strerror}") from None
+    samples, size = sizes["label.bin"], sizes["numerical.bin"]
+    if not samples or size % (2 * samples) or not size:
+        raise DatasetError(f"{folder / 'numerical.bin'}: {size} bytes for {samples} samples; expected a whole number of float16 features for each")
+    return size // (2 * samples)

@@ -1,0 +1,85 @@
+"""A dataset of NVIDIA's DLRM for PyTorch gets a specification, and its files stay."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from dataloading import transcribe, validate
+from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
+from tests.dataloading.make_data import CARDINALITIES, folder_bytes, small_spec, write_dataset
+from utils.errors import UserError
+
+
+@pytest.fixture
+def split(tmp_path):
+    """`model_size.json`, train, test and val."""
+    folder = tmp_path / "split"
+    write_dataset(folder, small_spec())
+    (folder / "feature_spec.yaml").unlink()
+    shutil.copytree(folder / "test", folder / "val")
+    (folder / "model_size.json").write_text(json.dumps({f"_c{14 + i}": rows - 1 for i, rows in enumerate(CARDINALITIES)}))
+    return folder
+
+
+def described(folder, *flags):
+    return transcribe.main(["--src_dataset_type", "split", "--src_dataset_path", str(folder), *flags])
+
+
+def test_the_specification_is_written_beside_the_files(split, capsys):
+    before = folder_bytes(split)
+    assert described(split) == 0
+    assert f"wrote {split / 'feature_spec.yaml'}: train 50 rows, test 20 rows, valid 20 rows, 5 categorical and 3 numerical" in capsys.readouterr().out
+    after = folder_bytes(split)
+    assert after.pop("feature_spec.yaml") and after == before
+    spec = FeatureSpec.from_yaml(split / "feature_spec.yaml")
+    assert tuple(spec.cardinalities) == CARDINALITIES and [feature.dtype for feature in spec.categorical] == ["int8", "int8", "int16", "int16", "int32"]
+    assert validate.main(["--dataset_path", str(split)]) == 0
+    for name, folder in (("train", "train"), ("valid", "val")):
+        rows = TfRawSplit(spec, name)
+        np.testing.assert_array_equal(rows.read_labels(0, 20), np.fromfile(split / folder / "label.bin", np.uint8)[:20])
+        rows.close()
+
+
+def test_a_copy_with_a_folder_of_its_own(split, tmp_path, capsys):
+    assert described(split, "--dst_dataset_path", str(tmp_path / "d"), "--max_batches_train", "1", "--src_batch_size", "30") == 0
+    assert "the source's valid split is not written" in capsys.readouterr().err
+    assert TfRawSplit(FeatureSpec.from_yaml(tmp_path / "d/feature_spec.yaml"), "train").num_samples == 30
+
+
+def spoil(folder, name, content):
+    (folder / name).write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda f: (f / "model_size.json").unlink(), "model_size.json: No such file or directory; expected the greatest id"),
+        (lambda f: spoil(f, "model_size.json", "{"), "expected JSON"),
+        (lambda f: spoil(f, "model_size.json", "[1]"), "expected a mapping of categorical features"),
+        (lambda f: spoil(f, "model_size.json", '{"a": -1}'), "a is -1, expected the greatest id"),
+        (lambda f: spoil(f, "model_size.json", '{"a": 1.5}'), "a is 1.5, expected the greatest id"),
+        (lambda f: shutil.rmtree(f / "train"), "train: no such folder; expected a dataset of NVIDIA's DLRM for PyTorch"),
+        (lambda f: (f / "train/numerical.bin").write_bytes(b"123"), "numerical.bin: 3 bytes for 50 samples"),
+        (lambda f: (f / "train/label.bin").write_bytes(b""), "for 0 samples"),
+        (lambda f: (f / "test/cat_3.bin").write_bytes(b"123"), "cat_3.bin: 3 bytes, not a whole number of samples"),
+        (lambda f: (f / "val/cat_0.bin").unlink(), "cat_0.bin: No such file"),
+        (lambda f: spoil(f, "feature_spec.yaml", "mine"), "feature_spec.yaml: is there already; --overwrite replaces it"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_writes_nothing(split, change, message):
+    change(split)
+    before = folder_bytes(split)
+    with pytest.raises(UserError) as raised:
+        described(split)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+    assert folder_bytes(split) == before
+
+
+def test_flags_of_a_copy_need_a_place_for_it(split):
+    with pytest.raises(UserError, match="--max_batches_train needs a --dst_dataset_path of its own"):
+        described(split, "--max_batches_train", "1")
+    with pytest.raises(UserError, match="--dst_dataset_path is missing"):
+        transcribe.main(["--src_dataset_path", str(split)])

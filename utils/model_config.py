@@ -1,0 +1,64 @@
+"""`--model_config FILE.json` of older versions of NVIDIA's DLRM for PyTorch: flags as a JSON object."""
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from utils.errors import UserError
+
+_FLAG = "model_config"
+
+
+def expanded(arguments: Sequence[str], known: Collection[str]) -> tuple[list[str], list[str]]:
+    """A command line with the flags of the file in place of its name; those of the command line win.
+
+    Args:
+        arguments: the words.
+        known: names of flags.
+
+    Returns:
+        the words, and a line about the file where there is one.
+
+    Raises:
+        UserError: the file cannot be read, is not such an object, or holds what is no flag.
+    """
+    places = [i for i, word in enumerate(arguments) if word.lstrip("-").partition("=")[0] == _FLAG and word.startswith("-")]
+    if not places:
+        return list(arguments), []
+    place = places[-1]
+    word, after = arguments[place], list(arguments[place + 1 :])
+    path = word.partition("=")[2] if "=" in word else after.pop(0) if after else ""
+    rest = [*arguments[:place], *after]
+    if len(places) > 1 or not path:
+        raise UserError(f"--{_FLAG}: expected one JSON file")
+    given = {other.lstrip("-").partition("=")[0] for other in rest if other.startswith("-")}
+    content, words = _read(path), []
+    for name, value in content.items():
+        if name not in known:
+            raise UserError(f"--{_FLAG} {path}: {name[:60]!r} is no flag here; remove it")
+        if name not in given:
+            words += [f"--{name}", _word(value, f"--{_FLAG} {path}: {name}")]
+    return [*words, *rest], [f"--{_FLAG} {path} is {' '.join(words) or 'without effect'} here"]
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = json.load(file)
+    except OSError as error:
+        raise UserError(f"--{_FLAG} {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"--{_FLAG} {path}: {' '.join(str(error).split())[:80]}; expected JSON") from None
+    if not isinstance(content, dict):
+        raise UserError(f"--{_FLAG} {path}: expected an object of flags and values, found {type(content).__name__}")
+    return content
+
+
+def _word(value: Any, where: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list) and value and all(type(item) in (int, float) for item in value):
+        return ",".join(map(str, value))
+    if isinstance(value, int | float | str):
+        return str(value)
+    raise UserError(f"{where}: expected a number, a word, true, false or a list of numbers")
