@@ -27,6 +27,8 @@ class Report:
         }
         machine = self.figures["machine"]
         self.say(f"{machine['processor']}, {machine['processors']} processors, load {machine['load_before']:.1f} before")
+        if getattr(options, "quick", False):
+            self.say("--quick: the sizes are so small that the figures mean nothing")
 
     def say(self, line: str) -> None:
         """A line."""
@@ -41,7 +43,10 @@ class Report:
             self.say("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))))
 
     def write(self, path: str | None) -> None:
-        """Write the figures as JSON, where a path was given."""
+        """Say by which operations this process computed, and write the figures as JSON, where a path was given."""
+        if native := sys.modules.get("model.native"):
+            self.figures["operations"] = native.operations_description()
+            self.say(f"\ncomputed by {self.figures['operations']}")
         if path:
             Path(path).write_text(json.dumps(self.figures, indent=1, allow_nan=False) + "\n")
 

@@ -143,6 +143,9 @@ class TrainedModel:
 
 def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None) -> TrainedModel:
     """See `dlrm.load`."""
+    from utils.runtime import prepare_tensorflow
+
+    prepare_tensorflow()
     # No data are read; what the checkpoint was made of takes the place of the defaults.
     flags = ["--mode", PREDICT, "--dataset_type", "synthetic", "--restore_checkpoint_path", str(path), *(["--cpu"] if cpu else [])]
     if batch_size is not None:
@@ -153,9 +156,8 @@ def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None) -> T
 
 def _evaluator(checkpoint: Checkpoint, config: Config, categorical: Mapping[str, int], num_numerical: int, mapped: bool):
     """What scores, its weights read; of `mapped` tables only the dense weights are."""
-    from utils.runtime import compute_dtype, configured, prepare_tensorflow, set_precision
+    from utils.runtime import compute_dtype, configured, set_precision
 
-    prepare_tensorflow()
     device = configured(config.device)
     set_precision(config.device)
     from model.build import Precision, build_model, with_tables

@@ -31,11 +31,19 @@ def described(folder, *flags):
 def test_the_specification_is_written_beside_the_files(split, capsys):
     before = folder_bytes(split)
     assert described(split) == 0
-    assert f"wrote {split / 'feature_spec.yaml'}: train 50 rows, test 20 rows, valid 20 rows, 5 categorical and 3 numerical" in capsys.readouterr().out
+    assert (
+        f"wrote {split / 'feature_spec.yaml'}: train 50 rows, test 20 rows, valid 20 rows, 5 categorical and 3 numerical" in capsys.readouterr().out
+    )
     after = folder_bytes(split)
     assert after.pop("feature_spec.yaml") and after == before
     spec = FeatureSpec.from_yaml(split / "feature_spec.yaml")
-    assert tuple(spec.cardinalities) == CARDINALITIES and [feature.dtype for feature in spec.categorical] == ["int8", "int8", "int16", "int16", "int32"]
+    assert tuple(spec.cardinalities) == CARDINALITIES and [feature.dtype for feature in spec.categorical] == [
+        "int8",
+        "int8",
+        "int16",
+        "int16",
+        "int32",
+    ]
     assert validate.main(["--dataset_path", str(split)]) == 0
     for name, folder in (("train", "train"), ("valid", "val")):
         rows = TfRawSplit(spec, name)

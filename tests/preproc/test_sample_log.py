@@ -1,0 +1,66 @@
+"""Drawn logs are logs in Criteo's form, the same for the same seed, and teach a model something."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from preproc import criteo, sample_log
+from preproc.clicklog import CATEGORICAL, NUMERICAL, read_rows
+from utils.errors import UserError
+
+
+def drawn(folder, *flags):
+    assert sample_log.main(["--dst", str(folder), *map(str, flags)]) == 0
+    return [path.read_bytes() for path in sorted(folder.iterdir())]
+
+
+def test_days_are_logs_of_so_many_rows_with_gaps(tmp_path, capsys):
+    drawn(tmp_path, "--rows", 3000, 1000)
+    assert "day_0.tsv: 3,000 rows, click rate 0." in capsys.readouterr().out
+    for day, rows in enumerate((3000, 1000)):
+        frame = pl.concat(block.frame for block in read_rows(tmp_path / f"day_{day}.tsv", 1 << 20))
+        assert frame.height == rows and 0.15 < frame["label"].mean() < 0.35
+        for name in (*NUMERICAL, *CATEGORICAL):
+            assert 0.01 < frame[name].null_count() / rows < 0.06, name
+    assert frame["cat_0"].n_unique() > frame["cat_12"].n_unique() > 8
+
+
+def test_a_seed_is_the_same_log(tmp_path):
+    first = drawn(tmp_path / "a", "--rows", 700, 300, "--seed", 3)
+    assert drawn(tmp_path / "b", "--rows", 700, 300, "--seed", 3) == first
+    assert drawn(tmp_path / "c", "--rows", 700, 300, "--seed", 4) != first
+    longer = drawn(tmp_path / "d", "--rows", 700, "--seed", 3)
+    assert longer == first[:1] and first[0] != first[1]
+
+
+def test_a_logistic_regression_of_one_day_predicts_the_next(tmp_path):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import roc_auc_score
+
+    from dataloading.feature_spec import FeatureSpec
+    from dataloading.tf_raw import TfRawSplit
+
+    drawn(tmp_path / "logs", "--rows", 8000, 4000)
+    days = [str(tmp_path / f"logs/day_{day}.tsv") for day in (0, 1)]
+    criteo.main(["--train", days[0], "--test", days[1], "--dst", str(tmp_path / "d"), "--frequency_threshold", "3"])
+    spec, values = FeatureSpec.from_yaml(tmp_path / "d/feature_spec.yaml"), {}
+    for name, rows in (("train", 8000), ("test", 4000)):
+        split = TfRawSplit(spec, name)
+        values[name] = split.read_numerical(0, rows).astype(np.float64), split.read_labels(0, rows)
+        split.close()
+    fitted = LogisticRegression(max_iter=1000).fit(*values["train"])
+    assert roc_auc_score(values["test"][1], fitted.decision_function(values["test"][0])) > 0.6  # by the numericals alone
+
+
+@pytest.mark.parametrize("flags", [("--rows", "0"), ("--rows", "5", "-1"), ("--seed", "-1")])
+def test_what_cannot_be_is_one_line(tmp_path, flags):
+    with pytest.raises(UserError, match="expected"):
+        sample_log.main(["--dst", str(tmp_path / "x"), *flags])
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_log_that_is_there_is_kept(tmp_path):
+    (tmp_path / "day_1.tsv").write_text("mine")
+    with pytest.raises(UserError, match=r"day_1\.tsv: is there already; choose another --dst"):
+        sample_log.main(["--dst", str(tmp_path), "--rows", "5", "5"])
+    assert (tmp_path / "day_1.tsv").read_text() == "mine" and not list(tmp_path.glob(".*"))
