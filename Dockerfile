@@ -22,7 +22,7 @@ WORKDIR /dlrm
 # device is named. The image also holds a static NCCL, which must not be linked in place of TensorFlow's: hence SHARED. The install ends with
 # an exchange between two workers, on the CPU; where Horovod asks for the driver's library, the image's compatibility package has it.
 COPY requirements.txt requirements-dev.txt requirements-optional.txt ./
-COPY scripts/install scripts/prove_install.py scripts/
+COPY scripts/install scripts/prove_install.py scripts/horovodrun.py scripts/
 COPY scripts/horovod_shim scripts/horovod_shim
 ENV DLRM_DEVICE=gpu HOROVOD_NCCL_LINK=SHARED PIP_NO_CACHE_DIR=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 RUN LD_LIBRARY_PATH="/usr/local/cuda/compat${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" DLRM_CACHE_DIR=/tmp/dlrm-cache ./scripts/install \

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "scripts": set(),
 }
 APPLICATION = tuple(room for room in MAY_IMPORT if room not in ("benchmarks", "scripts"))
-HOROVOD = ("utils/distributed.py", "scripts/prove_install.py")  # the files that may import it
+HOROVOD = ("utils/distributed.py", "scripts/prove_install.py", "scripts/horovodrun.py")  # the files that may import it
 
 
 def broken(root: Path) -> Iterator[str]:

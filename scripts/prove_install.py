@@ -9,9 +9,14 @@ from mpi4py import MPI  # before TensorFlow, as the application has it
 
 ranks = MPI.COMM_WORLD.allgather(MPI.COMM_WORLD.Get_rank())
 
-import horovod.tensorflow as hvd  # noqa: E402
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
+kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+os.dup2(nowhere, 2)  # TensorFlow's log, written before any log level is read
+try:
+    import horovod.tensorflow as hvd
+    import numpy as np
+    import tensorflow as tf
+finally:
+    os.dup2(kept, 2)
 
 hvd.init()
 if "--gpu" in sys.argv:  # a device each

@@ -31,6 +31,9 @@ SWITCHES: dict[str, dict[str, tuple[str, ...] | None]] = {
     "Adam_embedding_optimizer": {"true": ("--embedding_optimizer", "adam"), "false": None},
     "freeze_mlps": {"false": None},
     "Adam_MLP_optimizer": {"true": ("--optimizer", "adam"), "false": None},
+    "fp16": {"true": ("--amp",), "false": ("--noamp",)},
+    "synthetic_dataset": {"true": ("--dataset_type", "synthetic"), "false": None},
+    "self_interaction": {"false": None},
     "base_device": {"cpu": ("--cpu",), "cuda": None},
 }
 # Without effect here.
@@ -40,6 +43,7 @@ IGNORED = {
     "cuda_graphs": "--xla compiles what is dense",
     "auc_device": "the AUC is computed on the host",
     "backend": "Horovod chooses",
+    "output_dir": "checkpoints go to --save_checkpoint_path",
     "bottom_features_ordered": "checkpoints do not depend on the devices",
     "interaction_op": "the dot interaction has one implementation",
 }
@@ -48,6 +52,9 @@ _BOOLEAN = {"shuffle", "hash_indices", "freeze_embeddings", "Adam_embedding_opti
     "cuda_graphs",
     "bottom_features_ordered",
     "freeze_mlps",
+    "fp16",
+    "synthetic_dataset",
+    "self_interaction",
 }
 _ENTRIES, _BATCH = "synthetic_dataset_num_entries", 65536
 KNOWN = {*RENAMED, *SWITCHES, *IGNORED, _ENTRIES}
@@ -109,6 +116,8 @@ def _here(name: str, value: str, arguments: Sequence[str]) -> tuple[list[str], s
         return [f"--{RENAMED[name]}", value], f"--{name} is --{RENAMED[name]} here"
     if name == "interaction_op" and value == "cat":
         raise UserError("--interaction_op cat: expected dot or cuda_dot; the concatenation is not there")
+    if name == "self_interaction" and value.lower() in TRUE:
+        raise UserError("--self_interaction is not there: the interaction takes pairs of different vectors")
     if name == "freeze_mlps" and value.lower() in TRUE:
         raise UserError("--freeze_mlps is not there; --embedding_trainable false freezes the tables")
     if name in IGNORED:

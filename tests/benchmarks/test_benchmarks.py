@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.dataloading.make_data import small_spec, write_dataset
+
 ROOT = Path(__file__).parents[2]
-NAMES = ("accuracy", "checkpoint", "dataloader", "metrics", "resources", "scaling", "startup", "train_step", "whole_run")
+NAMES = ("accuracy", "checkpoint", "dataloader", "metrics", "resources", "scaling", "small_sample", "startup", "train_step", "whole_run")
 
 
 def run(name, *flags):
@@ -83,6 +85,13 @@ def test_train_step(tmp_path):
     assert set(result["parts"]) == {*parts, "sum of the parts", "the whole step", "rest"}
     assert sound(*(result["parts"][part] for part in parts))
     assert all(name in printed for name in steps | parts)
+
+
+def test_small_sample(tmp_path):
+    write_dataset(tmp_path / "d", small_spec(), train=400, test=100)
+    figures, printed = quick("small_sample", tmp_path, "--dataset_path", tmp_path / "d")
+    assert set(figures["auc"]) == set(figures["settings"]) and all(len(aucs) == 1 and 0 < aucs[0] < 1 for aucs in figures["auc"].values())
+    assert 0 < figures["logistic_regression"]["auc"] < 1 and "logistic regression" in printed and "computed by" in printed
 
 
 def test_metrics(tmp_path):

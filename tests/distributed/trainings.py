@@ -50,12 +50,11 @@ def _training(where: str, optimizer: str, *flags: str, **options) -> Training:
     return Training((*PLACEMENTS[where], "--optimizer", optimizer, "--learning_rate", RATES[optimizer], *schedule, *flags), **options)
 
 
-TRAININGS = {f"{where} {optimizer}": _training(where, optimizer) for where in PLACEMENTS for optimizer in ("sgd", "adam", "adagrad")}
+TRAININGS = {f"{where} {optimizer}": _training(where, optimizer) for where in PLACEMENTS for optimizer in ("sgd", "adam")}
 TRAININGS |= {
-    "mixed sgd whole": _training("mixed", "sgd", rows="whole"),
+    "mixed adagrad": _training("mixed", "adagrad"),
     "sliced adam whole": _training("sliced", "adam", rows="whole"),
     "sliced adam bfloat16": _training("sliced", "adam", "--amp"),
-    "mixed sgd bfloat16": _training("mixed", "sgd", "--amp"),
     # TensorFlow takes other ways, with threads, from about a thousand ids on.
     "sliced sgd large": _training("sliced", "sgd", rows="large", batch=2048, steps=4),
     "tables adam large": _training("tables", "adam", rows="large", batch=2048, steps=4),
