@@ -69,25 +69,27 @@ def main(chosen: SmallSampleOptions, report: Report) -> None:
 def logistic_regression(folder: Path) -> dict[str, float]:
     """Its test AUC, and the penalty that was best on held-out training rows."""
     import numpy as np
-    from scipy.sparse import csr_matrix, hstack
+    from sklearn.compose import make_column_transformer
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
 
     from dataloading.feature_spec import FeatureSpec
     from dataloading.tf_raw import TfRawSplit
 
     spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
-    first = np.cumsum([0, *spec.cardinalities])
+    features = list(range(len(spec.categorical)))
 
     def rows_of(name: str):
         with contextlib.closing(TfRawSplit(spec, name)) as split:
             count = split.num_samples
-            columns = np.stack([split.read_ids(i, 0, count).astype(np.int64) + first[i] for i in range(len(spec.categorical))], axis=1)
-            ones = csr_matrix((np.ones(columns.size), columns.reshape(-1), np.arange(0, columns.size + 1, columns.shape[1])), (count, first[-1]))
-            return csr_matrix(hstack([ones, csr_matrix(split.read_numerical(0, count).astype(np.float64))])), split.read_labels(0, count)
+            ids = np.stack([split.read_ids(feature, 0, count) for feature in features], axis=1)
+            return np.hstack([ids, split.read_numerical(0, count)], dtype=np.float64), split.read_labels(0, count)
 
     def auc(penalty: float, train, test) -> float:
-        fitted = LogisticRegression(C=penalty, solver="liblinear").fit(*train)
+        encoded = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), features), remainder="passthrough", sparse_threshold=1.0)
+        fitted = make_pipeline(encoded, LogisticRegression(C=penalty, solver="liblinear")).fit(*train)
         return float(roc_auc_score(test[1], fitted.decision_function(test[0])))
 
     (rows, labels), test = rows_of("train"), rows_of("test")
