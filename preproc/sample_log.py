@@ -65,7 +65,7 @@ def _write(file, day: int, start: int, stop: int, seed: int) -> int:
     frame = pl.DataFrame(columns).with_columns(pl.col(name).map_elements("{:08x}".format, pl.String) for name in CATEGORICAL)
     hidden = pl.DataFrame(dict(zip(FIELDS, missing, strict=True)))
     frame = frame.with_columns(pl.when(hidden[name]).then(None).otherwise(pl.col(name)).alias(name) for name in (*NUMERICAL, *CATEGORICAL))
-    frame.write_csv(file, separator="\t", include_header=False)
+    file.write(frame.write_csv(separator="\t", include_header=False).encode())
     return int(labels.sum())
 
 

@@ -23,5 +23,5 @@ def quietly(*arguments):
 
 
 if __name__ == "__main__":
-    util._check_extension_lambda = quietly
+    util._check_extension_lambda, sys.argv[0] = quietly, "horovodrun"
     sys.exit(run_commandline())
