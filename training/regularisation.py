@@ -1,6 +1,6 @@
 """What keeps weights from following few samples too closely: terms of the loss, and dropout."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -20,15 +20,24 @@ class Regularisation(NamedTuple):
     mlp_l2: float = 0.0
     dropout: Dropout | None = None
 
-    def places(self, rank: int, count: int) -> list[tf.Tensor]:
-        """Of this worker's `count` samples in the global batch, `[b]` int64, where something goes by them."""
-        return [tf.range(rank * count, (rank + 1) * count, dtype=tf.int64)] if self.dropout else []
+    def firsts(self, first: int) -> Callable[[tf.Tensor], tf.Tensor | None]:
+        """Called with something of the samples of each part of the batch in turn; the first of all has the number `first` in the global batch.
 
-    def drop(self, step: tf.Tensor, places: Sequence[tf.Tensor]) -> Drop | None:
-        """Dropout of some samples in a step, as `Mlp.forward` takes it; `places` of these samples."""
+        Gives the number of the part's first sample, an int64 scalar; None where nothing goes by it.
+        """
+        places = [first]
+
+        def next_first(part: tf.Tensor) -> tf.Tensor | None:
+            places.append(places[-1] + part.shape[0])
+            return tf.constant(places[-2], tf.int64) if self.dropout else None
+
+        return next_first
+
+    def drop(self, step: tf.Tensor, first: tf.Tensor | None) -> Drop | None:
+        """Dropout of some samples in a step, as `Mlp.forward` takes it; `first` as `firsts` gives it."""
         if not self.dropout:
             return None
-        return lambda values, layer: self.dropout(values, layer, Place(step, places[0][0]))
+        return lambda values, layer: self.dropout(values, layer, Place(step, first))
 
     def by_vectors(self, gradients: tf.Tensor, vectors: tf.Tensor, weights: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
         """The gradients by vectors `[b, F, D]`, with the term's: the samples count with `weights` `[b]`, each with `scale` over all samples."""

@@ -95,11 +95,10 @@ class Trainer:
         """Check that what every worker holds a copy of is still the same everywhere. Raises DivergedError."""
         check_equal(self.model, self.groups)
 
-    def _loss_and_gradients(self, samples, of_step, layers, slices):
+    def _loss_and_gradients(self, numerical, embeddings, labels, weights, of_step, layers, first, slices):
         """Loss of a part of the batch, and its gradients by the embeddings and the layers' weights; `slices` as in `mlp.dense`."""
-        numerical, embeddings, labels, weights, *places = samples
         step, num_samples, scale = of_step
-        drop = self._regularisation.drop(step, places)
+        drop = self._regularisation.drop(step, first)
         by = [embeddings, *(value for layer in layers for value in (layer.kernel, layer.bias))]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(by)
@@ -116,9 +115,10 @@ class Trainer:
 
         With a loss scale there is a second number beside the loss, how many of the vectors' gradients are not finite; else there is none.
         """
-        layers, scale = self.model.step_weights(), of_step[2]
-        samples = [numerical, vectors, labels, weights, *self._regularisation.places(self.rank, labels.shape[0])]
-        loss, by_vector, gradients = self._sums.over_samples(lambda *some: self._part(some[:-1], of_step, layers, some[-1]), samples)
+        layers, scale, firsts = self.model.step_weights(), of_step[2], self._regularisation.firsts(self.rank * labels.shape[0])
+        loss, by_vector, gradients = self._sums.over_samples(
+            lambda *part: self._part(*part[:-1], of_step, layers, firsts(part[0]), part[-1]), (numerical, vectors, labels, weights)
+        )
         overflows = [_count_not_finite(part) for part in by_vector] if self.scaled else []
         gradients = [gradient / scale for gradient in gradients] if self.scaled else gradients
         by_vector = [part * factor for part in by_vector] if self._folds else by_vector
