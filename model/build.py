@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from model.compilation import compiled
-from model.dlrm import DLRM
+from model.dlrm import DLRM, Interaction
 from model.embedding.distributed import DistributedEmbedding
 from model.embedding.placement import Placement
 from model.embedding.table import Feature
+from model.layers.cross import Concatenation, CrossNetwork
 from model.layers.interaction import DotInteraction
 from model.layers.mlp import Mlp
-from model.native import native_operations
+from model.native import NativeOperations, native_operations
+from model.shapes import CROSS, DOT
 from utils.distributed import World
 from utils.options import ModelConfig
 
@@ -61,11 +63,17 @@ def with_tables(config: ModelConfig, embedding, num_numerical: int, seed: int, p
     model = DLRM(
         embedding,
         Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy, native),
-        DotInteraction(policy, native=native),
+        _interaction(config, seed, policy, native),
         Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy, native),
     )
     model.build_weights(num_numerical)
     return model
+
+
+def _interaction(config: ModelConfig, seed: int, policy: str, native: NativeOperations | None) -> Interaction:
+    if config.interaction == CROSS:
+        return CrossNetwork(config.num_cross_layers, config.cross_layer_projection_dim, seed, policy, native)
+    return DotInteraction(policy, native=native) if config.interaction == DOT else Concatenation(policy)
 
 
 def synchronise(model: DLRM) -> None:

@@ -6,20 +6,24 @@ import keras
 import tensorflow as tf
 
 from model.embedding.distributed import DistributedEmbedding
+from model.layers.cross import Concatenation
 from model.layers.interaction import DotInteraction
 from model.layers.mlp import Drop, LayerWeights, Mlp
 
+Interaction = DotInteraction | Concatenation
+
 
 class DLRM(keras.Model):
-    """Deep Learning Recommendation Model (Naumov et al., arXiv:1906.00091).
+    """Deep Learning Recommendation Model (Naumov et al., arXiv:1906.00091); with a `CrossNetwork` as its interaction, DCN V2 (arXiv:2008.13535).
 
-    numerical `[b, M]` -> bottom MLP `[b, D]`; ids `[F_r, B]` -> embedding `[b, F, D]`; interaction `[b, D+P]`; top MLP -> logits `[b]`.
+    numerical `[b, M]` -> bottom MLP `[b, W]`; ids `[F_r, B]` -> embedding `[b, F, D]`; interaction of both; top MLP -> logits `[b]`. The dot
+    interaction wants W = D.
 
     The parts are objects, so that each can be replaced; `dense` is everything after the lookup, the part that is data
     parallel and that XLA compiles.
     """
 
-    def __init__(self, embedding: DistributedEmbedding, bottom_mlp: Mlp, interaction: DotInteraction, top_mlp: Mlp):
+    def __init__(self, embedding: DistributedEmbedding, bottom_mlp: Mlp, interaction: Interaction, top_mlp: Mlp):
         super().__init__(name="dlrm")
         self.embedding, self.bottom_mlp, self.interaction, self.top_mlp = embedding, bottom_mlp, interaction, top_mlp
 
@@ -29,21 +33,25 @@ class DLRM(keras.Model):
         num_features, dim = len(self.embedding.names), self.embedding.dim
         with keras.name_scope("bottom_mlp"):
             self.bottom_mlp.build((None, num_numerical))
+        shapes = self.bottom_mlp.compute_output_shape((None, num_numerical)), (None, num_features, dim)
+        with keras.name_scope(self.interaction.name):
+            self.interaction.build_weights(*shapes)
         with keras.name_scope("top_mlp"):
-            self.top_mlp.build(self.interaction.compute_output_shape((None, dim), (None, num_features, dim)))
+            self.top_mlp.build(self.interaction.compute_output_shape(*shapes))
         self.built = True
 
     def step_weights(self) -> list[LayerWeights]:
-        """Of the layers of the bottom MLP, then of the top MLP: what `dense` takes."""
-        return [*self.bottom_mlp.step_weights(), *self.top_mlp.step_weights()]
+        """Of the layers of the bottom MLP, the interaction and the top MLP: what `dense` takes."""
+        return [weights for part in self._dense_parts for weights in part.step_weights()]
 
     def dense(
         self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None
     ) -> tf.Tensor:
         """numerical `[b, M]`, embeddings `[b, F, D]` -> logits `[b]` float32; `slices` and `drop` as in `Mlp.forward`."""
-        num_bottom, dtype = len(self.bottom_mlp.stack), self.interaction.compute_dtype
-        bottom = self.bottom_mlp.forward(tf.cast(numerical, dtype), weights[:num_bottom], slices, drop)
-        logits = self.top_mlp.forward(self.interaction(bottom, tf.cast(embeddings, dtype)), weights[num_bottom:], slices, drop)
+        first, last, dtype = len(self.bottom_mlp.stack), len(weights) - len(self.top_mlp.stack), self.interaction.compute_dtype
+        bottom = self.bottom_mlp.forward(tf.cast(numerical, dtype), weights[:first], slices, drop)
+        joined = self.interaction.forward(bottom, tf.cast(embeddings, dtype), weights[first:last], slices)
+        logits = self.top_mlp.forward(joined, weights[last:], slices, drop)
         return tf.cast(tf.squeeze(logits, axis=1), tf.float32)
 
     def call(self, inputs):
@@ -69,10 +77,9 @@ class DLRM(keras.Model):
         self.save()
 
     def dense_weights(self) -> dict[str, keras.Variable]:
-        """Weights of the MLPs by name: `bottom_mlp/0/kernel`, … — what every worker holds a copy of; in the order of `step_weights`."""
-        return {
-            f"{mlp.name}/{i}/{kind}": getattr(layer, kind)
-            for mlp in (self.bottom_mlp, self.top_mlp)
-            for i, layer in enumerate(mlp.stack)
-            for kind in ("kernel", "bias")
-        }
+        """Weights of the dense part by name: `bottom_mlp/0/kernel`, … — what every worker holds a copy of; in the order of `step_weights`."""
+        return {name: weight for part in self._dense_parts for name, weight in part.dense_weights().items()}
+
+    @property
+    def _dense_parts(self) -> tuple[Mlp, Interaction, Mlp]:
+        return self.bottom_mlp, self.interaction, self.top_mlp

@@ -2,6 +2,9 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
+
+from utils.options import CROSS, DOT, ModelConfig
 
 
 def pair_count(num_vectors: int) -> int:
@@ -9,7 +12,35 @@ def pair_count(num_vectors: int) -> int:
     return num_vectors * (num_vectors - 1) // 2
 
 
-def layer_shapes(num_numerical: int, dim: int, bottom: Sequence[int], top: Sequence[int], num_features: int) -> list[tuple[int, int]]:
-    """(in, out) of every layer of the bottom MLP, then of the top MLP, for M numerical features, D, these widths, and F categorical features."""
-    stacks = (num_numerical, *bottom), (dim + pair_count(num_features + 1), *top)
-    return [shape for stack in stacks for shape in itertools.pairwise(stack)]
+class InteractionShape(NamedTuple):
+    """What joins the bottom MLP's output and the embeddings: "dot", "cross" with so many layers of rank `projection`, or "cat"."""
+
+    kind: str = DOT
+    layers: int = 0
+    projection: int = 0
+
+    def width(self, bottom: int, dim: int, num_features: int) -> int:
+        """Of what the top MLP takes, for a bottom MLP's output of this width."""
+        return bottom + (pair_count(num_features + 1) if self.kind == DOT else num_features * dim)
+
+    def products(self, width: int) -> list[tuple[int, int]]:
+        """(in, out) of its matrix products with weights, for inputs of this width; the first of each pair has no bias."""
+        return [(width, self.projection), (self.projection, width)] * self.layers if self.kind == CROSS else []
+
+
+DOTS = InteractionShape()
+
+
+def interaction_shape(config: ModelConfig) -> InteractionShape:
+    """Of a model's options."""
+    crosses = config.interaction == CROSS
+    return InteractionShape(config.interaction, config.num_cross_layers * crosses, config.cross_layer_projection_dim * crosses)
+
+
+def layer_shapes(
+    num_numerical: int, dim: int, bottom: Sequence[int], top: Sequence[int], num_features: int, interaction: InteractionShape = DOTS
+) -> list[tuple[int, int]]:
+    """(in, out) of every layer of the bottom MLP, the interaction and the top MLP, for M numerical and F categorical features and these widths."""
+    width = interaction.width(bottom[-1] if bottom else dim, dim, num_features)
+    pairs = [list(itertools.pairwise(stack)) for stack in ((num_numerical, *bottom), (width, *top))]
+    return [*pairs[0], *interaction.products(width), *pairs[1]]

@@ -1,6 +1,8 @@
 """From the command line to a mode: what dlrm.py and its like have in common."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from utils.cluster import launcher
 from utils.cluster.agreement import compare_flags
@@ -12,19 +14,20 @@ from utils.options import PLAN
 __all__ = ["do", "run_command"]
 
 
-def do(arguments: Sequence[str], program: str, description: str) -> object:
+def do(arguments: Sequence[str], program: str, description: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> object:
     """Do what a command line says; every worker calls this. Returns what the mode does.
 
     Args:
         arguments: its words.
         program: its name, "dlrm.py" for instance.
         description: what `--help` begins with.
+        defaults: of flags, where the program has others.
 
     Raises:
         UserError: something that the user can mend.
     """
     world = meet()
-    config = world.together(lambda: parse(arguments, description, program), "parsed")
+    config = world.together(lambda: parse(arguments, description, program, defaults), "parsed")
     if config.run.mode == PLAN:
         from run.plan import show_plan
 

@@ -10,10 +10,13 @@ from utils.checkpoint.reading import Checkpoint
 from utils.config import Config
 from utils.encoding import transforms
 from utils.errors import UserError
-from utils.options import TRAIN
+from utils.options import CROSS, TRAIN
 
 # The weights fit no other values of these.
-ARCHITECTURE = {"model": ("embedding_dim", "bottom_mlp_dims", "top_mlp_dims"), "data": ("max_table_size",)}
+ARCHITECTURE = {
+    "model": ("embedding_dim", "bottom_mlp_dims", "top_mlp_dims", "interaction", "num_cross_layers", "cross_layer_projection_dim"),
+    "data": ("max_table_size",),
+}
 # What was done with ids out of range in training is done ever after, unless said otherwise.
 DATA_HANDLING = {"data": ("out_of_range",)}
 # These change the last digits of a score: evaluation repeats what training used unless told otherwise.
@@ -88,7 +91,7 @@ FINGERPRINT = "dataset fingerprint"
 def metadata(config: Config, spec: FeatureSpec) -> dict[str, Any]:
     """What a checkpoint's manifest keeps of the model, the configuration, and how raw values became the dataset's."""
     of_values = transforms.transforms_of(spec.metadata, spec.numerical, [feature.name for feature in spec.categorical])
-    model = {"name": "dlrm"} | {name: getattr(config.model, name) for name in ARCHITECTURE["model"]}
+    model = {"name": "dcnv2" if config.model.interaction == CROSS else "dlrm"} | {name: getattr(config.model, name) for name in ARCHITECTURE["model"]}
     return {"model": model, "config": config.flat(), transforms.NAME: of_values}
 
 

@@ -4,6 +4,7 @@ import math
 
 from dataloading.sources import read_spec, table_rows
 from model.embedding.plan import as_json, as_table, check_shared, dense_elements, report
+from model.shapes import interaction_shape
 from run.tables import place_tables, tables_of
 from training.optimizers.table import table_rule
 from utils.config import Config
@@ -25,7 +26,7 @@ def show_plan(config: Config, program: str) -> None:
     host_memory = 0 if config.placement.cpu_offloading_threshold_gb is None else math.inf
     names = [feature.name for feature in spec.categorical]
     placement = place_tables(config, tables_of(config, names, table_rows(config.data, spec)), workers, math.inf, host_memory)
-    dense = dense_elements(len(spec.numerical), model.embedding_dim, model.bottom_mlp_dims, model.top_mlp_dims, len(names))
+    dense = dense_elements(len(spec.numerical), model.embedding_dim, model.bottom_mlp_dims, model.top_mlp_dims, len(names), interaction_shape(model))
     rule = table_rule(config.optimizer, model.embedding_dim)
     plan = report(names, placement, batch_size, 2 if config.device.amp else 4, dense, rule.needs_squares)
     print(as_json(plan) if config.placement.plan_format == "json" else as_table(plan))

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 MAX_FILE, MAX_CLASS, MAX_PARAMETERS = 350, 150, 8  # lines, lines, parameters without self
-ENTRY = ("dlrm",)
+ENTRY = ("dlrm", "dcnv2")
 MAY_IMPORT = {
     "dlrm": {"run", "model"},
+    "dcnv2": {"dlrm"},
     "utils": {"utils"},
     "dataloading": {"dataloading", "utils"},
     "model": {"model", "utils"},

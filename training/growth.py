@@ -12,6 +12,7 @@ from model.layers.interaction import pair_indices
 from model.shapes import pair_count
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
+from utils.options import DOT
 
 
 class Growth:
@@ -42,7 +43,12 @@ class Growth:
                 )
         if any((name in tables) != (name in categorical) for name in (*tables, *known)):
             raise CheckpointError(f"{checkpoint.folder}: a feature that was numerical is now categorical, or the other way round")
+        joined = checkpoint.manifest.get("model", {}).get("interaction", DOT)
         self.new_features = tuple(name for name in (*numerical, *categorical) if name not in tables and name not in known)
+        if self.new_features and joined != DOT:
+            raise CheckpointError(
+                f"{checkpoint.folder}: has --interaction {joined}, which new features ({', '.join(self.new_features[:3])}) cannot join yet; rows can"
+            )
         self.new_rows = {name: rows - tables[name] for name, rows in categorical.items() if name in tables and rows > tables[name]}
         self._new_tables = frozenset(categorical) - frozenset(tables)
         self._numerical = [list(numerical).index(name) for name in known], len(numerical)

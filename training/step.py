@@ -99,7 +99,7 @@ class Trainer:
         """Loss of a part of the batch, and its gradients by the embeddings and the layers' weights; `slices` as in `mlp.dense`."""
         step, num_samples, scale = of_step
         drop = self._regularisation.drop(step, first)
-        by = [embeddings, *(value for layer in layers for value in (layer.kernel, layer.bias))]
+        by = [embeddings, *(value for layer in layers for value in layer.trained)]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(by)
             logits = self.model.dense(numerical, embeddings, layers, slices, drop)

@@ -22,6 +22,7 @@ RENAMED = {
 # The same name, other values.
 VALUES = {
     "mode": {"test": "eval", "inference_benchmark": "inference"},
+    "interaction": {"dot_tensorflow": "dot", "dot_custom_cuda": "dot"},
     "dataset_type": {"synthetic_gpu": "synthetic", "parametric": "tf_raw"},
 }
 # A switch, or a word, that other flags say here; None for nothing that has to be said.
@@ -31,6 +32,7 @@ SWITCHES: dict[str, dict[str, tuple[str, ...] | None]] = {
     "Adam_embedding_optimizer": {"true": ("--embedding_optimizer", "adam"), "false": None},
     "freeze_mlps": {"false": None},
     "Adam_MLP_optimizer": {"true": ("--optimizer", "adam"), "false": None},
+    "interaction_op": {"dot": None, "cuda_dot": None, "cat": ("--interaction", "cat")},
     "fp16": {"true": ("--amp",), "false": ("--noamp",)},
     "synthetic_dataset": {"true": ("--dataset_type", "synthetic"), "false": None},
     "self_interaction": {"false": None},
@@ -45,7 +47,6 @@ IGNORED = {
     "backend": "Horovod chooses",
     "output_dir": "checkpoints go to --save_checkpoint_path",
     "bottom_features_ordered": "checkpoints do not depend on the devices",
-    "interaction_op": "the dot interaction has one implementation",
 }
 _BOOLEAN = {"shuffle", "hash_indices", "freeze_embeddings", "Adam_embedding_optimizer", "Adam_MLP_optimizer"} | {
     "optimized_mlp",
@@ -114,8 +115,6 @@ def _here(name: str, value: str, arguments: Sequence[str]) -> tuple[list[str], s
     """What stands for a flag here, and the line about it."""
     if name in RENAMED:
         return [f"--{RENAMED[name]}", value], f"--{name} is --{RENAMED[name]} here"
-    if name == "interaction_op" and value == "cat":
-        raise UserError("--interaction_op cat: expected dot or cuda_dot; the concatenation is not there")
     if name == "self_interaction" and value.lower() in TRUE:
         raise UserError("--self_interaction is not there: the interaction takes pairs of different vectors")
     if name == "freeze_mlps" and value.lower() in TRUE:

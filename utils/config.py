@@ -1,8 +1,9 @@
 """The configuration of a run: all options together, out of a command line and a file."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 from utils.aliases import KNOWN, translated
@@ -55,27 +56,28 @@ class UsageError(AgreedError):
     """A command line that cannot be carried out; all workers have the same one."""
 
 
-def parse(arguments: Sequence[str], description: str, program: str = "dlrm.py") -> Config:
+def parse(arguments: Sequence[str], description: str, program: str = "dlrm.py", defaults: Mapping[str, Any] = MappingProxyType({})) -> Config:
     """The configuration of a command line.
 
     Args:
         arguments: its words.
         description: what `--help` begins with.
         program: its name.
+        defaults: of flags, where the program has others.
 
     Raises:
         UsageError: an unknown flag, a value that cannot be, options that contradict each other.
     """
     try:
-        return _parse(arguments, description, program)
+        return _parse(arguments, description, program, defaults)
     except UserError as error:
         raise UsageError(str(error)) from None
 
 
-def _parse(arguments: Sequence[str], description: str, program: str) -> Config:
+def _parse(arguments: Sequence[str], description: str, program: str, defaults: Mapping[str, Any]) -> Config:
     parser = Parser(prog=program, description=description)
     parser.add_argument("--config", metavar="FILE", help="YAML file of flags, a mapping of names to values; flags on the command line win")
-    add_flags(parser, GROUPS)
+    add_flags(parser, GROUPS, defaults)
     parser.add_argument("--model_config", metavar="FILE", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     legacy = parser.add_argument_group("Accepted for NVIDIA's commands, without effect")
     for name, reason in LEGACY.items():
@@ -88,7 +90,7 @@ def _parse(arguments: Sequence[str], description: str, program: str) -> Config:
     legacy_lines = of_file + notes + [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if is_given(name, namespace.pop(name))]
     file = namespace.pop("config", None)
     values = (read_yaml(file, GROUPS) if file is not None else {}) | namespace
-    groups = [build(group, values) for group in GROUPS]
+    groups = [build(group, {**defaults, **values}) for group in GROUPS]
     try:
         in_file = frozenset(values) - frozenset(namespace)
         config = Config(*groups, given=frozenset(values), in_file=in_file, file=file, legacy=tuple(legacy_lines))

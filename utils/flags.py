@@ -53,12 +53,12 @@ class Parser(argparse.ArgumentParser):
         return namespace
 
 
-def add_flags(parser: Parser, groups: Iterable[type]) -> None:
+def add_flags(parser: Parser, groups: Iterable[type], defaults: Mapping[str, Any] = types.MappingProxyType({})) -> None:
     """Add a flag for every field of every dataclass, grouped by class; the class docstring's first line is the group's title.
 
     A boolean `amp` answers to `--amp`, `--noamp`, `--amp=true` and `--amp false`, one of `bool | str` to its choices as well; a tuple takes
     words separated by commas.
-    Flags that were not given are absent from the namespace.
+    Flags that were not given are absent from the namespace. `defaults` are those that the help names in place of the classes' own.
     """
     for group in groups:
         section = parser.add_argument_group(group.__doc__.splitlines()[0].rstrip("."))
@@ -67,7 +67,12 @@ def add_flags(parser: Parser, groups: Iterable[type]) -> None:
             if "help" not in field.metadata:
                 continue
             kind = hints[field.name]
-            arguments: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": _help(field), "type": _converter(field, kind)}
+            arguments: dict[str, Any] = {
+                "dest": field.name,
+                "default": argparse.SUPPRESS,
+                "help": _help(field, defaults.get(field.name, field.default)),
+                "type": _converter(field, kind),
+            }
             if _inner(kind) is bool:
                 arguments |= {"nargs": "?", "const": True, "metavar": "|".join(("true", "false", *field.metadata["choices"]))}
                 section.add_argument(f"--no{field.name}", dest=field.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -229,8 +234,7 @@ def _metavar(field: dataclasses.Field, kind: Any) -> str:
     return {int: "N", float: "X", str: "PATH" if "path" in field.name else "TEXT"}[kind]
 
 
-def _help(field: dataclasses.Field) -> str:
-    default = field.default
+def _help(field: dataclasses.Field, default: Any) -> str:
     if isinstance(default, tuple):
         default = ",".join(str(item) for item in default)
     notes = [field.metadata["unit"]] if field.metadata["unit"] else []

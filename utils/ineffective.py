@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from utils.config import GROUPS, Config
-from utils.options import INFERENCE
+from utils.options import CROSS, INFERENCE
 
 
 def warnings(config: Config) -> list[str]:
@@ -43,6 +43,8 @@ def _reasons(config: Config) -> dict[str, str]:
         "embedding_learning_rate": (not config.model.embedding_trainable, "with --embedding_trainable false"),
         "embedding_l2": (not config.model.embedding_trainable, "with --embedding_trainable false"),
         "max_steps": (config.training.inference_benchmark_steps is not None and mode == INFERENCE, "with --inference_benchmark_steps"),
+        "num_cross_layers": (config.model.interaction != CROSS, "without --interaction cross"),
+        "cross_layer_projection_dim": (config.model.interaction != CROSS, "without --interaction cross"),
         "amp_dtype": (not config.device.amp, "without --amp"),
         "decay_start_step": (config.optimizer.decay_steps == 0, "with --decay_steps 0"),
         "decay_power": (config.optimizer.decay_steps == 0, "with --decay_steps 0"),

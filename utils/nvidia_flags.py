@@ -6,7 +6,6 @@ LEGACY = {
     "use_mde_embeddings": "there is one embedding implementation",
     "concat_embedding": "lookups are fused where that is faster",
     "tfdata_debug": "the input pipeline does not use tf.data",
-    "interaction": "the dot interaction has one implementation",
     "row_slice_threshold": "tables are cut by columns (--column_slice_threshold), not by rows",
     "data_parallel_input": "every worker reads the ids that its tables need",
     "synthetic_dataset_hotness": "every feature has one id a sample",
@@ -15,8 +14,6 @@ LEGACY = {
 
 def is_given(name: str, value: str | None) -> bool:
     """Whether such a flag was given. Raises UserError where its value asks for what there is not."""
-    if name == "interaction" and value == "cross":
-        raise UserError("--interaction cross is DCNv2, another model; expected dot_tensorflow, dot_custom_cuda or no flag: this is DLRM")
     if name == "synthetic_dataset_hotness" and value is not None and set(value.split(",")) != {"1"}:
         raise UserError(f"--synthetic_dataset_hotness {value}: expected 1 for every feature; several ids a sample are not supported")
     return value is not None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from utils.flags import check, check_types, option
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN = "train", "eval", "inference", "predict", "plan"
+DOT, CROSS, CAT = INTERACTIONS = ("dot", "cross", "cat")
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
 
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
@@ -93,8 +94,17 @@ class ModelConfig:
     """Model."""
 
     embedding_dim: int = option(128, "columns of every embedding table, and width of the bottom MLP's output", unit="columns")
-    bottom_mlp_dims: tuple[int, ...] | None = option(None, "layer widths of the bottom MLP, the last --embedding_dim; the default is 512,256,D")
+    bottom_mlp_dims: tuple[int, ...] | None = option(
+        None, "layer widths of the bottom MLP, the last --embedding_dim for the dot interaction; the default is 512,256,D"
+    )
     top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "layer widths of the top MLP; the last is 1")
+    interaction: str = option(
+        DOT,
+        "what joins the bottom MLP's output and the embeddings: dot products of all pairs (DLRM), low-rank cross layers (DCN V2), or nothing",
+        choices=INTERACTIONS,
+    )
+    num_cross_layers: int = option(3, "layers of --interaction cross")
+    cross_layer_projection_dim: int = option(512, "rank of each layer of --interaction cross")
     embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN, PLAN))
     embedding_zeros_initializer: bool = option(False, "start the tables at zero: faster to build, for benchmarks", modes=(TRAIN, INFERENCE))
 
@@ -107,10 +117,12 @@ class ModelConfig:
             dims = getattr(self, name)
             sound = len(dims) > 0 and min(dims) >= 1 and max(dims) <= _MAX_SIZE
             check(sound, name, ",".join(map(str, dims)), "one or more positive layer widths")
-        if self.bottom_mlp_dims[-1] != self.embedding_dim:
+        for name in ("num_cross_layers", "cross_layer_projection_dim"):
+            check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), "at least 1")
+        if self.interaction == DOT and self.bottom_mlp_dims[-1] != self.embedding_dim:
             raise ValueError(
                 f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {self.embedding_dim}, "
-                "because the interaction takes dot products of both"
+                "because the dot interaction takes products of both"
             )
         check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit a sample")
 

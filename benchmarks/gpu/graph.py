@@ -56,6 +56,9 @@ def cases(workers: int) -> Iterator[Case]:
     regularised = ("--dropout", "0.1", "--embedding_l2", "0.01", "--mlp_l2", "0.01")
     yield Case("adam, float16, regularised", (*AMP, "--optimizer", "adam", *regularised), limit="adam")
     yield Case("sgd, float32, regularised, without XLA", regularised)
+    for kind in ("cross", "cat"):
+        yield Case(f"adam, float16, --interaction {kind}", (*AMP, "--optimizer", "adam", "--interaction", kind), limit="adam")
+    yield Case("sgd, float32, --interaction cross, without XLA", ("--interaction", "cross"))
     yield Case("sgd, float32, without XLA", ())
     yield Case("adam, bfloat16, without XLA", ("--amp", "--amp_dtype", "bfloat16", "--optimizer", "adam"))
     yield Case("adam, bfloat16, 8 slices", (*BFLOAT16, "--optimizer", "adam", "--gradient_slices", "8"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from model.embedding.placement import GIB, Placement, PlacementError, place
 from model.embedding.subtrees import sent
 from model.embedding.table import NO_SLOTS, Storage, Table
-from model.shapes import layer_shapes
+from model.shapes import DOTS, InteractionShape, layer_shapes
 from utils.config import Config
 from utils.errors import AgreedError, UserError
 from utils.options import TRAIN
@@ -96,9 +96,12 @@ class Traffic:
         return self.vectors + self.gradients + self.squares + self.dense
 
 
-def dense_elements(num_numerical: int, dim: int, bottom: Sequence[int], top: Sequence[int], num_features: int) -> int:
-    """Weights of both MLPs."""
-    return sum((inputs + 1) * outputs for inputs, outputs in layer_shapes(num_numerical, dim, bottom, top, num_features))
+def dense_elements(
+    num_numerical: int, dim: int, bottom: Sequence[int], top: Sequence[int], num_features: int, interaction: InteractionShape = DOTS
+) -> int:
+    """Weights of both MLPs, and of the interaction."""
+    shapes = layer_shapes(num_numerical, dim, bottom, top, num_features, interaction)
+    return sum((inputs + 1) * outputs for inputs, outputs in shapes) - interaction.layers * interaction.projection
 
 
 def summed_elements(placement: Placement, dense: int) -> int:

@@ -1,5 +1,7 @@
 """The dot-product feature interaction of DLRM."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -64,6 +66,21 @@ class DotInteraction(keras.layers.Layer):
         """`[b, D+P]`."""
         num_features = embeddings_shape[1]
         return (bottom_shape[0], bottom_shape[1] + pair_count(num_features + 1))
+
+    def build_weights(self, bottom_shape, embeddings_shape) -> None:
+        """It has none."""
+
+    def step_weights(self) -> list:
+        """None: it has no weights."""
+        return []
+
+    def dense_weights(self) -> dict[str, keras.Variable]:
+        """None."""
+        return {}
+
+    def forward(self, bottom: tf.Tensor, embeddings: tf.Tensor, weights: Sequence, slices: int | None = None) -> tf.Tensor:
+        """As `call`."""
+        return self(bottom, embeddings)
 
     def call(self, bottom, embeddings):
         """bottom `[b, D]`, embeddings `[b, F, D]` -> `[b, D+P]`."""

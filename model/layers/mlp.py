@@ -24,8 +24,20 @@ class LayerWeights(NamedTuple):
     """A layer's weights as a step uses them, made once for all slices of the batch."""
 
     kernel: tf.Tensor  # [in, out] in the compute dtype
-    bias: tf.Tensor  # [out] float32
+    bias: tf.Tensor | None  # [out] float32
     transposed: tf.Tensor | None  # [out, in], the float32 kernel's
+
+    @property
+    def trained(self) -> tuple[tf.Tensor, ...]:
+        """What has a gradient: the kernel, and the bias where there is one."""
+        return (self.kernel,) if self.bias is None else (self.kernel, self.bias)
+
+
+def weights_of(layer: keras.layers.Dense) -> LayerWeights:
+    """A layer's weights as they are now."""
+    kernel = tf.cast(layer.kernel.value, layer.compute_dtype)
+    bias = None if layer.bias is None else tf.convert_to_tensor(layer.bias.value)
+    return LayerWeights(kernel, bias, tf.transpose(kernel) if kernel.dtype == tf.float32 else None)
 
 
 def dense(inputs: tf.Tensor, weights: LayerWeights, relu: bool, native: NativeOperations | None, slices: int | None = None) -> tf.Tensor:
@@ -39,26 +51,26 @@ def dense(inputs: tf.Tensor, weights: LayerWeights, relu: bool, native: NativeOp
     Args:
         inputs: `[b, in]`.
         weights: of the layer.
-        relu: whether a ReLU follows.
+        relu: whether a ReLU follows, which needs a bias.
         native: makes the elementwise passes; None for TensorFlow's own operations.
         slices: the inputs are so many equal slices. A sample's bits depend on its slice's shape only, and the gradients of the weights are
             the slices' own, summed in pairs. None for one sum over all samples.
     """
 
     @tf.custom_gradient
-    def layer(inputs, kernel, bias):
-        outputs = _activated(_product(inputs, kernel, slices), bias, relu, native)
+    def layer(inputs, kernel, *biases):
+        outputs = _activated(_product(inputs, kernel, slices), *biases, relu=relu, native=native) if biases else _product(inputs, kernel, slices)
 
         def gradient(upstream):
             second = kernel if weights.transposed is None else weights.transposed
-            masked, by_bias = _before_activation(upstream, outputs, relu, native, slices or 1)
+            masked, by_bias = _before_activation(upstream, outputs, relu, native, slices or 1) if biases else (_slices(upstream, slices or 1), [])
             by_inputs = _product(_whole(masked), second, slices, transpose=weights.transposed is None)
             by_kernel = [tf.matmul(x, y, transpose_a=True) for x, y in zip(_slices(inputs, len(masked)), masked, strict=True)]
-            return by_inputs, by_kernel[0] if slices is None else summed(by_kernel, native), summed(by_bias, native)
+            return by_inputs, by_kernel[0] if slices is None else summed(by_kernel, native), *([summed(by_bias, native)] if biases else [])
 
         return outputs, gradient
 
-    return layer(inputs, weights.kernel, weights.bias)
+    return layer(inputs, *weights.trained)
 
 
 def _product(inputs: tf.Tensor, kernel: tf.Tensor, slices: int | None, transpose: bool = False) -> tf.Tensor:
@@ -160,12 +172,11 @@ class Mlp(keras.layers.Layer):
 
     def step_weights(self) -> list[LayerWeights]:
         """The weights of every layer as they are now."""
-        weights = []
-        for layer in self.stack:
-            kernel = tf.cast(layer.kernel.value, layer.compute_dtype)
-            transposed = tf.transpose(kernel) if kernel.dtype == tf.float32 else None
-            weights.append(LayerWeights(kernel, tf.convert_to_tensor(layer.bias.value), transposed))
-        return weights
+        return [weights_of(layer) for layer in self.stack]
+
+    def dense_weights(self) -> dict[str, keras.Variable]:
+        """Every weight by name, `bottom_mlp/0/kernel` for instance, in the order of `step_weights`."""
+        return {f"{self.name}/{i}/{kind}": getattr(layer, kind) for i, layer in enumerate(self.stack) for kind in ("kernel", "bias")}
 
     def forward(self, inputs: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None) -> tf.Tensor:
         """`[b, in] -> [b, units[-1]]` with the given weights; `slices` as in `dense`; `drop` is given each hidden layer's outputs and its name."""

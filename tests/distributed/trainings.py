@@ -61,6 +61,7 @@ TRAININGS |= {
     "mixed sgd of five": _training("mixed", "sgd", features=5, steps=2),
     "mixed adam short": _training("mixed", "adam", steps=6),
     "mixed rowwise_adagrad": _training("mixed", "rowwise_adagrad", *REGULARISED, steps=6),
+    "mixed cross": _training("mixed", "adam", "--interaction", "cross", "--cross_layer_projection_dim", "5", "--num_cross_layers", "2", steps=6),
     "sliced rmsprop": _training("sliced", "rmsprop", "--amp", steps=6),
     "tables ftrl": _training("tables", "ftrl", "--embedding_learning_rate", "0.3", steps=6),
     "mixed momentum": _training("mixed", "sgd", "--momentum", "0.5", "--embedding_optimizer", "adagrad", steps=6),
@@ -87,6 +88,7 @@ CHOSEN = {
         "mixed sgd of five",
         "tables sgd of one column",
         "mixed rowwise_adagrad",
+        "mixed cross",
         *(f"mixed {optimizer} on a GPU" for optimizer in ON_GPU),
     ),
     8: ("mixed adam short",),
@@ -150,6 +152,7 @@ def train(training: Training, dataset: Path, world) -> dict:
     from dataloading.tf_raw import TfRawSplit
     from model.build import Precision, build_model
     from model.embedding.plan import dense_elements, report
+    from model.shapes import interaction_shape
     from run.tables import features_of, place_tables, tables_of
     from training.build import build_trainer
     from training.device_batch import to_device
@@ -186,7 +189,8 @@ def train(training: Training, dataset: Path, world) -> dict:
         found["files"] = sorted(path.name for path in open_files() if path.parent == folder / "train")
     check_equal(model)
     found |= {f"after/{name}": values for name, values in pieces(model).items()}
-    dense = dense_elements(len(spec.numerical), training.dim, config.model.bottom_mlp_dims, config.model.top_mlp_dims, len(names))
+    stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
+    dense = dense_elements(len(spec.numerical), training.dim, *stacks, len(names), interaction_shape(config.model))
     found["plan"] = json.dumps(
         report(names, placement, training.batch, 2 if config.device.amp else 4, dense, trainer.groups.tables.rule.needs_squares)
     )

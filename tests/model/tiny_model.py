@@ -80,11 +80,24 @@ def slow_loss(values, numerical, ids, labels, drop=lambda x, layer: x, embedding
 
     bottom = mlp("bottom_mlp", tf.constant(numerical, tf.float64), True)
     z = [bottom, *(tf.gather(values[f"tables/{table.name}/weights"], column) for table, column in zip(TABLES, ids, strict=True))]
-    dots = [tf.reduce_sum(z[i] * z[j], axis=1, keepdims=True) for i in range(len(z)) for j in range(i)]
-    logits = mlp("top_mlp", tf.concat([bottom, *dots], axis=1), False)[:, 0]
+    logits = mlp("top_mlp", joined(values, z), False)[:, 0]
     terms = embedding_l2 / 2 * tf.reduce_mean(sum(tf.reduce_sum(vectors**2, axis=1) for vectors in z[1:]))
     terms += mlp_l2 / 2 * sum(tf.reduce_sum(value**2) for name, value in values.items() if name.endswith("kernel"))
     return tf.reduce_mean(tf.nn.softplus(logits) - tf.constant(labels, tf.float64) * logits) + terms
+
+
+def joined(values, z):
+    """What the top MLP takes: of the cross layers where there are any, side by side where its width says so, else dot products."""
+    side_by_side = tf.concat(z, axis=1)
+    crosses = sum(key.startswith("dense/cross/") for key in values) // 3
+    last = side_by_side
+    for i in range(crosses):
+        v, u, b = (values[f"dense/cross/{i}/{part}"] for part in ("v/kernel", "u/kernel", "u/bias"))
+        last = side_by_side * (last @ v @ u + b) + last
+    if crosses or values["dense/top_mlp/0/kernel"].shape[0] == side_by_side.shape[1]:
+        return last
+    dots = [tf.reduce_sum(z[i] * z[j], axis=1, keepdims=True) for i in range(len(z)) for j in range(i)]
+    return tf.concat([z[0], *dots], axis=1)
 
 
 def slow_gradients(values: dict[str, np.ndarray], numerical, ids, labels, **terms) -> tuple[float, dict[str, np.ndarray]]:

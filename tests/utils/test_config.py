@@ -136,7 +136,8 @@ def test_help_texts_are_all_different():
         (["--run_eagerly", "--xla", "all"], "--run_eagerly and --xla exclude each other"),
         (["--run_eagerly", "--xla"], "--run_eagerly and --xla exclude each other"),
         (["--bach_size", "3"], "unknown flag --bach_size; did you mean --batch_size?"),
-        (["--interaction", "cross"], "--interaction cross is DCNv2"),
+        (["--interaction", "sum"], "argument --interaction: 'sum' is not one of dot, cross, cat"),
+        (["--interaction", "cross", "--num_cross_layers", "0"], "--num_cross_layers 0: expected at least 1"),
         (["--synthetic_dataset_hotness", "1,20"], "--synthetic_dataset_hotness 1,20: expected 1 for every feature"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
@@ -279,7 +280,7 @@ def test_given_names_what_was_given():
 
 @pytest.mark.parametrize("name", LEGACY)
 def test_flags_of_the_application_that_this_one_succeeds_are_accepted_with_a_warning(name):
-    value = {"interaction": "dot_custom_cuda", "synthetic_dataset_hotness": "1,1,1"}.get(name, "true")
+    value = {"synthetic_dataset_hotness": "1,1,1"}.get(name, "true")
     (warning,) = warnings_of(configure(f"--{name}", value))
     assert warning.startswith(f"--{name} has no effect: ")
 

@@ -1,0 +1,24 @@
+"""Train DCN V2 (Wang et al., arXiv:2008.13535) on click logs: dlrm.py with cross layers as its interaction, and their defaults.
+
+On a laptop, from nothing (synthetic data, small tables):
+  python dcnv2.py --dataset_type synthetic --cpu --batch_size 2048 --valid_batch_size 8192 --synthetic_dataset_train_batches 200 \\
+      --synthetic_dataset_valid_batches 4 --learning_rate 0.001 --embedding_dim 16 --bottom_mlp_dims 64,16 --cross_layer_projection_dim 64
+
+All else is as in dlrm.py: modes, datasets, checkpoints, any number of workers.
+"""
+
+import sys
+
+import dlrm
+
+NAME = "dcnv2.py"
+DEFAULTS = {"interaction": "cross", "optimizer": "adam", "learning_rate": 0.0001, "warmup_steps": 100}
+
+
+def main() -> None:
+    """Do what the command line says."""
+    dlrm.do(sys.argv[1:], NAME, __doc__, DEFAULTS)
+
+
+if __name__ == "__main__":
+    sys.exit(dlrm.run_command(main, NAME))

@@ -1,0 +1,91 @@
+"""dcnv2.py: DCN V2 with its own defaults trains, goes on, evaluates and scores as dlrm.py's models do."""
+
+import subprocess
+import sys
+
+import numpy as np
+import polars
+import pytest
+from runs import ROOT, SMALL, child, read_log
+
+import dlrm
+from utils.checkpoint.reading import Checkpoint
+
+CROSS = ("--num_cross_layers", "2", "--cross_layer_projection_dim", "6")
+FLAGS = ("--cpu", *SMALL, *CROSS, "--batch_size", "256", "--valid_batch_size", "512", "--learning_rate", "0.01", "--warmup_steps", "0")
+
+
+def dcnv2(folder, *flags):
+    command = [sys.executable, str(ROOT / "dcnv2.py"), "--log_path", str(folder / "log.json"), *map(str, flags)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def trained(dataset, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dcnv2")
+    result = dcnv2(folder, "--dataset_path", dataset, *FLAGS, "--epochs", "2", "--save_checkpoint_path", folder / "c")
+    assert result.returncode == 0 and result.stderr == "", result.stderr
+    return folder / "c", read_log(folder / "log.json")[-1]["data"]
+
+
+def test_it_learns_and_its_checkpoint_says_what_it_is(trained):
+    path, figures = trained
+    manifest = Checkpoint(path).manifest
+    assert figures["auc"] > 0.6 and manifest["model"]["name"] == "dcnv2"
+    assert (manifest["config"]["interaction"], manifest["config"]["optimizer"]) == ("cross", "adam")
+    assert {name for name in Checkpoint(path).names("dense/cross/")} == {
+        f"dense/cross/{i}/{part}" for i in (0, 1) for part in ("v/kernel", "u/kernel", "u/bias")
+    }
+
+
+def test_dlrm_evaluates_predicts_and_loads_it_without_model_flags(trained, dataset, tmp_path):
+    path, figures = trained
+    flags = ("--cpu", "--dataset_path", dataset, "--restore_checkpoint_path", path)
+    assert child(tmp_path, "--mode", "eval", *flags).final["auc"] == figures["auc"]
+    assert child(tmp_path, "--mode", "predict", "--predictions_path", tmp_path / "p.parquet", *flags).code == 0
+    scores = polars.read_parquet(tmp_path / "p.parquet")["score"].to_numpy()
+    for mmap in (False, True):
+        model = dlrm.load(path, mmap=mmap)
+        assert repr(model).startswith("dcnv2 of ")
+        one = model.score({name: [0] * 3 for name in model.columns})
+        assert one.shape == (3,) and len(np.unique(scores)) > 100
+
+
+def test_it_goes_on_exactly(trained, dataset, tmp_path):
+    path, _ = trained
+    assert (
+        dcnv2(tmp_path, "--dataset_path", dataset, *FLAGS, "--epochs", "2", "--max_steps", "9", "--save_checkpoint_path", tmp_path / "d").returncode
+        == 0
+    )
+    flags = ("--restore_checkpoint_path", tmp_path / "d", "--save_checkpoint_path", tmp_path / "d")
+    assert dcnv2(tmp_path, "--cpu", "--dataset_path", dataset, *flags).returncode == 0
+    whole, cut = Checkpoint(path), Checkpoint(tmp_path / "d")
+    assert whole.names("") == cut.names("") and whole.step == cut.step
+    for name in whole.names(""):
+        np.testing.assert_array_equal(cut.read(name), whole.read(name), err_msg=name)
+
+
+def test_its_help_has_its_defaults_and_flags_win(dataset, tmp_path):
+    text = dcnv2(tmp_path, "--help").stdout
+    for words in ("default: cross", "default: adam", "default: 0.0001", "default: 100;"):
+        assert words in " ".join(text.split()), words
+    result = dcnv2(tmp_path, "--dataset_path", dataset, *FLAGS, "--interaction", "dot", "--optimizer", "sgd", "--max_steps", "1")
+    assert result.returncode == 0 and "--num_cross_layers has no effect without --interaction cross" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "flags", [("--interaction", "cat"), ("--interaction", "cat", "--bottom_mlp_dims", "16,5"), ("--interaction", "dot_tensorflow")]
+)
+def test_other_interactions_train(dataset, tmp_path, flags):
+    result = child(tmp_path, "--dataset_path", dataset, *SMALL, "--cpu", "--batch_size", "256", "--max_steps", "3", *flags)
+    assert result.code == 0, result.err
+
+
+def test_a_checkpoint_of_another_interaction_is_refused(trained, dataset, tmp_path):
+    result = child(tmp_path, "--mode", "eval", "--cpu", "--dataset_path", dataset, "--restore_checkpoint_path", trained[0], "--interaction", "dot")
+    assert result.code == 1 and "--interaction dot: the checkpoint's model has cross; drop the flag" in result.err
+
+
+def test_widths_that_dots_cannot_join_are_one_line(dataset, tmp_path):
+    result = child(tmp_path, "--dataset_path", dataset, "--cpu", "--embedding_dim", "8", "--bottom_mlp_dims", "16,5", "--top_mlp_dims", "4,1")
+    assert result.code == 1 and "the last width must be --embedding_dim 8, because the dot interaction takes products of both" in result.err
