@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dataloading.batches import Batch, padded_rows
+from dataloading.batches import BatchReader
+from dataloading.memory_split import MemorySplit
 from dataloading.ranges import into_range
 from run.inherit import inherit
 from run.opening import restoring
@@ -83,23 +84,16 @@ class TrainedModel:
         return self._scored(*self._raw.encoded(columns))
 
     def _scored(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        logits = [self._logits(numerical[start : start + self._batch_size], ids[:, start : start + self._batch_size]) for start in self._starts(ids)]
-        return sigmoid(np.concatenate(logits)) if logits else np.empty(0, np.float32)
-
-    def _starts(self, ids: np.ndarray) -> range:
-        return range(0, ids.shape[1], self._batch_size)
-
-    def _logits(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Of at most a batch, padded as evaluation pads the last one of a split."""
+        """As `--mode predict` does: the same reader, the same batches, the same evaluator."""
         from run.scoring import pads_short
         from training.device_batch import to_device
 
-        count = len(numerical)
-        size = padded_rows(count, self._batch_size) if pads_short(self._config) else self._batch_size
-        rows = np.minimum(np.arange(size), count - 1)
-        none = np.empty((0, len(rows)), np.int32)
-        batch = Batch(numerical[rows], ids[:, rows], none, np.zeros(len(rows), np.uint8), np.ones(len(rows), np.float32), count)
-        return self._evaluator.logits(to_device(batch))[:count]
+        split = MemorySplit(self.categorical, self.numerical, numerical, ids)
+        if not split.num_samples:
+            return np.empty(0, np.float32)
+        reader = BatchReader(split, self._batch_size, short_last=pads_short(self._config))
+        logits, _ = self._evaluator.score(map(to_device, reader.epoch()), split.num_samples)
+        return sigmoid(logits)
 
     def _arrays(self, samples: Any) -> tuple[np.ndarray, np.ndarray]:
         """`[B, M]` float16 and `[F, B]` int32."""
@@ -129,7 +123,7 @@ class TrainedModel:
 
     def __repr__(self) -> str:
         parameters = sum(int(np.prod(array["shape"])) for name, array in self._manifest["arrays"].items() if not name.startswith("optimizer/"))
-        model, position = self._manifest.get("model", {}), self._manifest.get("position", {})
+        model, position = (self._manifest.get(name) or {} for name in ("model", "position"))
         saved = {name: position[name] for name in ("last_auc", "best_auc") if position.get(name) is not None}
         return "\n".join(
             [

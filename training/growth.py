@@ -43,7 +43,8 @@ class Growth:
                 )
         if any((name in tables) != (name in categorical) for name in (*tables, *known)):
             raise CheckpointError(f"{checkpoint.folder}: a feature that was numerical is now categorical, or the other way round")
-        joined = checkpoint.manifest.get("model", {}).get("interaction", DOT)
+        model = checkpoint.manifest.get("model")
+        joined = model.get("interaction", DOT) if isinstance(model, Mapping) else DOT
         self.new_features = tuple(name for name in (*numerical, *categorical) if name not in tables and name not in known)
         if self.new_features and joined != DOT:
             raise CheckpointError(

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from model.compilation import compiled
 from model.dlrm import DLRM
 from training.device_batch import TensorBatch
+from training.evaluator import Evaluator
 from utils.checkpoint.mapped import MappedArray
 from utils.distributed import World
 
@@ -28,8 +28,8 @@ class MappedTables:
         return np.stack([table.rows(some) for table, some in zip(self._tables, ids, strict=True)], axis=1)
 
 
-class MappedEvaluator:
-    """Computes logits batch by batch, as `Evaluator` does of a model in memory.
+class MappedEvaluator(Evaluator):
+    """The evaluator of a model whose tables stay where they are.
 
     Args:
         model: built, with `MappedTables`.
@@ -38,11 +38,11 @@ class MappedEvaluator:
     """
 
     def __init__(self, model: DLRM, dtype: str, xla: bool | str = False):
-        self._model, self._dtype = model, dtype
-        self._dense = tf.function(self._after_lookup, autograph=False, jit_compile=compiled(xla).dense or None)
+        super().__init__(model, xla)
+        self._dtype = dtype
 
     def _after_lookup(self, numerical: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
-        return self._model.dense(numerical, tf.cast(vectors, self._dtype), self._model.step_weights())
+        return super()._after_lookup(numerical, tf.cast(vectors, self._dtype))
 
     def logits(self, batch: TensorBatch) -> np.ndarray:
         """Logits `[b]` of a batch, padding included, on the host."""
