@@ -34,16 +34,22 @@ class RawInputs:
 
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
         """Numericals `[B, M]` float16 and ids `[F, B]` int32 of a value of every feature a sample. Raises ValueError that names the feature."""
-        from utils.encoding.raw import numbers
+        import polars as pl
 
-        numerical = {name: numbers(name, columns[name], transform) for name, transform in self._transforms.items()}
-        ids = {name: lookup.ids(name, columns[name]) for name, lookup in self._lookups.items()}
-        found = numerical | ids
-        first, count = next((name, len(values)) for name, values in found.items())
-        for name, values in found.items():
-            if len(values) != count:
-                raise ValueError(f"feature {name}: has shape [{len(values)}], expected [{count}] as {first} has")
-        return np.stack(list(numerical.values()), axis=1), np.stack(list(ids.values()))
+        from utils.encoding.raw import numbers_of_hexadecimal, transformed, whole_numbers
+
+        whole = {name: whole_numbers(name, columns[name]) for name in self._transforms}
+        values = {name: numbers_of_hexadecimal(name, columns[name]) for name in self._lookups}
+        found = whole | values
+        first, count = next((name, len(column)) for name, column in found.items())
+        for name, column in found.items():
+            if len(column) != count:
+                raise ValueError(f"feature {name}: has shape [{len(column)}], expected [{count}] as {first} has")
+        numerical = np.empty((count, len(whole)), np.float16)
+        for transform in set(self._transforms.values()):
+            names = [name for name, found in self._transforms.items() if found == transform]
+            numerical[:, [list(whole).index(name) for name in names]] = transformed(pl.DataFrame({name: whole[name] for name in names}), transform)
+        return numerical, np.stack([self._lookups[name].ids(column) for name, column in values.items()])
 
 
 def _transform(checkpoint: Checkpoint, known: Any, name: str, expected: Sequence[str]) -> str:

@@ -100,8 +100,8 @@ def test_eight_threads_get_the_same(folder, log, expected):
 @pytest.mark.parametrize(
     ("feature", "value", "message"),
     [
-        ("num_3", "1.5", "feature num_3: value '1.5' of sample 1, expected a whole number, or nothing"),
-        ("num_3", "9" * 20, "of sample 1, expected an integer of 64 bits"),
+        ("num_3", "1.5", "feature num_3: value '1.5' of sample 1, expected a whole number of 64 bits, or nothing"),
+        ("num_3", "9" * 20, "of sample 1, expected a whole number of 64 bits, or nothing"),
         ("num_3", " 1", "feature num_3: value ' 1' of sample 1"),
         ("cat_7", "xyz", "feature cat_7: value 'xyz' of sample 1, expected up to 8 hexadecimal digits, or nothing"),
         ("cat_7", "0x1", "feature cat_7: value '0x1' of sample 1"),

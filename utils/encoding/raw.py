@@ -10,38 +10,40 @@ import polars as pl
 
 from utils.encoding import hexadecimal, numerical
 
+_NAME = "column"
+_GIVEN = pl.when(pl.col(_NAME) != "").then(pl.col(_NAME))  # null for an empty text, too
 _INTEGER, _HEX = r"^-?[0-9]+$", r"^[0-9a-fA-F]{1,8}$"
 
 
-def numbers(feature: str, values: Any, transform: str) -> np.ndarray:
-    """A numerical feature `[B]` float16, as the dataset would hold it.
+def whole_numbers(feature: str, values: Any) -> pl.Series:
+    """A numerical feature, Int64, null where a value is missing.
 
     Args:
         feature: its name, for messages.
         values: whole numbers, or texts of them; None, NaN and empty texts are missing.
-        transform: of `numerical.TRANSFORMS`.
 
     Raises:
         ValueError: names the feature, the sample and the value.
     """
     column = _column(feature, values)
+    given, whole = _GIVEN if column.dtype == pl.String else pl.col(_NAME), pl.col(_NAME).cast(pl.Int64, strict=False)
+    good = whole.is_not_null()
     if column.dtype == pl.String:
-        _refuse(feature, column, column.str.contains(_INTEGER), "a whole number, or nothing")
-        whole = column.cast(pl.Int64, strict=False)
+        good &= given.str.contains(_INTEGER)
     elif column.dtype.is_float():
-        whole = column.cast(pl.Int64, strict=False)
-        _refuse(feature, column, whole.cast(pl.Float64) == column, "a whole number, or nothing")
-    elif column.dtype.is_integer() or column.dtype == pl.Null:
-        whole = column.cast(pl.Int64, strict=False)
-    else:
+        good &= whole.cast(pl.Float64) == given
+    elif not (column.dtype.is_integer() or column.dtype == pl.Null):
         raise ValueError(f"feature {feature}: holds {column.dtype}, expected whole numbers as they stand in the log")
-    _refuse(feature, column, whole.is_not_null(), "an integer of 64 bits")
-    frame = whole.to_frame()
+    return _checked(feature, column, whole, given, good, "a whole number of 64 bits, or nothing")
+
+
+def transformed(whole: pl.DataFrame, transform: str) -> np.ndarray:
+    """`[B, M]` float16 of whole numbers, as the dataset would hold them; `transform` of `numerical.TRANSFORMS`. Raises ValueError as above."""
     if transform == "log":
-        return numerical.log_plus_3(frame)[:, 0]
-    if found := numerical.beyond_float16(frame):
-        raise ValueError(f"feature {feature}: value {found[2]} of sample {found[0]} is beyond ±{numerical.FLOAT16_MAX}, what float16 holds")
-    return numerical.unchanged(frame)[:, 0]
+        return numerical.log_plus_3(whole)
+    if found := numerical.beyond_float16(whole):
+        raise ValueError(f"feature {found[1]}: value {found[2]} of sample {found[0]} is beyond ±{numerical.FLOAT16_MAX}, what float16 holds")
+    return numerical.unchanged(whole)
 
 
 class Lookup:
@@ -55,19 +57,22 @@ class Lookup:
         order = vocabulary["value"].arg_sort()
         self._values, self._ids = vocabulary["value"][order].to_numpy(), vocabulary["id"][order].to_numpy()
 
-    def ids(self, feature: str, values: Any) -> np.ndarray:
-        """Ids `[B]` int32 of hexadecimal texts; 0 for what is missing or not in the vocabulary. Raises ValueError where one is no such text."""
-        column = _column(feature, values)
-        if column.dtype not in (pl.String, pl.Null):
-            raise ValueError(f"feature {feature}: holds {column.dtype}, expected texts of up to 8 hexadecimal digits, as they stand in the log")
-        column = column.cast(pl.String)
-        _refuse(feature, column, column.str.contains(_HEX), "up to 8 hexadecimal digits, or nothing")
-        found = column.to_frame().select(hexadecimal.values(pl.all())).to_series()
-        wanted, known = found.fill_null(0).to_numpy(), found.is_not_null().to_numpy()
+    def ids(self, values: pl.Series) -> np.ndarray:
+        """Ids `[B]` int32 of numbers; 0 for what is missing or not in the vocabulary."""
+        wanted, known = values.fill_null(0).to_numpy(), values.is_not_null().to_numpy()
         if not len(self._values):
             return np.zeros(len(wanted), np.int32)
         places = np.minimum(np.searchsorted(self._values, wanted), len(self._values) - 1)
         return np.where(known & (self._values[places] == wanted), self._ids[places], 0).astype(np.int32)
+
+
+def numbers_of_hexadecimal(feature: str, values: Any) -> pl.Series:
+    """The numbers, UInt32, of texts of up to 8 hexadecimal digits, null where one is missing. Raises ValueError where one is no such text."""
+    column = _column(feature, values)
+    if column.dtype not in (pl.String, pl.Null):
+        raise ValueError(f"feature {feature}: holds {column.dtype}, expected texts of up to 8 hexadecimal digits, as they stand in the log")
+    value = hexadecimal.values(pl.col(_NAME))
+    return _checked(feature, column.cast(pl.String), value, _GIVEN, _GIVEN.str.contains(_HEX), "up to 8 hexadecimal digits, or nothing")
 
 
 def _column(feature: str, values: Any) -> pl.Series:
@@ -84,8 +89,6 @@ def _column(feature: str, values: Any) -> pl.Series:
     values = values.alias(feature)
     if values.dtype in (pl.Categorical, pl.Enum):
         values = values.cast(pl.String)
-    if values.dtype == pl.String:
-        return values.replace("", None)
     return values.fill_nan(None) if values.dtype.is_float() else values
 
 
@@ -94,9 +97,10 @@ def _missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
 
 
-def _refuse(feature: str, values: pl.Series, good: pl.Series, expected: str) -> None:
-    """Raise ValueError for the first value that is there and not good."""
-    bad = values.is_not_null() & ~good.fill_null(False)
-    if bad.any():
-        row = bad.arg_max()
-        raise ValueError(f"feature {feature}: value {values[row]!r:.60} of sample {row}, expected {expected}")
+def _checked(feature: str, column: pl.Series, value: pl.Expr, given: pl.Expr, good: pl.Expr, expected: str) -> pl.Series:
+    """Values of a column, which the expressions call `_NAME`, in one pass; raises ValueError for the first that is given and not good."""
+    found = column.alias(_NAME).to_frame().select(value=value, bad=given.is_not_null() & ~good.fill_null(False))
+    if found["bad"].any():
+        row = found["bad"].arg_max()
+        raise ValueError(f"feature {feature}: value {column[row]!r:.60} of sample {row}, expected {expected}")
+    return found["value"]
