@@ -16,6 +16,7 @@ from keras import ops
 from benchmarks.rounds import Action
 from benchmarks.workload import Workload
 from training.device_batch import to_device
+from utils.options import DOT
 
 LEARNING_RATE = 0.01
 
@@ -95,6 +96,19 @@ class PlainInteraction(keras.layers.Layer):
         return (shapes[0][0], len(shapes) * (len(shapes) - 1) // 2)
 
 
+def _joined(work: Workload, policy: str, vectors: list):
+    """What the top MLP takes: the dot products of the vectors, of which the first stands beside them, or all of them through the cross layers."""
+    if work.interaction.kind == DOT:
+        interaction = importlib.import_module("keras_rs").layers.DotInteraction if has_keras_rs() else PlainInteraction
+        return keras.layers.Concatenate(dtype=policy)([vectors[0], interaction(dtype=policy)(vectors)])
+    first = last = keras.layers.Concatenate(dtype=policy)(vectors)
+    for _ in range(work.interaction.layers):
+        projected = keras.layers.Dense(work.interaction.projection, use_bias=False, dtype=policy)(last)
+        crossed = keras.layers.Multiply(dtype=policy)([first, keras.layers.Dense(first.shape[1], dtype=policy)(projected)])
+        last = keras.layers.Add(dtype=policy)([crossed, last])
+    return last
+
+
 def keras_peer(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
     """Stock layers and `train_on_batch`, compiled by XLA or not."""
     policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
@@ -104,8 +118,7 @@ def keras_peer(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
         x = keras.layers.Dense(units, activation="relu", dtype=policy)(x)
     # The tables look up in float32 and the interaction casts: under a mixed policy Keras would cast whole tables every step.
     vectors = [x] + [keras.layers.Embedding(rows, work.dim, dtype="float32")(ids[:, i]) for i, rows in enumerate(work.rows)]
-    interaction = importlib.import_module("keras_rs").layers.DotInteraction if has_keras_rs() else PlainInteraction
-    y = keras.layers.Concatenate(dtype=policy)([x, interaction(dtype=policy)(vectors)])
+    y = _joined(work, policy, vectors)
     for units in work.config.model.top_mlp_dims[:-1]:
         y = keras.layers.Dense(units, activation="relu", dtype=policy)(y)
     logits = keras.layers.Dense(1, dtype="float32")(y)
@@ -127,8 +140,14 @@ def plain_peer(work: Workload, dtype: str, feed: Feed) -> Action:
     draw = tf.random.Generator.from_seed(0)
     tables = [tf.Variable(draw.uniform((rows, work.dim), -0.01, 0.01)) for rows in work.rows]
     layers = [(tf.Variable(draw.normal((i, o), stddev=(2 / (i + o)) ** 0.5)), tf.Variable(tf.zeros(o))) for i, o in work.layers]
-    bottom, top = layers[: len(work.config.model.bottom_mlp_dims)], layers[len(work.config.model.bottom_mlp_dims) :]
-    dense = [variable for layer in layers for variable in layer]
+    first_top = len(layers) - len(work.config.model.top_mlp_dims)
+    bottom, crosses, top = (
+        layers[: len(work.config.model.bottom_mlp_dims)],
+        layers[len(work.config.model.bottom_mlp_dims) : first_top],
+        layers[first_top:],
+    )
+    unused = {id(bias) for _, bias in crosses[::2]}
+    dense = [variable for layer in layers for variable in layer if id(variable) not in unused]
     count = len(work.rows) + 1
     lower = tf.constant([i * count + j for i in range(count) for j in range(i)])
 
@@ -142,9 +161,15 @@ def plain_peer(work: Workload, dtype: str, feed: Feed) -> Action:
         with tf.GradientTape() as tape:
             x = mlp(tf.cast(numerical, dtype), bottom)
             vectors = [tf.cast(tf.gather(table, column), dtype) for table, column in zip(tables, tf.unstack(ids), strict=True)]
-            z = tf.stack([x, *vectors], axis=1)
-            products = tf.reshape(tf.matmul(z, z, transpose_b=True), [-1, count * count])
-            y = mlp(tf.concat([x, tf.gather(products, lower, axis=1)], axis=1), top[:-1])
+            if work.interaction.kind == DOT:
+                z = tf.stack([x, *vectors], axis=1)
+                products = tf.reshape(tf.matmul(z, z, transpose_b=True), [-1, count * count])
+                joined = tf.concat([x, tf.gather(products, lower, axis=1)], axis=1)
+            else:
+                first = joined = tf.concat([x, *vectors], axis=1)
+                for (v, _), (u, bias) in zip(crosses[::2], crosses[1::2], strict=True):
+                    joined = first * (joined @ tf.cast(v, dtype) @ tf.cast(u, dtype) + tf.cast(bias, dtype)) + joined
+            y = mlp(joined, top[:-1])
             kernel, bias = top[-1]
             logits = tf.matmul(tf.cast(y, tf.float32), kernel) + bias
             loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(labels, tf.float32), logits[:, 0]))

@@ -5,7 +5,7 @@
   python -m benchmarks.train_step --t15 --precisions float32
 
 Everything takes its turn in every round, in one process with the settings of dlrm.py; ratios are taken within a round. Batches lie on the
-device before. The ceiling is the matrix products of the MLPs alone, forward and backward; GFLOP/s count these products and nothing else.
+device before. The ceiling is the matrix products of the MLPs (and of cross layers) alone, forward and backward; GFLOP/s count them and nothing else.
 With --t15 the project's step on tables of the 4.2-billion-parameter model (15.6 GiB) is compared with its step on --cardinality rows a table.
 """
 
@@ -19,6 +19,7 @@ from benchmarks.report import Report
 from benchmarks.rounds import Action, Seconds, interleave, median, speedup, spread
 from benchmarks.workload import EXPONENTS, Workload, check_words, options, t15_rows
 from utils.flags import option
+from utils.options import CROSS, DOT, INTERACTIONS
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 PROJECT, COMPILED, KERAS, KERAS_COMPILED, PLAIN, CEILING = "project", "project --xla", "Keras", "Keras jit_compile", "plain TensorFlow", "ceiling"
@@ -49,6 +50,8 @@ class StepOptions(Options):
     embedding_dim: int = option(128, "as in dlrm.py", unit="columns")
     bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "as in dlrm.py")
     top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "as in dlrm.py")
+    interaction: str = option("dot", "as in dlrm.py; others than dot leave out the parts of the step", choices=INTERACTIONS)
+    cross_layer_projection_dim: int = option(512, "as in dlrm.py")
     t15: bool = option(False, "also train on tables of the 4.2-billion-parameter model, and leave the peers out: memory does not hold both")
     precisions: tuple[str, ...] = option(("float32", "bfloat16"), f"of the dense part, what --amp chooses in dlrm.py: {', '.join(PRECISIONS)}")
     ids: tuple[str, ...] = option(tuple(EXPONENTS), f"distributions of the ids: {', '.join(EXPONENTS)}")
@@ -69,8 +72,9 @@ class StepOptions(Options):
 
     def flags(self, dtype: str, xla: bool) -> list[str]:
         """Those of dlrm.py."""
-        flags = ["--batch_size", self.batch_size, "--embedding_dim", self.embedding_dim]
+        flags = ["--batch_size", self.batch_size, "--embedding_dim", self.embedding_dim, "--interaction", self.interaction]
         flags += ["--gradient_slices", self.gradient_slices] if self.gradient_slices else []
+        flags += ["--cross_layer_projection_dim", self.cross_layer_projection_dim] if self.interaction == CROSS else []
         for name in ("bottom_mlp_dims", "top_mlp_dims"):
             flags += [f"--{name}", ",".join(map(str, getattr(self, name)))]
         flags += ["--intra_op_parallelism", self.threads] if self.threads else []
@@ -109,7 +113,7 @@ def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
     elif chosen.peers:
         stock = keras_peer(work, dtype, feed)
         actions |= {KERAS: stock[False], KERAS_COMPILED: stock[True], PLAIN: plain_peer(work, dtype, feed)}
-    parts = part_actions(work, model, feed, dtype) if chosen.parts else {}
+    parts = part_actions(work, model, feed, dtype) if chosen.parts and chosen.interaction == DOT else {}
     for ids in chosen.ids:
         feed.load(work, ids, chosen.num_batches)
         if chosen.t15:

@@ -8,7 +8,7 @@ from dataloading.batches import Batch, BatchReader, Share
 from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.generate_feature_spec import ALPHA, NUM_NUMERICAL, variant_spec
 from dataloading.synthetic import SyntheticSplit
-from model.shapes import layer_shapes
+from model.shapes import InteractionShape, interaction_shape, layer_shapes
 from utils.config import Config, parse
 from utils.distributed import World
 from utils.errors import UserError
@@ -43,10 +43,15 @@ class Workload:
         return self.config.model.embedding_dim
 
     @property
+    def interaction(self) -> InteractionShape:
+        """As arithmetic has it."""
+        return interaction_shape(self.config.model)
+
+    @property
     def layers(self) -> list[tuple[int, int]]:
-        """(in, out) of each layer of both MLPs."""
+        """(in, out) of each layer of both MLPs, and of the interaction between them."""
         options = self.config.model
-        return layer_shapes(self.num_numerical, self.dim, options.bottom_mlp_dims, options.top_mlp_dims, len(self.rows))
+        return layer_shapes(self.num_numerical, self.dim, options.bottom_mlp_dims, options.top_mlp_dims, len(self.rows), self.interaction)
 
     @property
     def product_flops(self) -> int:

@@ -87,6 +87,13 @@ def test_train_step(tmp_path):
     assert all(name in printed for name in steps | parts)
 
 
+def test_train_step_of_cross_layers(tmp_path):
+    figures, printed = quick("train_step", tmp_path, "--interaction", "cross", "--xla", "off", "--cross_layer_projection_dim", "16")
+    (result,) = figures["results"]
+    assert set(result["seconds"]) == {"ceiling", "project", "Keras", "Keras jit_compile", "plain TensorFlow"} and "parts" not in result
+    assert all(sound(*seconds) for seconds in result["seconds"].values()) and "computed by" in printed
+
+
 def test_small_sample(tmp_path):
     write_dataset(tmp_path / "d", small_spec(), train=400, test=100)
     figures, printed = quick("small_sample", tmp_path, "--dataset_path", tmp_path / "d")
