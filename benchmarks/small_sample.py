@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 
 from benchmarks.options import Options, run
 from benchmarks.report import Report
+from dataloading.contract import check_quick
+from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from utils.errors import UserError
 from utils.flags import option
 
@@ -50,6 +52,8 @@ def main(chosen: SmallSampleOptions, report: Report) -> None:
 
     if chosen.dataset_path is None:
         raise UserError("--dataset_path is missing: the folder of the recipe's dataset")
+    spec = FeatureSpec.from_yaml(Path(chosen.dataset_path) / DEFAULT_FILE_NAME, "--dataset_path")
+    check_quick(spec, ("train", "test"))
     found: dict[str, list[float]] = {}
     for name, flags in SETTINGS.items():
         for seed in range(chosen.num_seeds):
@@ -75,7 +79,6 @@ def logistic_regression(folder: Path) -> dict[str, float]:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder
 
-    from dataloading.feature_spec import FeatureSpec
     from dataloading.tf_raw import TfRawSplit
 
     spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")

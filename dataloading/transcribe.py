@@ -212,6 +212,8 @@ def generator_metadata(spec: FeatureSpec, args: argparse.Namespace, statistics: 
 
 def _describe(args: argparse.Namespace) -> int:
     """Write the specification of files that stay where they are."""
+    if args.src_feature_spec != DEFAULT_FILE_NAME:
+        raise UserError(f"--src_feature_spec {args.src_feature_spec}: a source of type {SPLIT} has none; drop the flag")
     for flag in ("--max_batches_train", "--max_batches_test", "--train_only"):
         if getattr(args, flag.removeprefix("--")) not in (None, -1, False):
             raise UserError(f"{flag} needs a --dst_dataset_path of its own: the files of {args.src_dataset_path} stay as they are")

@@ -35,8 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, nargs="+", default=[60000, 20000], metavar="N", help="rows of each day (default: 60000 20000)")
     parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default: 0)")
     flags = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
-    if min(flags.rows) < 1 or flags.seed < 0:
-        raise UserError(f"{'--seed' if flags.seed < 0 else '--rows'}: expected {'0 or more' if flags.seed < 0 else 'at least 1 row a day'}")
+    if min(flags.rows) < 1:
+        raise UserError(f"--rows {min(flags.rows)}: expected at least 1 row a day")
+    if flags.seed < 0:
+        raise UserError(f"--seed {flags.seed}: expected 0 or more")
     flags.dst.mkdir(parents=True, exist_ok=True)
     for day, rows in enumerate(flags.rows):
         path = flags.dst / f"day_{day}.tsv"

@@ -78,7 +78,6 @@ def _parse(arguments: Sequence[str], description: str, program: str, defaults: M
     parser = Parser(prog=program, description=description)
     parser.add_argument("--config", metavar="FILE", help="YAML file of flags, a mapping of names to values; flags on the command line win")
     add_flags(parser, GROUPS, defaults)
-    parser.add_argument("--model_config", metavar="FILE", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     legacy = parser.add_argument_group("Accepted for NVIDIA's commands, without effect")
     for name, reason in LEGACY.items():
         legacy.add_argument(f"--{name}", nargs="?", default=None, const="true", metavar="VALUE", help=reason)

@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,18 @@ class Result:
         assert self.code == 0, self.err
         assert self.log[-1]["step"] == []
         return self.log[-1]["data"]
+
+
+def by_threads(call, count=8):
+    """What `call` gives for 0, 1, … in as many threads at once."""
+    together = threading.Barrier(count)
+
+    def after_all_began(place):
+        together.wait()
+        return call(place)
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(after_all_began, range(count)))
 
 
 def read_log(path):

@@ -3,13 +3,12 @@
 import itertools
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import polars
 import pytest
-from runs import TRAIN
+from runs import TRAIN, by_threads
 
 import dlrm
 from dataloading.feature_spec import FeatureSpec
@@ -82,17 +81,8 @@ def test_it_tells_what_it_is(trained):
 
 def test_several_threads_and_several_models(trained, samples):
     models = [dlrm.load(trained[0]), dlrm.load(trained[0], mmap=True)]
-    expected, found = models[0].score(samples), [None] * 8
-
-    def score(place):
-        found[place] = models[place % 2].score(samples)
-
-    threads = [threading.Thread(target=score, args=(place,)) for place in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for scores in found:
+    expected = models[0].score(samples)
+    for scores in by_threads(lambda place: models[place % 2].score(samples)):
         np.testing.assert_array_equal(scores, expected)
 
 

@@ -3,13 +3,12 @@
 import os
 import random
 import shutil
-import threading
 
 import numpy as np
 import pandas
 import polars
 import pytest
-from runs import SMALL
+from runs import SMALL, by_threads
 
 import dlrm
 from preproc import criteo
@@ -83,17 +82,8 @@ def test_raw_values_score_as_the_dataset_does(folder, log, expected, mmap):
 
 
 def test_eight_threads_get_the_same(folder, log, expected):
-    model, found = dlrm.load(folder / "c"), [None] * 8
-
-    def score(i):
-        found[i] = model.score_raw(log)
-
-    threads = [threading.Thread(target=score, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for scores in found:
+    model = dlrm.load(folder / "c")
+    for scores in by_threads(lambda _: model.score_raw(log)):
         np.testing.assert_array_equal(scores, expected)
 
 
