@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from utils.flags import check, check_types, option
+from utils.flags import Reader, check, check_types, option
+from utils.widths import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN = "train", "eval", "inference", "predict", "plan"
 DOT, CROSS, CAT = INTERACTIONS = ("dot", "cross", "cat")
@@ -93,7 +94,12 @@ class DataConfig:
 class ModelConfig:
     """Model."""
 
-    embedding_dim: int = option(128, "columns of every embedding table, and width of the bottom MLP's output", unit="columns")
+    embedding_dim: int | tuple[int, ...] = option(
+        128,
+        "columns of every embedding table, or of each feature's (a list, or a JSON file of one), where the feature specification says nothing",
+        unit="columns",
+        reader=Reader(widths, EXPECTED, "N|N,N,…|FILE.json"),
+    )
     bottom_mlp_dims: tuple[int, ...] | None = option(
         None, "layer widths of the bottom MLP, the last --embedding_dim for the dot interaction; the default is 512,256,D"
     )
@@ -110,18 +116,23 @@ class ModelConfig:
 
     def __post_init__(self):
         check_types(self)
-        check(self.embedding_dim >= 1, "embedding_dim", self.embedding_dim, "at least 1 column")
+        dims = self.embedding_dim if isinstance(self.embedding_dim, tuple) else (self.embedding_dim,)
+        check(len(dims) > 0 and min(dims) >= 1, "embedding_dim", ",".join(map(str, dims)), "at least 1 column")
         if self.bottom_mlp_dims is None:
-            object.__setattr__(self, "bottom_mlp_dims", (512, 256, self.embedding_dim))
+            object.__setattr__(self, "bottom_mlp_dims", (512, 256, max(dims)))
         for name in ("bottom_mlp_dims", "top_mlp_dims"):
-            dims = getattr(self, name)
-            sound = len(dims) > 0 and min(dims) >= 1 and max(dims) <= _MAX_SIZE
-            check(sound, name, ",".join(map(str, dims)), "one or more positive layer widths")
+            layers = getattr(self, name)
+            sound = len(layers) > 0 and min(layers) >= 1 and max(layers) <= _MAX_SIZE
+            check(sound, name, ",".join(map(str, layers)), "one or more positive layer widths")
         for name in ("num_cross_layers", "cross_layer_projection_dim"):
             check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), "at least 1")
-        if self.interaction == DOT and self.bottom_mlp_dims[-1] != self.embedding_dim:
+        if self.interaction == DOT and len(set(dims)) > 1:
             raise ValueError(
-                f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {self.embedding_dim}, "
+                f"--embedding_dim {','.join(map(str, dims))}: --interaction dot takes tables of one width; --interaction cross or cat takes any"
+            )
+        if self.interaction == DOT and self.bottom_mlp_dims[-1] != dims[0]:
+            raise ValueError(
+                f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {dims[0]}, "
                 "because the dot interaction takes products of both"
             )
         check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit a sample")
