@@ -35,6 +35,7 @@ TRAINING = {
         "synthetic_dataset_train_batches",
         "synthetic_dataset_valid_batches",
         "synthetic_dataset_cardinalities",
+        "synthetic_dataset_hotness",
         "synthetic_dataset_num_numerical_features",
         "synthetic_dataset_use_feature_spec",
     ),

@@ -13,6 +13,7 @@ MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
 _MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
 _MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
+_MAX_HOTNESS = 65_536  # as `dataloading.features` has it
 _MAX_WORKERS = 4096  # planned for in some seconds; ten times as many take minutes
 _LOG_PATH = "dlrm_tf_log.json"
 
@@ -71,6 +72,9 @@ class DataConfig:
     synthetic_dataset_train_batches: int = option(64008, "training batches of --dataset_type synthetic", unit="batches", modes=(TRAIN,))
     synthetic_dataset_valid_batches: int = option(1350, "evaluation batches of --dataset_type synthetic", unit="batches")
     synthetic_dataset_cardinalities: tuple[int, ...] = option((1000,) * 26, "rows of each table of --dataset_type synthetic", unit="rows")
+    synthetic_dataset_hotness: tuple[int, ...] = option(
+        (1,), "ids a sample of each categorical feature of --dataset_type synthetic, or one number for all; at most the feature's rows"
+    )
     synthetic_dataset_num_numerical_features: int = option(13, "numerical features of --dataset_type synthetic")
     synthetic_dataset_use_feature_spec: bool = option(
         False, "take features and cardinalities of --dataset_type synthetic from --dataset_path/--feature_spec"
@@ -86,8 +90,24 @@ class DataConfig:
         check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
         cardinalities = self.synthetic_dataset_cardinalities
         check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
+        _check_hotness(self.synthetic_dataset_hotness, cardinalities, self.synthetic_dataset_use_feature_spec)
         numerical = self.synthetic_dataset_num_numerical_features
-        check(numerical >= 1, "synthetic_dataset_num_numerical_features", numerical, "at least 1")
+        check(numerical >= 0, "synthetic_dataset_num_numerical_features", numerical, "0 or more")
+
+
+def _check_hotness(hotness: tuple[int, ...], cardinalities: tuple[int, ...], from_spec: bool) -> None:
+    """Raise ValueError where synthetic data cannot have so many ids a sample; the cardinalities are not used where a specification has them."""
+    text = ",".join(map(str, hotness))
+    most = _MAX_HOTNESS
+    check(len(hotness) > 0 and min(hotness) >= 1 and max(hotness) <= most, "synthetic_dataset_hotness", text, f"one or more numbers from 1 to {most}")
+    if from_spec:
+        return
+    features = len(cardinalities)
+    check(len(hotness) in (1, features), "synthetic_dataset_hotness", text, f"one number for all, or one for each of the {features} features")
+    for feature, rows in enumerate(cardinalities):
+        ids = hotness[feature % len(hotness)]
+        fits = f"at most as many ids as rows, for they are drawn without repetition; feature {feature} has {rows} rows and hotness {ids}"
+        check(ids <= rows, "synthetic_dataset_hotness", text, fits)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Small click logs and what becomes of them."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc import criteo
+from utils.errors import run_command
 
 
 def make_line(label="0", num=None, cat=None) -> str:
@@ -60,3 +62,15 @@ def _make_line():
 @pytest.fixture(name="preprocess", scope="session")
 def _preprocess():
     return preprocess
+
+
+@pytest.fixture
+def call(monkeypatch, capfd):
+    """Run a command's main in this process; returns code, output, errors."""
+
+    def run(main, *flags):
+        monkeypatch.setattr(sys, "argv", ["command", *map(str, flags)])
+        capfd.readouterr()
+        return run_command(main, "command"), *capfd.readouterr()
+
+    return run

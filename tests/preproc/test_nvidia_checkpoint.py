@@ -12,34 +12,16 @@ import pytest
 import tensorflow as tf
 
 import dlrm
-from dataloading.feature_spec import FeatureSpec, generator_spec
-from dataloading.synthetic import SyntheticSplit
-from dataloading.tf_raw import TfRawSplit, TfRawWriter
+from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
 from preproc import nvidia_checkpoint
 from preproc.nvidia_checkpoint import Weight, _rows, top_rows
 from tests.cli.runs import ROOT
+from tests.preproc.nvidia_forms import CARDINALITIES, Dense, check_refused, cut, edit, padded, paths, remove, resave, write, write_dataset
 from utils.checkpoint.reading import Checkpoint
-from utils.errors import UserError, run_command
-
-CARDINALITIES = (50, 300, 7, 50)  # two alike: where tables are sorted by size, the first of them stays the first
-ROWS = {"train": 600, "test": 200}
-
-
-def write_dataset(folder, numerical=3, cardinalities=CARDINALITIES):
-    spec = generator_spec(cardinalities, numerical, 1.2)
-    with TfRawWriter(folder, spec, tuple(ROWS)) as writer:
-        for split, count in ROWS.items():
-            numbers, ids, labels, _ = SyntheticSplit(spec, split, count, seed=1).read_rows(0, count)
-            writer.append(split, numbers, ids, labels)
-        writer.publish({})
-    return folder
-
+from utils.errors import UserError
 
 # NVIDIA's model -----------------------------------------------------------------------------------------------------------
-
-
-def padded(count):
-    return -(-count // 8) * 8
 
 
 @dataclass
@@ -99,14 +81,6 @@ def scores(model, dataset):
     return np.array([model.score(*sample) for sample in zip(numerical, ids, strict=True)])
 
 
-class Dense(tf.Module):
-    """What a layer `Dense` is to a TensorFlow checkpoint."""
-
-    def __init__(self, kernel, bias):
-        super().__init__()
-        self.kernel, self.bias = tf.Variable(kernel), tf.Variable(bias)
-
-
 class DenseModel(tf.Module):
     """What the dense part is: two lists of layers, by the names that it gives them."""
 
@@ -116,7 +90,7 @@ class DenseModel(tf.Module):
         self.top_mlp = [Dense(*layer) for layer in model.layers["top_mlp"]]
 
 
-def write_current(folder, model, interaction="dot_tensorflow", concat_embedding=False):
+def write_current(folder, model, interaction="dot_tensorflow", concat_embedding=False, limit_gb=75, newer=False):
     """As DLRM_and_DCNv2 writes it. Keras 2's `save_weights`, which it calls, is a `tf.train.Checkpoint.write` of the model."""
     for name in ("dense", "sparse"):
         (folder / name).mkdir(parents=True)
@@ -125,13 +99,24 @@ def write_current(folder, model, interaction="dot_tensorflow", concat_embedding=
     dims = {"bottom_mlp_dims": list(model.bottom_dims), "top_mlp_dims": list(model.top_dims), "num_numerical_features": model.numerical}
     dense = {"interaction": interaction, "transpose": False, "num_cross_layers": 3, "cross_layer_projection_dim": 512, "batch_size": 65536, **dims}
     sparse = {"use_mde_embeddings": True, "column_slice_threshold": 10**10, "embedding_zeros_initializer": False, "embedding_trainable": True}
-    sparse |= {"concat_embedding": concat_embedding, "cpu_offloading_threshold_gb": 75}
+    sparse |= {"concat_embedding": concat_embedding, "cpu_offloading_threshold_gb": limit_gb}
+    sparse |= {"data_parallel_input": False, "row_slice_threshold": 10**10, "data_parallel_threshold": None} if newer else {}
     (folder / "dense/config.json").write_text(json.dumps(common | dense, indent=4))
     (folder / "sparse/config.json").write_text(json.dumps(common | sparse, indent=4))
     tf.train.Checkpoint(root=DenseModel(model)).write(str(folder / "dense/dense"))
-    for i, table in enumerate([np.concatenate(model.tables)] if concat_embedding else model.tables):
+    for i, table in enumerate(concatenated(model.tables, limit_gb * (10**9 if newer else 2**30)) if concat_embedding else model.tables):
         np.save(folder / f"sparse/feature_{i}.npy", table)
     return folder
+
+
+def concatenated(tables, limit):
+    """What its DualEmbeddingGroup holds: the smallest tables as one, while they fit so many bytes, then the others one by one."""
+    sizes = np.array([table.nbytes for table in tables])
+    by_size = np.argsort(sizes)
+    exceed = (np.cumsum(sizes[by_size]) > limit).tolist()
+    first = exceed.index(True) if True in exceed else len(tables)
+    fused = [np.concatenate([tables[i] for i in sorted(by_size[:first])])] if first else []
+    return [*fused, *(tables[i] for i in sorted(by_size[first:]))]
 
 
 def write_older(folder, model, part="", rows_a_part=None):
@@ -153,25 +138,9 @@ def write_older(folder, model, part="", rows_a_part=None):
 # The same scores ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def call(tmp_path, monkeypatch, capfd):
-    """Run a command's main in this process; returns code, output, errors."""
-
-    def run(main, *flags):
-        monkeypatch.setattr(sys, "argv", ["command", *map(str, flags)])
-        capfd.readouterr()
-        return run_command(main, "command"), *capfd.readouterr()
-
-    return run
-
-
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
     return write_dataset(tmp_path_factory.mktemp("data") / "dataset")
-
-
-def paths(source, dataset, target):
-    return "--nvidia_checkpoint", source, "--dataset_path", dataset, "--save_checkpoint_path", target
 
 
 BY_SIZE = (1, 0, 3, 2)  # 300, 50, 50, 7 rows
@@ -182,6 +151,12 @@ FORMS = {
     "without padding": (Model(numerical=8, dim=6, bottom_dims=(6,)), write_current, {}, ()),
     "one layer each": (Model(bottom_dims=(8,), top_dims=(1,)), write_current, {}, ()),
     "tables in one file": (Model(), write_current, {"concat_embedding": True}, ()),
+    # 13,024 bytes of tables: 1.25e-5 of 2^30 bytes holds them all, of 10^9 bytes all but the largest
+    "tables in one file, just": (Model(), write_current, {"concat_embedding": True, "limit_gb": 1.25e-5}, ()),
+    "the largest apart": (Model(), write_current, {"concat_embedding": True, "limit_gb": 1.25e-5, "newer": True}, ()),
+    "all but one apart": (Model(), write_current, {"concat_embedding": True, "limit_gb": 5e-7}, ()),
+    "all apart": (Model(), write_current, {"concat_embedding": True, "limit_gb": 0}, ()),
+    "two apart": (Model(cardinalities=(50, 300, 7, 60)), write_current, {"concat_embedding": True, "limit_gb": 2e-6}, ()),
     "distributed embeddings": (Model(), write_older, {}, CUDA),
     "distributed embeddings, with part": (Model(), write_older, {"part": "_part0"}, CUDA),
     "distributed embeddings, bottom last": (Model(bottom_first=False), write_older, {}, TENSORFLOW),
@@ -194,8 +169,8 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_the_imported_model_scores_as_nvidias(call, tmp_path, dataset, form):
     model, write, options, flags = FORMS[form]
-    if model.numerical != 3:
-        dataset = write_dataset(tmp_path / "dataset", model.numerical)
+    if (model.numerical, model.cardinalities) != (3, CARDINALITIES):
+        dataset = write_dataset(tmp_path / "dataset", model.numerical, model.cardinalities)
     source, target = write(tmp_path / "nvidia", model, **options), tmp_path / "ours"
     code, _, err = call(nvidia_checkpoint.main, *paths(source, dataset, target), *flags)
     assert (code, err) == (0, "")
@@ -287,33 +262,9 @@ def test_it_holds_no_position_to_go_on_from(call, imported, dataset):
 # Errors -------------------------------------------------------------------------------------------------------------------
 
 
-def edit(file, **changes):
-    def change(folder):
-        path = folder / file
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return change
-
-
-def resave(file, change):
-    return lambda folder: np.save(folder / file, change(np.load(folder / file)))
-
-
-def remove(pattern):
-    return lambda folder: [path.unlink() for path in list(folder.glob(pattern))]
-
-
-def write(file, content):
-    return lambda folder: (folder / file).write_bytes(content)
-
-
-def cut(file):
-    return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:-3])
-
-
 CURRENT = {
-    "cross": (edit("dense/config.json", interaction="cross"), "dense/config.json: interaction cross is DCNv2, another model"),
-    "unknown interaction": (edit("dense/config.json", interaction="dummy"), "interaction 'dummy', expected dot_custom_cuda or dot_tensorflow"),
+    "cross": (edit("dense/config.json", interaction="cross"), "interaction cross with 3 cross layers, dense holds the weights of 0; expected"),
+    "unknown interaction": (edit("dense/config.json", interaction="dummy"), "interaction 'dummy', expected dot_custom_cuda, dot_tensorflow or cross"),
     "other numericals": (edit("dense/config.json", num_numerical_features=8), "config.json: 8 numerical features, the dataset has 3; give the data"),
     "no dense config": (remove("dense/config.json"), "dense/config.json: No such file or directory; expected the folders dense and sparse"),
     "bad config": (write("sparse/config.json", b"{"), "sparse/config.json: Expecting property name"),
@@ -334,7 +285,7 @@ CURRENT = {
     "half": (resave("sparse/feature_3.npy", lambda table: table.astype(np.float16)), "sparse/feature_3.npy: float16, expected float32"),
 }
 OLDER = {
-    "nothing": (remove("*"), "no checkpoint of NVIDIA's DLRM: neither the folders dense and"),
+    "nothing": (remove("*"), "no checkpoint of NVIDIA's DLRM or DCNv2: neither the folders dense and"),
     "part": (remove("feature_1_300_part1.npy"), "the table of feature cat_1, feature_1….npy, has only the parts [0, 2, 3, 4]"),
     "last part": (remove("feature_1_300_part4.npy"), "feature_1_300_part0.npy: 256 rows, feature cat_1 has cardinality 300 in "),
     "two checkpoints": (write("feature_1.npy", b""), "feature_1.npy: not a whole NumPy file"),
@@ -352,14 +303,6 @@ OLDER = {
     "wide bottom": (remove("bottom_mlp_layer_1*"), "bottom_mlp_layer_0_kernel_part0.npy: 16 columns, expected 8 in the last layer of the bottom_mlp"),
     "not finite": (resave("feature_2_7_part0.npy", lambda table: table * np.nan), "tables/cat_2/weights: holds weights that are not finite"),
 }
-
-
-def check_refused(call, source, dataset, message, *flags):
-    target = source.parent / "ours"
-    code, out, err = call(nvidia_checkpoint.main, *paths(source, dataset, target), *flags)
-    assert (code, out) == (1, "") and err.startswith("command: error: ") and err.count("\n") == 1, err
-    assert message in err
-    assert not [path for path in target.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("damage", CURRENT)
@@ -381,6 +324,26 @@ def test_a_damaged_older_checkpoint_is_one_line(call, tmp_path, dataset, damage)
 def test_tables_in_one_file_belong_to_the_cardinalities_they_were_written_for(call, tmp_path, dataset):
     source = write_current(tmp_path / "nvidia", Model(cardinalities=(300, 50, 7, 50)), concat_embedding=True)
     check_refused(call, source, dataset, "the table of feature cat_1, feature_1….npy, is missing")
+
+
+CONCATENATED = {
+    "which of two alike is apart": (2e-6, lambda folder: None, "put some of several tables of 1600 bytes apart; which is not known"),
+    "one file lost": (
+        4e-6,
+        remove("sparse/feature_1.npy"),
+        "feature_0.npy and on: [107] rows, expected [107, 300] by --concat_embedding for tables of 50, 300",
+    ),
+    "other rows": (4e-6, resave("sparse/feature_0.npy", lambda table: table[1:]), "feature_0.npy and on: [106, 300] rows, expected [107, 300] by"),
+    "no number": (4e-6, edit("sparse/config.json", cpu_offloading_threshold_gb=None), "cpu_offloading_threshold_gb is None, expected a number"),
+}
+
+
+@pytest.mark.parametrize("case", CONCATENATED)
+def test_concatenated_tables_that_cannot_be_told_apart_are_one_line(call, tmp_path, dataset, case):
+    limit_gb, change, message = CONCATENATED[case]
+    source = write_current(tmp_path / "nvidia", Model(), concat_embedding=True, limit_gb=limit_gb)
+    change(source)
+    check_refused(call, source, dataset, message)
 
 
 def test_the_interaction_is_asked_for_where_it_is_not_known_and_only_there(call, tmp_path, dataset):
