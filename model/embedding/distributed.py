@@ -26,7 +26,7 @@ class DistributedEmbedding(keras.layers.Layer):
 
     Where tables differ in width they are `[b, C]`, side by side, C the sum of the widths. The vectors of a feature's h ids are summed, or averaged.
 
-    A worker gets the ids of the whole global batch for the features whose tables it holds, `[K_r, B]`, looks them up, and sends each worker the pooled
+    A worker gets the ids of the whole global batch for the features whose tables it holds, `[K_r, B]`, looks them up, sends each worker the pooled
     vectors of its b = B/N samples (one alltoall, in the compute dtype); the gradient goes the same way back (another one). Replicated
     tables are looked up by every worker for its own samples, and their gradients are summed together with those of the dense weights.
 

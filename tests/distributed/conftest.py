@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from launching import launch
 from outcomes import Outcomes
-from small_data import ROWS, write_dataset
+from small_data import LISTS, ROWS, write_dataset, write_lists
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +17,8 @@ def dataset(tmp_path_factory):
     folder = write_dataset(tmp_path_factory.mktemp("data") / "dataset", {"train": ROWS["partial"], "test": ROWS["test"]})
     for name, rows in ROWS.items():
         write_dataset(folder / "of" / name, {"train": rows, "test": ROWS["test"]})
+    for name in LISTS:
+        write_lists(folder / "of" / name, name, {"train": ROWS["partial"], "test": ROWS["test"]})
     return folder
 
 

@@ -57,7 +57,7 @@ class Outcomes:
         columns: dict[str, dict[int, np.ndarray]] = {}
         for file in self._files:
             for key in file.files:
-                if key.startswith(prefix):
+                if key.startswith(prefix) and "@" in key:
                     array, first = key.removeprefix(prefix).split("@")
                     assert int(first) not in columns.setdefault(array, {}), f"{key} is held twice"
                     columns[array][int(first)] = file[key]

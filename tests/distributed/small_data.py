@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from dataloading.feature_spec import generator_spec
+import numpy as np
+
+from dataloading.feature_spec import Categorical, FeatureSpec, generator_spec
 from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 
@@ -28,6 +30,39 @@ FLAGS = (
     "--warmup_steps",
     "0",
 )
+
+
+LISTS = {  # datasets whose features have lists of ids, share a table, or are of other widths, without numerical features
+    "lists": (
+        Categorical("a", 200, "int16", 3),
+        Categorical("b1", 150, "int16", table="b"),
+        Categorical("few", 4, "int8"),
+        Categorical("b2", 150, "int16", 4, pooling="mean", table="b"),
+        Categorical("c", 63, "int8", 2),
+    ),
+    "shapes": (
+        Categorical("a", 200, "int16", 3, pooling="mean", embedding_dim=8),
+        Categorical("b1", 150, "int16", 2, table="b", embedding_dim=12),
+        Categorical("few", 4, "int8", embedding_dim=4),
+        Categorical("b2", 150, "int16", table="b", embedding_dim=12),
+        Categorical("one", 40, "int8", 4, embedding_dim=1),
+    ),
+}
+
+
+def write_lists(folder: Path, name: str, rows: dict[str, int]) -> Path:
+    """A tf_raw dataset of `LISTS`: random ids, many repeated, some lists short or empty; labels at random."""
+    numerical = tuple(f"num_{i}" for i in range(NUM_NUMERICAL)) if name == "lists" else ()
+    dtypes = {feature.name: feature.dtype for feature in LISTS[name]} | dict.fromkeys(numerical, "float32") | {"label": "int8"}
+    spec = FeatureSpec(LISTS[name], numerical, "label", dtypes)
+    with TfRawWriter(folder, spec, tuple(rows)) as writer:
+        for split, count in rows.items():
+            draw = np.random.default_rng([len(split), count])
+            ids = [np.minimum(draw.geometric(0.05, (count, feature.hotness)) - 1, feature.cardinality - 1) for feature in LISTS[name]]
+            ids = [np.where(draw.random(some.shape) < 0.3, -1, some) if some.shape[1] > 1 else some[:, 0] for some in ids]
+            writer.append(split, draw.random((count, len(numerical))), ids, draw.random(count) < 0.3)
+        writer.publish({})
+    return folder
 
 
 def write_dataset(folder: Path, rows: dict[str, int]) -> Path:

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from updates import DIM, FLAGS, OPERATIONS, PLACEMENTS, RATES, ROWS, STEPS, batch, dense_gradient, start
+from updates import CASES, FLAGS, RATES, ROWS, STEPS, batch, dense_gradient, start
 
 from tests.training.optimizers.definitions import Definition
 
@@ -15,40 +15,68 @@ OPTIONS = {
     "rmsprop": {"rho": 0.8},
 }
 
+WHOLE = (1, "whole", "TensorFlow")
+
 
 @functools.cache
-def defined(rule):
-    """The tables after all steps."""
-    tables = [Definition(rule, start(table), **OPTIONS.get(rule, {})) for table in range(len(ROWS))]
+def defined(key, rule):
+    """The tables after all steps, by name."""
+    case = CASES[key]
+    tables = {name: Definition(rule, start(case, name), **OPTIONS.get(rule, {})) for name in case.tables}
     for step in range(STEPS):
-        ids, gradients = batch(step)
-        for number, table in enumerate(tables):
-            table.step(ids[number], gradients[:, number], RATES[step])
-    return [table.weights for table in tables]
+        ids, gradients = batch(case, step)
+        for name, table in tables.items():
+            rows, by_row = [np.empty(0, np.int32)], [np.empty((0, case.tables[name][1]))]
+            for feature, columns in case.columns().items():
+                if case.features[feature][0] != name:
+                    continue
+                for sample, some in enumerate(ids[feature].T):
+                    some = some[some >= 0]
+                    count = len(some) if case.features[feature][2] == "mean" else 1
+                    rows.append(some)
+                    by_row += [gradients[np.newaxis, sample, columns].astype(np.float64) / count] * len(some)
+            table.step(np.concatenate(rows), np.concatenate(by_row), RATES[step])
+    return {name: table.weights for name, table in tables.items()}
+
+
+def pooled(key, tables):
+    """The vectors of the first step's samples out of tables by name, `[B, C]`, in float64."""
+    case, ids = CASES[key], batch(CASES[key], 0)[0]
+    found = []
+    for name, (table, _, pooling) in case.features.items():
+        lists = [tables[table][some[some >= 0]].astype(np.float64).sum(axis=0) for some in ids[name].T]
+        counts = [max((some >= 0).sum(), 1) if pooling == "mean" else 1 for some in ids[name].T]
+        found.append(np.stack(lists) / np.array(counts)[:, np.newaxis])
+    return np.concatenate(found, axis=1)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("where", PLACEMENTS)
+@pytest.mark.parametrize(("key", "where"), [(key, where) for key, case in CASES.items() for where in case.operations])
 @pytest.mark.parametrize("rule", FLAGS)
-def test_an_update_is_its_definition_wherever_the_columns_are(trained, rule, where, workers):
-    for operations in OPERATIONS[where]:
-        found, alone = trained(workers).tables(f"updates/{rule}/{where}/{operations}/"), trained(1).tables(f"updates/{rule}/whole/TensorFlow/")
-        for number, expected in enumerate(defined(rule)):
-            values = found[f"cat_{number}"]
-            assert values.shape == (ROWS[number], DIM)
-            np.testing.assert_allclose(values, expected, rtol=1e-4, atol=2e-5, err_msg=f"cat_{number}, {operations}")
+def test_an_update_is_its_definition_wherever_the_columns_are(trained, rule, key, where, workers):
+    for operations in CASES[key].operations[where]:
+        found, alone = (
+            trained(count).tables(f"updates/{key}/{rule}/{place}/{kind}/") for count, place, kind in ((workers, where, operations), WHOLE)
+        )
+        for name, expected in defined(key, rule).items():
+            values = found[name]
+            assert values.shape == CASES[key].tables[name]
+            np.testing.assert_allclose(values, expected, rtol=1e-4, atol=2e-5, err_msg=f"{name}, {operations}")
             if where not in ("replicated", "mixed"):  # where replicated, gradients are summed by slices of the batch
-                np.testing.assert_array_equal(values, alone[f"cat_{number}"], err_msg=f"cat_{number}, {operations}")
-        same = trained(1).tables(f"updates/{rule}/{where}/{operations}/")
+                np.testing.assert_array_equal(values, alone[name], err_msg=f"{name}, {operations}")
+        same = trained(1).tables(f"updates/{key}/{rule}/{where}/{operations}/")
         for name, values in same.items():
             np.testing.assert_array_equal(found[name], values, err_msg=f"{name}, {operations}")
+        vectors = np.concatenate(trained(workers).everywhere(f"updates/{key}/{rule}/{where}/{operations}/vectors"))
+        np.testing.assert_allclose(vectors, pooled(key, found), rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(vectors, trained(1).everywhere(f"updates/{key}/{rule}/{where}/{operations}/vectors")[0])
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("rule", FLAGS)
 def test_a_dense_update_is_its_definition(trained, rule, workers):
     name = "adagrad" if rule == "rowwise_adagrad" else rule  # whose dense weights are Adagrad's
-    expected = Definition(name, start(0), **OPTIONS.get(rule, {}))
+    expected = Definition(name, start(CASES["one id"], "cat_0"), **OPTIONS.get(rule, {}))
     for step in range(STEPS):
         expected.step(np.arange(ROWS[0]), dense_gradient(step).sum(axis=0, dtype=np.float64), RATES[step])
     for values in trained(workers).everywhere(f"dense updates/{rule}"):

@@ -35,7 +35,7 @@ class Training:
     """One configuration: flags of dlrm.py, the dataset it trains on, again and again, and how many features of the data it uses."""
 
     flags: tuple[str, ...]
-    rows: str = "partial"  # a name of `small_data.ROWS`
+    rows: str = "partial"  # a name of `small_data.ROWS` or `LISTS`
     steps: int = STEPS
     batch: int = BATCH
     features: int | None = None  # None for all
@@ -62,6 +62,12 @@ TRAININGS |= {
     "mixed adam short": _training("mixed", "adam", steps=6),
     "mixed rowwise_adagrad": _training("mixed", "rowwise_adagrad", *REGULARISED, steps=6),
     "mixed cross": _training("mixed", "adam", "--interaction", "cross", "--cross_layer_projection_dim", "5", "--num_cross_layers", "2", steps=6),
+    "mixed lists": _training("mixed", "adam", rows="lists", steps=6),
+    "sliced lists": _training("sliced", "rowwise_adagrad", "--amp", rows="lists", steps=6),
+    "mixed shapes": _training("mixed", "rowwise_adagrad", "--interaction", "cross", "--cross_layer_projection_dim", "5", rows="shapes", steps=6),
+    "tables shapes": _training("tables", "adagrad", "--interaction", "cat", rows="shapes", steps=6),
+    "mixed lists on a GPU": _training("mixed", "sgd", rows="lists", slices=1, steps=6, gpu=True),
+    "mixed lists one sum": _training("mixed", "sgd", rows="lists", slices=1, steps=6),
     "sliced rmsprop": _training("sliced", "rmsprop", "--amp", steps=6),
     "tables ftrl": _training("tables", "ftrl", "--embedding_learning_rate", "0.3", steps=6),
     "mixed momentum": _training("mixed", "sgd", "--momentum", "0.5", "--embedding_optimizer", "adagrad", steps=6),
@@ -78,8 +84,8 @@ TRAININGS |= {
 # Each worker more costs steps: eight on two processors take about a second for one.
 CHOSEN = {
     1: tuple(TRAININGS),
-    2: tuple(name for name in TRAININGS if name not in LONG),
-    3: ("tables sgd", "mixed sgd"),
+    2: tuple(name for name in TRAININGS if name not in (*LONG, "sliced sgd large", "mixed cross", "mixed sgd of five")),
+    3: ("tables sgd", "mixed sgd", "mixed shapes"),
     4: (
         "sliced sgd",
         "mixed adam",
@@ -89,6 +95,9 @@ CHOSEN = {
         "tables sgd of one column",
         "mixed rowwise_adagrad",
         "mixed cross",
+        "mixed lists",
+        "sliced lists",
+        "mixed shapes",
         *(f"mixed {optimizer} on a GPU" for optimizer in ON_GPU),
     ),
     8: ("mixed adam short",),
@@ -153,7 +162,7 @@ def train(training: Training, dataset: Path, world) -> dict:
     from model.build import Precision, build_model
     from model.embedding.plan import dense_elements, report
     from model.shapes import interaction_shape
-    from run.tables import place_tables, tables_of
+    from run.tables import described, place_tables, with_widths
     from training.build import build_trainer
     from training.device_batch import to_device
     from training.evaluator import Evaluator
@@ -164,9 +173,12 @@ def train(training: Training, dataset: Path, world) -> dict:
     size = ("--batch_size", str(training.batch), "--gradient_slices", str(training.slices))
     dims = (*DIMS, "--embedding_dim", str(training.dim), "--bottom_mlp_dims", f"16,{training.dim}")
     config = parse(["--dataset_path", str(dataset), "--cpu", *size, *dims, *training.flags], "")
-    spec = FeatureSpec.from_yaml(dataset / "feature_spec.yaml")
-    names, rows = ([getattr(feature, fact) for feature in spec.categorical][: training.features] for fact in ("name", "cardinality"))
-    placement = place_tables(config, tables_of(config, names, rows), world.size, memory=1e9)
+    folder = dataset / "of" / training.rows
+    spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+    categorical = spec.categorical[: training.features]
+    config = with_widths(config, categorical)
+    tables, features = described(config, categorical, [feature.cardinality for feature in categorical], len(spec.numerical))
+    placement = place_tables(config, tables, world.size, memory=1e9, features=features)
     dtype = compute_dtype(config.device, "CPU")
     precision = Precision(dtype, config.device.xla)
     model = build_model(config.model, placement, world, len(spec.numerical), 5, precision)
@@ -179,8 +191,7 @@ def train(training: Training, dataset: Path, world) -> dict:
         return (to_device(batch) for epoch in range(epochs) for batch in reader.epoch(epoch))
 
     calls = world.horovod.calls if world.horovod else []
-    folder = dataset / "of" / training.rows
-    with contextlib.closing(TfRawSplit(FeatureSpec.from_yaml(folder / "feature_spec.yaml"), "train")) as split:
+    with contextlib.closing(TfRawSplit(spec, "train")) as split:
         losses = []
         for step, batch in enumerate(itertools.islice(batches(split, training.batch, training.steps), training.steps)):
             calls.clear()

@@ -1,8 +1,29 @@
 """Updates of embedding tables by every optimizer's rule, on any number of workers; run by `trainings.py`, checked by `test_updates.py`."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 STEPS, BATCH, DIM, ROWS = 3, 16, 12, (40, 7, 64, 5)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Tables (rows, columns) by name, features (table, ids a sample, pooling) by name, and where and by which operations they are updated."""
+
+    tables: dict[str, tuple[int, int]]
+    features: dict[str, tuple[str, int, str]]
+    operations: dict[str, tuple[str, ...]]
+
+    def columns(self) -> dict[str, slice]:
+        """Of each feature in a sample's vectors."""
+        found, first = {}, 0
+        for name, (table, _, _) in self.features.items():
+            found[name] = slice(first, first + self.tables[table][1])
+            first = found[name].stop
+        return found
+
+
 RATES = (0.3, 0.0, 0.2)
 BOTH = ("C++", "TensorFlow")  # the operations that update
 FLAGS = {
@@ -20,19 +41,35 @@ PLACEMENTS = {  # thresholds in elements
     "replicated": {"data_parallel_threshold": 10_000},
     "mixed": {"column_slice_threshold": 300, "data_parallel_threshold": 90},
 }
-OPERATIONS = {"whole": BOTH, "sliced": BOTH, "replicated": ("TensorFlow",), "mixed": ("C++",)}
+CASES = {
+    "one id": Case(
+        {f"cat_{i}": (rows, DIM) for i, rows in enumerate(ROWS)},
+        {f"cat_{i}": (f"cat_{i}", 1, "sum") for i in range(len(ROWS))},
+        {"whole": BOTH, "sliced": BOTH, "replicated": ("TensorFlow",), "mixed": ("C++",)},
+    ),
+    "lists": Case(  # several ids, a table that two features share, other widths
+        {"a": (40, DIM), "b": (30, DIM), "c": (7, 5), "d": (24, 8)},
+        {"a": ("a", 3, "sum"), "b1": ("b", 1, "sum"), "d": ("d", 4, "mean"), "b2": ("b", 5, "mean"), "c": ("c", 2, "sum")},
+        {"whole": BOTH, "sliced": ("C++",), "replicated": ("TensorFlow",), "mixed": BOTH},
+    ),
+}
 
 
-def start(table: int) -> np.ndarray:
+def start(case: Case, table: str) -> np.ndarray:
     """A table's weights before the first step."""
-    return np.random.default_rng(table).normal(size=(ROWS[table], DIM)).astype(np.float32)
+    return np.random.default_rng(list(case.tables).index(table)).normal(size=case.tables[table]).astype(np.float32)
 
 
-def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids `[F, B]`, many of them repeated, and gradients `[B, F, D]`."""
+def batch(case: Case, step: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Of each feature the ids `[h, B]`, many of them repeated and some lists short or empty (−1), and gradients `[B, C]`."""
     draw = np.random.default_rng([9, step])
-    ids = np.stack([np.minimum(draw.geometric(0.2, BATCH) - 1, rows - 1) for rows in ROWS]).astype(np.int32)
-    return ids, draw.standard_normal((BATCH, len(ROWS), DIM)).astype(np.float32)
+    ids = {}
+    for name, (table, hotness, _) in case.features.items():
+        drawn = np.minimum(draw.geometric(0.2, (hotness, BATCH)) - 1, case.tables[table][0] - 1)
+        ids[name] = np.where(draw.random(drawn.shape) < 0.3, -1, drawn).astype(np.int32) if hotness > 1 else drawn.astype(np.int32)
+        if hotness > 1:
+            ids[name][:, step] = -1
+    return ids, draw.standard_normal((BATCH, sum(case.tables[table][1] for table, _, _ in case.features.values()))).astype(np.float32)
 
 
 def rule_of(name: str):
@@ -45,17 +82,21 @@ def rule_of(name: str):
 
 
 def updated(world) -> dict[str, np.ndarray]:
-    """This worker's part of every table after STEPS, by "updates/RULE/PLACEMENT/OPERATIONS/TABLE@FIRST COLUMN", and a dense weight."""
+    """This worker's part of every table after STEPS, by "updates/CASE/RULE/PLACEMENT/OPERATIONS/TABLE@FIRST COLUMN", and a dense weight.
+
+    By "…/vectors" what it then looks up for its samples of the first step.
+    """
     from model.native import native_operations
 
     found = {}
     for rule in FLAGS:
         found[f"dense updates/{rule}"] = _dense(world, rule_of(rule))
-        for where in PLACEMENTS:
-            for kind in OPERATIONS[where]:
-                native = native_operations() if kind == "C++" else None
-                for name, values in _updated(world, rule_of(rule), PLACEMENTS[where], native).items():
-                    found[f"updates/{rule}/{where}/{kind}/{name}"] = values
+        for key, case in CASES.items():
+            for where, kinds in case.operations.items():
+                for kind in kinds:
+                    native = native_operations() if kind == "C++" else None
+                    for name, values in _updated(case, world, rule_of(rule), PLACEMENTS[where], native).items():
+                        found[f"updates/{key}/{rule}/{where}/{kind}/{name}"] = values
     return found
 
 
@@ -73,7 +114,7 @@ def _dense(world, rule) -> np.ndarray:
     from training.groups import DenseGroup
     from training.schedule import LearningRateSchedule
 
-    weight = keras.Variable(start(0))
+    weight = keras.Variable(start(CASES["one id"], "cat_0"))
     group = DenseGroup({"weight": weight}, rule, LearningRateSchedule(1.0, 0, 1, 1))
     for step in range(STEPS):
         mine = dense_gradient(step)[world.rank * BATCH // world.size : (world.rank + 1) * BATCH // world.size]
@@ -82,30 +123,40 @@ def _dense(world, rule) -> np.ndarray:
     return weight.numpy()
 
 
-def _updated(world, rule, thresholds, native) -> dict[str, np.ndarray]:
+def _updated(case: Case, world, rule, thresholds, native) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
     from model.embedding.distributed import DistributedEmbedding
     from model.embedding.placement import place
-    from model.embedding.table import Table
+    from model.embedding.table import Feature, Table
     from model.embedding.table_memory import write_rows
     from model.ordered_sums import sum_in_order
 
-    tables = [Table(f"cat_{i}", rows, DIM) for i, rows in enumerate(ROWS)]
-    embedding = DistributedEmbedding(place(tables, world.size, **thresholds), world, native=native)
+    tables = [Table(name, rows, dim) for name, (rows, dim) in case.tables.items()]
+    features = [Feature(name, name, *facts) for name, facts in case.features.items()]
+    embedding = DistributedEmbedding(place(tables, world.size, features=features, **thresholds), world, native=native)
     embedding.build()
     embedding.add_slots(rule)
     for local in embedding.shards:
-        write_rows(local.weights, 0, start(local.shard.table)[:, local.shard.first : local.shard.last])
+        write_rows(local.weights, 0, start(case, local.name)[:, local.shard.first : local.shard.last])
     mine = slice(world.rank * BATCH // world.size, (world.rank + 1) * BATCH // world.size)
+
+    def read(step: int):
+        by_feature = list(batch(case, step)[0].values())
+        none = [np.empty((0, BATCH), np.int32)]
+        ids, local_ids = (
+            np.concatenate(none + [by_feature[i] for i in some]) for some in (embedding.view.global_features, embedding.view.local_features)
+        )
+        return tf.constant(ids), tf.constant(local_ids[:, mine])
+
     for step in range(STEPS):
-        ids, gradients = batch(step)
-        rate, number, own = tf.constant(RATES[step]), tf.constant(step, tf.int64), tf.constant(gradients[mine])
-        local_ids = tf.constant(ids[list(embedding.view.local_features)][:, mine])
+        rate, number, own = tf.constant(RATES[step]), tf.constant(step, tf.int64), tf.constant(batch(case, step)[1][mine])
+        ids, local_ids = read(step)
         # Slices of one sample: every number of workers adds them in one order.
         sums = embedding.replicated_gradients(local_ids, own, 1.0, BATCH // world.size)
         sums = [tf.reshape(sum_in_order(tf.reshape(total, [-1]), world, "dense_gradients"), total.shape) for total in sums]
-        embedding.update(rule, tf.constant(ids[list(embedding.view.global_features)]), own, rate, number)
+        embedding.update(rule, ids, own, rate, number)
         embedding.update_replicated(rule, sums, rate, number)
     kept = embedding.shards if world.first else embedding.sharded
-    return {f"{local.name}@{local.shard.first}": local.weights.numpy() for local in kept}
+    vectors = embedding(*read(0)).numpy()
+    return {f"{local.name}@{local.shard.first}": local.weights.numpy() for local in kept} | {"vectors": vectors.reshape(len(vectors), -1)}
