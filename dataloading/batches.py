@@ -17,7 +17,6 @@ from dataloading.row_shuffle import ShuffledRows
 
 T = TypeVar("T")
 
-_CACHE_BYTES = 1 << 18  # of ids that are turned round at a time
 _HINT = "; mend the dataset, or say what is to become of such ids: --out_of_range clip or hash"
 
 
@@ -200,21 +199,10 @@ class BatchReader:
                 column, count = into_range(column, self._num_rows[feature], self._out_of_range)
                 counted += count if real and feature not in self._uncounted else 0
             rows = ids[first : first + one.hotness]
-            _copy_transposed(column, rows)
+            rows[:, : stop - start] = column.T
             rows[:, stop - start :] = rows[:, stop - start - 1 : stop - start]
             first += one.hotness
         return ids, counted
-
-
-def _copy_transposed(column: np.ndarray, rows: np.ndarray) -> None:
-    """Copy ids `[n]` or `[n, h]` to the first n columns of `[h, B]`, some samples at a time: what a block reads stays in the cache meanwhile."""
-    if column.ndim == 1:
-        rows[0, : len(column)] = column
-        return
-    size = max(1, _CACHE_BYTES // (column.dtype.itemsize * column.shape[1]))
-    for start in range(0, len(column), size):
-        block = column[start : start + size]
-        rows[:, start : start + len(block)] = block.T
 
 
 def padded_rows(count: int, batch_size: int, workers: int = 1) -> int:

@@ -115,6 +115,27 @@ def test_predictions_are_the_probabilities_of_every_row_in_file_order(run, train
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
 
 
+def test_predictions_name_the_group_of_every_row(run, trained, copy, tmp_path):
+    groups = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, ROWS["test"])
+    groups.tofile(copy / "test" / "group.bin")
+    np.zeros(ROWS["train"], np.int64).tofile(copy / "train" / "group.bin")
+
+    def add_group(content):
+        content["feature_spec"]["display"], content["channel_spec"]["group"] = {"dtype": "int64"}, ["display"]
+        for split, chunks in content["source_spec"].items():
+            chunks.append({"type": "split_binary", "features": ["display"], "files": [f"{split}/group.bin"]})
+
+    path = tmp_path / "predictions.parquet"
+    flags = ("--cpu", "--mode", "predict", "--dataset_path", copy, "--restore_checkpoint_path", trained[0], "--predictions_path", path)
+    assert run(*flags).code == 0
+    without = polars.read_parquet(path)
+    edit_spec(copy, add_group)
+    assert run(*flags).code == 0
+    frame = polars.read_parquet(path)
+    assert frame.columns == ["row", "score", "label", "group"] and frame.drop("group").equals(without)
+    np.testing.assert_array_equal(frame["group"].to_numpy(), groups)
+
+
 def test_training_starts_from_the_weights_of_a_checkpoint(run, trained, dataset):
     checkpoint, training = trained
     flags = TRAIN[: TRAIN.index("--batch_size")]
