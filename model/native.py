@@ -69,9 +69,9 @@ class Rule(NamedTuple):
 class Lookup(NamedTuple):
     """A feature's lookup in one of the tables that an operation is given."""
 
-    table: int
-    id_row: int
-    hotness: int = 1
+    table: int  # its place among those given
+    id_row: int  # first of its rows of `ids`
+    hotness: int = 1  # rows of `ids` that it takes
     mean: bool = False
 
 
@@ -93,23 +93,25 @@ class NativeOperations:
         key = f"C++ operations {path.stem.rpartition('-')[2]} by {symbols.dlrm_compiler().decode()}"
         self.key = f"{key} with AMX" if self.tiles else key
 
-    def look_up(self, tables: Sequence, ids, id_rows: Sequence[int], dtype):
-        """Rows of all tables side by side.
+    def look_up(self, tables: Sequence, ids, lookups: Sequence[Lookup], dtype):
+        """Vectors of features side by side: a row of a table each, or the sum or the mean of several.
+
+        Sums are of float32, from zero, in the order of the ids; no id gives zeros.
 
         Args:
             tables: variables `[V, width]` float32.
-            ids: `[R, B]` int32.
-            id_rows: for each table the row of `ids` that holds its ids.
+            ids: `[K, B]` int32; -1 is no id where a feature may have several.
+            lookups: of the features; several may be in one table.
             dtype: of the result; float32, bfloat16 or float16.
 
         Returns:
-            `[B, sum of the widths]`.
+            `[B, sum of the lookups' widths]`, in the order of the lookups.
 
         Raises:
             tf.errors.InvalidArgumentError: an id is out of range.
         """
-        widths = [table.shape[1] for table in tables]
-        return self._library.dlrm_look_up_rows(tables=[table.handle for table in tables], ids=ids, T=dtype, id_rows=list(id_rows), widths=widths)
+        widths = [tables[lookup.table].shape[1] for lookup in lookups]
+        return self._library.dlrm_look_up_rows(tables=[table.handle for table in tables], ids=ids, T=dtype, widths=widths, **_attributes(lookups))
 
     def update(
         self,
@@ -117,25 +119,28 @@ class NativeOperations:
         tables: Sequence,
         slots: Sequence,
         ids,
-        id_rows: Sequence[int],
+        lookups: Sequence[Lookup],
         gradients: Sequence,
         columns: Sequence[int],
         loss_scale: float,
     ) -> None:
         """Update the rows that the ids name, in place; no row is touched if any id is out of range.
 
+        The gradients of a row are summed in float32, from zero, in the order of the lookups in its table, then of the ids of a sample, then of the
+        samples; each is divided by the loss scale and, after a mean, by the sample's number of ids. Then the row is updated once.
+
         Args:
             rule: the optimizer's.
             tables: variables `[V, width]` float32.
             slots: the optimizer's, of their tables' shapes or `[V, 1]`: all of the first table, then all of the second, …
-            ids: `[R, B]` int32.
-            id_rows: for each table the row of `ids` that holds its ids.
+            ids: `[K, B]` int32; -1 is no id where a feature may have several.
+            lookups: of the features; several may be in one table.
             gradients: of the B samples, in equal consecutive parts, `[B / parts, …]` in float32, bfloat16 or float16.
-            columns: for each table its first column in a sample's gradient, flattened.
+            columns: for each lookup its first column in a sample's gradient, flattened.
             loss_scale: what gradients are divided by, in float32.
 
         Raises:
-            tf.errors.InvalidArgumentError: an id is out of range, or a table or slot is named twice.
+            tf.errors.InvalidArgumentError: an id is out of range, a table or slot is named twice, or a table's ids are more than 2^30.
         """
         import tensorflow as tf
 
@@ -145,11 +150,11 @@ class NativeOperations:
             ids=ids,
             gradients=list(gradients),
             scalars=rule.scalars,
-            id_rows=list(id_rows),
             columns=list(columns),
             rule=rule.name,
             constants=list(rule.constants),
             loss_scale=tf.convert_to_tensor(loss_scale, tf.float32),
+            **_attributes(lookups),
         )
 
     def blocks_to_samples(self, flat, samples: int, length: int, blocks: Blocks, others: Sequence, other_columns: Sequence[int]):
@@ -205,6 +210,16 @@ class NativeOperations:
     def sum_in_pairs(self, parts: Sequence):
         """Sum of tensors of one shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""
         return self._library.dlrm_sum_in_pairs(parts=list(parts))
+
+
+def _attributes(lookups: Sequence[Lookup]) -> dict[str, list]:
+    """As the operations want them."""
+    return {
+        "lookup_tables": [lookup.table for lookup in lookups],
+        "id_rows": [lookup.id_row for lookup in lookups],
+        "hotness": [lookup.hotness for lookup in lookups],
+        "means": [bool(lookup.mean) for lookup in lookups],
+    }
 
 
 def native_operations() -> NativeOperations | None:

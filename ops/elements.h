@@ -117,7 +117,7 @@ inline void NarrowRow(const float* from, int64_t n, T* to) {
   if constexpr (std::is_same_v<T, Float16>) {
 #if defined(__AVX512F__)
     for (int64_t i = 0; i < InSixteens(n); i += 16) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm512_cvtps_ph(_mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), _mm512_maskz_cvtps_ph(0xffff, _mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
     }
 #endif
     for (int64_t i = InSixteens(n); i < InEights(n); i += 8) {

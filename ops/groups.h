@@ -1,4 +1,4 @@
-// Which positions of a batch name the same row.
+// Which of some ids name the same row.
 #ifndef DLRM_OPS_GROUPS_H_
 #define DLRM_OPS_GROUPS_H_
 
@@ -8,18 +8,24 @@
 
 namespace dlrm {
 
-// The distinct ids of one feature in the order of their first occurrence, and where each occurs, in ascending order.
+// What spreads ids: the upper bits of the product.
+inline uint32_t HashOf(int32_t id) { return static_cast<uint32_t>(id) * 2654435769u; }
+
+// The distinct ids among some in the order of their first occurrence, and the positions where each occurs, in the order given.
 class Groups {
  public:
-  // Groups n ids. Returns the position of the first id outside 0..rows-1, or -1 if there is none.
-  int64_t Build(const int32_t* ids, int n, int64_t rows) {
-    place_.reset(new int32_t[n]);
+  // Groups id(i) at position(i) for i in 0..n-1, ids that agree in the upper `common_bits` bits of their hashes. Returns the first i whose id is outside
+  // 0..rows-1, or -1 if there is none.
+  template <class Id, class Position>
+  int64_t Build(int n, int64_t rows, int common_bits, const Id& id, const Position& position) {
+    std::unique_ptr<int32_t[]> place(new int32_t[n]);
     positions_.reset(new int32_t[n]);
     ids_.clear();
     starts_.clear();
     ids_.reserve(n);
     starts_.reserve(n + 1);
-    const int64_t bad = rows <= 4 * static_cast<int64_t>(n) ? Place<true>(ids, n, rows) : Place<false>(ids, n, rows);
+    const int64_t bad =
+        rows <= 4 * static_cast<int64_t>(n) ? Place<true>(n, rows, common_bits, id, place.get()) : Place<false>(n, rows, common_bits, id, place.get());
     if (bad >= 0) return bad;
     int32_t start = 0;  // starts_ holds counts until here
     for (int32_t& entry : starts_) {
@@ -27,9 +33,8 @@ class Groups {
       entry = start;
       start += count;
     }
-    for (int i = 0; i < n; ++i) positions_[starts_[place_[i]]++] = i;
+    for (int i = 0; i < n; ++i) positions_[starts_[place[i]]++] = position(i);
     starts_.insert(starts_.begin(), 0);  // every start has moved on to its group's end
-    place_.reset();
     return -1;
   }
 
@@ -46,21 +51,21 @@ class Groups {
   };
 
   // Numbers the distinct ids and counts them; by a table of all rows where there are few, else by hashing with open addressing.
-  template <bool kDirect>
-  int64_t Place(const int32_t* ids, int n, int64_t rows) {
+  template <bool kDirect, class Id>
+  int64_t Place(int n, int64_t rows, int common_bits, const Id& id_at, int32_t* place) {
     int bits = 4;
     while ((int64_t{1} << bits) < 2 * static_cast<int64_t>(n)) ++bits;
     const uint32_t mask = (uint32_t{1} << bits) - 1;
     std::vector<int32_t> direct(kDirect ? rows : 0, -1);
     std::vector<Slot> slots(kDirect ? 0 : size_t{1} << bits, Slot{0, -1});
     for (int i = 0; i < n; ++i) {
-      const int32_t id = ids[i];
+      const int32_t id = id_at(i);
       if (id < 0 || int64_t{id} >= rows) return i;
       int32_t* group;
       if (kDirect) {
         group = &direct[id];
       } else {
-        uint32_t at = (static_cast<uint32_t>(id) * 2654435769u) >> (32 - bits);
+        uint32_t at = (HashOf(id) << common_bits) >> (32 - bits);
         while (slots[at].group >= 0 && slots[at].id != id) at = (at + 1) & mask;
         slots[at].id = id;
         group = &slots[at].group;
@@ -71,13 +76,13 @@ class Groups {
         starts_.push_back(0);
       }
       ++starts_[*group];
-      place_[i] = *group;
+      place[i] = *group;
     }
     return -1;
   }
 
   std::vector<int32_t> ids_, starts_;
-  std::unique_ptr<int32_t[]> place_, positions_;
+  std::unique_ptr<int32_t[]> positions_;
 };
 
 }  // namespace dlrm

@@ -8,37 +8,15 @@
 #include <vector>
 
 #include "interaction_amx.h"
+#include "lanes.h"
 
 namespace dlrm {
 namespace {
 
-constexpr int kLanes = 16;
 constexpr int kBlock = 4;               // vectors; a block of 4 x 4 dots takes 16 of 32 registers
 constexpr int64_t kSamplesPerTask = 16;
 
-// One register with AVX-512; the compiler makes two or four of it elsewhere, with the same results.
-typedef float Lanes __attribute__((vector_size(4 * kLanes)));
-
-// From and to any address; the values themselves are aligned, as compilers take for granted.
-inline Lanes Load(const float* from) {
-  Lanes value;
-  std::memcpy(&value, from, sizeof(value));
-  return value;
-}
-inline void Store(Lanes value, float* to) { std::memcpy(to, &value, sizeof(value)); }
-
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-// Lanes of a, numbered from 0, and b, from kLanes on.
-template <int... kFrom>
-inline Lanes Shuffle(Lanes a, Lanes b) {
-#if defined(__clang__)
-  return __builtin_shufflevector(a, b, kFrom...);
-#else
-  typedef int Index __attribute__((vector_size(4 * kLanes)));
-  return __builtin_shuffle(a, b, Index{kFrom...});
-#endif
-}
 
 template <int kStep, int... kLane>
 inline Lanes Fold(Lanes a, Lanes b, std::integer_sequence<int, kLane...>) {

@@ -1,16 +1,142 @@
 #include "row_lookup.h"
 
 #include <algorithm>
+#include <memory>
+
+#include "lanes.h"
 
 namespace dlrm {
 namespace {
 
-constexpr int64_t kSamplesPerTask = 32;  // 425 KB of output at 26 features of 128 float32
-constexpr int kAhead = 2;                // rows prefetched
+constexpr int kFewSamples = 16, kManySamples = 32;  // a task; ids of sixteen are a line of the cache
+constexpr int64_t kFewIds = 64;                     // a sample; up to here a task has many samples: 425 KB of output at 26 features of 128 float32
+constexpr int kAhead = 2;                           // rows prefetched
+
+// A row that is to be read.
+struct Row {
+  const float* values;
+  int64_t width;
+
+  void Prefetch() const { PrefetchToRead(values, static_cast<int>(width) * 4); }
+};
+
+// The rows that the ids of some samples name, in the order in which they are read: sample by sample, source by source, and as the ids come.
+class RowList {
+ public:
+  RowList(const std::vector<Source>& sources, int64_t batch, int64_t ids_per_sample)
+      : sources_(sources),
+        batch_(batch),
+        tile_(new int32_t[ids_per_sample * kManySamples]),
+        rows_(new Row[ids_per_sample * kManySamples + kAhead]),
+        ends_(new int32_t[sources.size() * kManySamples]) {}
+
+  // Lists those of samples first..first+n-1, or returns an id that is out of range.
+  BadId Fill(int64_t first, int n) {
+    const BadId bad = Copy(first, n);
+    if (bad.id) return bad;
+    const int count = static_cast<int>(sources_.size());
+    int32_t size = 0;
+    for (int i = 0; i < n; ++i) {
+      const int32_t* id = tile_.get() + i;
+      for (int s = 0; s < count; ++s) {
+        const Source& source = sources_[s];
+        for (int j = 0; j < source.ids.hotness; ++j, id += n) {
+          rows_[size] = {source.table + int64_t{std::max(*id, 0)} * source.width, source.width};
+          size += *id >= 0;
+        }
+        ends_[i * count + s] = size;
+      }
+    }
+    for (int i = 0; i < kAhead; ++i) rows_[size + i] = {nullptr, 0};
+    return {};
+  }
+
+  const Row* row(int32_t i) const { return rows_.get() + i; }
+  int32_t end(int sample, int source) const { return ends_[sample * sources_.size() + source]; }
+
+ private:
+  // Rows of ids are a batch apart, often a power of two, and a cache keeps few lines that are so far apart: here they come together, [ids, n].
+  BadId Copy(int64_t first, int n) {
+    int32_t* to = tile_.get();
+    for (const Source& source : sources_) {
+      const RangeCheck check(source.rows, source.ids.hotness);
+      for (int j = 0; j < source.ids.hotness; ++j, to += n) {
+        const int32_t* from = source.ids.ids + j * batch_ + first;
+        int failed = 0;
+        for (int i = 0; i < n; ++i) {
+          to[i] = from[i];
+          failed |= check.Fails(from[i]);
+        }
+        if (!failed) continue;
+        while (!check.Fails(*from)) ++from;
+        return {from, source.rows};
+      }
+    }
+    return {};
+  }
+
+  const std::vector<Source>& sources_;
+  int64_t batch_;
+  std::unique_ptr<int32_t[]> tile_;
+  std::unique_ptr<Row[]> rows_;
+  std::unique_ptr<int32_t[]> ends_;
+};
 
 template <class V, int kWidth>
-inline void Copy(const float* row, int width, V* out) {
-  NarrowRow(row, kWidth ? kWidth : width, out);
+inline void Copy(const Row* row, int width, V* out) {
+  row[kAhead].Prefetch();
+  NarrowRow(row->values, kWidth ? kWidth : width, out);
+}
+
+// Sum or mean of rows of kWidth elements, a multiple of kLanes, in registers.
+template <class V, int kWidth>
+inline void Pool(const Row* row, const Row* end, bool mean, V* out) {
+  constexpr int kVectors = kWidth / kLanes;
+  const float count = static_cast<float>(std::max<int64_t>(end - row, 1));
+  Lanes sum[kVectors] = {};
+  for (; row < end; ++row) {
+    row[kAhead].Prefetch();
+    for (int i = 0; i < kVectors; ++i) sum[i] += Load(row->values + i * kLanes);
+  }
+  float sums[kWidth];
+  for (int i = 0; i < kVectors; ++i) Store(mean ? sum[i] / count : sum[i], sums + i * kLanes);
+  NarrowRow(sums, kWidth, out);
+}
+
+// The same of rows of any width.
+template <class V>
+void PoolAny(const Row* begin, const Row* end, int width, bool mean, V* out) {
+  const float count = static_cast<float>(std::max<int64_t>(end - begin, 1));
+  for (int first = 0; first < width; first += kRun) {
+    const int n = std::min(static_cast<int>(kRun), width - first);
+    float sum[kRun] = {};
+    for (const Row* row = begin; row < end; ++row) {
+      if (first == 0) row[kAhead].Prefetch();
+      const float* values = row->values + first;
+      for (int i = 0; i < n; ++i) sum[i] += values[i];
+    }
+    if (mean) {
+      for (int i = 0; i < n; ++i) sum[i] /= count;
+    }
+    NarrowRow(sum, n, out + first);
+  }
+}
+
+template <class V>
+inline void Join(const Source& source, const Row* begin, const Row* end, V* out) {
+  if (source.ids.hotness == 1) return source.width == 128 ? Copy<V, 128>(begin, 128, out) : Copy<V, 0>(begin, source.width, out);
+  switch (source.width) {
+    case 128:
+      return Pool<V, 128>(begin, end, source.mean, out);
+    case 64:
+      return Pool<V, 64>(begin, end, source.mean, out);
+    case 32:
+      return Pool<V, 32>(begin, end, source.mean, out);
+    case 16:
+      return Pool<V, 16>(begin, end, source.mean, out);
+    default:
+      PoolAny(begin, end, source.width, source.mean, out);
+  }
 }
 
 }  // namespace
@@ -18,36 +144,30 @@ inline void Copy(const float* row, int width, V* out) {
 template <class V>
 BadId LookUpRows(const std::vector<Source>& sources, int64_t batch, int64_t length, V* out, const Threads& threads) {
   const int count = static_cast<int>(sources.size());
-  const int64_t tasks = (batch + kSamplesPerTask - 1) / kSamplesPerTask;
+  int64_t ids_per_sample = 0;
+  for (const Source& source : sources) ids_per_sample += source.ids.hotness;
+  const int64_t samples_per_task = ids_per_sample <= kFewIds ? kManySamples : kFewSamples;
+  const int64_t tasks = (batch + samples_per_task - 1) / samples_per_task;
   std::vector<BadId> bad(tasks);
   threads.run(tasks, [&](int64_t task) {
-    const int64_t first = task * kSamplesPerTask, last = std::min(first + kSamplesPerTask, batch);
-    for (int s = 0; s < count; ++s) {
-      for (int64_t i = first; i < last; ++i) {
-        if (static_cast<uint64_t>(static_cast<int64_t>(sources[s].ids[i])) >= static_cast<uint64_t>(sources[s].rows)) {
-          bad[task] = {s, i};
-          return;
-        }
-      }
-    }
-    const auto row = [&](int64_t i, int s) { return sources[s].table + static_cast<int64_t>(sources[s].ids[i]) * sources[s].width; };
-    for (int64_t i = first; i < last; ++i) {
-      V* sample = out + i * length;
+    const FlushDenormals flush;
+    const int64_t first = task * samples_per_task;
+    const int n = static_cast<int>(std::min(samples_per_task, batch - first));
+    RowList rows(sources, batch, ids_per_sample);
+    bad[task] = rows.Fill(first, n);
+    if (bad[task].id) return;
+    int32_t begin = 0;
+    for (int i = 0; i < n; ++i) {
+      V* sample = out + (first + i) * length;
       for (int s = 0; s < count; ++s) {
-        const int ahead = s + kAhead < count ? s + kAhead : s + kAhead - count;
-        const int64_t sample_ahead = s + kAhead < count ? i : i + 1;
-        if (ahead < count && sample_ahead < last) PrefetchToRead(row(sample_ahead, ahead), sources[ahead].width * 4);
-        const Source& source = sources[s];
-        if (source.width == 128) {
-          Copy<V, 128>(row(i, s), 128, sample + source.column);
-        } else {
-          Copy<V, 0>(row(i, s), source.width, sample + source.column);
-        }
+        const int32_t end = rows.end(i, s);
+        Join(sources[s], rows.row(begin), rows.row(end), sample + sources[s].column);
+        begin = end;
       }
     }
   });
   for (const BadId& id : bad) {
-    if (id.source >= 0) return id;
+    if (id.id) return id;
   }
   return {};
 }

@@ -1,4 +1,7 @@
-// Lookup of the rows of all the tables of a worker, side by side: what one gather a table, casts and a concatenation give, in one pass.
+// Lookup of the rows of all the features of a worker, side by side: what one gather a feature, sums, casts and a concatenation give, in one pass.
+//
+// Where a feature has several ids a sample, their rows are summed in float32 from zero, in the order of the ids, and divided by their number if the
+// mean is wanted; no id gives zeros. So nothing depends on the number of threads.
 #ifndef DLRM_OPS_ROW_LOOKUP_H_
 #define DLRM_OPS_ROW_LOOKUP_H_
 
@@ -6,26 +9,22 @@
 #include <vector>
 
 #include "elements.h"
+#include "ids.h"
 #include "parallel.h"
 
 namespace dlrm {
 
-// A table, or some columns of one: [rows, width] values.
+// A feature's lookup in a table, or in some columns of one: [rows, width] values.
 struct Source {
   const float* table;
   int64_t rows;
   int width;
-  int64_t column;      // its first in a sample's output
-  const int32_t* ids;  // of the samples
+  int64_t column;  // its first in a sample's output
+  FeatureIds ids;
+  bool mean;
 };
 
-// Where an id is out of range.
-struct BadId {
-  int source = -1;
-  int64_t position = 0;
-};
-
-// Writes `batch` samples of `length` elements each. Returns an id that is out of range (then the output is not complete), or source -1.
+// Writes `batch` samples of `length` elements each. Returns an id that is out of range, if any is; then the output is not complete.
 template <class V>
 BadId LookUpRows(const std::vector<Source>& sources, int64_t batch, int64_t length, V* out, const Threads& threads);
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "lanes.h"
 #include "optimizer.h"
 
 namespace dlrm {
@@ -57,17 +58,26 @@ struct Adagrad {
 };
 
 // Sum of the squares of n values as a balanced binary tree over the next power of two, zeros behind them: what `row_squares.node_sum` gives.
-inline float SumOfSquares(const float* values, int n, std::vector<float>* scratch) {
-  scratch->resize(n);
-  float* squares = scratch->data();
-  for (int i = 0; i < n; ++i) squares[i] = values[i] * values[i];
-  while (n > 1) {
-    const int half = n / 2;
-    for (int i = 0; i < half; ++i) squares[i] = squares[2 * i] + squares[2 * i + 1];
-    if (n % 2) squares[half] = squares[n - 1];
-    n = half + n % 2;
+inline float SumOfSquares(const float* values, int n) {
+  constexpr int kFew = 16;
+  Lanes few[kFew + 1];
+  int count = (n + kLanes - 1) / kLanes;
+  std::vector<Lanes> many(count > kFew ? count + 1 : 0);
+  Lanes* const squares = count > kFew ? many.data() : few;
+  for (int i = 0; i < n / kLanes; ++i) squares[i] = Load(values + i * kLanes) * Load(values + i * kLanes);
+  if (n % kLanes) {
+    float last[kLanes] = {};
+    for (int i = 0; i < n % kLanes; ++i) last[i] = values[n / kLanes * kLanes + i];
+    squares[count - 1] = Load(last) * Load(last);
   }
-  return n ? squares[0] : 0;
+  if (count == 0) squares[count++] = Lanes{};
+  for (; count > 1; count = (count + 1) / 2) {
+    squares[count] = Lanes{};  // an odd one's neighbour
+    for (int i = 0; i < count; i += 2) squares[i / 2] = SumPairs(squares[i], squares[i + 1]);
+  }
+  Lanes sum = squares[0];
+  for (int width = kLanes; width > 1; width /= 2) sum = SumPairs(sum, sum);
+  return sum[0];
 }
 
 struct RowwiseAdagrad {
@@ -77,8 +87,7 @@ struct RowwiseAdagrad {
   float rate, epsilon, dim;
   explicit RowwiseAdagrad(const Optimizer& from) : rate(from.scalars[0]), epsilon(from.constants[0]), dim(from.constants[1]) {}
   inline void Apply(const float* sum, float* __restrict row, float* const* slots, int n) const {
-    thread_local std::vector<float> scratch;
-    const float total = slots[0][0] + SumOfSquares(sum, n, &scratch) / dim;
+    const float total = slots[0][0] + SumOfSquares(sum, n) / dim;
     slots[0][0] = total;
     const float root = std::sqrt(total + epsilon);
     for (int i = 0; i < n; ++i) row[i] -= rate * sum[i] / root;

@@ -1,8 +1,9 @@
 // The sparse optimizers' update of all the tables of a worker, in place.
 //
-// It gives the same bits as the TensorFlow operations in training/optimizers/: the gradients of a repeated id are summed in float32,
-// from zero, in the order of their occurrence, and each row is updated once, every operation rounded by itself (-ffp-contract=off).
-// So nothing depends on the number of threads.
+// It gives the same bits as the TensorFlow operations in training/optimizers/: the gradients of a row are summed in float32, from zero, in the order of
+// the features that share its table, then of the ids of a sample, then of the samples; each is first divided by the loss scale and, where the feature's
+// vector is a mean, by the sample's number of ids. Each row is updated once, every operation rounded by itself (-ffp-contract=off). So nothing depends on
+// the number of threads.
 #ifndef DLRM_OPS_ROW_UPDATE_H_
 #define DLRM_OPS_ROW_UPDATE_H_
 
@@ -11,11 +12,17 @@
 #include <vector>
 
 #include "elements.h"
-#include "groups.h"
+#include "grouping.h"
 #include "optimizer.h"
 #include "parallel.h"
 
 namespace dlrm {
+
+// A feature's part in the gradients.
+struct Use {
+  int64_t column;       // its first in a sample's gradient
+  const float* counts;  // of the ids of each sample, where their mean was taken; nullptr where their sum
+};
 
 // A table, or some columns of one: [rows, width] values, slots of the same shape or [rows, 1].
 struct Shard {
@@ -23,17 +30,17 @@ struct Shard {
   float* slots[kMaxSlots];
   int64_t rows;
   int width;
-  int id_row;      // which groups are its ids
-  int64_t column;  // its first in a sample's gradient
+  int grouped;            // which of the groups are its rows
+  std::vector<Use> uses;  // in the order of the features whose ids were grouped
 };
 
 // nullptr where there is no rule of the name.
 const RuleFacts* FactsOf(const std::string& rule);
 
-// Updates the rows that the groups name. `samples` holds the first gradient element of every sample.
+// Updates the rows that the groups name, see GroupIds. `samples` holds the first gradient element of every sample.
 template <class G>
-void UpdateRows(const std::vector<Shard>& shards, const std::vector<Groups>& groups, const std::vector<const G*>& samples, const Optimizer& optimizer,
-                const Threads& threads);
+void UpdateRows(const std::vector<Shard>& shards, const std::vector<std::vector<Groups>>& groups, const std::vector<const G*>& samples,
+                const Optimizer& optimizer, const Threads& threads);
 
 }  // namespace dlrm
 

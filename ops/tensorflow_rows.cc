@@ -1,99 +1,68 @@
-// The operations on table rows as TensorFlow sees them: signatures, checks, and the variables' locks.
+// The operations on table rows as TensorFlow sees them: signatures and checks.
 #include <algorithm>
-#include <cstring>
+#include <map>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "row_lookup.h"
 #include "row_update.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_kernel.h"
+#include "tensorflow_tables.h"
 
 namespace dlrm {
 namespace {
 
 using tensorflow::OpInputList;
-using tensorflow::Var;
 
-absl::Status OutOfRange(const Tensor& ids, int64_t row, int64_t position, int64_t rows) {
-  return InvalidArgumentError(StrCat("ids[", row, ", ", position, "] = ", ids.matrix<int32_t>()(row, position), " is not in [0, ", rows, ")"));
+// A feature's lookup: in which of the tables, and which rows of `ids`.
+struct Lookup {
+  int table, id_row, hotness;
+  bool mean;
+
+  FeatureIds ids(const Tensor& all) const { return {all.flat<int32_t>().data() + id_row * all.dim_size(1), hotness}; }
+};
+
+absl::Status GetLookups(OpKernelConstruction* context, int num_tables, std::vector<Lookup>* lookups) {
+  std::vector<int> tables, id_rows, hotness;
+  std::vector<bool> means;
+  TF_RETURN_IF_ERROR(context->GetAttr("lookup_tables", &tables));
+  TF_RETURN_IF_ERROR(context->GetAttr("id_rows", &id_rows));
+  TF_RETURN_IF_ERROR(context->GetAttr("hotness", &hotness));
+  TF_RETURN_IF_ERROR(context->GetAttr("means", &means));
+  const size_t count = tables.size();
+  if (id_rows.size() != count || hotness.size() != count || means.size() != count) {
+    return InvalidArgumentError(StrCat("expected an id_row, a hotness and a mean for each of ", count, " lookups"));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (tables[i] < 0 || tables[i] >= num_tables || hotness[i] < 1) {
+      return InvalidArgumentError(StrCat("lookup ", i, " of hotness ", hotness[i], " is in table ", tables[i], " of ", num_tables));
+    }
+    lookups->push_back({tables[i], id_rows[i], hotness[i], means[i]});
+  }
+  return absl::OkStatus();
 }
 
-// The variables of rows that are an operation's first inputs, locked while this lives: for one writer, or for several readers.
-class Tables {
- public:
-  explicit Tables(bool to_write) : to_write_(to_write) {}
-  Tables(const Tables&) = delete;
-  ~Tables() {
-    for (Var* variable : locked_) to_write_ ? variable->mu()->unlock() : variable->mu()->unlock_shared();
+absl::Status CheckIds(const Tensor& ids, const std::vector<Lookup>& lookups) {
+  if (ids.dims() != 2) return InvalidArgumentError(StrCat("ids: expected [K, B], received ", ids.shape().DebugString()));
+  for (size_t i = 0; i < lookups.size(); ++i) {
+    const int64_t first = lookups[i].id_row, end = first + lookups[i].hotness;
+    if (first < 0 || end > ids.dim_size(0)) {
+      return InvalidArgumentError(StrCat("lookup ", i, " wants rows [", first, ", ", end, ") of ", ids.dim_size(0), " of ids"));
+    }
   }
+  return absl::OkStatus();
+}
 
-  absl::Status Open(OpKernelContext* context, int count) {
-    variables_.resize(count);
-    for (int i = 0; i < count; ++i) {
-      TF_RETURN_IF_ERROR(tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, i), &variables_[i]));
-      TF_RETURN_IF_ERROR(OwnBuffer(context, variables_[i].get()));
-    }
-    std::vector<Var*> in_order;
-    for (const auto& variable : variables_) in_order.push_back(variable.get());
-    std::sort(in_order.begin(), in_order.end(), [](Var* a, Var* b) { return std::less<void*>()(a->mu(), b->mu()); });
-    in_order.erase(std::unique(in_order.begin(), in_order.end()), in_order.end());
-    for (Var* variable : in_order) {
-      to_write_ ? variable->mu()->lock() : variable->mu()->lock_shared();
-      locked_.push_back(variable);
-    }
-    // Two that write to the same rows would each undo some of the other's work.
-    if (to_write_ && static_cast<int>(in_order.size()) < count) return Twice();
-    for (int i = 0; i < count; ++i) {
-      const Tensor& values = *variables_[i]->tensor();
-      if (values.dtype() != tensorflow::DT_FLOAT || values.dims() != 2) {
-        return InvalidArgumentError(StrCat("input ", i, ": expected [V, width] float32, received ", values.shape().DebugString()));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  int64_t rows(int i) const { return variables_[i]->tensor()->dim_size(0); }
-  int width(int i) const { return static_cast<int>(variables_[i]->tensor()->dim_size(1)); }
-  float* values(int i) const { return static_cast<float*>(variables_[i]->tensor()->data()); }
-
- private:
-  // What TensorFlow's own sparse operations do before they touch a variable (EnsureSparseVariableAccess): a buffer that somebody else still
-  // reads is copied, once; from then on whoever reads the whole variable gets a copy.
-  static absl::Status OwnBuffer(OpKernelContext* context, Var* variable) {
-    if (variable->copy_on_read_mode.load()) return absl::OkStatus();
-    tensorflow::mutex_lock lock(*variable->mu());
-    Tensor* values = variable->tensor();
-    if (!variable->copy_on_read_mode.load() && !values->RefCountIsOne()) {
-      Tensor copy;
-      TF_RETURN_IF_ERROR(context->allocate_temp(values->dtype(), values->shape(), &copy));
-      if (values->TotalBytes() > 0) std::memcpy(copy.data(), values->data(), values->TotalBytes());
-      *values = copy;
-    }
-    variable->copy_on_read_mode.store(true);
-    return absl::OkStatus();
-  }
-
-  absl::Status Twice() const {
-    for (size_t i = 0; i < variables_.size(); ++i) {
-      for (size_t j = 0; j < i; ++j) {
-        if (variables_[i].get() == variables_[j].get()) {
-          return InvalidArgumentError(StrCat("inputs ", j, " and ", i, " are the same variable: each table and slot may be named once in an update"));
-        }
-      }
-    }
-    return absl::InternalError("no variable is named twice");
-  }
-
-  bool to_write_;
-  std::vector<tensorflow::core::RefCountPtr<Var>> variables_;
-  std::vector<Var*> locked_;
-};
+absl::Status Checked(const Tensor& ids, BadId bad) {
+  if (bad.id == nullptr) return absl::OkStatus();
+  const int64_t at = bad.id - ids.flat<int32_t>().data(), batch = ids.dim_size(1);
+  return InvalidArgumentError(StrCat("ids[", at / batch, ", ", at % batch, "] = ", *bad.id, " is not in [0, ", bad.rows, ")"));
+}
 
 // Update ------------------------------------------------------------------------------------------------------------------------------------
 
@@ -108,7 +77,10 @@ REGISTER_OP("DlrmUpdateRows")
     .Attr("num_tables: int >= 1")
     .Attr("num_slots: int >= 0")
     .Attr("num_gradients: int >= 1")
+    .Attr("lookup_tables: list(int)")
     .Attr("id_rows: list(int)")
+    .Attr("hotness: list(int)")
+    .Attr("means: list(bool)")
     .Attr("columns: list(int)")
     .Attr("rule: string")
     .Attr("constants: list(float)")
@@ -119,11 +91,14 @@ Update rows of tables in place; none is touched if any id is out of range.
 
 tables: [V, width] float32 each, any widths.
 slots: of the optimizer, of their tables' shapes, or [V, 1] where it keeps one number a row: all of the first table, then all of the second, ...
-ids: [R, B].
+ids: [K, B]; -1 is no id where a lookup's hotness is above 1.
 gradients: of B samples in equal parts along the first dimension; a sample's gradient is what its part holds beside that dimension, flattened.
 scalars: of this step: the learning rate (with Adam, after the bias correction), then what else the rule needs.
-id_rows: for each table the row of `ids` that holds its ids.
-columns: for each table the first of its columns in a sample's gradient.
+lookup_tables: for each lookup its table. The gradients of all lookups in a table are summed before its rows are updated.
+id_rows: for each lookup the first of its rows of `ids`.
+hotness: for each lookup how many rows of `ids` it takes.
+means: for each lookup whether it gave the mean of rows, not their sum.
+columns: for each lookup the first of its columns in a sample's gradient.
 rule: a name in row_rules.h.
 constants: of the rule.
 loss_scale: what the gradients are divided by, in float32.
@@ -136,7 +111,7 @@ class UpdateRowsOp : public OpKernel {
     int num_slots;
     OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables_));
     OP_REQUIRES_OK(context, context->GetAttr("num_slots", &num_slots));
-    OP_REQUIRES_OK(context, context->GetAttr("id_rows", &id_rows_));
+    OP_REQUIRES_OK(context, GetLookups(context, num_tables_, &lookups_));
     OP_REQUIRES_OK(context, context->GetAttr("columns", &columns_));
     OP_REQUIRES_OK(context, context->GetAttr("rule", &optimizer_.rule));
     OP_REQUIRES_OK(context, context->GetAttr("constants", &optimizer_.constants));
@@ -145,8 +120,8 @@ class UpdateRowsOp : public OpKernel {
     const int constants = static_cast<int>(optimizer_.constants.size());
     OP_REQUIRES(context, num_slots == num_tables_ * rule_->slots && constants == rule_->constants,
                 InvalidArgumentError(StrCat(optimizer_.rule, " of ", num_tables_, " tables received ", num_slots, " slots and ", constants, " constants")));
-    OP_REQUIRES(context, static_cast<int>(id_rows_.size()) == num_tables_ && static_cast<int>(columns_.size()) == num_tables_,
-                InvalidArgumentError(StrCat("expected an id_row and a column for each of ", num_tables_, " tables")));
+    OP_REQUIRES(context, columns_.size() == lookups_.size(),
+                InvalidArgumentError(StrCat("expected a column for each of ", lookups_.size(), " lookups, received ", columns_.size())));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -158,8 +133,7 @@ class UpdateRowsOp : public OpKernel {
     OP_REQUIRES(context, loss_scale->NumElements() == 1,
                 InvalidArgumentError(StrCat("loss_scale: expected a number, received ", loss_scale->shape().DebugString())));
     OP_REQUIRES_OK(context, context->input_list("gradients", &gradients));
-    OP_REQUIRES(context, ids->dims() == 2 && ids->dim_size(1) < (int64_t{1} << 30),
-                InvalidArgumentError(StrCat("ids: expected [R, B], received ", ids->shape().DebugString())));
+    OP_REQUIRES_OK(context, CheckIds(*ids, lookups_));
     OP_REQUIRES(context, scalars->NumElements() == rule_->scalars,
                 InvalidArgumentError(StrCat("scalars: expected ", rule_->scalars, ", received ", scalars->shape().DebugString())));
     int64_t length = 0;
@@ -168,14 +142,18 @@ class UpdateRowsOp : public OpKernel {
     Tables tables(/*to_write=*/true);
     OP_REQUIRES_OK(context, tables.Open(context, num_tables_ * (1 + rule_->slots)));
     std::vector<Shard> shards(num_tables_);
-    for (int i = 0; i < num_tables_; ++i) OP_REQUIRES_OK(context, MakeShard(tables, i, ids->dim_size(0), length, &shards[i]));
+    for (int i = 0; i < num_tables_; ++i) OP_REQUIRES_OK(context, MakeShard(tables, i, &shards[i]));
+    std::vector<TableIds> to_group;
+    OP_REQUIRES_OK(context, AddUses(length, &shards));
+    OP_REQUIRES_OK(context, AddIds(*ids, &shards, &to_group));
     if (ids->dim_size(1) == 0) return;
 
     absl::Status status;
     Guarded(context, [&](const Threads& threads) {
-      std::vector<Groups> groups(ids->dim_size(0));
-      status = Group(*ids, shards, threads, &groups);
+      std::vector<std::vector<Groups>> groups;
+      status = Checked(*ids, GroupIds(to_group, ids->dim_size(1), threads, &groups));
       if (!status.ok()) return;
+      const Counts counts = AddCounts(*ids, threads, &shards);
       Optimizer optimizer = optimizer_;
       optimizer.loss_scale = loss_scale->flat<float>()(0);
       optimizer.scalars.assign(scalars->flat<float>().data(), scalars->flat<float>().data() + rule_->scalars);
@@ -186,6 +164,8 @@ class UpdateRowsOp : public OpKernel {
 
  private:
   using Element = typename ElementOf<T>::type;
+  using IdRows = std::pair<int, int>;  // the first, and how many
+  using Counts = std::map<IdRows, std::vector<float>>;
 
   // Of a sample's gradient, in elements.
   static absl::Status FindLength(const OpInputList& gradients, int64_t batch, int64_t* length) {
@@ -211,8 +191,8 @@ class UpdateRowsOp : public OpKernel {
     return samples;
   }
 
-  absl::Status MakeShard(const Tables& tables, int i, int64_t id_rows, int64_t length, Shard* shard) const {
-    *shard = {tables.values(i), {nullptr, nullptr}, tables.rows(i), tables.width(i), id_rows_[i], columns_[i]};
+  absl::Status MakeShard(const Tables& tables, int i, Shard* shard) const {
+    *shard = {tables.values(i), {nullptr, nullptr}, tables.rows(i), tables.width(i), 0, {}};
     for (int k = 0; k < rule_->slots; ++k) {
       const int slot = num_tables_ + i * rule_->slots + k;
       const int width = rule_->row_slot[k] ? 1 : shard->width;
@@ -222,32 +202,63 @@ class UpdateRowsOp : public OpKernel {
       }
       shard->slots[k] = tables.values(slot);
     }
-    const bool column_fits = length == 0 || (shard->column >= 0 && shard->column + shard->width <= length);
-    if (shard->id_row < 0 || shard->id_row >= id_rows || !column_fits) {
-      return InvalidArgumentError(StrCat("table ", i, " of width ", shard->width, " wants row ", shard->id_row, " of ", id_rows, " of ids and column ",
-                                         shard->column, " of ", length, " of gradients"));
+    return absl::OkStatus();
+  }
+
+  absl::Status AddUses(int64_t length, std::vector<Shard>* shards) const {
+    for (size_t i = 0; i < lookups_.size(); ++i) {
+      Shard& shard = (*shards)[lookups_[i].table];
+      if (length > 0 && (columns_[i] < 0 || columns_[i] > length - shard.width)) {
+        return InvalidArgumentError(StrCat("lookup ", i, " in table ", lookups_[i].table, " of width ", shard.width, " wants the columns from ", columns_[i],
+                                           " on of ", length, " of gradients"));
+      }
+      shard.uses.push_back({columns_[i], nullptr});
     }
     return absl::OkStatus();
   }
 
-  static absl::Status Group(const Tensor& ids, const std::vector<Shard>& shards, const Threads& threads, std::vector<Groups>* groups) {
-    const int batch = static_cast<int>(ids.dim_size(1));
-    const int32_t* values = ids.flat<int32_t>().data();
-    std::vector<int64_t> rows(groups->size(), -1), bad(groups->size(), -1);
-    for (const Shard& shard : shards) rows[shard.id_row] = rows[shard.id_row] < 0 ? shard.rows : std::min(rows[shard.id_row], shard.rows);
-    threads.run(groups->size(), [&](int64_t i) {
-      if (rows[i] >= 0) bad[i] = (*groups)[i].Build(values + i * batch, batch, rows[i]);
-    });
-    for (size_t i = 0; i < bad.size(); ++i) {
-      if (bad[i] >= 0) return OutOfRange(ids, i, bad[i], rows[i]);
+  // The ids of the tables; once where two have the same, as columns of one table do.
+  absl::Status AddIds(const Tensor& ids, std::vector<Shard>* shards, std::vector<TableIds>* to_group) const {
+    std::vector<std::vector<IdRows>> rows(shards->size());
+    for (const Lookup& lookup : lookups_) rows[lookup.table].emplace_back(lookup.id_row, lookup.hotness);
+    std::map<std::vector<IdRows>, int> seen;
+    for (size_t i = 0; i < shards->size(); ++i) {
+      Shard& shard = (*shards)[i];
+      const auto [place, is_new] = seen.emplace(rows[i], static_cast<int>(to_group->size()));
+      shard.grouped = place->second;
+      if (is_new) to_group->push_back({{}, shard.rows});
+      TableIds& table = (*to_group)[shard.grouped];
+      table.rows = std::min(table.rows, shard.rows);
+      if (!is_new) continue;
+      for (const Lookup& lookup : lookups_) {
+        if (lookup.table == static_cast<int>(i)) table.features.push_back(lookup.ids(ids));
+      }
+      if (!Countable(table.features, ids.dim_size(1))) {
+        return InvalidArgumentError(StrCat("table ", i, ": its ", rows[i].size(), " lookups name ids of ", ids.dim_size(1),
+                                           " samples, more than an update takes: 2^30 together; take a smaller batch"));
+      }
     }
     return absl::OkStatus();
+  }
+
+  // The result holds what the shards then point to.
+  Counts AddCounts(const Tensor& ids, const Threads& threads, std::vector<Shard>* shards) const {
+    Counts counts;
+    std::vector<size_t> next(shards->size());  // use of each shard
+    for (const Lookup& lookup : lookups_) {
+      Use& use = (*shards)[lookup.table].uses[next[lookup.table]++];
+      if (!lookup.mean || lookup.hotness == 1) continue;
+      std::vector<float>& of = counts[{lookup.id_row, lookup.hotness}];
+      if (of.empty()) of = CountIds(lookup.ids(ids), ids.dim_size(1), threads);
+      use.counts = of.data();
+    }
+    return counts;
   }
 
   int num_tables_;
   const RuleFacts* rule_;
-  std::vector<int> id_rows_;
-  std::vector<int64_t> columns_;
+  std::vector<Lookup> lookups_;
+  std::vector<int64_t> columns_;  // for each lookup
   Optimizer optimizer_;
 };
 
@@ -261,7 +272,10 @@ REGISTER_OP("DlrmLookUpRows")
     .Output("vectors: T")
     .Attr("T: {float, bfloat16, half}")
     .Attr("num_tables: int >= 1")
+    .Attr("lookup_tables: list(int)")
     .Attr("id_rows: list(int)")
+    .Attr("hotness: list(int)")
+    .Attr("means: list(bool)")
     .Attr("widths: list(int)")
     .SetIsStateful()
     .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) -> absl::Status {
@@ -275,53 +289,56 @@ REGISTER_OP("DlrmLookUpRows")
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Rows of tables, side by side in the order of the tables.
+Rows of tables, or sums or means of several, side by side in the order of the lookups.
 
 tables: [V, width] float32 each.
-ids: [R, B].
+ids: [K, B]; -1 is no id where a lookup's hotness is above 1.
 vectors: [B, sum of the widths].
-id_rows: for each table the row of `ids` that holds its ids.
-widths: of the tables.
+lookup_tables: for each lookup its table.
+id_rows: for each lookup the first of its rows of `ids`.
+hotness: for each lookup how many rows of `ids` it takes.
+means: for each lookup whether it gives the mean of rows, not their sum.
+widths: for each lookup that of its table.
 )doc");
 
 template <class T>
 class LookUpRowsOp : public OpKernel {
  public:
   explicit LookUpRowsOp(OpKernelConstruction* context) : OpKernel(context) {
-    int num_tables;
-    OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables));
-    OP_REQUIRES_OK(context, context->GetAttr("id_rows", &id_rows_));
+    OP_REQUIRES_OK(context, context->GetAttr("num_tables", &num_tables_));
+    OP_REQUIRES_OK(context, GetLookups(context, num_tables_, &lookups_));
     OP_REQUIRES_OK(context, context->GetAttr("widths", &widths_));
-    OP_REQUIRES(context, static_cast<int>(id_rows_.size()) == num_tables && static_cast<int>(widths_.size()) == num_tables,
-                InvalidArgumentError(StrCat("expected an id_row and a width for each of ", num_tables, " tables")));
+    OP_REQUIRES(context, widths_.size() == lookups_.size(),
+                InvalidArgumentError(StrCat("expected a width for each of ", lookups_.size(), " lookups, received ", widths_.size())));
   }
 
   void Compute(OpKernelContext* context) override {
     const Tensor* ids;
     OP_REQUIRES_OK(context, context->input("ids", &ids));
-    OP_REQUIRES(context, ids->dims() == 2, InvalidArgumentError(StrCat("ids: expected [R, B], received ", ids->shape().DebugString())));
-    const int64_t batch = ids->dim_size(1);
+    OP_REQUIRES_OK(context, CheckIds(*ids, lookups_));
     Tables tables(/*to_write=*/false);
-    OP_REQUIRES_OK(context, tables.Open(context, static_cast<int>(widths_.size())));
+    OP_REQUIRES_OK(context, tables.Open(context, num_tables_));
     std::vector<Source> sources;
     int64_t length = 0;
-    for (int i = 0; i < static_cast<int>(widths_.size()); ++i) {
-      OP_REQUIRES(context, tables.width(i) == widths_[i] && id_rows_[i] >= 0 && id_rows_[i] < ids->dim_size(0),
-                  InvalidArgumentError(StrCat("table ", i, " is ", tables.width(i), " wide, expected ", widths_[i], ", and wants row ", id_rows_[i],
-                                              " of ", ids->dim_size(0), " of ids")));
-      sources.push_back({tables.values(i), tables.rows(i), widths_[i], length, ids->flat<int32_t>().data() + id_rows_[i] * batch});
+    for (size_t i = 0; i < lookups_.size(); ++i) {
+      const int table = lookups_[i].table;
+      OP_REQUIRES(context, tables.width(table) == widths_[i],
+                  InvalidArgumentError(StrCat("lookup ", i, ": table ", table, " is ", tables.width(table), " wide, expected ", widths_[i])));
+      sources.push_back({tables.values(table), tables.rows(table), widths_[i], length, lookups_[i].ids(*ids), lookups_[i].mean});
       length += widths_[i];
     }
     Tensor* vectors;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {batch, length}, &vectors));
+    OP_REQUIRES_OK(context, context->allocate_output(0, {ids->dim_size(1), length}, &vectors));
     PreferHugePages(vectors);
     BadId bad;
-    Guarded(context, [&](const Threads& threads) { bad = LookUpRows(sources, batch, length, Elements<T>(vectors), threads); });
-    OP_REQUIRES(context, bad.source < 0, OutOfRange(*ids, id_rows_[std::max(bad.source, 0)], bad.position, tables.rows(std::max(bad.source, 0))));
+    Guarded(context, [&](const Threads& threads) { bad = LookUpRows(sources, ids->dim_size(1), length, Elements<T>(vectors), threads); });
+    OP_REQUIRES_OK(context, Checked(*ids, bad));
   }
 
  private:
-  std::vector<int> id_rows_, widths_;
+  int num_tables_;
+  std::vector<Lookup> lookups_;
+  std::vector<int> widths_;
 };
 
 DLRM_REGISTER_KERNELS("DlrmLookUpRows", LookUpRowsOp);

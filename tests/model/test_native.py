@@ -14,7 +14,7 @@ from model.embedding.initializers import ConstantRows
 from model.embedding.row_squares import node_sum
 from model.embedding.table_memory import new_table
 from model.embedding.touched_rows import TouchedRows, sum_repeated
-from model.native import Rule, library_path
+from model.native import Lookup, Rule, library_path
 from tests.model.native_library import built_operations
 from training.optimizers.adagrad import Adagrad, RowwiseAdagrad
 from training.optimizers.adam import Adam
@@ -85,7 +85,7 @@ def by_native(native, optimizer, pieces, ids, gradients, loss_scale, parts=1):
         [table for table, *_ in variables],
         [slot for _, *slots in variables for slot in slots],
         tf.constant(ids),
-        [piece.id_row for piece in pieces],
+        [Lookup(i, piece.id_row) for i, piece in enumerate(pieces)],
         tf.split(gradients, parts),
         [piece.column for piece in pieces],
         loss_scale,
@@ -199,20 +199,25 @@ def test_ids_out_of_range_raise_and_touch_no_row(native, bad, position):
     pieces = [Piece(optimizer, 30, 16, 0, 0), Piece(optimizer, 30, 16, 1, 16)]
     ids = np.stack([draw_ids("uniform", 30, 64, seed) for seed in (0, 1)]).astype(np.int32)
     ids[1, position] = bad
-    tables = [tf.Variable(piece.start[0]) for piece in pieces]
+    tables, lookups = [tf.Variable(piece.start[0]) for piece in pieces], [Lookup(0, 0), Lookup(1, 1)]
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"ids\[1, {position}\] = {bad} is not in \[0, 30\)"):
-        native.update(arithmetic(optimizer), tables, [], tf.constant(ids), [0, 1], [gradients_of([64, 32])], [0, 16], 1.0)
+        native.update(arithmetic(optimizer), tables, [], tf.constant(ids), lookups, [gradients_of([64, 32])], [0, 16], 1.0)
     assert_same_bits([table.numpy() for table in tables], [piece.start[0] for piece in pieces])
     with pytest.raises(tf.errors.InvalidArgumentError, match=rf"ids\[1, {position}\] = {bad} is not in \[0, 30\)"):
-        native.look_up(tables, tf.constant(ids), [0, 1], tf.float32)
+        native.look_up(tables, tf.constant(ids), lookups, tf.float32)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"columns": [17]}, "column 17 of 32 of gradients"),
-        ({"columns": [-1]}, "column -1 of 32 of gradients"),
-        ({"id_rows": [2]}, "row 2 of 2 of ids"),
+        ({"columns": [17]}, "columns from 17 on of 32 of gradients"),
+        ({"columns": [-1]}, "columns from -1 on of 32 of gradients"),
+        ({"columns": []}, "a column for each of 1 lookups, received 0"),
+        ({"lookups": [Lookup(0, 2)]}, r"rows \[2, 3\) of 2 of ids"),
+        ({"lookups": [Lookup(0, -1)]}, r"rows \[-1, 0\) of 2 of ids"),
+        ({"lookups": [Lookup(0, 1, 2)]}, r"rows \[1, 3\) of 2 of ids"),
+        ({"lookups": [Lookup(0, 0, 0)]}, "lookup 0 of hotness 0"),
+        ({"lookups": [Lookup(1, 0)]}, "in table 1 of 1"),
         ({"slots": [tf.Variable(tf.zeros([30, 15]))]}, r"expected \[30, 16\], received \[30, 15\]"),
         ({"slots": []}, "1 tables received 0 slots"),
         ({"gradients": [tf.zeros([63, 32])]}, "equal parts of 64 samples"),
@@ -225,7 +230,7 @@ def test_what_does_not_fit_raises(native, change, message):
         "tables": [tf.Variable(tf.zeros([30, 16]))],
         "slots": [tf.Variable(tf.zeros([30, 16]))],
         "ids": tf.zeros([2, 64], tf.int32),
-        "id_rows": [0],
+        "lookups": [Lookup(0, 0)],
         "gradients": [tf.zeros([64, 32])],
         "columns": [0],
         "loss_scale": 1.0,
@@ -246,15 +251,15 @@ def test_a_table_is_updated_where_it_lies(native):
     memory = np.ctypeslib.as_array(ctypes.cast(addresses[0], ctypes.POINTER(ctypes.c_float)), (1000, 16))
     for step in range(1, 3):
         ids, gradients = tf.fill([1, 4], 7), [tf.ones([4, 16])]
-        native.update(arithmetic(Sgd(), 0.25), [table], [], ids, [0], gradients, [0], 1.0)
+        native.update(arithmetic(Sgd(), 0.25), [table], [], ids, [Lookup(0, 0)], gradients, [0], 1.0)
         np.testing.assert_array_equal(memory[6:9, 0], [1, 1 - step, 1])
-        np.testing.assert_array_equal(native.look_up([table], ids, [0], tf.float32), np.full((4, 16), 1 - step, np.float32))
+        np.testing.assert_array_equal(native.look_up([table], ids, [Lookup(0, 0)], tf.float32), np.full((4, 16), 1 - step, np.float32))
 
 
 def test_a_tensor_read_before_an_update_keeps_its_values(native):
     table = tf.Variable(tf.ones([10, 4]))
     read = table.read_value()
-    native.update(arithmetic(Sgd(), 1.0), [table], [], tf.zeros([1, 4], tf.int32), [0], [tf.ones([4, 4])], [0], 1.0)
+    native.update(arithmetic(Sgd(), 1.0), [table], [], tf.zeros([1, 4], tf.int32), [Lookup(0, 0)], [tf.ones([4, 4])], [0], 1.0)
     np.testing.assert_array_equal(read, np.ones((10, 4)))
     np.testing.assert_array_equal(table[:2], [[-3.0] * 4, [1.0] * 4])
 
@@ -265,9 +270,8 @@ def test_a_lookup_has_the_bits_of_gathers_and_casts(native, dtype, batch):
     shapes = [(50, 128), (1, 128), (70, 3), (100_000, 64)]
     tables = [tf.Variable(np.random.default_rng(i).standard_normal(shape).astype(np.float32) * 10.0 ** (3 * i - 6)) for i, shape in enumerate(shapes)]
     ids = np.stack([draw_ids("uniform", rows, batch, rows) for rows, _ in shapes]).astype(np.int32)
-    id_rows = [0, 1, 2, 3]
-    expected = tf.concat([tf.cast(tf.gather(table, ids[row]), dtype) for table, row in zip(tables, id_rows, strict=True)], axis=1)
-    found = native.look_up(tables, tf.constant(ids), id_rows, tf.as_dtype(dtype))
+    expected = tf.concat([tf.cast(tf.gather(table, row), dtype) for table, row in zip(tables, ids, strict=True)], axis=1)
+    found = native.look_up(tables, tf.constant(ids), [Lookup(i, i) for i in range(len(tables))], tf.as_dtype(dtype))
     assert found.dtype == dtype and found.shape == expected.shape
     assert tf.io.serialize_tensor(found).numpy() == tf.io.serialize_tensor(expected).numpy()
 
@@ -277,7 +281,7 @@ def test_the_shape_of_a_lookup_is_known_in_a_graph(native):
 
     @tf.function
     def look_up(ids):
-        vectors = native.look_up(tables, ids, [0, 0], tf.float32)
+        vectors = native.look_up(tables, ids, [Lookup(0, 0), Lookup(1, 0)], tf.float32)
         assert vectors.shape == [3, 12]
         return vectors
 

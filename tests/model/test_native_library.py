@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from model import native
 from model.embedding.blocks import Blocks
-from model.native import Rule, library_path, native_operations, operations_description, operations_key
+from model.native import Lookup, Rule, library_path, native_operations, operations_description, operations_key
 from tests.model.native_library import built_operations
 from utils.errors import UserError
 
@@ -97,18 +97,18 @@ def test_a_table_named_twice_is_refused_in_an_update(operations):
     tables = [tf.Variable(tf.ones([4, 2])) for _ in range(2)]
     ids, gradients = tf.zeros([1, 3], tf.int32), [tf.ones([3, 6])]
     with pytest.raises(tf.errors.InvalidArgumentError, match="inputs 0 and 2 are the same variable"):
-        operations.update(SGD, [*tables, tables[0]], [], ids, [0, 0, 0], gradients, [0, 2, 4], 1.0)
+        operations.update(SGD, [*tables, tables[0]], [], ids, [Lookup(i, 0) for i in range(3)], gradients, [0, 2, 4], 1.0)
     rule = Rule("adagrad", tf.constant([0.5]), (1e-8,))
     with pytest.raises(tf.errors.InvalidArgumentError, match="inputs 2 and 3 are the same variable"):
         slot = tf.Variable(tf.ones([4, 2]))
-        operations.update(rule, tables, [slot, slot], ids, [0, 0], gradients, [0, 2], 1.0)
+        operations.update(rule, tables, [slot, slot], ids, [Lookup(0, 0), Lookup(1, 0)], gradients, [0, 2], 1.0)
     for table in tables:
         np.testing.assert_array_equal(table, np.ones((4, 2)))
 
 
 def test_a_table_named_twice_is_right_in_a_lookup(operations):
     table, other = tf.Variable([[1.0, 2.0], [3.0, 4.0]]), tf.Variable([[5.0], [6.0]])
-    found = operations.look_up([table, other, table], tf.constant([[0, 1], [1, 0]]), [0, 0, 1], tf.float32)
+    found = operations.look_up([table, other, table], tf.constant([[0, 1], [1, 0]]), [Lookup(0, 0), Lookup(1, 0), Lookup(2, 1)], tf.float32)
     np.testing.assert_array_equal(found, [[1, 2, 5, 3, 4], [3, 4, 6, 1, 2]])
 
 
@@ -170,16 +170,19 @@ def test_empty_tensors(operations, dtype):
     table, none = tf.Variable(tf.zeros([4, 3])), tf.Variable(tf.zeros([4, 0]))
     for batch in (0, 2):
         ids = tf.zeros([1, batch], tf.int32)
-        assert operations.look_up([table, none], ids, [0, 0], of).shape == (batch, 3)
-        assert operations.look_up([none], ids, [0], of).shape == (batch, 0)
-        operations.update(SGD, [table, none], [], ids, [0, 0], [tf.zeros([batch, 3], of)], [0, 3], 1.0)
-        operations.update(SGD, [none], [], ids, [0], [tf.zeros([batch, 0], of)], [0], 1.0)
+        first, second = Lookup(0, 0), Lookup(1, 0)
+        assert operations.look_up([table, none], ids, [first, second], of).shape == (batch, 3)
+        assert operations.look_up([none], ids, [first], of).shape == (batch, 0)
+        assert operations.look_up([table], ids, [], of).shape == (batch, 0)
+        operations.update(SGD, [table, none], [], ids, [first, second], [tf.zeros([batch, 3], of)], [0, 3], 1.0)
+        operations.update(SGD, [none], [], ids, [first], [tf.zeros([batch, 0], of)], [0], 1.0)
+        operations.update(SGD, [table], [], ids, [], [tf.zeros([batch, 3], of)], [], 1.0)
         blocks = Blocks([0, 3], [3, 0], [0, 0], [0, 3], [3, 0])
         flat = operations.samples_to_blocks([tf.zeros([batch, 3], of)], blocks)
         assert flat.shape == 3 * batch
         assert operations.blocks_to_samples(flat, batch, 3, blocks, [tf.zeros([batch, 0], of)], [3]).shape == (batch, 3)
     with pytest.raises(tf.errors.InvalidArgumentError, match="is not in"):
-        operations.look_up([tf.Variable(tf.zeros([0, 3]))], tf.zeros([1, 1], tf.int32), [0], of)
+        operations.look_up([tf.Variable(tf.zeros([0, 3]))], tf.zeros([1, 1], tf.int32), [Lookup(0, 0)], of)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import tensorflow as tf
 from test_native import OPTIMIZERS, Piece, by_native, by_tensorflow
 
 from model.layers.interaction import pair_indices
+from model.native import Lookup
 from model.ordered_sums import pairwise_sum
 from tests.model.native_library import built_operations
 
@@ -101,7 +102,7 @@ def test_the_interaction_and_its_gradient_keep_them(native, dtype, shape):
 def test_a_lookup_keeps_them(native, dtype, width):
     table = mixed((64, width), "float32", 0)
     ids = tf.constant(np.random.default_rng(1).integers(0, 64, (1, 100)), tf.int32)
-    found = native.look_up([tf.Variable(table)], ids, [0], tf.as_dtype(dtype))
+    found = native.look_up([tf.Variable(table)], ids, [Lookup(0, 0)], tf.as_dtype(dtype))
     np.testing.assert_array_equal(exact(found), exact(tf.cast(tf.gather(table, ids[0]), dtype)))
 
 

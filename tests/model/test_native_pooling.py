@@ -1,0 +1,248 @@
+"""Several ids a sample and shared tables in the C++ operations, bit by bit against loops over single rows."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from test_native import OPTIMIZERS, RATE, ROOT, arithmetic, assert_same_bits, draw_ids, gradients_of, scalars_of
+
+from model.embedding.row_squares import node_sum
+from model.embedding.touched_rows import TouchedRows
+from model.native import Lookup
+from tests.model.native_library import built_operations
+
+NONE = -1
+
+
+@pytest.fixture(scope="module")
+def native():
+    return built_operations()
+
+
+class Case(NamedTuple):
+    """Tables of (rows, width), lookups in them, the features' ids, and how many samples."""
+
+    tables: Sequence[tuple[int, int]]
+    lookups: Sequence[Lookup]
+    batch: int
+    kind: str = "uniform"
+    absent: float = 0.3  # share of the ids, where there may be several
+
+    def ids(self) -> np.ndarray:
+        """`[K, B]`; the first sample has no id of any feature that may have several, and the second has one id again and again."""
+        ids = np.zeros((max(lookup.id_row + lookup.hotness for lookup in self.lookups), self.batch), np.int32)
+        rows = {}
+        for lookup in self.lookups:
+            key = lookup.id_row, lookup.hotness
+            rows[key] = min(rows.get(key, 2**31), self.tables[lookup.table][0])
+        draw = np.random.default_rng(0)
+        for (first, hotness), count in rows.items():
+            own = np.stack([draw_ids(self.kind, count, self.batch, first + j) for j in range(hotness)])
+            if hotness > 1:
+                own[draw.random(own.shape) < self.absent] = NONE
+                own[:, 1:2] = own[:, :1].max(initial=0)
+                own[:, 0] = NONE
+            ids[first : first + hotness] = own
+        return ids
+
+    @property
+    def columns(self) -> list[int]:
+        """Of each lookup."""
+        return np.cumsum([0, *(self.tables[lookup.table][1] for lookup in self.lookups)]).tolist()
+
+    def weights(self) -> list[np.ndarray]:
+        """Of the tables, some of them −0."""
+        draw = np.random.default_rng(1)
+        drawn = [draw.standard_normal(shape).astype(np.float32) for shape in self.tables]
+        return [np.where(np.abs(values) < 0.1, np.float32(-0.0), values) for values in drawn]
+
+
+CASES = {
+    "one feature": Case([(50, 128)], [Lookup(0, 0, 3)], 70),
+    "its mean": Case([(50, 128)], [Lookup(0, 0, 3, mean=True)], 70),
+    "beside single ids": Case([(50, 32), (9, 64), (4, 16)], [Lookup(0, 0), Lookup(1, 1, 4), Lookup(2, 5), Lookup(0, 6, 2, True)], 33),
+    "a shared table": Case([(40, 128), (7, 20)], [Lookup(0, 0, 2), Lookup(1, 2), Lookup(0, 3), Lookup(0, 4, 3, True)], 100),
+    "the same ids in two tables": Case([(20, 1), (30, 128)], [Lookup(0, 0, 5, True), Lookup(1, 0, 5)], 64),
+    "the same ids twice in a table": Case([(20, 21)], [Lookup(0, 0, 2), Lookup(0, 0, 2, True)], 64),
+    "columns of a table": Case([(30, 48), (30, 80)], [Lookup(0, 1, 4, True), Lookup(1, 1, 4, True)], 50),
+    "every width": Case([(6, width) for width in (1, 15, 17, 31, 100, 129, 200, 300)], [Lookup(i, 3 * i, 3, i % 2 == 0) for i in range(8)], 40),
+    "all there": Case([(50, 64)], [Lookup(0, 0, 7)], 64, absent=0),
+    "none there": Case([(50, 64), (50, 3)], [Lookup(0, 0, 7, True), Lookup(1, 0, 7)], 64, absent=1),
+    "single ids in a shared table": Case([(30, 16)], [Lookup(0, 2), Lookup(0, 0), Lookup(0, 1, 1, True)], 65),
+    "a table without a lookup": Case([(30, 16), (5, 8)], [Lookup(1, 0, 2)], 20),
+    "one sample": Case([(5, 128)], [Lookup(0, 0, 100), Lookup(0, 100)], 1),
+    "a hundred ids": Case([(300, 128)], [Lookup(0, 0, 100)], 512),
+    "a hundred of a power law": Case([(100_000, 16), (10, 32)], [Lookup(0, 0, 100, True), Lookup(1, 100)], 1000, "power law"),
+    "heavy": Case([(500, 128), (500, 20)], [Lookup(0, 0, 9), Lookup(0, 0, 9, True), Lookup(1, 9)], 3000, "heavy"),
+}
+
+
+def pooled(table: np.ndarray, ids: np.ndarray, lookup: Lookup) -> np.ndarray:
+    """`[B, width]` float32."""
+    own = ids[lookup.id_row : lookup.id_row + lookup.hotness]
+    if lookup.hotness == 1:
+        return table[own[0]]
+    sums, counts = np.zeros((own.shape[1], table.shape[1]), np.float32), np.zeros((own.shape[1], 1), np.float32)
+    for row in own:
+        there = row != NONE
+        sums[there] = sums[there] + table[row[there]]
+        counts[there] += 1
+    return sums / np.maximum(counts, 1) if lookup.mean else sums
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_lookup_sums_in_the_order_of_the_ids(native, name, dtype):
+    case = CASES[name]
+    ids, weights = case.ids(), case.weights()
+    expected = np.concatenate([pooled(weights[lookup.table], ids, lookup) for lookup in case.lookups], axis=1)
+    found = native.look_up([tf.Variable(table) for table in weights], tf.constant(ids), case.lookups, tf.as_dtype(dtype))
+    assert tf.io.serialize_tensor(found).numpy() == tf.io.serialize_tensor(tf.cast(expected, dtype)).numpy()
+
+
+def slots_of(case: Case, optimizer) -> list[list[np.ndarray]]:
+    """For each table the start of its slots."""
+    draw = np.random.default_rng(2)
+    by_table = []
+    for rows, width in case.tables:
+        drawn = [(slot, draw.random((rows, 1 if slot.per_row else width))) for slot in optimizer.slots]
+        by_table.append([(np.floor(values * 5) if slot.name == "touched" else slot.start + values).astype(np.float32) for slot, values in drawn])
+    return by_table
+
+
+def summed(case: Case, number: int, ids: np.ndarray, gradients: np.ndarray, loss_scale: float) -> dict[int, np.ndarray]:
+    """For each row of a table that is named the sum of its gradients."""
+    width, sums = case.tables[number][1], {}
+    for lookup, column in zip(case.lookups, case.columns, strict=False):
+        if lookup.table != number:
+            continue
+        own = ids[lookup.id_row : lookup.id_row + lookup.hotness]
+        counts = (own != NONE).sum(axis=0).astype(np.float32) if lookup.hotness > 1 else np.ones(own.shape[1], np.float32)
+        for row in own:
+            for sample, name in enumerate(row.tolist()):
+                if name == NONE:
+                    continue
+                addend = gradients[sample, column : column + width] / np.float32(loss_scale)
+                addend = addend / counts[sample] if lookup.mean else addend
+                sums[name] = sums.get(name, np.zeros(width, np.float32)) + addend
+    return sums
+
+
+def check_update(native, name: str, case: Case, dtype: str = "float32", loss_scale: float = 1.0, parts: int = 1) -> None:
+    """A rule of whole rows knows one width, so the lookups of a width are updated by themselves."""
+    ids, weights = case.ids(), case.weights()
+    gradients = gradients_of([case.batch, case.columns[-1]], dtype)
+    wide = tf.cast(gradients, tf.float32).numpy()
+    for only in sorted({width for _, width in case.tables}) if name == "rowwise_adagrad" else [None]:
+        optimizer = OPTIMIZERS[name](only)
+        chosen = [i for i, (_, width) in enumerate(case.tables) if only in (None, width)]
+        starts = slots_of(case, optimizer)
+        tables = [tf.Variable(weights[i]) for i in chosen]
+        slots = [[tf.Variable(start) for start in starts[i]] for i in chosen]
+        used = [(lookup, column) for lookup, column in zip(case.lookups, case.columns, strict=False) if lookup.table in chosen]
+        lookups = [lookup._replace(table=chosen.index(lookup.table)) for lookup, _ in used]
+        columns = [column for _, column in used]
+        flat = [slot for own in slots for slot in own]
+        native.update(arithmetic(optimizer), tables, flat, tf.constant(ids), lookups, tf.split(gradients, parts), columns, loss_scale)
+        for i, table, own in zip(chosen, tables, slots, strict=True):
+            sums = summed(case, i, ids, wide, loss_scale)
+            expected = [tf.Variable(weights[i]), *(tf.Variable(start) for start in starts[i])]
+            if sums:
+                rows, values = tf.constant(list(sums), tf.int32), tf.constant(np.stack(list(sums.values())))
+                squares = node_sum(values) if optimizer.needs_squares else None
+                optimizer.apply(TouchedRows(expected[0], expected[1:], rows), values, scalars_of(optimizer), squares)
+            assert_same_bits([variable.numpy() for variable in (table, *own)], [variable.numpy() for variable in expected])
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("case", [name for name in CASES if CASES[name].batch <= 512])
+def test_an_update_sums_by_feature_then_id_then_sample(native, name, case):
+    check_update(native, name, CASES[case])
+
+
+@pytest.mark.parametrize("name", ["sgd", "rowwise_adagrad"])
+@pytest.mark.parametrize("case", [name for name in CASES if CASES[name].batch > 512])
+def test_an_update_of_many_ids(native, name, case):
+    check_update(native, name, CASES[case])
+
+
+@pytest.mark.parametrize("loss_scale", [1.0, 1024.0, 3.0])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_loss_scale_divides_first_then_the_number_of_ids(native, dtype, loss_scale):
+    check_update(native, "adagrad", CASES["beside single ids"]._replace(batch=64), dtype, loss_scale, parts=4)
+
+
+def test_the_bits_of_an_update_are_those_of_single_ids_where_nothing_is_shared(native):
+    """With one id there a sample, in any of its places, hotness makes no difference."""
+    draw = np.random.default_rng(3)
+    single = draw.integers(0, 40, 256).astype(np.int32)
+    several = np.full((4, 256), NONE, np.int32)
+    several[draw.integers(0, 4, 256), np.arange(256)] = single
+    gradients, results = gradients_of([256, 128]), []
+    for lookup, ids in ((Lookup(0, 0), single[np.newaxis]), (Lookup(0, 0, 4), several), (Lookup(0, 0, 4, True), several)):
+        table = tf.Variable(tf.ones([40, 128]))
+        found = native.look_up([table], ids, [lookup], tf.float32)
+        native.update(arithmetic(OPTIMIZERS["sgd"](128), RATE), [table], [], ids, [lookup], [tf.sign(gradients)], [0], 1.0)
+        results.append([found.numpy(), table.numpy()])
+    assert_same_bits(results[1], results[0])
+    assert_same_bits(results[2], results[0])
+
+
+@pytest.mark.parametrize("bad", [-2, 30, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("position", [0, 63])
+def test_an_id_out_of_range_is_named_and_no_row_is_touched(native, bad, position):
+    ids = np.full((5, 64), NONE, np.int32)
+    ids[0], ids[3, position] = 5, bad
+    tables, lookups = [tf.Variable(tf.ones([30, 16])) for _ in range(2)], [Lookup(1, 0), Lookup(0, 1, 4)]
+    message = rf"ids\[3, {position}\] = {bad} is not in \[0, 30\)"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        native.update(arithmetic(OPTIMIZERS["sgd"](16)), tables, [], tf.constant(ids), lookups, [gradients_of([64, 32])], [0, 16], 1.0)
+    assert_same_bits([table.numpy() for table in tables], [np.ones((30, 16), np.float32)] * 2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        native.look_up(tables, tf.constant(ids), lookups, tf.float32)
+
+
+def test_an_absent_id_is_out_of_range_where_there_is_one_a_sample(native):
+    table, ids = tf.Variable(tf.ones([30, 16])), tf.constant([[1, 2], [3, NONE]])
+    native.look_up([table], ids, [Lookup(0, 0, 2)], tf.float32)
+    for lookups in ([Lookup(0, 1)], [Lookup(0, 0), Lookup(0, 1)]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1, 1\] = -1 is not in \[0, 30\)"):
+            native.look_up([table], ids, lookups, tf.float32)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"ids\[1, 1\] = -1 is not in \[0, 30\)"):
+            native.update(arithmetic(OPTIMIZERS["sgd"](16)), [table], [], ids, lookups, [tf.ones([2, 32])], [0, 16][: len(lookups)], 1.0)
+
+
+UPDATE = """
+import sys
+from utils.runtime import prepare_tensorflow
+prepare_tensorflow()
+import numpy as np
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+sys.path.insert(0, "tests/model")
+import test_native_pooling as cases
+native, out = cases.built_operations(), []
+for name in ("a hundred of a power law", "heavy"):
+    case = cases.CASES[name]._replace(batch=4096)
+    tables, ids = [tf.Variable(values) for values in case.weights()], tf.constant(case.ids())
+    out.append(native.look_up(tables, ids, case.lookups, tf.float32).numpy())
+    gradients = cases.gradients_of([case.batch, case.columns[-1]])
+    native.update(cases.arithmetic(cases.OPTIMIZERS["sgd"](1)), tables, [], ids, case.lookups, [gradients], case.columns[:-1], 3.0)
+    out += [table.numpy() for table in tables]
+np.savez(sys.argv[2], *out)
+"""
+
+
+def test_the_number_of_threads_changes_no_bit(native, tmp_path):
+    results = []
+    for threads in (1, 2, 5):
+        out = tmp_path / f"{threads}.npz"
+        subprocess.run([sys.executable, "-c", UPDATE, str(threads), str(out)], cwd=ROOT, check=True, timeout=300)
+        with np.load(out) as values:
+            results.append([values[name] for name in values.files])
+    assert_same_bits(results[1], results[0])
+    assert_same_bits(results[2], results[0])
