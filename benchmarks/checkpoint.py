@@ -55,7 +55,6 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
     from model.embedding.placement import single
     from model.embedding.table import Table
     from model.embedding.table_memory import read_rows, write_rows
-    from run.tables import features_of
     from training.state import arrays, parts, restore
     from utils.checkpoint.reading import Checkpoint
     from utils.checkpoint.writing import Array, Part, save
@@ -66,7 +65,7 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
     config, world = ModelConfig(embedding_dim=DIM), World()
     names = [f"cat_{i}" for i in range(options.num_tables)]
     placement = single([Table(name, rows, DIM) for name in names])
-    model = build_model(config, features_of(names), placement, world, num_numerical=13, seed=0)
+    model = build_model(config, placement, world, num_numerical=13, seed=0)
     disk = RawDisk(work / "raw", size)
     checkpoint = work / "checkpoint"
 

@@ -174,8 +174,8 @@ def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinal
     calls = world.horovod.calls if world.horovod else {}
     if calls:
         seconds |= interleave({"collectives": world.horovod.alone()}, 3, steps_per_round, warmup=3)
-    dense = dense_elements(work.num_numerical, work.dim, model_options.bottom_mlp_dims, model_options.top_mlp_dims, num_tables)
-    plan = report(work.names, model.embedding.placement, work.batch_size, 4 if precision == "float32" else 2, dense)
+    dense = dense_elements(work.num_numerical, model_options.bottom_mlp_dims, model_options.top_mlp_dims, [work.dim] * num_tables)
+    plan = report(model.embedding.placement, work.batch_size, 4 if precision == "float32" else 2, dense)
     sent = {call.name: call.sent_bytes(world.rank, world.size) for call in calls.values()}
     exchanged = sum(count for name, count in sent.items() if name.startswith("embedding"))
     answer(

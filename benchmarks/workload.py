@@ -51,7 +51,7 @@ class Workload:
     def layers(self) -> list[tuple[int, int]]:
         """(in, out) of each layer of both MLPs, and of the interaction between them."""
         options = self.config.model
-        return layer_shapes(self.num_numerical, self.dim, options.bottom_mlp_dims, options.top_mlp_dims, len(self.rows), self.interaction)
+        return layer_shapes(self.num_numerical, options.bottom_mlp_dims, options.top_mlp_dims, [self.dim] * len(self.rows), self.interaction)
 
     @property
     def product_flops(self) -> int:
@@ -67,11 +67,11 @@ class Workload:
     def build(self, dtype: str, world: World):
         """A model of these tables, placed as `dlrm.py` places them."""
         from model.build import Precision, build_model
-        from run.tables import features_of, place_tables, tables_of
+        from run.tables import place_tables, tables_of
 
         check_fits(4 * self.dim * sum(self.rows), "the tables", available_bytes())
         placement = place_tables(self.config, tables_of(self.config, self.names, self.rows), world.size, available_bytes() // world.local_size)
-        return build_model(self.config.model, features_of(self.names), placement, world, self.num_numerical, 0, Precision(dtype))
+        return build_model(self.config.model, placement, world, self.num_numerical, 0, Precision(dtype))
 
 
 def options(*flags: object) -> Config:

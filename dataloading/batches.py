@@ -17,6 +17,7 @@ from dataloading.row_shuffle import ShuffledRows
 
 T = TypeVar("T")
 
+_CACHE_BYTES = 1 << 18  # of ids that are turned round at a time
 _HINT = "; mend the dataset, or say what is to become of such ids: --out_of_range clip or hash"
 
 
@@ -29,13 +30,16 @@ class Split(Protocol):
     first_row: int  # of the rows that it is cut from, for messages
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """`[n]` integer."""
+        """`[n]` integer; `[n, h]` of a feature with several ids a sample, -1 for no id."""
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """`[n, M]` float16."""
+        """`[n, M]`, float16 or float32."""
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
         """`[n]` uint8."""
+
+    def read_group(self, start: int, stop: int) -> np.ndarray:
+        """`[n]`, int32 or int64; asked for where the specification has a group."""
 
     def file(self, feature: str) -> str:
         """The file that a feature is read from, for messages; empty where there is none."""
@@ -53,13 +57,14 @@ class Batch(NamedTuple):
     Padding repeats the batch's last real row with weight 0, so that it touches no row of a table that the batch does not touch anyway.
     """
 
-    numerical: np.ndarray  # [b, M] float16
-    ids: np.ndarray  # [F_r, B] int32, feature by feature, of the whole global batch
-    local_ids: np.ndarray  # [F_l, b] int32, of the features whose ids are wanted for this worker's slice only
+    numerical: np.ndarray  # [b, M], float16 or float32 as the dataset's
+    ids: np.ndarray  # [K_r, B] int32 of the whole global batch: each feature's h rows, row j the j-th id of every sample, -1 where there is none
+    local_ids: np.ndarray  # [K_l, b] int32, alike, of the features whose ids are wanted for this worker's slice only
     labels: np.ndarray  # [b] uint8
     weights: np.ndarray  # [b] float32, 1 for a real sample, 0 for padding
     num_samples: int  # real samples in the global batch
     out_of_range: int = 0  # ids that were out of range and made to fit, of the features that this worker counts
+    groups: np.ndarray | None = None  # [b], int32 or int64; None where the dataset has no group
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,8 @@ class BatchReader:
         numerical, labels = split.read_numerical(*mine), split.read_labels(*mine)
         spec, first_row = split.spec, split.first_row + mine[0]
         # ReLU turns NaN into 0, so no loss would show it
-        check_numerical(numerical, spec.numerical, first_row, split.file(spec.numerical[0]))
+        if spec.numerical:
+            check_numerical(numerical, spec.numerical, first_row, split.file(spec.numerical[0]))
         check_labels(labels, spec.label, first_row, split.file(spec.label))
         ids, counted = self._ids(split, self._features, start, stop, size)
         local_ids, counted_here = self._ids(split, self._local_features, *mine, local, real)
@@ -175,25 +181,40 @@ class BatchReader:
             (np.arange(local) < real).astype(np.float32),
             stop - start,
             counted + counted_here,
+            None if spec.group is None else _padded(split.read_group(*mine), local),
         )
 
     def _ids(self, split: Split, features: Sequence[int], start: int, stop: int, size: int, real: int = 1) -> tuple[np.ndarray, int]:
-        """`[features, size]`: ids of rows start to stop, the last one repeated up to `size`; and how many of them were out of range.
+        """`[K, size]`: ids of rows start to stop, the last one repeated up to `size`; and how many of them were out of range.
 
         Where none of the rows is this worker's own (`real` is 0), they count for nothing.
         """
-        ids, counted = np.empty((len(features), size), np.int32), 0
-        for row, feature in zip(ids, features, strict=True):
+        described = [split.spec.categorical[feature] for feature in features]
+        ids, counted = np.empty((sum(one.hotness for one in described), size), np.int32), 0
+        first = 0
+        for feature, one in zip(features, described, strict=True):
             column = split.read_ids(feature, start, stop)
-            described = split.spec.categorical[feature]
             if self._out_of_range == ERROR:
-                check_ids(column, self._num_rows[feature], described.name, split.first_row + start, split.file(described.name), _HINT)
+                check_ids(column, self._num_rows[feature], one.name, split.first_row + start, split.file(one.name), _HINT)
             else:
                 column, count = into_range(column, self._num_rows[feature], self._out_of_range)
                 counted += count if real and feature not in self._uncounted else 0
-            row[: stop - start] = column
-            row[stop - start :] = row[stop - start - 1]
+            rows = ids[first : first + one.hotness]
+            _copy_transposed(column, rows)
+            rows[:, stop - start :] = rows[:, stop - start - 1 : stop - start]
+            first += one.hotness
         return ids, counted
+
+
+def _copy_transposed(column: np.ndarray, rows: np.ndarray) -> None:
+    """Copy ids `[n]` or `[n, h]` to the first n columns of `[h, B]`, some samples at a time: what a block reads stays in the cache meanwhile."""
+    if column.ndim == 1:
+        rows[0, : len(column)] = column
+        return
+    size = max(1, _CACHE_BYTES // (column.dtype.itemsize * column.shape[1]))
+    for start in range(0, len(column), size):
+        block = column[start : start + size]
+        rows[:, start : start + len(block)] = block.T
 
 
 def padded_rows(count: int, batch_size: int, workers: int = 1) -> int:

@@ -1,7 +1,8 @@
 """The tf_raw contract: what a dataset's feature specification and files must hold before anything is trained on it.
 
 The quick part looks at the specification and the file sizes and runs at every start; the scan of the rows is
-`dataloading.validate`'s. A dataset that passes here can also be read by NVIDIA's TensorFlow 2 DLRM.
+`dataloading.validate`'s. A dataset that passes here, and has one id a sample of every feature, float16 numericals and no group, can also be
+read by NVIDIA's TensorFlow 2 DLRM.
 """
 
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, NUMERICAL_DTYPE, SPLIT_BINARY, SPLITS, FeatureSpec
+from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, SPLIT_BINARY, SPLITS, FeatureSpec, FeatureSpecError
 from utils.errors import UserError
 
 CSV = "csv"  # type of a chunk that `csv_source` reads
@@ -25,15 +26,19 @@ class DatasetError(UserError):
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """Where one split's columns are: absolute or working-directory-relative paths, categorical ones in the model's order."""
+    """Where one split's columns are: absolute or working-directory-relative paths, categorical ones in the model's order.
+
+    `numerical` is None where there are no numerical features, `group` where there is no group.
+    """
 
     label: Path
-    numerical: Path
+    numerical: Path | None
     categorical: tuple[Path, ...]
+    group: Path | None = None
 
     def all(self) -> tuple[Path, ...]:
         """Every file of the split."""
-        return (self.label, self.numerical, *self.categorical)
+        return tuple(path for path in (self.label, self.numerical, *self.categorical, self.group) if path is not None)
 
 
 def stored_vocabulary(spec: FeatureSpec, feature: str) -> Path | None:
@@ -45,13 +50,18 @@ def stored_vocabulary(spec: FeatureSpec, feature: str) -> Path | None:
 def split_files(spec: FeatureSpec, split: str) -> SplitFiles:
     """The files of a split whose specification has no faults."""
     paths = {chunk.features[0]: spec.base_directory / chunk.files[0] for chunk in spec.sources[split]}
-    return SplitFiles(paths[spec.label], paths[spec.numerical[0]], tuple(paths[feature.name] for feature in spec.categorical))
+    numerical = paths[spec.numerical[0]] if spec.numerical else None
+    categorical = tuple(paths[feature.name] for feature in spec.categorical)
+    return SplitFiles(paths[spec.label], numerical, categorical, None if spec.group is None else paths[spec.group])
 
 
 def bytes_per_sample(spec: FeatureSpec) -> dict[str, int]:
-    """Width in bytes of one sample in the file of each feature; the numerical file is named by its first feature."""
-    widths = {feature.name: np.dtype(feature.dtype).itemsize for feature in spec.categorical}
-    return widths | {spec.numerical[0]: 2 * len(spec.numerical), spec.label: 1}
+    """Bytes of a sample in the file of each feature, in the order of `SplitFiles.all`; the numerical file is named by its first feature."""
+    widths = {spec.label: 1}
+    if spec.numerical:
+        widths[spec.numerical[0]] = np.dtype(spec.numerical_dtype).itemsize * len(spec.numerical)
+    widths |= {feature.name: np.dtype(feature.dtype).itemsize * feature.hotness for feature in spec.categorical}
+    return widths if spec.group is None else widths | {spec.group: np.dtype(spec.group_dtype).itemsize}
 
 
 def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) -> list[str]:
@@ -66,11 +76,7 @@ def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) 
             faults.append(f"feature {feature.name}: dtype is {feature.dtype}, expected one of {', '.join(CATEGORICAL_DTYPES)}")
         elif feature.cardinality - 1 > np.iinfo(feature.dtype).max:
             faults.append(f"feature {feature.name}: cardinality {feature.cardinality} does not fit dtype {feature.dtype}")
-        if feature.hotness != 1:
-            faults.append(f"feature {feature.name}: hotness is {feature.hotness}, tf_raw holds one id a sample")
-    for name in spec.numerical:
-        if spec.dtypes[name] != NUMERICAL_DTYPE:
-            faults.append(f"feature {name}: dtype is {spec.dtypes[name]}, numerical features must be {NUMERICAL_DTYPE}")
+    faults += _dtype_faults(spec)
     if spec.dtypes[spec.label] != LABEL_DTYPE:
         faults.append(f"feature {spec.label}: dtype is {spec.dtypes[spec.label]}, the label must be {LABEL_DTYPE}")
     for split in splits:
@@ -78,6 +84,17 @@ def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) 
             faults.append(f"source_spec: split {split} is missing")
     for split, chunks in spec.sources.items():
         faults += [f"source_spec.{split}: {fault}" for fault in _chunk_faults(spec, chunks)]
+    return faults
+
+
+def _dtype_faults(spec: FeatureSpec) -> list[str]:
+    """What the columns of numbers that are no ids may not be."""
+    faults = []
+    for dtype in (lambda: spec.numerical_dtype, lambda: spec.group is None or spec.group_dtype):
+        try:
+            dtype()
+        except FeatureSpecError as error:
+            faults.append(str(error))
     return faults
 
 
@@ -111,13 +128,13 @@ def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
         if first in spec.numerical:
             if chunk.features != spec.numerical:
                 faults.append(f"chunk [{name}]: must list all numerical features, in the order of channel_spec.numerical")
-        elif first in categorical or first == spec.label:
+        elif first in categorical or first in (spec.label, spec.group):
             if len(chunk.features) > 1:
                 faults.append(f"chunk [{name}]: {len(chunk.features)} features in one file; the label and each categorical feature need their own")
         else:
             faults.append(f"chunk [{name}]: feature {first} stands in no channel")
     counts = Counter(seen)
-    for name in (*categorical, *spec.numerical, spec.label):
+    for name in (*categorical, *spec.numerical, spec.label, *(() if spec.group is None else (spec.group,))):
         if counts[name] != 1:
             faults.append(f"feature {name} stands in {counts[name]} chunks, expected exactly one")
     return faults
@@ -132,9 +149,7 @@ def file_faults(spec: FeatureSpec, split: str) -> tuple[list[str], int]:
     faults = []
     samples: dict[Path, int] = {}
     files = split_files(spec, split)
-    names = (spec.label, spec.numerical[0], *(feature.name for feature in spec.categorical))
-    widths = bytes_per_sample(spec)
-    for name, path in zip(names, files.all(), strict=True):
+    for path, width in zip(files.all(), bytes_per_sample(spec).values(), strict=True):
         try:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):  # opening a named pipe would wait for ever
@@ -146,10 +161,10 @@ def file_faults(spec: FeatureSpec, split: str) -> tuple[list[str], int]:
         except OSError as error:
             faults.append(f"{path}: {error.strerror}")
             continue
-        if size % widths[name]:
-            faults.append(f"{path}: {size} bytes, not a whole number of samples of {widths[name]} bytes; the file is truncated or of another type")
+        if size % width:
+            faults.append(f"{path}: {size} bytes, not a whole number of samples of {width} bytes; the file is truncated or of another type")
         else:
-            samples[path] = size // widths[name]
+            samples[path] = size // width
     counts = list(samples.values())
     if counts and len(set(counts)) > 1:
         usual = max(set(counts), key=lambda count: (counts.count(count), count))

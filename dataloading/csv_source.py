@@ -9,45 +9,17 @@ import io
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from dataloading.contract import CSV, DatasetError
+from dataloading.csv_columns import Column, columns_of
 from dataloading.feature_spec import Chunk, FeatureSpec
 
 _BLOCK_BYTES = 16 << 20
 _HEADER_BYTES = 1 << 20  # a header longer than this is no header
-
-
-@dataclass(frozen=True)
-class _Column:
-    """How one feature's values are parsed and what they have to be."""
-
-    name: str
-    dtype: str
-    cardinality: int | None = None  # ids and labels; None for a numerical feature
-
-    @property
-    def expected(self) -> str:
-        if self.cardinality is None:
-            return "a finite number that float16 holds (up to 65504)"
-        return "0 or 1" if self.cardinality == 2 and self.dtype == "uint8" else f"a whole number in [0, {self.cardinality})"
-
-    def convert(self, values: pl.Series) -> tuple[np.ndarray, int | None]:
-        """The values as stored, and the place of the first that cannot be (None where all can)."""
-        missing = values.is_null()
-        if self.cardinality is None:
-            with np.errstate(over="ignore"):  # what overflows is found as infinite just below
-                numbers = values.fill_null(float("nan")).to_numpy().astype(np.float16)
-            bad = ~np.isfinite(numbers)
-            return numbers, int(np.argmax(bad)) if bad.any() else None
-        ids = values.fill_null(-1).to_numpy()
-        bad = (ids < 0) | (ids >= self.cardinality) | missing.to_numpy()
-        first = int(np.argmax(bad)) if bad.any() else None
-        return ids.astype(self.dtype) if first is None else ids, first
 
 
 def csv_chunks(spec: FeatureSpec, split: str) -> tuple[Chunk, ...]:
@@ -57,7 +29,7 @@ def csv_chunks(spec: FeatureSpec, split: str) -> tuple[Chunk, ...]:
         DatasetError: the split is missing, a chunk is of another type, or a feature stands in no chunk or in several.
     """
     where = f"{spec.path}: " if spec.path else ""
-    names = (*(feature.name for feature in spec.categorical), *spec.numerical, spec.label)
+    names = (*(feature.name for feature in spec.categorical), *spec.numerical, spec.label, *(() if spec.group is None else (spec.group,)))
     if spec.sources is None:
         return (Chunk(CSV, names, (f"{split}.csv",)),)
     if split not in spec.sources:
@@ -94,15 +66,20 @@ def check_csv_files(spec: FeatureSpec, split: str) -> None:
             raise DatasetError(f"{path}: {error.strerror}; expected a CSV file (source_spec.{split})") from None
 
 
-def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[tuple[np.ndarray, list[np.ndarray], np.ndarray]]:
-    """Batches of rows: numericals `[n, M]` float16, F id columns `[n]`, labels `[n]` uint8; n is batch_size but for the last.
+CsvRows = tuple[np.ndarray, list[np.ndarray], np.ndarray, np.ndarray | None]
+
+
+def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[CsvRows]:
+    """Batches of rows; n is batch_size but for the last.
+
+    Yields:
+        numericals `[n, M]`, F id columns `[n]` or `[n, h]`, labels `[n]` uint8, and groups `[n]` where the specification has a group.
 
     Raises:
         DatasetError: a missing file or column, a value that is not what the specification says (file, line, feature,
             value), or chunks with different numbers of rows.
     """
-    columns = {feature.name: _Column(feature.name, "int32", feature.cardinality) for feature in spec.categorical}
-    columns |= {name: _Column(name, "float16") for name in spec.numerical} | {spec.label: _Column(spec.label, "uint8", 2)}
+    columns = columns_of(spec)
     chunks = csv_chunks(spec, split)
     streams = [_rebatch(_chunk_blocks(spec, chunk, columns), batch_size) for chunk in chunks]
     row = 0
@@ -119,16 +96,19 @@ def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[t
             return
         row += lengths[0]
         values = {name: column for part in parts if part for name, column in part.items()}
-        numerical = np.stack([values[name] for name in spec.numerical], axis=1)
-        yield numerical, [values[feature.name] for feature in spec.categorical], values[spec.label]
+        numerical = np.empty((lengths[0], len(spec.numerical)), spec.numerical_dtype)
+        for column, name in zip(numerical.T, spec.numerical, strict=True):
+            column[:] = values[name]
+        groups = None if spec.group is None else values[spec.group]
+        yield numerical, [values[feature.name] for feature in spec.categorical], values[spec.label], groups
 
 
-def _chunk_blocks(spec: FeatureSpec, chunk: Chunk, columns: Mapping[str, _Column]) -> Iterator[dict[str, np.ndarray]]:
+def _chunk_blocks(spec: FeatureSpec, chunk: Chunk, columns: Mapping[str, Column]) -> Iterator[dict[str, np.ndarray]]:
     for file in chunk.files:
         yield from _file_blocks(spec.base_directory / file, [columns[name] for name in chunk.features], set(columns))
 
 
-def _file_blocks(path: Path, wanted: list[_Column], known: set[str]) -> Iterator[dict[str, np.ndarray]]:
+def _file_blocks(path: Path, wanted: list[Column], known: set[str]) -> Iterator[dict[str, np.ndarray]]:
     """Blocks of whole lines of one file, parsed and checked."""
     with path.open("rb") as file:
         header = _header(path, file.readline(_HEADER_BYTES), wanted)
@@ -156,7 +136,7 @@ def _file_blocks(path: Path, wanted: list[_Column], known: set[str]) -> Iterator
                 return
 
 
-def _header(path: Path, text: bytes, wanted: list[_Column]) -> list[str]:
+def _header(path: Path, text: bytes, wanted: list[Column]) -> list[str]:
     if not text.strip():
         raise DatasetError(f"{path}: no header; expected a first line with the names of the features")
     if fault := _not_utf8(path, 1, text):
@@ -176,9 +156,9 @@ def _header(path: Path, text: bytes, wanted: list[_Column]) -> list[str]:
     return header
 
 
-def _parse(path: Path, line: int, block: bytes, header: list[str], wanted: list[_Column], text: bool = False) -> pl.DataFrame:
+def _parse(path: Path, line: int, block: bytes, header: list[str], wanted: list[Column], text: bool = False) -> pl.DataFrame:
     """A block as columns; a value that is no number becomes null, or stays what it is where `text` is asked for."""
-    kinds = {column.name: pl.Float64 if column.cardinality is None else pl.Int64 for column in wanted}
+    kinds = {column.name: column.parsed for column in wanted}
     # Place and name, for columns that are ignored may share a name.
     schema = {f"{i} {name}": pl.String if text else kinds.get(name, pl.String) for i, name in enumerate(header)}
     lines = block.count(b"\n") + (not block.endswith(b"\n"))
@@ -223,7 +203,7 @@ def _open_quote(path: Path, line: int, block: bytes) -> DatasetError:
     return DatasetError(f"{path}, line {line + first}: a quote is opened and not closed on its line; expected one row a line")
 
 
-def _convert(path: Path, line: int, block: bytes, header: list[str], frame: pl.DataFrame, wanted: list[_Column]) -> dict[str, np.ndarray]:
+def _convert(path: Path, line: int, block: bytes, header: list[str], frame: pl.DataFrame, wanted: list[Column]) -> dict[str, np.ndarray]:
     converted, faults = {}, []
     for column in wanted:
         converted[column.name], bad = column.convert(frame[column.name])

@@ -4,63 +4,58 @@ The YAML form is the one contract between preprocessing, datasets and the model;
 examples (their "Dataset Feature Specification"), so that their datasets load here and ours load there.
 """
 
-import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
-from utils.errors import UserError
+from dataloading.features import (
+    CATEGORICAL_DTYPES,
+    GROUP_DTYPES,
+    LABEL_DTYPE,
+    MAX_HOTNESS,
+    MEAN,
+    NUMERICAL_DTYPE,
+    NUMERICAL_DTYPES,
+    SPLITS,
+    SUM,
+    Categorical,
+    Chunk,
+    FeatureSpecError,
+    check_drawable,
+    file_name,
+    smallest_dtype,
+)
+from dataloading.spec_parsing import GROUP, parsed
 from utils.yaml_file import YamlError, load_yaml
 
-CATEGORICAL_DTYPES = ("int8", "int16", "int32")
-NUMERICAL_DTYPE = "float16"
-LABEL_DTYPE = "bool"
+__all__ = [
+    "CATEGORICAL_DTYPES",
+    "DEFAULT_FILE_NAME",
+    "GROUP_DTYPES",
+    "LABEL_DTYPE",
+    "MAX_HOTNESS",
+    "MEAN",
+    "NUMERICAL_DTYPE",
+    "NUMERICAL_DTYPES",
+    "SPLITS",
+    "SPLIT_BINARY",
+    "SUM",
+    "Categorical",
+    "Chunk",
+    "FeatureSpec",
+    "FeatureSpecError",
+    "check_drawable",
+    "file_name",
+    "generator_spec",
+    "smallest_dtype",
+]
+
 SPLIT_BINARY = "split_binary"
 DEFAULT_FILE_NAME = "feature_spec.yaml"
-SPLITS = ("train", "valid", "test")
-_SECTIONS = ("feature_spec", "channel_spec", "source_spec", "metadata")
-_CHANNELS = ("categorical", "numerical", "label")
-
-
-class FeatureSpecError(UserError):
-    """A feature specification that cannot be read or does not keep the contract."""
-
-
-def smallest_dtype(cardinality: int) -> str:
-    """The dtype of a categorical file: the first of int8, int16, int32 with `cardinality < iinfo(dtype).max`.
-
-    Raises:
-        FeatureSpecError: the cardinality does not fit 32 bits.
-    """
-    for dtype in CATEGORICAL_DTYPES:
-        if cardinality < np.iinfo(dtype).max:
-            return dtype
-    raise FeatureSpecError(f"cardinality {cardinality} does not fit int32, the widest type of a categorical file; hash the ids to fewer rows")
-
-
-@dataclass(frozen=True)
-class Categorical:
-    """One categorical feature: ids in [0, cardinality), `hotness` of them a sample."""
-
-    name: str
-    cardinality: int
-    dtype: str
-    hotness: int = 1
-    alpha: float | None = None  # exponent of the power law that synthetic ids are drawn from; None where data is real
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Some features of one split and the files that hold them."""
-
-    type: str
-    features: tuple[str, ...]
-    files: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -78,11 +73,48 @@ class FeatureSpec:
     sources: Mapping[str, tuple[Chunk, ...]] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     path: Path | None = None
+    group: str | None = None  # the feature whose rows of one value belong together; None where there is none
 
     @property
     def cardinalities(self) -> tuple[int, ...]:
         """Rows of each categorical feature's table, in the model's order."""
         return tuple(feature.cardinality for feature in self.categorical)
+
+    @property
+    def hotness(self) -> tuple[int, ...]:
+        """Ids a sample of each categorical feature, in the model's order."""
+        return tuple(feature.hotness for feature in self.categorical)
+
+    @property
+    def embedding_dims(self) -> dict[str, int | None]:
+        """Columns of each embedding table, by its name, as any of its features states them; None where none does."""
+        dims: dict[str, int | None] = {}
+        for feature in self.categorical:
+            dims[feature.table_name] = dims.get(feature.table_name) or feature.embedding_dim
+        return dims
+
+    @property
+    def numerical_dtype(self) -> str:
+        """Of the numerical features: float16 or float32, the same for all.
+
+        Raises:
+            FeatureSpecError: it is another one, or not the same for all.
+        """
+        first = self.dtypes[self.numerical[0]] if self.numerical else NUMERICAL_DTYPE
+        for name in self.numerical:
+            if self.dtypes[name] != first or first not in NUMERICAL_DTYPES:
+                raise FeatureSpecError(
+                    f"feature {name}: dtype is {self.dtypes[name]}, numerical features must be all {' or all '.join(NUMERICAL_DTYPES)}"
+                )
+        return first
+
+    @property
+    def group_dtype(self) -> str:
+        """Of the group column, which there is. Raises FeatureSpecError where it is neither int32 nor int64."""
+        dtype = self.dtypes[self.group]
+        if dtype not in GROUP_DTYPES:
+            raise FeatureSpecError(f"feature {self.group}: dtype is {dtype}, the group must be {' or '.join(GROUP_DTYPES)}")
+        return dtype
 
     @property
     def base_directory(self) -> Path:
@@ -113,56 +145,13 @@ class FeatureSpec:
     @classmethod
     def from_dict(cls, content: Any, path: Path | None = None) -> "FeatureSpec":
         """Build a specification from the YAML file's content. Raises FeatureSpecError; see `from_yaml`."""
-        where = f"{path}: " if path else ""
-        content = _mapping(content, f"{where}the file")
-        _refuse_unknown(content, _SECTIONS, f"{where}section")
-        for section in ("feature_spec", "channel_spec"):
-            if section not in content:
-                raise FeatureSpecError(f"{where}section {section} is missing")
-        channels = _mapping(content["channel_spec"], f"{where}channel_spec")
-        entries = _mapping(content["feature_spec"], f"{where}feature_spec")
-        _refuse_unknown(channels, _CHANNELS, f"{where}channel_spec: channel")
-        for channel in _CHANNELS:
-            if channel not in channels:
-                raise FeatureSpecError(f"{where}channel_spec lacks the channel {channel}")
-        categorical = _names(channels["categorical"], f"{where}channel_spec.categorical")
-        numerical = _names(channels["numerical"], f"{where}channel_spec.numerical")
-        label = _names(channels["label"], f"{where}channel_spec.label")
-        if len(label) != 1:
-            raise FeatureSpecError(f"{where}channel_spec.label lists {len(label)} features, expected exactly one")
-        if not categorical:
-            raise FeatureSpecError(f"{where}channel_spec.categorical is empty; the model needs at least one categorical feature")
-        if not numerical:
-            raise FeatureSpecError(f"{where}channel_spec.numerical is empty; the model's bottom MLP needs at least one numerical feature")
-        names = categorical + numerical + label
-        _check_listed(names, entries, where)
-        dtypes, known = {}, set(categorical)
-        for name in names:
-            place = f"{where}feature_spec.{name}"
-            entry = _mapping(entries[name], place)
-            _refuse_unknown(entry, ("cardinality", "hotness", "alpha", "dtype") if name in known else ("dtype",), f"{place}: key")
-            dtypes[name] = _dtype(entry.get("dtype"), place)
-        return cls(
-            categorical=tuple(_categorical(name, entries[name], dtypes[name], where) for name in categorical),
-            numerical=numerical,
-            label=label[0],
-            dtypes=dtypes,
-            sources=_sources(content.get("source_spec"), where),
-            metadata=_mapping(content.get("metadata") or {}, f"{where}metadata"),
-            path=path,
-        )
+        return cls(**parsed(content, f"{path}: " if path else ""), path=path)
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the YAML file."""
-        features: dict[str, dict[str, Any]] = {}
-        for feature in self.categorical:
-            entries: dict[str, Any] = {"cardinality": feature.cardinality}
-            if feature.alpha is not None or feature.hotness != 1:
-                entries["hotness"] = feature.hotness
-            if feature.alpha is not None:
-                entries["alpha"] = feature.alpha
-            features[feature.name] = entries | {"dtype": feature.dtype}
-        for name in (*self.numerical, self.label):
+        features = {feature.name: _entries(feature) for feature in self.categorical}
+        grouping = [] if self.group is None else [self.group]
+        for name in (*self.numerical, self.label, *grouping):
             features[name] = {"dtype": self.dtypes[name]}
         sources = None
         if self.sources is not None:
@@ -176,6 +165,7 @@ class FeatureSpec:
                 "categorical": [feature.name for feature in self.categorical],
                 "numerical": list(self.numerical),
                 "label": [self.label],
+                **({GROUP: grouping} if grouping else {}),
             },
             "source_spec": sources,
             "metadata": dict(self.metadata),
@@ -189,66 +179,71 @@ class FeatureSpec:
         """The specification of a tf_raw dataset that holds these features in these splits: one file per chunk, the smallest dtypes.
 
         Raises:
-            FeatureSpecError: two features would share a file name, a name cannot be one, or a feature has several ids.
+            FeatureSpecError: two features would share a file name, a name cannot be one, or a column is of a type that such a dataset does not hold.
         """
-        for feature in self.categorical:
-            refuse_hotness(feature.name, feature.hotness)
         categorical = tuple(replace(feature, dtype=smallest_dtype(feature.cardinality), alpha=None) for feature in self.categorical)
         files = {feature.name: file_name(feature.name) for feature in categorical}
-        taken = Counter(["numerical.bin", "label.bin", *files.values()])
+        grouping = {} if self.group is None else {self.group: f"{GROUP}.bin"}
+        taken = Counter(["numerical.bin", "label.bin", *grouping.values(), *files.values()])
         for name, file in files.items():
             if taken[file] > 1:
                 raise FeatureSpecError(f"feature {name} would be written to {file}, which another feature needs; rename it")
         dtypes = {feature.name: feature.dtype for feature in categorical}
-        dtypes |= dict.fromkeys(self.numerical, NUMERICAL_DTYPE) | {self.label: LABEL_DTYPE}
+        dtypes |= dict.fromkeys(self.numerical, self.numerical_dtype) | {self.label: LABEL_DTYPE}
+        if self.group is not None:
+            dtypes[self.group] = self.group_dtype
         sources = {}
         for split in splits:
-            chunks = [Chunk(SPLIT_BINARY, self.numerical, (f"{split}/numerical.bin",))]
+            chunks = [Chunk(SPLIT_BINARY, self.numerical, (f"{split}/numerical.bin",))] if self.numerical else []
             chunks += [Chunk(SPLIT_BINARY, (name,), (f"{split}/{file}",)) for name, file in files.items()]
-            sources[split] = (*chunks, Chunk(SPLIT_BINARY, (self.label,), (f"{split}/label.bin",)))
-        return FeatureSpec(categorical, self.numerical, self.label, dtypes, sources, self.metadata if metadata is None else metadata)
+            chunks.append(Chunk(SPLIT_BINARY, (self.label,), (f"{split}/label.bin",)))
+            sources[split] = (*chunks, *(Chunk(SPLIT_BINARY, (name,), (f"{split}/{file}",)) for name, file in grouping.items()))
+        kept = self.metadata if metadata is None else metadata
+        return replace(self, categorical=categorical, dtypes=dtypes, sources=sources, metadata=kept, path=None)
 
 
-def _check_listed(names: tuple[str, ...], entries: Mapping[str, Any], where: str) -> None:
-    """Check that each feature of a channel stands in one, and has an entry, and that no other has. Raises FeatureSpecError."""
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise FeatureSpecError(f"{where}channel_spec lists feature {name} more than once")
-        if name not in entries:
-            raise FeatureSpecError(f"{where}feature {name} stands in channel_spec and is missing in feature_spec")
-    listed = set(names)
-    unread = [name for name in entries if name not in listed]
-    if unread:
-        more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
-        name = str(unread[0])[:60]
-        raise FeatureSpecError(f"{where}feature {name!r}{more} stands in feature_spec and in no channel; remove it or list it in channel_spec")
+def _entries(feature: Categorical) -> dict[str, Any]:
+    """What the YAML file says of a feature: nothing that is so anyway."""
+    entries: dict[str, Any] = {"cardinality": feature.cardinality}
+    if feature.alpha is not None or feature.hotness != 1:
+        entries["hotness"] = feature.hotness
+    if feature.pooling != SUM:
+        entries["pooling"] = feature.pooling
+    for name in ("alpha", "table", "embedding_dim"):
+        if getattr(feature, name) is not None:
+            entries[name] = getattr(feature, name)
+    return entries | {"dtype": feature.dtype}
 
 
-def file_name(feature: str) -> str:
-    """The file of a categorical feature in its split's folder: `cat_0` and `cat_0.bin` both live in `cat_0.bin`."""
-    if not feature or "/" in feature or "\0" in feature or feature.startswith("."):
-        raise FeatureSpecError(f"feature name {feature!r} cannot be a file name; expected no '/', and no '.' at the start")
-    return feature if feature.endswith(".bin") else f"{feature}.bin"
-
-
-def generator_spec(cardinalities: Iterable[int], num_numerical: int, alpha: float, metadata: Mapping[str, Any] | None = None) -> FeatureSpec:
+def generator_spec(
+    cardinalities: Iterable[int],
+    num_numerical: int,
+    alpha: float,
+    metadata: Mapping[str, Any] | None = None,
+    hotness: Sequence[int] = (1,),
+) -> FeatureSpec:
     """A generator specification: what synthetic data is to look like, before there is any.
 
     Args:
         cardinalities: rows of each table, `[F]`.
         num_numerical: M.
         alpha: exponent of the power law that ids are drawn from.
+        metadata: of the specification.
+        hotness: ids a sample of each feature, `[F]`; one number stands for all.
+
+    Raises:
+        FeatureSpecError: there are not as many hotnesses as features, or one is above the feature's cardinality.
     """
-    categorical = tuple(Categorical(f"cat_{i}", int(cardinality), "int32", hotness=1, alpha=alpha) for i, cardinality in enumerate(cardinalities))
+    rows = list(map(int, cardinalities))
+    ids = list(map(int, hotness)) * (len(rows) if len(hotness) == 1 else 1)
+    if len(ids) != len(rows):
+        raise FeatureSpecError(f"{len(ids)} hotnesses for {len(rows)} features; expected one number for all, or one for each")
+    categorical = tuple(Categorical(f"cat_{i}", count, "int32", h, alpha) for i, (count, h) in enumerate(zip(rows, ids, strict=True)))
+    for feature in categorical:
+        check_drawable(feature)
     numerical = tuple(f"num_{i}" for i in range(num_numerical))
     dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(numerical, NUMERICAL_DTYPE) | {"label": "int8"}
     return FeatureSpec(categorical, numerical, "label", dtypes, None, metadata or {})
-
-
-def refuse_hotness(feature: str, hotness: int, where: str = "") -> None:
-    """Raise FeatureSpecError for a feature with several ids a sample: not supported yet, and reading one of them would be wrong."""
-    if hotness != 1:
-        raise FeatureSpecError(f"{where}feature {feature}: hotness is {hotness}, expected 1; several ids a sample are not supported yet")
 
 
 def _csv_hint(folder: Path) -> str:
@@ -257,86 +252,3 @@ def _csv_hint(folder: Path) -> str:
     except (OSError, ValueError):
         tables = []
     return f"; {tables[0]} there needs one too, see CSV in docs/data.md" if tables else ""
-
-
-def _refuse_unknown(content: Mapping, known: Iterable[str], what: str) -> None:
-    """Raise FeatureSpecError for a key that nothing here reads: what it asks for would be ignored in silence."""
-    unknown = [key for key in content if key not in known]
-    if unknown:
-        raise FeatureSpecError(f"{what} {str(unknown[0])[:60]!r} is not known, expected one of {', '.join(known)}; remove it")
-
-
-def _mapping(value: Any, where: str) -> dict:
-    if not isinstance(value, dict):
-        raise FeatureSpecError(f"{where}: expected a mapping of names to values, found {_kind(value)}")
-    return value
-
-
-def _names(value: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise FeatureSpecError(f"{where}: expected a list of names, found {_kind(value)}")
-    for name in value:
-        if "\n" in name or "\r" in name:
-            raise FeatureSpecError(f"{where}: {name[:60]!r} holds an end of line, expected names of one line")
-    return tuple(value)
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
-
-
-def _dtype(value: Any, where: str) -> str:
-    if not isinstance(value, str) or value not in np.sctypeDict:
-        raise FeatureSpecError(f"{where}: dtype: expected the name of a NumPy type, found {_kind(value)}")
-    return np.dtype(value).name
-
-
-def _categorical(name: str, entries: dict, dtype: str, where: str) -> Categorical:
-    def number(key: str, default: Any, kinds: type | tuple[type, ...], least: float) -> Any:
-        value = entries.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < float("inf"):
-            raise FeatureSpecError(f"{where}feature_spec.{name}: {key}: expected a number of at least {least}, found {_kind(value)}")
-        return value
-
-    alpha = entries.get("alpha")
-    if alpha is not None:
-        alpha = number("alpha", None, (int, float), 0)
-        if alpha > 100:  # steeper than any data, and (V + 1)^(1 - alpha) leaves the range of float64
-            raise FeatureSpecError(f"{where}feature_spec.{name}: alpha: expected a number from 0 to 100, found {_kind(alpha)}")
-        alpha = float(alpha)
-    hotness = number("hotness", 1, int, 1)
-    refuse_hotness(name, hotness, where)
-    return Categorical(name, number("cardinality", None, int, 1), dtype, hotness, alpha)
-
-
-def _sources(value: Any, where: str) -> dict[str, tuple[Chunk, ...]] | None:
-    if value is None:
-        return None
-    sources = {}
-    for split, chunks in _mapping(value, f"{where}source_spec").items():
-        place = f"{where}source_spec.{split}"
-        if split not in SPLITS:
-            raise FeatureSpecError(f"{where}source_spec: split {str(split)[:60]!r} is not known, expected one of {', '.join(SPLITS)}; remove it")
-        if not isinstance(chunks, list):
-            raise FeatureSpecError(f"{place}: expected a list of chunks, found {_kind(chunks)}")
-        parsed = []
-        for i, chunk in enumerate(chunks):
-            chunk = _mapping(chunk, f"{place}[{i}]")
-            if not isinstance(chunk.get("type"), str):
-                raise FeatureSpecError(f"{place}[{i}]: type: expected a name, found {_kind(chunk.get('type'))}")
-            _refuse_unknown(chunk, ("type", "features", "files"), f"{place}[{i}]: key")
-            features, files = (_names(chunk.get(key), f"{place}[{i}].{key}") for key in ("features", "files"))
-            for file in files:
-                _check_file_name(file, f"{place}[{i}].files")
-            parsed.append(Chunk(chunk["type"], features, files))
-        sources[split] = tuple(parsed)
-    return sources
-
-
-def _check_file_name(file: str, where: str) -> None:
-    try:
-        possible = bool(file) and b"\0" not in os.fsencode(file)
-    except UnicodeEncodeError:  # half of a surrogate pair, which YAML can write
-        possible = False
-    if not possible:
-        raise FeatureSpecError(f"{where}: {file[:60]!r} is not a file name")

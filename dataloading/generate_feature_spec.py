@@ -2,6 +2,9 @@
 
     python -m dataloading.generate_feature_spec --variant criteo_t15_synthetic --dst feature_spec.yaml
 
+    # several ids a sample: as many as MLPerf's DLRM v2 has
+    python -m dataloading.generate_feature_spec --variant criteo_t15_synthetic --hotness 3,2,1,2,6,1,1,1,1,7,3,8,1,6,9,5,1,1,1,12,100,27,10,3,1,1
+
 The Criteo variants have the table sizes of the Criteo 1TB click logs after ids seen fewer than 15, 3 or 0 times are
 merged. `python -m dataloading.transcribe --src_dataset_type synthetic` draws the data.
 """
@@ -12,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
+from dataloading.feature_spec import DEFAULT_FILE_NAME, MAX_HOTNESS, FeatureSpec, FeatureSpecError, generator_spec
 from utils.errors import UserError, run_command
 from utils.flags import Parser
 from utils.naming import naming
@@ -36,9 +39,17 @@ VARIANTS: dict[str, tuple[int, ...]] = {
 }
 
 
-def variant_spec(variant: str) -> FeatureSpec:
-    """The generator specification of a variant, one of VARIANTS."""
-    return generator_spec(VARIANTS[variant], NUM_NUMERICAL, ALPHA)
+def variant_spec(variant: str, hotness: Sequence[int] = (1,)) -> FeatureSpec:
+    """The generator specification of a variant, one of VARIANTS, with so many ids a sample of each feature, or of all. Raises FeatureSpecError."""
+    return generator_spec(VARIANTS[variant], NUM_NUMERICAL, ALPHA, hotness=hotness)
+
+
+def hotness_of(text: str) -> tuple[int, ...]:
+    """The numbers of a list. Raises UserError."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and 1 <= int(word[:9]) <= MAX_HOTNESS for word in words):
+        raise UserError(f"--hotness {text[:80]}: expected one number from 1 to {MAX_HOTNESS}, or one for each feature, separated by commas")
+    return tuple(map(int, words))
 
 
 def write_spec(spec: FeatureSpec, path: Path) -> None:
@@ -73,8 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--variant", choices=sorted(VARIANTS), default=variant, help=f"table sizes to write (default: {variant})")
     about = "file to write; its folder is made where it does not exist, an old file is replaced"
     parser.add_argument("--dst", type=Path, default=place, help=f"{about} (default: {place})")
+    about = "ids a sample: one number for all features, or one for each, separated by commas"
+    parser.add_argument("--hotness", metavar="N,N,…", default="1", help=f"{about} (default: 1)")
     args = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
-    spec = variant_spec(args.variant)
+    try:
+        spec = variant_spec(args.variant, hotness_of(args.hotness))
+    except FeatureSpecError as error:
+        raise UserError(f"--hotness {args.hotness[:80]}: {error}") from None
     write_spec(spec, args.dst)
     print(f"wrote {args.dst}: {args.variant}, {len(spec.categorical)} tables, {sum(spec.cardinalities):,} rows, {NUM_NUMERICAL} numerical features")
     return 0

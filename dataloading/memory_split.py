@@ -14,31 +14,45 @@ class MemorySplit:
     """Samples without labels, read by ranges of rows as those of a file are.
 
     Args:
-        categorical: rows of each feature's table, in the model's order.
+        categorical: the features in the model's order, or, where each has one id a sample and a table of its own, the rows of each one's table.
         numerical_names: of the numerical features.
-        numerical: `[n, M]` float16.
-        ids: `[F, n]` int32.
+        numerical: `[n, M]`.
+        ids: `[F, n]` int32, or F arrays `[n]` or `[n, h]` int32.
+        numerical_dtype: float16 or float32; the numericals are rounded to it.
     """
 
     name, first_row = "samples", 0
 
-    def __init__(self, categorical: Mapping[str, int], numerical_names: Sequence[str], numerical: np.ndarray, ids: np.ndarray):
-        features = tuple(Categorical(name, rows, "int32") for name, rows in categorical.items())
-        dtypes = dict.fromkeys(categorical, "int32") | dict.fromkeys(numerical_names, NUMERICAL_DTYPE) | {_LABEL: LABEL_DTYPE}
-        self.spec = FeatureSpec(features, tuple(numerical_names), _LABEL, dtypes)
-        self.num_samples, self._numerical, self._ids = len(numerical), numerical, ids
+    def __init__(
+        self,
+        categorical: Mapping[str, int] | Sequence[Categorical],
+        numerical_names: Sequence[str],
+        numerical: np.ndarray,
+        ids: np.ndarray | Sequence[np.ndarray],
+        numerical_dtype: str = NUMERICAL_DTYPE,
+    ):
+        if isinstance(categorical, Mapping):
+            categorical = [Categorical(name, rows, "int32") for name, rows in categorical.items()]
+        dtypes = {feature.name: feature.dtype for feature in categorical}
+        dtypes |= dict.fromkeys(numerical_names, numerical_dtype) | {_LABEL: LABEL_DTYPE}
+        self.spec = FeatureSpec(tuple(categorical), tuple(numerical_names), _LABEL, dtypes)
+        self.num_samples, self._numerical, self._ids = len(numerical), np.asarray(numerical, numerical_dtype), ids
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """`[n]` int32."""
-        return self._ids[feature, start:stop]
+        """`[n]` int32, `[n, h]` of a feature with several ids a sample."""
+        return self._ids[feature][start:stop]
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """`[n, M]` float16."""
+        """`[n, M]`, float16 or float32."""
         return self._numerical[start:stop]
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
         """`[n]` uint8, all 0: nobody asks."""
         return np.zeros(stop - start, np.uint8)
+
+    def read_group(self, start: int, stop: int) -> np.ndarray:
+        """Never called: there is none."""
+        raise ValueError("samples in memory have no group")
 
     def file(self, feature: str) -> str:
         """Empty: there is none."""
@@ -46,7 +60,10 @@ class MemorySplit:
 
     def fingerprint(self) -> str:
         """The same for the same rows."""
-        return hashlib.blake2b(self._numerical.tobytes() + self._ids.tobytes(), digest_size=16).hexdigest()
+        found = hashlib.blake2b(self._numerical.tobytes(), digest_size=16)
+        for column in self._ids:
+            found.update(column.tobytes())
+        return found.hexdigest()
 
     def close(self) -> None:
         """Nothing is open."""

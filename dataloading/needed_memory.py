@@ -51,7 +51,7 @@ def check_batch(flag: str, batch_size: int, spec: FeatureSpec, available: int) -
         spec: the features.
         available: bytes of memory that are free on this machine.
     """
-    row = 4 * len(spec.categorical) + 2 * len(spec.numerical) + 5  # ids, numericals, label and weight
+    row = 4 * sum(spec.hotness) + _bytes_of_others(spec) + 4  # ids, and a weight
     check_fits(row * batch_size, f"--{flag} {batch_size}: the rows of a batch", available)
 
 
@@ -73,7 +73,7 @@ def check_shuffle(config: DataConfig, split: Split, workers: int, available: int
     if config.shuffle_window is not None:
         rows = min(window * config.batch_size, split.num_samples)
         ids = sum(_id_bytes(config, split.spec))
-        others = 8 + 2 * len(split.spec.numerical) + 1  # the rows' order, numericals and labels, which every worker holds
+        others = 8 + _bytes_of_others(split.spec)  # the rows' order, and what every worker holds
         check_fits(rows * (ids + workers * others), f"--shuffle_window {window}: the {rows:,} rows of a window", available)
     if config.shuffle_batch_order:
         windows = math.ceil(split.num_samples / (window * config.batch_size))
@@ -82,4 +82,11 @@ def check_shuffle(config: DataConfig, split: Split, workers: int, available: int
 
 def _id_bytes(config: DataConfig, spec: FeatureSpec) -> list[int]:
     stored = config.dataset_type == "tf_raw"
-    return [np.dtype(feature.dtype if stored else smallest_dtype(feature.cardinality)).itemsize for feature in spec.categorical]
+    dtypes = [feature.dtype if stored else smallest_dtype(feature.cardinality) for feature in spec.categorical]
+    return [np.dtype(dtype).itemsize * hotness for dtype, hotness in zip(dtypes, spec.hotness, strict=True)]
+
+
+def _bytes_of_others(spec: FeatureSpec) -> int:
+    """Of a row without its ids: numericals, label and group."""
+    group = 0 if spec.group is None else np.dtype(spec.group_dtype).itemsize
+    return np.dtype(spec.numerical_dtype).itemsize * len(spec.numerical) + 1 + group

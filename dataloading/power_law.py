@@ -46,3 +46,40 @@ def cumulative(ids: np.ndarray, cardinality: int, alpha: float) -> np.ndarray:
     if abs(gamma) < _NEARLY_ONE:
         return np.log(y) / math.log(cardinality + 1)
     return np.expm1(gamma * np.log(y)) / math.expm1(gamma * math.log(cardinality + 1))
+
+
+def ids_of_the_rest(taken: np.ndarray, u: np.ndarray, cardinality: int, alpha: float) -> np.ndarray:
+    """The distribution without some of its ids, inverted: what a draw gives that is repeated until it gives another id than these.
+
+    The ids taken cut [1, V + 1) into gaps. One is chosen by the masses of the gaps, which are sums and never differences of numbers near 1, so
+    that nothing is lost where the law is steep; in it the place is found as in `ids_from_uniforms`.
+
+    Args:
+        taken: `[n, k]`, k different ids for each draw, fewer than V.
+        u: `[n]` float64 in [0, 1).
+        cardinality: V.
+        alpha: the exponent.
+
+    Returns:
+        `[n]` int64, in [0, V), none of them taken.
+    """
+    gamma = 1.0 - alpha
+    taken = np.sort(taken, axis=1).astype(np.float64)
+    border = np.ones((len(taken), 1))
+    first, last = np.hstack([border, taken + 2]), np.hstack([taken + 1, border * (cardinality + 1)])
+    there = last > first
+    nearest = np.where(there, first, np.inf).min(axis=1, keepdims=True)  # all masses are relative to the density here, so that none overflows
+    first = np.maximum(first, nearest)
+    scale = np.exp(gamma * np.log(first / nearest))
+    steps = np.log(np.where(there, last / first, 1.0))
+    masses = scale * (steps if abs(gamma) < _NEARLY_ONE else np.expm1(gamma * steps) / gamma)
+    ends = np.cumsum(masses, axis=1)
+    target = (u * ends[:, -1])[:, np.newaxis]
+    gap = np.count_nonzero(ends <= target, axis=1)[:, np.newaxis]
+    before = np.where(gap > 0, np.take_along_axis(ends, np.maximum(gap - 1, 0), axis=1), 0.0)
+    first, last, scale = (np.take_along_axis(values, gap, axis=1)[:, 0] for values in (first, last, scale))
+    rest = (target - before)[:, 0] / scale
+    if abs(gamma) >= _NEARLY_ONE:
+        rest = np.log1p(np.maximum(gamma * rest, -1 + 1e-16)) / gamma
+    y = np.floor(first * np.exp(np.minimum(rest, 50.0)))  # e^50 is beyond any table
+    return np.clip(y - 1, first - 1, last - 2).astype(np.int64)  # rounding may reach a border

@@ -7,16 +7,17 @@ import numpy as np
 from dataloading.contract import DatasetError
 
 ERROR, CLIP, HASH = "error", "clip", "hash"  # what may be done with ids out of range
+NO_ID = -1  # in a list of ids
 
 
 def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, path: str = "", hint: str = "") -> None:
-    """Check that every id is in [0, cardinality).
+    """Check that every id is in [0, cardinality), or, in lists of ids, -1 for no id.
 
     One maximum over the ids read as unsigned: a negative id is then larger than any valid one, so the check costs one
     pass over the narrow type (0.1 ms for 26 features of 65536 rows) and no temporary.
 
     Args:
-        ids: `[n]`, any integer dtype.
+        ids: `[n]`, or lists `[n, h]`, any integer dtype.
         cardinality: rows of the feature's table.
         feature: its name, for the message.
         first_row: the dataset's row that `ids[0]` belongs to.
@@ -24,40 +25,54 @@ def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, p
         hint: what can be done about it, for the message.
 
     Raises:
-        DatasetError: names the file, the feature, the first bad row, its id and the cardinality.
+        DatasetError: names the file, the feature, the first bad row, in lists the place from 0, its id and the cardinality.
     """
-    outside = _outside(ids, cardinality)
+    outside = outside_range(ids, cardinality)
     if outside is None:
         return
-    first = int(np.argmax(outside))
+    first = np.unravel_index(int(np.argmax(outside)), ids.shape)
     where = f"{path}: " if path else ""
-    raise DatasetError(f"{where}feature {feature}, row {first_row + first}: id {int(ids[first])} is not in [0, {cardinality}){hint}")
+    place = placed(first_row + int(first[0]), *map(int, first[1:]))
+    raise DatasetError(f"{where}feature {feature}, {place}: id {int(ids[first])} is not in [0, {cardinality}){hint}")
+
+
+def placed(row: int, place: int | None = None) -> str:
+    """Where a value stands, for messages."""
+    return f"row {row}" if place is None else f"row {row}, place {place} of its list"
 
 
 def into_range(ids: np.ndarray, rows: int, how: str) -> tuple[np.ndarray, int]:
     """Ids made to fit a table, and how many had to be changed.
 
     Args:
-        ids: `[n]`, any integer dtype; not changed.
+        ids: `[n]`, or lists `[n, h]`, in which -1 stays what it is: no id; any integer dtype; not changed.
         rows: of the table.
         how: `clip` takes the nearest row (the first for negative ids), `hash` the id modulo the rows.
     """
-    outside = _outside(ids, rows)
+    outside = outside_range(ids, rows)
     if outside is None:
         return ids, 0
     wide = ids.astype(np.int64)
     fitting = np.clip(wide, 0, rows - 1) if how == CLIP else wide % rows
+    if ids.ndim > 1:
+        fitting[wide == NO_ID] = NO_ID
     return fitting, int(np.count_nonzero(outside))
 
 
-def _outside(ids: np.ndarray, rows: int) -> np.ndarray | None:
-    """Which ids are not in [0, rows), `[n]` bool; None where all are: that costs one pass and no temporary."""
+def outside_range(ids: np.ndarray, rows: int) -> np.ndarray | None:
+    """Which ids are not in [0, rows), nor -1 in a list, in the shape of the ids, bool; None where all are: that costs a pass or two and no mask."""
     if ids.size == 0:
         return None
     # A table may have more rows than the ids' type can name; what is negative as a signed number is out of range even then.
     bound = min(rows, int(np.iinfo(ids.dtype).max) + 1)
     unsigned = ids.view(f"u{ids.dtype.itemsize}")
-    return None if int(unsigned.max()) < bound else unsigned >= bound
+    if int(unsigned.max()) < bound:
+        return None
+    if ids.ndim > 1 and ids.dtype.kind == "i":  # 1 more than each: -1 becomes 0, and all other negative ids stay larger than any valid one
+        unsigned, bound = unsigned + unsigned.dtype.type(1), bound + 1
+        if int(unsigned.max()) < bound:
+            return None
+    return unsigned >= bound
 
 
 def check_labels(labels: np.ndarray, feature: str, first_row: int, path: str = "") -> None:

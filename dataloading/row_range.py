@@ -17,16 +17,20 @@ class RowRange:
         self.spec, self.name = split.spec, name
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """`[n]` integer."""
+        """`[n]` integer, `[n, h]` of a feature with several ids a sample."""
         return self._split.read_ids(feature, self._first + start, self._first + stop)
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """`[n, M]` float16."""
+        """`[n, M]`, float16 or float32."""
         return self._split.read_numerical(self._first + start, self._first + stop)
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
         """`[n]` uint8."""
         return self._split.read_labels(self._first + start, self._first + stop)
+
+    def read_group(self, start: int, stop: int) -> np.ndarray:
+        """`[n]`, int32 or int64."""
+        return self._split.read_group(self._first + start, self._first + stop)
 
     def file(self, feature: str) -> str:
         """The file that a feature is read from."""

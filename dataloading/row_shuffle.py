@@ -35,16 +35,20 @@ class ShuffledRows:
         self._epoch = epoch
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """`[n]` integer."""
+        """`[n]` integer, `[n, h]` of a feature with several ids a sample."""
         return self._read(f"ids {feature}", lambda *rows: self._split.read_ids(feature, *rows), start, stop)
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """`[n, M]` float16."""
+        """`[n, M]`, float16 or float32."""
         return self._read("numerical", self._split.read_numerical, start, stop)
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
         """`[n]` uint8."""
         return self._read("labels", self._split.read_labels, start, stop)
+
+    def read_group(self, start: int, stop: int) -> np.ndarray:
+        """`[n]`, int32 or int64."""
+        return self._read("group", self._split.read_group, start, stop)
 
     def file(self, feature: str) -> str:
         """The file that a feature is read from."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dataloading.feature_spec import Categorical
+from dataloading.ranges import NO_ID, placed
 from dataloading.tf_raw import ColumnFile
 
 BLOCK_BYTES = 16 << 20
@@ -16,7 +18,7 @@ Progress = Callable[[int], object]  # called with the bytes of each block
 
 @dataclass
 class Figures:
-    """What was found in one feature's column. `distinct` is None where counting is not worth its memory."""
+    """What was found in one feature's column. `distinct` is None where counting is not worth its memory, the last two where there are no lists."""
 
     feature: str
     samples: int
@@ -26,6 +28,8 @@ class Figures:
     distinct: int | None = None
     zero_share: float | None = None  # of id 0 or value 0
     faults: list[str] = field(default_factory=list)
+    mean_length: float | None = None  # ids a sample
+    empty_share: float | None = None  # of samples without an id
 
 
 @dataclass
@@ -33,21 +37,22 @@ class _Bad:
     """Bad rows of one kind: the first and their number."""
 
     count: int = 0
-    row: int = 0
+    place: str = ""
     value: float = 0
 
     def add(self, bad: np.ndarray, values: np.ndarray, first_row: int) -> None:
-        found = int(np.count_nonzero(bad))
+        """Add a block: which of its values `[n]` or `[n, h]` are bad, and the values."""
+        found = int(np.count_nonzero(bad if bad.ndim == 1 else bad.any(axis=1)))
         if found and not self.count:
-            place = int(np.argmax(bad))
-            self.row, self.value = first_row + place, values[place].item()
+            row, *place = (int(index) for index in np.unravel_index(int(np.argmax(bad)), bad.shape))
+            self.place, self.value = placed(first_row + row, *place), values[(row, *place)].item()
         self.count += found
 
     def fault(self, path: Path, feature: str, what: str) -> list[str]:
         if not self.count:
             return []
         rows = "1 bad row" if self.count == 1 else f"{self.count} bad rows"
-        return [f"{path}: feature {feature}, row {self.row}: {what.format(self.value)}; {rows}"]
+        return [f"{path}: feature {feature}, {self.place}: {what.format(self.value)}; {rows}"]
 
 
 def _blocks(path: Path, dtype: str, width: int, samples: int, progress: Progress) -> Iterator[tuple[int, np.ndarray]]:
@@ -62,34 +67,41 @@ def _blocks(path: Path, dtype: str, width: int, samples: int, progress: Progress
         file.close()
 
 
-def scan_ids(path: Path, feature: str, dtype: str, cardinality: int, samples: int, progress: Progress) -> Figures:
-    """Ids of a categorical file against [0, cardinality).
+def scan_ids(path: Path, feature: Categorical, samples: int, progress: Progress) -> Figures:
+    """Ids of a categorical file against [0, cardinality), or, in lists, -1 for no id.
 
     Args:
         path: the file.
-        feature: its name.
-        dtype: int8, int16 or int32.
-        cardinality: rows of the feature's table.
+        feature: whose ids it holds.
         samples: rows of the file.
         progress: called with the bytes of each block.
     """
-    figures, bad = Figures(feature, samples), _Bad()
+    figures, bad, cardinality = Figures(feature.name, samples), _Bad(), feature.cardinality
     seen = np.zeros(cardinality, np.bool_) if cardinality <= MAX_COUNTED_ROWS else None
-    zeros, low, high = 0, None, None
-    for start, ids in _blocks(path, dtype, 1, samples, progress):
-        block_low, block_high = int(ids.min()), int(ids.max())
+    count, zeros, empty, low, high = 0, 0, 0, None, None
+    for start, ids in _blocks(path, feature.dtype, feature.hotness, samples, progress):
+        there = ids
+        if feature.hotness > 1:
+            known = ids != NO_ID
+            empty += len(ids) - int(np.count_nonzero(known.any(axis=1)))
+            there = ids[known]
+        if not there.size:
+            continue
+        block_low, block_high = int(there.min()), int(there.max())
         low = block_low if low is None else min(low, block_low)
         high = block_high if high is None else max(high, block_high)
-        zeros += len(ids) - int(np.count_nonzero(ids))
+        count, zeros = count + len(there), zeros + len(there) - int(np.count_nonzero(there))
         if block_low < 0 or block_high >= cardinality:
-            outside = (ids < 0) | (ids > cardinality - 1)
+            outside = (ids < (NO_ID if feature.hotness > 1 else 0)) | (ids > cardinality - 1)
             bad.add(outside, ids, start)
-            ids = ids[~outside]
+            there = there[(there >= 0) & (there < cardinality)]
         if seen is not None:
-            seen[ids] = True
-    figures.low, figures.high, figures.zero_share = low, high, zeros / samples if samples else None
+            seen[there] = True
+    figures.low, figures.high, figures.zero_share = low, high, zeros / count if count else None
     figures.distinct = int(np.count_nonzero(seen)) if seen is not None else None
-    figures.faults = bad.fault(path, feature, f"id {{}} is not in [0, {cardinality})")
+    figures.faults = bad.fault(path, feature.name, f"id {{}} is not in [0, {cardinality})")
+    if feature.hotness > 1 and samples:
+        figures.mean_length, figures.empty_share = count / samples, empty / samples
     return figures
 
 
@@ -108,13 +120,23 @@ def scan_labels(path: Path, feature: str, samples: int, progress: Progress) -> F
     return figures
 
 
-def scan_numerical(path: Path, features: tuple[str, ...], samples: int, progress: Progress) -> list[Figures]:
+def scan_group(path: Path, feature: str, dtype: str, samples: int, progress: Progress) -> Figures:
+    """Values of the group file: any whole number, which cannot be wrong."""
+    figures = Figures(feature, samples)
+    for _, groups in _blocks(path, dtype, 1, samples, progress):
+        low, high = int(groups.min()), int(groups.max())
+        figures.low = low if figures.low is None else min(figures.low, low)
+        figures.high = high if figures.high is None else max(figures.high, high)
+    return figures
+
+
+def scan_numerical(path: Path, features: tuple[str, ...], dtype: str, samples: int, progress: Progress) -> list[Figures]:
     """Values of the numerical file, which have to be finite; the figures leave NaN and infinities out."""
     width = len(features)
     bad = [_Bad() for _ in features]
     low, high = np.full(width, np.inf), np.full(width, -np.inf)
     total, zeros, finite = np.zeros(width), np.zeros(width, np.int64), np.zeros(width, np.int64)
-    for start, block in _blocks(path, "float16", width, samples, progress):
+    for start, block in _blocks(path, dtype, width, samples, progress):
         columns = np.ascontiguousarray(block.reshape(-1, width).T)
         for i, column in enumerate(columns):
             infinite = ~np.isfinite(column)

@@ -18,7 +18,8 @@ SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 def read_spec(config: DataConfig) -> FeatureSpec:
     """The feature specification of the data. Raises FeatureSpecError."""
     if config.dataset_type == "synthetic" and not config.synthetic_dataset_use_feature_spec:
-        return generator_spec(config.synthetic_dataset_cardinalities, config.synthetic_dataset_num_numerical_features, SYNTHETIC_ALPHA)
+        rows, num_numerical = config.synthetic_dataset_cardinalities, config.synthetic_dataset_num_numerical_features
+        return generator_spec(rows, num_numerical, SYNTHETIC_ALPHA, hotness=config.synthetic_dataset_hotness)
     return FeatureSpec.from_yaml(Path(config.dataset_path or ".") / config.feature_spec)
 
 

@@ -1,18 +1,21 @@
 """Synthetic click logs, drawn instead of stored: ids by a power law, labels that follow a planted relation.
 
-Every value is a pure function of (seed, split, feature, row), so a worker that needs some rows of some features draws
+Every value is a pure function of (seed, split, feature, row), and a group of the row, so a worker that needs some rows of some features draws
 just these, and gets what any other worker, or `dataloading.transcribe`, gets.
 """
 
 import numpy as np
 
-from dataloading.feature_spec import FeatureSpec, refuse_hotness, smallest_dtype
+from dataloading.distinct_ids import distinct_ids
+from dataloading.feature_spec import FeatureSpec, check_drawable, smallest_dtype
 from dataloading.fingerprint import digest
 from dataloading.planted_signal import DEFAULT_SIGNAL, PlantedSignal
 from dataloading.power_law import ids_from_uniforms
 from dataloading.streams import stream_key, uniforms
 
-__all__ = ["DEFAULT_SIGNAL", "SyntheticSplit"]
+__all__ = ["DEFAULT_SIGNAL", "GROUP_ROWS", "SyntheticSplit"]
+
+GROUP_ROWS = 10  # consecutive rows of a group
 
 
 class SyntheticSplit:
@@ -29,28 +32,40 @@ class SyntheticSplit:
             signal: standard deviation of the planted logit; 0 makes the labels independent of the features.
 
         Raises:
-            FeatureSpecError: a feature with more than one id a sample, or more rows than 32-bit ids can name.
+            FeatureSpecError: a feature with more ids a sample than rows, or more rows than 32-bit ids can name; or a column of another type.
         """
         for feature in spec.categorical:
-            refuse_hotness(feature.name, feature.hotness)
+            check_drawable(feature)
+        self._numerical_dtype = spec.numerical_dtype
+        self._group_dtype = None if spec.group is None else spec.group_dtype
         self.spec, self.name, self.num_samples, self.first_row = spec, split, num_samples, 0
         self._drawn_by = (seed, signal)
         self._dtypes = [np.dtype(smallest_dtype(feature.cardinality)) for feature in spec.categorical]
-        self._id_keys = [stream_key(seed, split, "ids", feature.name) for feature in spec.categorical]
+        self._id_streams = [(seed, split, "ids", feature.name) for feature in spec.categorical]
         self._numerical_key = stream_key(seed, split, "numerical")
         self._label_key = stream_key(seed, split, "label")
         self._planted = PlantedSignal(spec, seed, signal)
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """Ids of a feature (by its place in the model's order), rows start to stop: `[n]`, int8, int16 or int32."""
-        described = self.spec.categorical[feature]
-        u = uniforms(self._id_keys[feature], start, stop)
+        """Ids of a feature (by its place in the model's order), rows start to stop.
+
+        Returns:
+            `[n]`, int8, int16 or int32; `[n, h]`, all different within a row, where the feature has several ids a sample.
+        """
+        described, stream = self.spec.categorical[feature], self._id_streams[feature]
+        if described.hotness > 1:
+            return distinct_ids(described, stream, start, stop).astype(self._dtypes[feature], copy=False)
+        u = uniforms(stream_key(*stream), start, stop)
         return ids_from_uniforms(u, described.cardinality, described.alpha or 0.0).astype(self._dtypes[feature], copy=False)
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """Numerical features of rows start to stop: `[n, M]` float16, uniform on [0, 1]."""
+        """Numerical features of rows start to stop: `[n, M]`, float16 or float32, uniform on [0, 1]."""
         width = len(self.spec.numerical)
-        return uniforms(self._numerical_key, start * width, stop * width).astype(np.float16).reshape(stop - start, width)
+        return uniforms(self._numerical_key, start * width, stop * width).astype(self._numerical_dtype).reshape(stop - start, width)
+
+    def read_group(self, start: int, stop: int) -> np.ndarray:
+        """Groups of rows start to stop, where the specification has one: `[n]`, int32 or int64; GROUP_ROWS consecutive rows are a group."""
+        return (np.arange(start, stop) // GROUP_ROWS).astype(self._group_dtype)
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
         """Labels of rows start to stop: `[n]` uint8, 0 or 1. Draws every feature of the rows, for labels depend on all."""

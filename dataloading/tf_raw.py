@@ -1,9 +1,10 @@
-"""Reading and writing tf_raw: one binary file per categorical feature, one for the numerical ones, one for the label."""
+"""Reading and writing tf_raw: one binary file per categorical feature, one for the numerical ones, one for the label, one for the group."""
 
 import contextlib
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -60,12 +61,16 @@ class TfRawSplit:
         files = split_files(spec, split)
         self._paths: dict[str, tuple[Path, str, int]] = {
             "label": (files.label, "uint8", 1),  # bool on disk; read as bytes, so that a value other than 0 and 1 is seen
-            "numerical": (files.numerical, "float16", len(spec.numerical)),
         }
+        if spec.numerical:
+            self._paths["numerical"] = (files.numerical, spec.numerical_dtype, len(spec.numerical))
         for i, (feature, path) in enumerate(zip(spec.categorical, files.categorical, strict=True)):
-            self._paths[f"ids {i}"] = (path, feature.dtype, 1)
+            self._paths[f"ids {i}"] = (path, feature.dtype, feature.hotness)
         self._files = {spec.label: str(files.label)} | dict.fromkeys(spec.numerical, str(files.numerical))
         self._files |= {feature.name: str(path) for feature, path in zip(spec.categorical, files.categorical, strict=True)}
+        if spec.group is not None:
+            self._paths["group"] = (files.group, spec.group_dtype, 1)
+            self._files[spec.group] = str(files.group)
         self._open: dict[str, ColumnFile] = {}
 
     def _column(self, key: str) -> ColumnFile:
@@ -74,16 +79,26 @@ class TfRawSplit:
         return self._open[key]
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """Ids of a feature (by its place in the model's order), rows start to stop: `[n]`, int8, int16 or int32."""
+        """Ids of a feature (by its place in the model's order), rows start to stop.
+
+        Returns:
+            `[n]`, int8, int16 or int32; `[n, h]` where the feature has several ids a sample, -1 where there is none.
+        """
         return self._column(f"ids {feature}").read(start, stop)
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """Numerical features of rows start to stop: `[n, M]` float16."""
+        """Numerical features of rows start to stop: `[n, M]`, float16 or float32."""
+        if not self.spec.numerical:
+            return np.empty((stop - start, 0), self.spec.numerical_dtype)
         return self._column("numerical").read(start, stop).reshape(stop - start, len(self.spec.numerical))
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
         """Labels of rows start to stop: `[n]` uint8, 0 or 1."""
         return self._column("label").read(start, stop)
+
+    def read_group(self, start: int, stop: int) -> np.ndarray:
+        """Groups of rows start to stop, where the dataset has a group: `[n]`, int32 or int64."""
+        return self._column("group").read(start, stop)
 
     def file(self, feature: str) -> str:
         """The file that a feature is read from."""
@@ -155,20 +170,24 @@ class TfRawWriter:
         """Where the split's columns are being written (`contract.SplitFiles`), for a writer that works column by column."""
         return split_files(self._placed(self._folder), split)
 
-    def append(self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray) -> None:
+    def append(self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray, groups: np.ndarray | None = None) -> None:
         """Append rows.
 
         Args:
             split: which split they belong to.
-            numerical: `[n, M]`, stored as float16.
-            ids: F arrays `[n]`, already known to be in range.
+            numerical: `[n, M]`, stored as float16 or float32.
+            ids: F arrays `[n]`, or `[n, h]` with -1 for no id, already known to be in range.
             labels: `[n]`, 0 or 1.
+            groups: `[n]` whole numbers, where the dataset has a group.
         """
         files = self.files(split)
-        self._write(files.numerical, np.ascontiguousarray(numerical, np.float16))
+        if files.numerical is not None:
+            self._write(files.numerical, np.ascontiguousarray(numerical, self.spec.numerical_dtype))
         for feature, path, column in zip(self.spec.categorical, files.categorical, ids, strict=True):
             self._write(path, np.ascontiguousarray(column, feature.dtype))
         self._write(files.label, np.ascontiguousarray(labels, np.bool_))
+        if files.group is not None:
+            self._write(files.group, np.ascontiguousarray(groups, self.spec.group_dtype))
 
     def copy_vocabularies(self, spec: FeatureSpec) -> None:
         """Publish with the dataset what `spec`'s ids stand for, where that is known: rows that are only copied keep their ids."""
@@ -227,8 +246,7 @@ class TfRawWriter:
         spec.rename(target)
 
     def _placed(self, folder: Path, metadata: dict[str, Any] | None = None) -> FeatureSpec:
-        spec = self._source.as_tf_raw(self._splits, metadata or {})
-        return FeatureSpec(spec.categorical, spec.numerical, spec.label, spec.dtypes, spec.sources, spec.metadata, folder / self._spec_name)
+        return replace(self._source.as_tf_raw(self._splits, metadata or {}), path=folder / self._spec_name)
 
     def _write(self, path: Path, values: np.ndarray) -> None:
         if path not in self._open:

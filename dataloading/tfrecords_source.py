@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from dataloading.contract import DatasetError
-from dataloading.feature_spec import Categorical, FeatureSpec
+from dataloading.feature_spec import FeatureSpec
+from dataloading.features import Categorical
 from dataloading.ranges import check_ids, check_numerical
 from utils.runtime import prepare_tensorflow
 
@@ -107,8 +108,10 @@ def read_tfrecords(spec: FeatureSpec, split: str, rows: int | None = None) -> It
 
 def _columns(spec: FeatureSpec, split: str) -> list[_Column]:
     """The folders of a split, their formats and files known. Raises DatasetError."""
+    if spec.group is not None:
+        raise DatasetError(f"{spec.path}: has the group {spec.group}, which {TFRECORDS} cannot hold; remove it from channel_spec and feature_spec")
     *shared, label = tfrecord_folders(spec, split)[: -len(spec.categorical)]
-    columns = [_column(folder, (spec.dtypes[spec.numerical[0]],), len(spec.numerical)) for folder in shared]  # what is written is not rounded
+    columns = [_column(folder, (spec.numerical_dtype,), len(spec.numerical)) for folder in shared]  # what is written is not rounded
     columns.append(_column(label, ("int8",), 1))
     for folder, feature in zip(tfrecord_folders(spec, split)[-len(spec.categorical) :], spec.categorical, strict=True):
         columns.append(_column(folder, _ID_DTYPES, 1, feature))

@@ -29,7 +29,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -52,8 +52,16 @@ SPLIT = "split"
 DEFAULT_BATCH_SIZE = 65536
 DEFAULT_SEED = 0
 
-Rows = tuple[np.ndarray, Sequence[np.ndarray], np.ndarray, np.ndarray | None]
-"""Some rows of a split: numericals `[n, M]` float16, F id columns `[n]`, labels `[n]`, the true P(click) where it is known."""
+
+class Rows(NamedTuple):
+    """Some rows of a split."""
+
+    numerical: np.ndarray  # [n, M]
+    ids: Sequence[np.ndarray]  # of each feature [n], or [n, h] with -1 for no id
+    labels: np.ndarray  # [n]
+    probabilities: np.ndarray | None = None  # [n], the true P(click) where it is known
+    groups: np.ndarray | None = None  # [n], where the specification has a group
+
 
 _NO_EFFECT = {  # flags of NVIDIA's transcriber that its scripts pass
     "--dst_prebatch_size": "tf_raw files hold samples without batches",
@@ -155,13 +163,23 @@ def stored_rows(split: TfRawSplit) -> Callable[[int, int], Rows]:
 
     def read(start: int, stop: int) -> Rows:
         numerical, labels = split.read_numerical(start, stop), split.read_labels(start, stop)
-        check_numerical(numerical, spec.numerical, start, str(files.numerical))
+        if spec.numerical:
+            check_numerical(numerical, spec.numerical, start, str(files.numerical))
         check_labels(labels, spec.label, start, str(files.label))
         ids = []
         for i, (feature, path) in enumerate(zip(spec.categorical, files.categorical, strict=True)):
             ids.append(split.read_ids(i, start, stop))
             check_ids(ids[-1], feature.cardinality, feature.name, start, str(path))
-        return numerical, ids, labels, None
+        return Rows(numerical, ids, labels, groups=None if spec.group is None else split.read_group(start, stop))
+
+    return read
+
+
+def drawn_rows(split: SyntheticSplit) -> Callable[[int, int], Rows]:
+    """Drawing of synthetic data."""
+
+    def read(start: int, stop: int) -> Rows:
+        return Rows(*split.read_rows(start, stop), groups=None if split.spec.group is None else split.read_group(start, stop))
 
     return read
 
@@ -171,15 +189,15 @@ def source_rows(args: argparse.Namespace, spec: FeatureSpec, split: str, batches
     size = args.src_batch_size
     if args.src_dataset_type == "csv":
         blocks = islice(read_csv_split(spec, split, size), None if batches == -1 else batches)
-        return ((*rows, None) for rows in blocks), None
+        return (Rows(numerical, ids, labels, groups=groups) for numerical, ids, labels, groups in blocks), None
     if args.src_dataset_type == TFRECORDS:
-        return ((*rows, None) for rows in read_tfrecords(spec, split, None if batches == -1 else batches * size)), None
+        return (Rows(*rows) for rows in read_tfrecords(spec, split, None if batches == -1 else batches * size)), None
     if args.src_dataset_type == "tf_raw":
         stored = TfRawSplit(spec, split)
         rows = stored.num_samples if batches == -1 else min(stored.num_samples, batches * size)
         return _closing(stored, in_order(stored_rows(stored), rows, size, workers=1)), rows
     drawn = SyntheticSplit(spec, split, batches * size, args.seed, args.signal)
-    return in_order(drawn.read_rows, drawn.num_samples, size, workers=min(os.cpu_count() or 1, 8)), drawn.num_samples
+    return in_order(drawn_rows(drawn), drawn.num_samples, size, workers=min(os.cpu_count() or 1, 8)), drawn.num_samples
 
 
 def _closing(split: TfRawSplit, blocks: Iterator[Rows]) -> Iterator[Rows]:
@@ -192,8 +210,8 @@ def write_split(writer: TfRawWriter, split: str, blocks: Iterator[Rows], total: 
     samples, clicks = 0, 0
     known: list[tuple[np.ndarray, np.ndarray]] = []
     with tqdm(total=total, unit=" rows", unit_scale=True, desc=split, disable=not sys.stderr.isatty()) as bar:
-        for numerical, ids, labels, probabilities in blocks:
-            writer.append(split, numerical, ids, labels)
+        for numerical, ids, labels, probabilities, groups in (Rows(*rows) for rows in blocks):
+            writer.append(split, numerical, ids, labels, groups)
             samples += len(labels)
             clicks += int(np.count_nonzero(labels))
             if probabilities is not None and split == "test":

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from dataloading.contract import bytes_per_sample, file_faults, spec_faults, split_files
 from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec, smallest_dtype
-from dataloading.scan import Figures, Progress, scan_ids, scan_labels, scan_numerical
+from dataloading.scan import Figures, Progress, scan_group, scan_ids, scan_labels, scan_numerical
 from utils.errors import UserError, run_command
 from utils.flags import Parser
 
@@ -55,14 +55,25 @@ def scan_split(spec: FeatureSpec, split: str, progress: Progress) -> list[Figure
     samples = whole_samples(files.label, widths[spec.label])
     if samples is not None:
         figures.append(scan_labels(files.label, spec.label, samples, progress))
-    samples = whole_samples(files.numerical, widths[spec.numerical[0]])
-    if samples is not None:
-        figures += scan_numerical(files.numerical, spec.numerical, samples, progress)
+    if spec.numerical:
+        samples = whole_samples(files.numerical, widths[spec.numerical[0]])
+        if samples is not None:
+            figures += scan_numerical(files.numerical, spec.numerical, spec.numerical_dtype, samples, progress)
     for feature, path in zip(spec.categorical, files.categorical, strict=True):
         samples = whole_samples(path, widths[feature.name])
         if samples is not None:
-            figures.append(scan_ids(path, feature.name, feature.dtype, feature.cardinality, samples, progress))
+            figures.append(scan_ids(path, feature, samples, progress))
+    if spec.group is not None:
+        samples = whole_samples(files.group, widths[spec.group])
+        if samples is not None:
+            figures.append(scan_group(files.group, spec.group, spec.group_dtype, samples, progress))
     return figures
+
+
+def lists_row(split: str, figures: Figures, hotness: int) -> str:
+    """A line about a feature's lists of ids."""
+    length, empty = f"{figures.mean_length:.6g} of {hotness} ids", f"{100 * figures.empty_share:.2f} %"
+    return f"{split:<6} {figures.feature}: lists of {length} on average, {empty} of them empty"
 
 
 def notes(spec: FeatureSpec, splits: Sequence[str]) -> list[str]:
@@ -116,15 +127,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _scan(spec: FeatureSpec, splits: Sequence[str]) -> list[str]:
-    faults, lines = [], []
+    faults, lines, lists = [], [], []
+    hotness = {feature.name: feature.hotness for feature in spec.categorical}
     terminal = sys.stderr.isatty()
     with tqdm(total=_total_bytes(spec, splits), unit="B", unit_scale=True, desc="scan", disable=not terminal, leave=False) as bar:
         for split in splits:
             for figures in scan_split(spec, split, bar.update):
                 lines.append(table_row(split, figures))
+                if figures.mean_length is not None:
+                    lists.append(lists_row(split, figures, hotness[figures.feature]))
                 faults += figures.faults
     print(_TABLE.format("split", "feature", "min", "max", "distinct", "mean", "zero"))
-    for line in lines:
+    for line in (*lines, *lists):
         print(line)
     return faults
 

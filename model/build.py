@@ -1,13 +1,11 @@
 """A DLRM from the configuration."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from model.compilation import compiled
 from model.dlrm import DLRM, Interaction
 from model.embedding.distributed import DistributedEmbedding
 from model.embedding.placement import Placement
-from model.embedding.table import Feature
 from model.layers.cross import Concatenation, CrossNetwork
 from model.layers.interaction import DotInteraction
 from model.layers.mlp import Mlp
@@ -32,7 +30,6 @@ FLOAT32 = Precision()
 
 def build_model(
     config: ModelConfig,
-    features: Sequence[Feature],
     placement: Placement,
     world: World,
     num_numerical: int,
@@ -42,15 +39,14 @@ def build_model(
     """A model with all its weights allocated, dense ones equal on every worker.
 
     Args:
-        config: layer widths and D.
-        features: the categorical ones, in the model's order.
-        placement: of their tables.
+        config: layer widths.
+        placement: of the tables and the features that are looked up in them.
         world: this worker and the collectives.
-        num_numerical: M.
+        num_numerical: M; without numerical features there is no bottom MLP.
         seed: of the initial weights.
         precision: and what XLA compiles.
     """
-    embedding = DistributedEmbedding(features, placement, world, seed=seed, compute_dtype=precision.dtype, native=native_operations())
+    embedding = DistributedEmbedding(placement, world, seed=seed, compute_dtype=precision.dtype, native=native_operations())
     model = with_tables(config, embedding, num_numerical, seed, precision)
     synchronise(model)
     return model
@@ -62,7 +58,7 @@ def with_tables(config: ModelConfig, embedding, num_numerical: int, seed: int, p
     native = None if compiled(precision.xla).dense else native_operations()
     model = DLRM(
         embedding,
-        Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy, native),
+        Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy, native) if num_numerical else None,
         _interaction(config, seed, policy, native),
         Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy, native),
     )

@@ -16,24 +16,26 @@ Interaction = DotInteraction | Concatenation
 class DLRM(keras.Model):
     """Deep Learning Recommendation Model (Naumov et al., arXiv:1906.00091); with a `CrossNetwork` as its interaction, DCN V2 (arXiv:2008.13535).
 
-    numerical `[b, M]` -> bottom MLP `[b, W]`; ids `[F_r, B]` -> embedding `[b, F, D]`; interaction of both; top MLP -> logits `[b]`. The dot
-    interaction wants W = D.
+    numerical `[b, M]` -> bottom MLP `[b, W]`; ids `[K_r, B]` -> embedding `[b, F, D]`, or `[b, C]` where tables differ in width; interaction of both;
+    top MLP -> logits `[b]`. The dot interaction wants W = D. Without numerical features (M = 0) there is no bottom MLP.
 
     The parts are objects, so that each can be replaced; `dense` is everything after the lookup, the part that is data
     parallel and that XLA compiles.
     """
 
-    def __init__(self, embedding: DistributedEmbedding, bottom_mlp: Mlp, interaction: Interaction, top_mlp: Mlp):
+    def __init__(self, embedding: DistributedEmbedding, bottom_mlp: Mlp | None, interaction: Interaction, top_mlp: Mlp):
         super().__init__(name="dlrm")
         self.embedding, self.bottom_mlp, self.interaction, self.top_mlp = embedding, bottom_mlp, interaction, top_mlp
 
     def build_weights(self, num_numerical: int) -> None:
         """Create every weight, for M numerical features; the tables are allocated here."""
         self.embedding.build()
-        num_features, dim = len(self.embedding.names), self.embedding.dim
-        with keras.name_scope("bottom_mlp"):
-            self.bottom_mlp.build((None, num_numerical))
-        shapes = self.bottom_mlp.compute_output_shape((None, num_numerical)), (None, num_features, dim)
+        widths, bottom = self.embedding.widths, None
+        if self.bottom_mlp is not None:
+            with keras.name_scope("bottom_mlp"):
+                self.bottom_mlp.build((None, num_numerical))
+            bottom = self.bottom_mlp.compute_output_shape((None, num_numerical))
+        shapes = bottom, (None, sum(widths)) if len(set(widths)) > 1 else (None, len(widths), widths[0])
         with keras.name_scope(self.interaction.name):
             self.interaction.build_weights(*shapes)
         with keras.name_scope("top_mlp"):
@@ -47,15 +49,20 @@ class DLRM(keras.Model):
     def dense(
         self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None
     ) -> tf.Tensor:
-        """numerical `[b, M]`, embeddings `[b, F, D]` -> logits `[b]` float32; `slices` and `drop` as in `Mlp.forward`."""
-        first, last, dtype = len(self.bottom_mlp.stack), len(weights) - len(self.top_mlp.stack), self.interaction.compute_dtype
-        bottom = self.bottom_mlp.forward(tf.cast(numerical, dtype), weights[:first], slices, drop)
+        """numerical `[b, M]`, embeddings as `embedding` gives them -> logits `[b]` float32; `slices` and `drop` as in `Mlp.forward`."""
+        last, dtype = len(weights) - len(self.top_mlp.stack), self.interaction.compute_dtype
+        first, bottom = 0, None
+        if self.bottom_mlp is not None:
+            first = len(self.bottom_mlp.stack)
+            bottom = self.bottom_mlp.forward(tf.cast(numerical, dtype), weights[:first], slices, drop)
         joined = self.interaction.forward(bottom, tf.cast(embeddings, dtype), weights[first:last], slices)
         logits = self.top_mlp.forward(joined, weights[last:], slices, drop)
         return tf.cast(tf.squeeze(logits, axis=1), tf.float32)
 
     def call(self, inputs):
-        """(numerical `[B, M]`, ids `[B, F]`) -> logits `[B]` float32, in a process alone; gradients flow to all weights.
+        """(numerical `[B, M]`, ids `[B, K]`) -> logits `[B]` float32, in a process alone; gradients flow to all weights.
+
+        A feature with h ids a sample takes h consecutive columns of the ids, −1 where it has fewer.
 
         This is the way of `predict`, `fit` and a GradientTape of one's own. The trainer goes through `embedding` and `dense`.
         """
@@ -81,5 +88,5 @@ class DLRM(keras.Model):
         return {name: weight for part in self._dense_parts for name, weight in part.dense_weights().items()}
 
     @property
-    def _dense_parts(self) -> tuple[Mlp, Interaction, Mlp]:
-        return self.bottom_mlp, self.interaction, self.top_mlp
+    def _dense_parts(self) -> list[Mlp | Interaction]:
+        return [part for part in (self.bottom_mlp, self.interaction, self.top_mlp) if part is not None]

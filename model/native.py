@@ -66,6 +66,15 @@ class Rule(NamedTuple):
     constants: tuple[float, ...] = ()
 
 
+class Lookup(NamedTuple):
+    """A feature's lookup in one of the tables that an operation is given."""
+
+    table: int
+    id_row: int
+    hotness: int = 1
+    mean: bool = False
+
+
 class NativeOperations:
     """The operations of a loaded library, on tables in host memory.
 

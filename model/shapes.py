@@ -19,9 +19,9 @@ class InteractionShape(NamedTuple):
     layers: int = 0
     projection: int = 0
 
-    def width(self, bottom: int, dim: int, num_features: int) -> int:
-        """Of what the top MLP takes, for a bottom MLP's output of this width."""
-        return bottom + (pair_count(num_features + 1) if self.kind == DOT else num_features * dim)
+    def width(self, bottom: int, widths: Sequence[int]) -> int:
+        """Of what the top MLP takes, for a bottom MLP's output of this width (0: there is none) and the features' embedding widths D_f."""
+        return bottom + (pair_count(len(widths) + (bottom > 0)) if self.kind == DOT else sum(widths))
 
     def products(self, width: int) -> list[tuple[int, int]]:
         """(in, out) of its matrix products with weights, for inputs of this width; the first of each pair has no bias."""
@@ -38,9 +38,17 @@ def interaction_shape(config: ModelConfig) -> InteractionShape:
 
 
 def layer_shapes(
-    num_numerical: int, dim: int, bottom: Sequence[int], top: Sequence[int], num_features: int, interaction: InteractionShape = DOTS
+    num_numerical: int, bottom: Sequence[int], top: Sequence[int], widths: Sequence[int], interaction: InteractionShape = DOTS
 ) -> list[tuple[int, int]]:
-    """(in, out) of every layer of the bottom MLP, the interaction and the top MLP, for M numerical and F categorical features and these widths."""
-    width = interaction.width(bottom[-1] if bottom else dim, dim, num_features)
+    """(in, out) of every layer of the bottom MLP, the interaction and the top MLP.
+
+    Args:
+        num_numerical: M; without numerical features there is no bottom MLP.
+        bottom, top: widths of the MLPs' layers.
+        widths: D_f of the categorical features.
+        interaction: of them.
+    """
+    bottom = bottom if num_numerical else ()
+    width = interaction.width(bottom[-1] if bottom else 0, widths)
     pairs = [list(itertools.pairwise(stack)) for stack in ((num_numerical, *bottom), (width, *top))]
     return [*pairs[0], *interaction.products(width), *pairs[1]]

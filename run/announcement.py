@@ -24,7 +24,7 @@ def announcement(config: Config, workers: int, device: str, dtype: str, placemen
     """
     mode = config.run.mode
     size = config.data.batch_size if mode == TRAIN else config.data.valid_batch_size
-    parameters = placement.dim * sum(placement.rows)
+    parameters = sum(table.rows * table.dim for table in placement.tables)
     fullest = max(placement.stored(worker) for worker in range(workers))
     yield (
         f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({device}, {dtype}{compilation.described(config)}, {operations_description()}): "

@@ -35,6 +35,7 @@ TRAINING = {
         "synthetic_dataset_train_batches",
         "synthetic_dataset_valid_batches",
         "synthetic_dataset_cardinalities",
+        "synthetic_dataset_hotness",
         "synthetic_dataset_num_numerical_features",
         "synthetic_dataset_use_feature_spec",
     ),
@@ -97,7 +98,7 @@ def metadata(config: Config, spec: FeatureSpec) -> dict[str, Any]:
 
 def training_invariants(config: Config, num_samples: int, fingerprint: str) -> dict[str, Any]:
     """What a run must have in common with the one it goes on from, for its position in the data and its moments to mean the same."""
-    rules = [rule(config.optimizer, config.model.embedding_dim).name for rule in (dense_rule, table_rule)]
+    rules = [rule(config.optimizer, 1).name for rule in (dense_rule, table_rule)]
     return {
         "batch_size": config.data.batch_size,
         "train_samples": num_samples,

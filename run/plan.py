@@ -5,7 +5,7 @@ import math
 from dataloading.sources import read_spec, table_rows
 from model.embedding.plan import as_json, as_table, check_shared, dense_elements, report
 from model.shapes import interaction_shape
-from run.tables import place_tables, tables_of
+from run.tables import described, place_tables, with_widths
 from training.optimizers.table import table_rule
 from utils.config import Config
 from utils.console import Console
@@ -20,13 +20,15 @@ def show_plan(config: Config, program: str) -> None:
     """
     for line in warnings(config):
         Console(program).warn(line)
-    workers, model, batch_size = config.placement.plan_workers, config.model, config.data.batch_size
+    workers, batch_size = config.placement.plan_workers, config.data.batch_size
     check_shared("batch_size", batch_size, workers)
     spec = read_spec(config.data)
     host_memory = 0 if config.placement.cpu_offloading_threshold_gb is None else math.inf
-    names = [feature.name for feature in spec.categorical]
-    placement = place_tables(config, tables_of(config, names, table_rows(config.data, spec)), workers, math.inf, host_memory)
-    dense = dense_elements(len(spec.numerical), model.embedding_dim, model.bottom_mlp_dims, model.top_mlp_dims, len(names), interaction_shape(model))
-    rule = table_rule(config.optimizer, model.embedding_dim)
-    plan = report(names, placement, batch_size, 2 if config.device.amp else 4, dense, rule.needs_squares)
+    config = with_widths(config, spec.categorical)
+    tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
+    placement = place_tables(config, tables, workers, math.inf, host_memory, features=features)
+    stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
+    dense = dense_elements(len(spec.numerical), *stacks, placement.widths, interaction_shape(config.model))
+    rule = table_rule(config.optimizer, placement.widths[0])
+    plan = report(placement, batch_size, 2 if config.device.amp else 4, dense, rule.needs_squares)
     print(as_json(plan) if config.placement.plan_format == "json" else as_table(plan))

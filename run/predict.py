@@ -16,7 +16,9 @@ def predict(run: Prepared) -> None:
     def write() -> None:
         if scores is not None:
             logits, labels = scores
-            predictions.write(path, sigmoid(logits), labels)
+            split = run.splits["test"]
+            groups = None if split.spec.group is None else split.read_group(0, split.num_samples)
+            predictions.write(path, sigmoid(logits), labels, groups)
             run.console.say(f"{len(logits):,} predictions written: {path}")
             run.log.log((), {"samples": len(logits)})
 

@@ -30,15 +30,18 @@ def check_disk(path: Path, rows: int) -> None:
     check_fits(rows * _ROW_BYTES, f"--predictions_path {path}: {rows:,} predictions", shutil.disk_usage(path.absolute().parent).free)
 
 
-def write(path: Path, scores: np.ndarray, labels: np.ndarray) -> None:
-    """Write Parquet columns `row` (uint64, from 0), `score` (probability, float32) and `label` (uint8), in file order; whole or not at all.
+def write(path: Path, scores: np.ndarray, labels: np.ndarray, groups: np.ndarray | None = None) -> None:
+    """Write Parquet columns, in file order; whole or not at all.
+
+    They are `row` (uint64, from 0), `score` (probability, float32), `label` (uint8), and, where the dataset has a group, `group` as it is stored.
 
     Raises:
         UserError: the disk is full, or refuses.
     """
     import polars  # not needed by any other mode
 
-    frame = polars.DataFrame({"row": np.arange(len(scores), dtype=np.uint64), "score": scores, "label": labels})
+    columns = {"row": np.arange(len(scores), dtype=np.uint64), "score": scores, "label": labels}
+    frame = polars.DataFrame(columns | ({} if groups is None else {"group": groups}))
     partial = path.with_name(f".{path.name}.writing")
     try:
         frame.write_parquet(partial)

@@ -21,11 +21,11 @@ from run.announcement import announcement
 from run.inherit import changes, check_continues, inherit, training_invariants
 from run.opening import open_checkpoint, open_splits, sound
 from run.profile_folder import check_profile
-from run.tables import features_of, place_tables, storage_of, tables_of
+from run.tables import described, place_tables, storage_of, with_widths
+from training.features import ModelFeatures, check_features, saved_features
 from training.gradient_slices import settled
 from training.growth import Growth
 from training.position import Position, reason_finished
-from training.state import check_features, saved_features
 from utils.checkpoint.folder import Lock
 from utils.checkpoint.kept_files import KeptFiles
 from utils.checkpoint.reading import Checkpoint
@@ -55,7 +55,8 @@ class Checked:
         dtype: in which dense layers compute.
         config: with what the checkpoint brings and what the flags left open.
         spec: the dataset's.
-        tables: of the model, a feature each, in its order.
+        tables: of the model.
+        features: the categorical ones, in the model's order.
         splits: what the mode reads, open.
         checkpoint: what is restored; None where training begins anew.
         growth: how its features stand in the model, with `--allow_growth`.
@@ -69,15 +70,11 @@ class Checked:
     config: Config
     spec: FeatureSpec
     tables: tuple[Table, ...]
+    features: tuple[Feature, ...]
     splits: Mapping[str, Split]
     checkpoint: Checkpoint | None
     growth: Growth | None
     vocabularies: Mapping[str, Any]
-
-    @property
-    def features(self) -> tuple[Feature, ...]:
-        """The categorical ones, in the model's order."""
-        return features_of([table.name for table in self.tables])
 
     @property
     def goes_on(self) -> bool:
@@ -175,9 +172,10 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     for line in warnings(config):
         warn(line)
     spec = read_spec(config.data)
-    names, rows = [feature.name for feature in spec.categorical], table_rows(config.data, spec)
-    growth = _growth(config, checkpoint, dict(zip(names, rows, strict=True)), spec.numerical) if checkpoint else None
-    tables = tables_of(config, names, rows, zeros=checkpoint is not None and growth is None)  # what is overwritten need not be drawn
+    config = with_widths(config, spec.categorical)
+    zeros = checkpoint is not None and not config.training.allow_growth  # what is overwritten need not be drawn
+    tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)
+    growth = _growth(config, checkpoint, ModelFeatures.of(tables, features, spec.numerical)) if checkpoint else None
     config = share_batches(config, world.size)
     splits = open_splits(config, spec, warn)
     goes_on = checkpoint is not None and _continues(config)
@@ -191,7 +189,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     config = settled(config, device, world.size, warn)
     _warn_of_device(config, device, warn)
     dtype = compute_dtype(config.device, device)
-    return Checked(world, console, device, dtype, config, spec, tables, splits, checkpoint, growth, vocabularies)
+    return Checked(world, console, device, dtype, config, spec, tables, features, splits, checkpoint, growth, vocabularies)
 
 
 def _continues(config: Config) -> bool:
@@ -200,11 +198,11 @@ def _continues(config: Config) -> bool:
     return config.run.mode == TRAIN and options.resume != "weights" and not options.allow_growth
 
 
-def _growth(config: Config, checkpoint: Checkpoint, tables: Mapping[str, int], numerical: tuple[str, ...]) -> Growth | None:
+def _growth(config: Config, checkpoint: Checkpoint, now: ModelFeatures) -> Growth | None:
     """How the checkpoint's features stand in the model; None where they must be the same, and are."""
     if config.training.allow_growth:
-        return Growth(checkpoint, saved_features(checkpoint), tables, numerical)
-    check_features(checkpoint, tables, numerical)
+        return Growth(checkpoint, saved_features(checkpoint), now)
+    check_features(checkpoint, now)
     return None
 
 
@@ -253,4 +251,4 @@ def _place(run: Checked) -> Placement:
     host = available_bytes() // run.world.local_size
     device = device_bytes(run.world.local_rank) if run.device == "GPU" else host
     device, host = (min(values) for values in zip(*run.world.everyone((device, host), "memory"), strict=True))
-    return place_tables(run.config, run.tables, run.world.size, device, host if run.device == "GPU" else 0)
+    return place_tables(run.config, run.tables, run.world.size, device, host if run.device == "GPU" else 0, run.features)

@@ -21,7 +21,9 @@ def reader_of(run: Prepared, model: DLRM, split: str, batch_size: int, short_las
     view, options, seed = model.embedding.view, run.config.data, run.config.run.seed
     share = Share(view.global_features, view.local_features, view.uncounted, run.world.rank, run.world.size)
     order = Order(seed if options.shuffle_batch_order else None, options.shuffle_window, seed) if train else Order()
-    return BatchReader(run.splits[split], batch_size, share, order, Ids([table.rows for table in run.tables], options.out_of_range), short_last)
+    rows = {table.name: table.rows for table in run.tables}
+    ids = Ids([rows[feature.table] for feature in run.features], options.out_of_range)
+    return BatchReader(run.splits[split], batch_size, share, order, ids, short_last)
 
 
 class Batches:

@@ -1,40 +1,117 @@
 """A model's tables and features out of the configuration and the dataset. Imports no TensorFlow."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from dataloading.feature_spec import Categorical
 from model.embedding.placement import Placement
 from model.embedding.plan import build_placement
 from model.embedding.table import UNIFORM, ZEROS, Feature, Storage, Table
 from training.optimizers.table import table_rule
 from utils.config import Config
-from utils.options import PLAN, TRAIN
+from utils.errors import UserError
+from utils.options import DOT, PLAN, TRAIN, ModelConfig
 
 
-def tables_of(config: Config, names: Sequence[str], rows: Sequence[int], zeros: bool = False) -> tuple[Table, ...]:
-    """A table for each feature, with its name.
+def with_widths(config: Config, categorical: Sequence[Categorical]) -> Config:
+    """The configuration with the widths that the tables have, whoever says so: one number, or one for each feature. Raises UserError."""
+    found = _widths(config.model, categorical)
+    wanted = found[0] if len(set(found)) == 1 else tuple(found)
+    if wanted == config.model.embedding_dim:
+        return config
+    model, layers = config.model, config.model.bottom_mlp_dims
+    if model.interaction == DOT and len(set(found)) == 1 and "bottom_mlp_dims" not in config.given:
+        layers = (*layers[:-1], found[0])
+    try:
+        return replace(config, model=replace(model, embedding_dim=wanted, bottom_mlp_dims=layers))
+    except ValueError:
+        _check_dot(model, categorical, found, 1)
+        raise
+
+
+def described(
+    config: Config, categorical: Sequence[Categorical], rows: Sequence[int], num_numerical: int, zeros: bool = False
+) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
+    """The tables and the features of a model, in the model's order.
 
     Args:
         config: of the run.
-        names: of the categorical features, in the model's order.
-        rows: V of each table.
-        zeros: start them at zero, whatever the configuration says.
+        categorical: features of the dataset.
+        rows: V of the table of each of them.
+        num_numerical: M.
+        zeros: start the tables at zero, whatever the configuration says.
+
+    Raises:
+        UserError: the widths of the tables contradict each other, or the interaction.
     """
+    widths = _widths(config.model, categorical)
+    _check_dot(config.model, categorical, widths, num_numerical)
+    tables: dict[str, Table] = {}
+    for feature, count, width in zip(categorical, rows, widths, strict=True):
+        table = _table(config, feature.table_name, count, width, zeros)
+        if tables.setdefault(table.name, table) != table:
+            raise UserError(
+                f"feature {feature.name}: --embedding_dim gives it {width} columns, and its table {table.name} has {tables[table.name].dim}"
+            )
+    features = (Feature(one.name, one.name, one.table_name, one.hotness, one.pooling) for one in categorical)
+    return tuple(tables.values()), tuple(features)
+
+
+def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]:
+    """D_f of each feature: what the specification says of its table, else what the configuration does."""
+    given, stated = model.embedding_dim, {}
+    for feature in categorical:
+        stated[feature.table_name] = feature.embedding_dim or stated.get(feature.table_name)
+    if isinstance(given, int):
+        return [stated[feature.table_name] or given for feature in categorical]
+    if len(given) != len(categorical):
+        raise UserError(
+            f"--embedding_dim lists {len(given)} widths, the dataset has {len(categorical)} categorical features; give one number, or one each"
+        )
+    for feature, width in zip(categorical, given, strict=True):
+        if stated[feature.table_name] not in (None, width):
+            said = stated[feature.table_name]
+            raise UserError(f"--embedding_dim: {width} columns for feature {feature.name}, the feature specification says {said} of its table")
+    return list(given)
+
+
+def _check_dot(model: ModelConfig, categorical: Sequence[Categorical], widths: Sequence[int], num_numerical: int) -> None:
+    """Dot products want vectors of one width, and two of them."""
+    if model.interaction != DOT:
+        return
+    for feature, width in zip(categorical, widths, strict=True):
+        if width != widths[0]:
+            raise UserError(
+                f"--interaction dot takes tables of one width: feature {categorical[0].name} has {widths[0]} columns, {feature.name} has {width}; "
+                "--interaction cross or cat takes any"
+            )
+    if num_numerical and model.bottom_mlp_dims[-1] != widths[0]:
+        shown = ",".join(map(str, model.bottom_mlp_dims))
+        raise UserError(
+            f"--bottom_mlp_dims {shown}: the last width must be {widths[0]}, as the tables have; the dot interaction takes products of both"
+        )
+    if not num_numerical and len(categorical) < 2:
+        raise UserError("--interaction dot: one categorical feature and no numerical ones make no pair; --interaction cat takes them")
+
+
+def _table(config: Config, name: str, rows: int, dim: int, zeros: bool) -> Table:
     initializer = ZEROS if zeros or config.model.embedding_zeros_initializer else UNIFORM
-    options = config.model.embedding_dim, config.optimizer.of_tables, initializer
-    return tuple(Table(name, count, *options) for name, count in zip(names, rows, strict=True))
+    return Table(name, rows, dim, config.optimizer.of_tables, initializer)
 
 
-def features_of(names: Sequence[str]) -> tuple[Feature, ...]:
-    """The categorical features, each with the dataset's column and the table of its name."""
-    return tuple(Feature(name, source=name, table=name) for name in names)
+def tables_of(config: Config, names: Sequence[str], rows: Sequence[int]) -> tuple[Table, ...]:
+    """A table for each feature of one id a sample, with its name and V rows, of the width that the configuration gives all."""
+    return tuple(_table(config, name, count, config.model.embedding_dim, False) for name, count in zip(names, rows, strict=True))
 
 
-def place_tables(config: Config, tables: Sequence[Table], num_workers: int, memory: float, host_memory: float = 0) -> Placement:
+def place_tables(
+    config: Config, tables: Sequence[Table], num_workers: int, memory: float, host_memory: float = 0, features: Sequence[Feature] = ()
+) -> Placement:
     """Where the tables go; see `plan.build_placement`."""
-    return build_placement(config, tables, num_workers, memory, host_memory, storage_of(config))
+    return build_placement(config, tables, features, num_workers, memory, host_memory, storage_of(config))
 
 
 def storage_of(config: Config) -> Storage:
     """What the tables' optimizer keeps beside them in this run."""
     trained = config.run.mode in (TRAIN, PLAN) and config.model.embedding_trainable
-    return table_rule(config.optimizer, config.model.embedding_dim).storage if trained else Storage()
+    return table_rule(config.optimizer, 1).storage if trained else Storage()

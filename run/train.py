@@ -15,9 +15,9 @@ from training.build import build_trainer
 from training.device_batch import TensorBatch, to_device
 from training.evaluations import Evaluation
 from training.evaluator import Evaluator
+from training.features import ModelFeatures
 from training.loop import Training
 from training.saving import Saver
-from training.state import describe
 
 
 class TrainingBatches:
@@ -56,7 +56,7 @@ def train(run: Prepared) -> Trained:
         evaluation = Evaluation(split, lambda: metrics_of(run, model, evaluator, split))
     if config.training.save_checkpoint_path:
         about = metadata(config, run.spec) | {
-            "features": describe(model, run.spec.numerical),
+            "features": ModelFeatures.of(run.tables, run.features, run.spec.numerical, run.spec.numerical_dtype).to_dict(),
             "run": run.training_invariants,
             RECORD: run.vocabularies,
         }

@@ -11,7 +11,7 @@ from training.step import Trainer
 def model_of(run: Prepared) -> DLRM:
     """The run's model, its tables allocated, its weights restored. Raises UserError, on every worker, where they cannot be."""
     precision = Precision(run.dtype, run.config.device.xla)
-    model = build_model(run.config.model, run.features, run.placement, run.world, len(run.spec.numerical), run.config.run.seed, precision)
+    model = build_model(run.config.model, run.placement, run.world, len(run.spec.numerical), run.config.run.seed, precision)
     if run.checkpoint:
         run.world.together(lambda: restoring(lambda: restore(model, run.checkpoint, run.growth)), "restored")
         run.console.say(f"weights restored: {run.checkpoint.folder} (step {run.checkpoint.step})")

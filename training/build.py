@@ -20,7 +20,7 @@ from utils.learning_options import OptimizerConfig
 
 def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
     """The trainer of a model; allocates the optimizers' slots."""
-    options, dim = config.optimizer, model.embedding.dim
+    options, dim = config.optimizer, model.embedding.widths[0]  # a rule knows what it is for another width
     schedules = build_schedules(options)
     tables = TableGroup(table_rule(options, dim), schedules[-1]) if config.model.embedding_trainable else None
     scale = LossScale(config.device.loss_scale if dtype == "float16" else 1.0)

@@ -4,12 +4,14 @@ What is new starts so that the scores of what was there do not change: rows beyo
 model, and the dense weights that read a new feature, or its products with the others, are zero.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from model.layers.interaction import pair_indices
 from model.shapes import pair_count
+from training.features import ModelFeatures, check_lookups
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.options import DOT
@@ -19,68 +21,83 @@ class Growth:
     """How the features of a checkpoint stand in a model.
 
     Args:
-        checkpoint: whose manifest names its features, see `state.saved_features`.
-        before: rows of each of its tables by feature, in its order, and its numerical features.
-        categorical: rows of each of the model's tables, in the model's order.
-        numerical: the model's numerical features, in order.
+        checkpoint: whose features they are.
+        before: the features of its model.
+        now: the model's.
 
     Raises:
         CheckpointError: a feature of the checkpoint is gone, or a table has become smaller.
     """
 
-    def __init__(
-        self, checkpoint: Checkpoint, before: tuple[Mapping[str, int], Sequence[str]], categorical: Mapping[str, int], numerical: Sequence[str]
-    ):
-        tables, known = before
-        for name in (*tables, *known):
-            if name not in categorical and name not in numerical:
+    def __init__(self, checkpoint: Checkpoint, before: ModelFeatures, now: ModelFeatures):
+        known, names = (*before.categorical, *before.numerical), (*now.numerical, *now.categorical)
+        for name in known:
+            if name not in names:
                 raise CheckpointError(f"{checkpoint.folder}: has feature {name}, which the dataset lacks; --allow_growth adds, it does not take away")
-        for name, rows in tables.items():
-            if name in categorical and rows > categorical[name]:
+        for name, rows in before.categorical.items():
+            if rows > now.categorical.get(name, rows):
                 raise CheckpointError(
-                    f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset {categorical[name]}; --allow_growth adds rows, "
-                    "it does not take away"
+                    f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset {now.categorical[name]}; --allow_growth adds "
+                    "rows, it does not take away"
                 )
-        if any((name in tables) != (name in categorical) for name in (*tables, *known)):
+        if any((name in before.categorical) != (name in now.categorical) for name in known):
             raise CheckpointError(f"{checkpoint.folder}: a feature that was numerical is now categorical, or the other way round")
+        if now.numerical and not before.numerical:
+            raise CheckpointError(f"{checkpoint.folder}: has no numerical features, so no bottom MLP that new ones ({now.numerical[0]}) could join")
+        check_lookups(checkpoint, before, now)
         model = checkpoint.manifest.get("model")
-        joined = model.get("interaction", DOT) if isinstance(model, Mapping) else DOT
-        self.new_features = tuple(name for name in (*numerical, *categorical) if name not in tables and name not in known)
-        if self.new_features and joined != DOT:
-            raise CheckpointError(
-                f"{checkpoint.folder}: has --interaction {joined}, which new features ({', '.join(self.new_features[:3])}) cannot join yet; rows can"
-            )
-        self.new_rows = {name: rows - tables[name] for name, rows in categorical.items() if name in tables and rows > tables[name]}
-        self._new_tables = frozenset(categorical) - frozenset(tables)
-        self._numerical = [list(numerical).index(name) for name in known], len(numerical)
-        self._vectors = [0, *(1 + list(categorical).index(name) for name in tables)], 1 + len(categorical)  # the bottom MLP's output first
+        self._interaction = model.get("interaction", DOT) if isinstance(model, Mapping) else DOT
+        self._before, self._now = before, now
+        self.new_features = tuple(name for name in names if name not in known)
+        self.new_rows = {name: rows - before.tables[name] for name, rows in now.tables.items() if rows > before.tables.get(name, rows)}
 
-    def is_new(self, feature: str) -> bool:
-        """Whether a categorical feature has no table in the checkpoint."""
-        return feature in self._new_tables
+    def is_new(self, table: str) -> bool:
+        """Whether the checkpoint has no table of this name."""
+        return table not in self._before.tables
 
-    def dense(self, name: str, values: np.ndarray, dim: int) -> np.ndarray:
-        """A dense weight of the checkpoint for the grown model; those that read no features come back as they are."""
+    def dense(self, name: str, values: np.ndarray, bottom: int, widths: Sequence[int]) -> np.ndarray:
+        """A dense weight of the checkpoint for the grown model; those that read no features come back as they are.
+
+        Args:
+            name: of its array.
+            values: as they were.
+            bottom: columns of the bottom MLP's output, 0 where there is none.
+            widths: D_f of the model's features.
+        """
         if name == "dense/bottom_mlp/0/kernel":
-            places, count = self._numerical
-        elif name == "dense/top_mlp/0/kernel":
-            places, count = self._interactions(dim)
-        else:
-            return values
-        if len(values) != len(places):
-            return values  # the shape says what is wrong, and is checked
-        grown = np.zeros((count, values.shape[1]), values.dtype)
-        grown[places] = values
-        return grown
+            return _grown(values, 0, [self._now.numerical.index(known) for known in self._before.numerical], len(self._now.numerical))
+        if name == "dense/top_mlp/0/kernel" and self._interaction == DOT:
+            return _grown(values, 0, *self._pairs(bottom))
+        if name == "dense/top_mlp/0/kernel" or name.startswith("dense/cross/"):
+            return _grown(values, values.ndim - 1 if "/u/" in name else 0, *self._columns(bottom, widths))
+        return values
 
-    def _interactions(self, dim: int) -> tuple[list[int], int]:
-        """Where each input of the old top MLP stands among the new one's: the bottom output, then all pairs of vectors."""
-        places, count = self._vectors
+    def _columns(self, bottom: int, widths: Sequence[int]) -> tuple[list[int], int]:
+        """Where each element of the old [bottom output, embeddings] stands in the new one, and how many there are now."""
+        first = dict(zip(self._now.categorical, itertools.accumulate(widths, initial=bottom), strict=False))
+        width = dict(zip(self._now.categorical, widths, strict=True))
+        return [*range(bottom), *(first[name] + i for name in self._before.categorical for i in range(width[name]))], bottom + sum(widths)
+
+    def _pairs(self, bottom: int) -> tuple[list[int], int]:
+        """The same of what the dot interaction gives: the bottom output, then the products of all pairs of vectors."""
+        order = list(self._now.categorical)
+        first = bool(bottom)  # the bottom output is the first vector
+        places = [*range(first), *(first + order.index(name) for name in self._before.categorical)]
+        count = first + len(order)
         _, number = pair_indices(count)
         row, column = np.tril_indices(len(places), -1)
         pairs = [int(number[places[i] * count + places[j]]) for i, j in zip(row, column, strict=True)]
-        return [*range(dim), *(dim + pair for pair in pairs)], dim + pair_count(count)
+        return [*range(bottom), *(bottom + pair for pair in pairs)], bottom + pair_count(count)
 
     def __str__(self) -> str:
         rows = ", ".join(f"{name} +{count:,}" for name, count in self.new_rows.items()) or "none"
         return f"new features: {', '.join(self.new_features) or 'none'}; new rows: {rows}"
+
+
+def _grown(values: np.ndarray, axis: int, places: Sequence[int], count: int) -> np.ndarray:
+    """Zeros with the values at these places along an axis of `count`."""
+    if values.shape[axis] != len(places):
+        return values  # the shape says what is wrong, and is checked
+    grown = np.zeros([*values.shape[:axis], count, *values.shape[axis + 1 :]], values.dtype)
+    grown[(slice(None),) * axis + (list(places),)] = values
+    return grown

@@ -6,6 +6,8 @@ import numpy as np
 import tensorflow as tf
 
 from model.dlrm import DLRM
+from model.embedding.placement import Placement
+from model.embedding.table import MEAN
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator
 from utils.checkpoint.mapped import MappedArray
@@ -13,19 +15,40 @@ from utils.distributed import World
 
 
 class MappedTables:
-    """Takes the place of the embedding in a model that only scores: F tables of V rows, D columns each."""
+    """Takes the place of the embedding in a model that only scores.
+
+    Args:
+        placement: of the tables and features on one worker.
+        tables: `[V, D_f]` each.
+    """
 
     shards = replicated = ()
 
-    def __init__(self, names: Sequence[str], tables: Sequence[MappedArray]):
-        self.names, self._tables, self.dim, self.world = tuple(names), tuple(tables), tables[0].shape[1], World()
+    def __init__(self, placement: Placement, tables: Sequence[MappedArray]):
+        self._features, self.widths, self.world = placement.features, placement.widths, World()
+        self._tables = [tables[place] for place in placement.table_of]
 
     def build(self) -> None:
         """Nothing is allocated."""
 
     def look_up(self, ids: np.ndarray) -> np.ndarray:
-        """`[F, B] -> [B, F, D]` float32."""
-        return np.stack([table.rows(some) for table, some in zip(self._tables, ids, strict=True)], axis=1)
+        """ids `[K, B]` -> vectors `[B, F, D]` float32, or `[B, C]` where tables differ in width; what `DistributedEmbedding` gives, bit by bit."""
+        found, first = [], 0
+        for feature, table in zip(self._features, self._tables, strict=True):
+            found.append(_pooled(table, ids[first : first + feature.hotness], feature.pooling == MEAN))
+            first += feature.hotness
+        return np.concatenate(found, axis=1) if len(set(self.widths)) > 1 else np.stack(found, axis=1)
+
+
+def _pooled(table: MappedArray, ids: np.ndarray, mean: bool) -> np.ndarray:
+    """Of `[h, B]` ids the sum or the mean of their rows, `[B, D_f]`."""
+    if len(ids) == 1:
+        return table.rows(ids[0])
+    total = np.zeros((ids.shape[1], table.shape[1]), np.float32)
+    for some in ids:
+        there = some >= 0
+        total[there] += table.rows(some[there])
+    return total / np.maximum((ids >= 0).sum(axis=0), 1).astype(np.float32)[:, np.newaxis] if mean else total
 
 
 class MappedEvaluator(Evaluator):

@@ -40,11 +40,11 @@ class Regularisation(NamedTuple):
         return lambda values, layer: self.dropout(values, layer, Place(step, first))
 
     def by_vectors(self, gradients: tf.Tensor, vectors: tf.Tensor, weights: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-        """The gradients by vectors `[b, F, D]`, with the term's: the samples count with `weights` `[b]`, each with `scale` over all samples."""
+        """The gradients by vectors `[b, …]`, with the term's: the samples count with `weights` `[b]`, each with `scale` over all samples."""
         if not self.embedding_l2:
             return gradients
         factors = tf.cast(self.embedding_l2 * scale * weights, vectors.dtype)
-        return gradients + factors[:, tf.newaxis, tf.newaxis] * vectors
+        return gradients + tf.reshape(factors, [-1] + [1] * (len(vectors.shape) - 1)) * vectors
 
     def by_weights(self, gradients: Mapping[str, tf.Tensor], values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The gradients by dense weights, by name, with the term's."""

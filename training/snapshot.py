@@ -74,11 +74,11 @@ class Snapshot:
 
     Args:
         shards: of this worker.
-        places: for each of them the row of the batch's `ids` that names the rows a step changes.
+        places: for each of them the rows of the batch's `ids` that name the rows a step changes.
         limit: of the bytes that may be kept; beyond it, training is to wait.
     """
 
-    def __init__(self, shards: Iterable[LocalShard], places: Iterable[int], limit: int = KEPT_BYTES):
+    def __init__(self, shards: Iterable[LocalShard], places: Iterable[tuple[int, ...]], limit: int = KEPT_BYTES):
         self.limit = limit
         self._shards = [
             (place, {kind: FrozenRows(rows, self._settle) for kind, rows in one.kinds().items()}) for one, place in zip(shards, places, strict=True)
@@ -96,16 +96,17 @@ class Snapshot:
         return self._copied + sum(frozen.bytes for _, kinds in self._shards for frozen in kinds.values())
 
     def protect(self, ids: np.ndarray) -> int:
-        """Keep what a step over `ids`, `[F_r, B]`, would overwrite before it is read; returns the bytes kept in all.
+        """Keep what a step over `ids`, `[K_r, B]`, would overwrite before it is read; returns the bytes kept in all.
 
         The copies are taken by one operation for each variable, and fetched from the device a step later: nothing waits for it.
         """
         self._settle()
-        distinct: dict[int, np.ndarray] = {}
+        distinct: dict[tuple[int, ...], np.ndarray] = {}
         by_variable: dict[int, list[tuple[FrozenRows, np.ndarray]]] = {}
         for place, kinds in self._shards:
             if place not in distinct:
-                distinct[place] = np.unique(ids[place])
+                found = np.unique(ids[list(place)])
+                distinct[place] = found[np.searchsorted(found, 0) :]  # without −1, which is none
             for frozen in kinds.values():
                 rows = frozen.wanted(distinct[place])
                 if len(rows):

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
 
 import tensorflow as tf
 
@@ -19,7 +18,6 @@ from utils.checkpoint.writing import Array, Part
 from utils.cluster.agreement import compare_weights
 
 SLOTS_BY_WEIGHT = 3  # the format of checkpoints from which on the dense weights' slots are named by their weights
-_GROWS = "; --allow_growth trains on from its weights"
 
 
 def arrays(model: DLRM, groups: Groups | None = None) -> dict[str, Array]:
@@ -38,7 +36,7 @@ def arrays(model: DLRM, groups: Groups | None = None) -> dict[str, Array]:
 
 def snapshot(model: DLRM) -> Snapshot:
     """The sharded tables of this worker as they are now."""
-    return Snapshot(model.embedding.sharded, model.embedding.id_rows, kept_bytes(model.embedding.world.local_size))
+    return Snapshot(model.embedding.sharded, model.embedding.changed_by, kept_bytes(model.embedding.world.local_size))
 
 
 def parts(model: DLRM, groups: Groups | None = None, frozen: Snapshot | None = None) -> list[Part]:
@@ -82,53 +80,6 @@ def _shared(model: DLRM, groups: Groups | None) -> dict[str, tf.Variable]:
     }
 
 
-def describe(model: DLRM, numerical: tuple[str, ...]) -> dict[str, Any]:
-    """The features that the model's weights belong to, for the manifest."""
-    return {"numerical": list(numerical), "categorical": {table.name: table.rows for table in model.embedding.placement.tables}}
-
-
-def saved_features(checkpoint: Checkpoint) -> tuple[Mapping[str, int], list[str]]:
-    """Rows of each table by feature, and the numerical features, that a checkpoint's model has. Raises CheckpointError."""
-    saved = checkpoint.manifest.get("features")
-    tables, known = (saved.get("categorical"), saved.get("numerical")) if isinstance(saved, Mapping) else (None, None)
-    sound = isinstance(tables, Mapping) and isinstance(known, list) and all(isinstance(name, str) for name in (*known, *tables))
-    if not sound or not all(isinstance(rows, int) and rows > 0 for rows in tables.values()) or len(set(known)) < len(known):
-        raise CheckpointError(f"{checkpoint.folder}/manifest.json: does not name the model's features; the checkpoint is damaged")
-    return tables, known
-
-
-def check_features(checkpoint: Checkpoint, categorical: Mapping[str, int], numerical: tuple[str, ...]) -> None:
-    """Compare the checkpoint's features with the data's, before anything is allocated.
-
-    Args:
-        checkpoint: whose manifest holds what `describe` gave.
-        categorical: rows of each table, by feature name.
-        numerical: names of the numerical features, in order.
-
-    Raises:
-        CheckpointError: a feature is missing or new, or a table has another number of rows.
-    """
-    tables, known = saved_features(checkpoint)
-    for name in categorical:
-        if name not in tables:
-            raise CheckpointError(f"{checkpoint.folder}: has no table for feature {name}; it was trained on {_listed(tables)}{_GROWS}")
-    for name, rows in tables.items():
-        if name not in categorical:
-            raise CheckpointError(f"{checkpoint.folder}: has a table for feature {name}, which the dataset lacks")
-        if rows != categorical[name]:
-            raise CheckpointError(f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset needs {categorical[name]}{_GROWS}")
-    if list(tables) != list(categorical):
-        raise CheckpointError(
-            f"{checkpoint.folder}: was trained on the categorical features in the order {_listed(tables)}, the dataset has {_listed(categorical)}; "
-            "the interaction depends on the order: put channel_spec.categorical in the checkpoint's"
-        )
-    if list(numerical) != known:
-        raise CheckpointError(
-            f"{checkpoint.folder}: was trained on {len(known)} numerical features ({_listed(known)}), "
-            f"the dataset has {len(numerical)} ({_listed(numerical)})"
-        )
-
-
 def restore(model: DLRM, checkpoint: Checkpoint, growth: Growth | None = None) -> None:
     """Overwrite the model's weights with the checkpoint's.
 
@@ -140,15 +91,16 @@ def restore(model: DLRM, checkpoint: Checkpoint, growth: Growth | None = None) -
     Raises:
         CheckpointError: an array is missing, damaged, or of another shape than the model's.
     """
+    bottom = model.bottom_mlp.stack[-1].units if model.bottom_mlp else 0
     for name, variable in _shared(model, None).items():
         values = checkpoint.read(name)
-        values = growth.dense(name, values, model.embedding.dim) if growth else values
+        values = growth.dense(name, values, bottom, model.embedding.widths) if growth else values
         _check_shape(checkpoint, name, values.shape, tuple(variable.shape))
         variable.assign(values)
     for local in model.embedding.shards:
         if growth is None or not growth.is_new(local.name):
             rows = local.shard.rows - (growth.new_rows.get(local.name, 0) if growth else 0)
-            _restore_shard(local, "weights", checkpoint, (rows, model.embedding.dim))
+            _restore_shard(local, "weights", checkpoint, (rows, model.embedding.placement.tables[local.shard.table].dim))
 
 
 def restore_optimizer(model: DLRM, groups: Groups, checkpoint: Checkpoint) -> None:
@@ -161,7 +113,7 @@ def restore_optimizer(model: DLRM, groups: Groups, checkpoint: Checkpoint) -> No
         variable.assign(values)
     for local in model.embedding.shards:
         for kind in local.slots:
-            width = 1 if kind in local.per_row else model.embedding.dim
+            width = 1 if kind in local.per_row else model.embedding.placement.tables[local.shard.table].dim
             _restore_shard(local, kind, checkpoint, (local.shard.rows, width))
 
 
@@ -208,8 +160,3 @@ def check_equal(model: DLRM, groups: Groups | None = None) -> None:
 def _check_shape(checkpoint: Checkpoint, name: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if found != wanted:
         raise CheckpointError(f"{checkpoint.folder}: {name} has shape {list(found)}, the model's is {list(wanted)}")
-
-
-def _listed(names) -> str:
-    names = list(names)
-    return ", ".join(names[:4]) + (", …" if len(names) > 4 else "") if names else "none"

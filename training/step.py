@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from model.compilation import Compiled, on_gpu
 from model.dlrm import DLRM
-from model.embedding.replicated import replicated_gradients, update_replicated
 from model.native import NativeOperations
 from model.ordered_sums import OrderedSums, packed, pairwise_sum, unpacked
 from training.device_batch import StepInputs, TensorBatch
@@ -137,7 +136,7 @@ class Trainer:
         own, by_vector, gradients = self._dense(batch.numerical, vectors, batch.labels, batch.weights, (step, num_samples[0], scale), factor)
         replicated = []
         if tables is not None:
-            replicated = replicated_gradients(embedding.replicated_groups, batch.local_ids, by_vector, scale, self._sums.count(local_batch))
+            replicated = embedding.replicated_gradients(batch.local_ids, by_vector, scale, self._sums.count(local_batch))
         own, *sums = self._sums.over_workers([tf.concat([own, mine], axis=0), *gradients, *replicated], local_batch)
         loss, overflows, reports = tf.split(own, [1, int(self.scaled), mine.shape[0]])
         gradients, replicated = sums[: len(gradients)], sums[len(gradients) :]
@@ -147,7 +146,7 @@ class Trainer:
             self._apply(gradients, rates, step)
             if tables is not None:
                 embedding.update(tables.rule, batch.ids, by_vector, table_rate, step, table_scale)
-                update_replicated(embedding.replicated_groups, tables.rule, replicated, tables.rule.scalars(rates[-1], step))
+                embedding.update_replicated(tables.rule, replicated, rates[-1], step)
 
         if self.scaled:  # the same branch on every worker: what is asked for is a sum over them
             tf.cond(finite > 0, update, lambda: None)

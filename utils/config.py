@@ -11,7 +11,7 @@ from utils.errors import AgreedError, UserError
 from utils.flags import Parser, add_flags, build, read_yaml
 from utils.learning_options import OptimizerConfig, RegularisationConfig
 from utils.model_config import expanded
-from utils.nvidia_flags import LEGACY, is_given
+from utils.nvidia_flags import LEGACY
 from utils.options import PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
 
 GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, PlacementConfig, DeviceConfig)
@@ -86,7 +86,7 @@ def _parse(arguments: Sequence[str], description: str, program: str, defaults: M
     arguments, of_file = expanded(arguments, known)
     arguments, notes = translated(arguments)
     namespace = vars(parser.parse_strictly(arguments))
-    legacy_lines = of_file + notes + [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if is_given(name, namespace.pop(name))]
+    legacy_lines = of_file + notes + [f"--{name} has no effect: {reason}" for name, reason in LEGACY.items() if namespace.pop(name) is not None]
     file = namespace.pop("config", None)
     values = (read_yaml(file, GROUPS) if file is not None else {}) | namespace
     groups = [build(group, {**defaults, **values}) for group in GROUPS]

@@ -15,7 +15,24 @@ from utils.errors import UserError
 TRUE, FALSE = ("true", "t", "1", "yes", "on"), ("false", "f", "0", "no", "off")
 
 
-def option(default: Any, help: str, *, unit: str = "", choices: Sequence[str] = (), modes: Sequence[str] = (), optimizers: Sequence[str] = ()) -> Any:
+class Reader(typing.NamedTuple):
+    """How a flag's text becomes its value, where its type does not say: `read` raises ValueError for what is not `expected`."""
+
+    read: typing.Callable[[str], Any]
+    expected: str
+    metavar: str
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    unit: str = "",
+    choices: Sequence[str] = (),
+    modes: Sequence[str] = (),
+    optimizers: Sequence[str] = (),
+    reader: Reader | None = None,
+) -> Any:
     """A dataclass field that becomes a flag.
 
     Args:
@@ -25,8 +42,9 @@ def option(default: Any, help: str, *, unit: str = "", choices: Sequence[str] = 
         choices: the allowed words.
         modes: where it has an effect; empty for everywhere.
         optimizers: with which it has one; empty for all.
+        reader: of its text.
     """
-    metadata = {"help": help, "unit": unit, "choices": tuple(choices), "modes": tuple(modes), "optimizers": tuple(optimizers)}
+    metadata = {"help": help, "unit": unit, "choices": tuple(choices), "modes": tuple(modes), "optimizers": tuple(optimizers), "reader": reader}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -150,10 +168,12 @@ def check_types(group: Any) -> None:
             continue
         if _inner(kind) in (bool, float) and choices and _is_of(value, _inner(kind)):
             continue
+        if (reader := field.metadata["reader"]) and any(_is_of(value, part) for part in typing.get_args(kind)):
+            continue
         if not (choices or _is_of(value, _inner(kind))) or (choices and value not in choices):
             shown = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
             words = choices and _inner(kind) not in (bool, float)
-            expected = f"one of {', '.join(choices)}" if words else _kind_name(_inner(kind), choices)
+            expected = f"one of {', '.join(choices)}" if words else reader.expected if reader else _kind_name(_inner(kind), choices)
             raise ValueError(f"--{field.name} {shown[:80]}: expected {expected}")
 
 
@@ -183,7 +203,13 @@ def _inner(kind: Any) -> Any:
 
 def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], Any]:
     kind, optional = _inner(kind), type(None) in typing.get_args(kind) and _inner(kind) in (int, float)  # a path may be called "none"
-    choices = field.metadata["choices"]
+    choices, reader = field.metadata["choices"], field.metadata["reader"]
+
+    def read(text: str) -> Any:
+        try:
+            return reader.read(text)
+        except (ValueError, OverflowError) as error:
+            raise argparse.ArgumentTypeError(f"{_brief(text)} is not {reader.expected}" if ".json" not in text else str(error)) from None
 
     def convert(text: str) -> Any:
         try:
@@ -208,7 +234,7 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
             raise argparse.ArgumentTypeError(f"{_brief(text)} holds a character that no path and no name can")
         return value
 
-    return convert
+    return read if reader else convert
 
 
 def _can_be_said(text: str) -> bool:
@@ -229,6 +255,8 @@ def _kind_name(kind: Any, choices: Sequence[str] = ()) -> str:
 
 def _metavar(field: dataclasses.Field, kind: Any) -> str:
     kind = _inner(kind)
+    if field.metadata["reader"]:
+        return field.metadata["reader"].metavar
     if typing.get_origin(kind) is tuple:
         return "N,N,…" if typing.get_args(kind)[0] is int else "A,B,…"
     return {int: "N", float: "X", str: "PATH" if "path" in field.name else "TEXT"}[kind]

@@ -56,6 +56,7 @@ def _reasons(config: Config) -> dict[str, str]:
         "synthetic_dataset_train_batches": (not synthetic, "without --dataset_type synthetic"),
         "synthetic_dataset_valid_batches": (not synthetic, "without --dataset_type synthetic"),
         "synthetic_dataset_cardinalities": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
+        "synthetic_dataset_hotness": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
         "synthetic_dataset_num_numerical_features": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
         "synthetic_dataset_use_feature_spec": (not synthetic, "without --dataset_type synthetic"),
         "checkpoint_every_steps": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),

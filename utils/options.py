@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from utils.flags import check, check_types, option
+from utils.flags import Reader, check, check_types, option
+from utils.widths import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN = "train", "eval", "inference", "predict", "plan"
 DOT, CROSS, CAT = INTERACTIONS = ("dot", "cross", "cat")
@@ -12,6 +13,7 @@ MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
 _MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
 _MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
+_MAX_HOTNESS = 65_536  # as `dataloading.features` has it
 _MAX_WORKERS = 4096  # planned for in some seconds; ten times as many take minutes
 _LOG_PATH = "dlrm_tf_log.json"
 
@@ -70,6 +72,9 @@ class DataConfig:
     synthetic_dataset_train_batches: int = option(64008, "training batches of --dataset_type synthetic", unit="batches", modes=(TRAIN,))
     synthetic_dataset_valid_batches: int = option(1350, "evaluation batches of --dataset_type synthetic", unit="batches")
     synthetic_dataset_cardinalities: tuple[int, ...] = option((1000,) * 26, "rows of each table of --dataset_type synthetic", unit="rows")
+    synthetic_dataset_hotness: tuple[int, ...] = option(
+        (1,), "ids a sample of each categorical feature of --dataset_type synthetic, or one number for all; at most the feature's rows"
+    )
     synthetic_dataset_num_numerical_features: int = option(13, "numerical features of --dataset_type synthetic")
     synthetic_dataset_use_feature_spec: bool = option(
         False, "take features and cardinalities of --dataset_type synthetic from --dataset_path/--feature_spec"
@@ -85,15 +90,36 @@ class DataConfig:
         check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
         cardinalities = self.synthetic_dataset_cardinalities
         check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
+        _check_hotness(self.synthetic_dataset_hotness, cardinalities, self.synthetic_dataset_use_feature_spec)
         numerical = self.synthetic_dataset_num_numerical_features
-        check(numerical >= 1, "synthetic_dataset_num_numerical_features", numerical, "at least 1")
+        check(numerical >= 0, "synthetic_dataset_num_numerical_features", numerical, "0 or more")
+
+
+def _check_hotness(hotness: tuple[int, ...], cardinalities: tuple[int, ...], from_spec: bool) -> None:
+    """Raise ValueError where synthetic data cannot have so many ids a sample; the cardinalities are not used where a specification has them."""
+    text = ",".join(map(str, hotness))
+    most = _MAX_HOTNESS
+    check(len(hotness) > 0 and min(hotness) >= 1 and max(hotness) <= most, "synthetic_dataset_hotness", text, f"one or more numbers from 1 to {most}")
+    if from_spec:
+        return
+    features = len(cardinalities)
+    check(len(hotness) in (1, features), "synthetic_dataset_hotness", text, f"one number for all, or one for each of the {features} features")
+    for feature, rows in enumerate(cardinalities):
+        ids = hotness[feature % len(hotness)]
+        fits = f"at most as many ids as rows, for they are drawn without repetition; feature {feature} has {rows} rows and hotness {ids}"
+        check(ids <= rows, "synthetic_dataset_hotness", text, fits)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """Model."""
 
-    embedding_dim: int = option(128, "columns of every embedding table, and width of the bottom MLP's output", unit="columns")
+    embedding_dim: int | tuple[int, ...] = option(
+        128,
+        "columns of every embedding table, or of each feature's (a list, or a JSON file of one), where the feature specification says nothing",
+        unit="columns",
+        reader=Reader(widths, EXPECTED, "N|N,N,…|FILE.json"),
+    )
     bottom_mlp_dims: tuple[int, ...] | None = option(
         None, "layer widths of the bottom MLP, the last --embedding_dim for the dot interaction; the default is 512,256,D"
     )
@@ -110,18 +136,23 @@ class ModelConfig:
 
     def __post_init__(self):
         check_types(self)
-        check(self.embedding_dim >= 1, "embedding_dim", self.embedding_dim, "at least 1 column")
+        dims = self.embedding_dim if isinstance(self.embedding_dim, tuple) else (self.embedding_dim,)
+        check(len(dims) > 0 and min(dims) >= 1, "embedding_dim", ",".join(map(str, dims)), "at least 1 column")
         if self.bottom_mlp_dims is None:
-            object.__setattr__(self, "bottom_mlp_dims", (512, 256, self.embedding_dim))
+            object.__setattr__(self, "bottom_mlp_dims", (512, 256, max(dims)))
         for name in ("bottom_mlp_dims", "top_mlp_dims"):
-            dims = getattr(self, name)
-            sound = len(dims) > 0 and min(dims) >= 1 and max(dims) <= _MAX_SIZE
-            check(sound, name, ",".join(map(str, dims)), "one or more positive layer widths")
+            layers = getattr(self, name)
+            sound = len(layers) > 0 and min(layers) >= 1 and max(layers) <= _MAX_SIZE
+            check(sound, name, ",".join(map(str, layers)), "one or more positive layer widths")
         for name in ("num_cross_layers", "cross_layer_projection_dim"):
             check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), "at least 1")
-        if self.interaction == DOT and self.bottom_mlp_dims[-1] != self.embedding_dim:
+        if self.interaction == DOT and len(set(dims)) > 1:
             raise ValueError(
-                f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {self.embedding_dim}, "
+                f"--embedding_dim {','.join(map(str, dims))}: --interaction dot takes tables of one width; --interaction cross or cat takes any"
+            )
+        if self.interaction == DOT and self.bottom_mlp_dims[-1] != dims[0]:
+            raise ValueError(
+                f"--bottom_mlp_dims {','.join(map(str, self.bottom_mlp_dims))}: the last width must be --embedding_dim {dims[0]}, "
                 "because the dot interaction takes products of both"
             )
         check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit a sample")

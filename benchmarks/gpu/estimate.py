@@ -60,7 +60,7 @@ def step(batch: int, features: int, model: ModelConfig) -> Iterator[Work]:
     """The operations of a step."""
     dim, rows = model.embedding_dim, batch * features
     vectors, pairs = features + 1, pair_count(features + 1)
-    layers = layer_shapes(NUM_NUMERICAL, dim, model.bottom_mlp_dims, model.top_mlp_dims, features)
+    layers = layer_shapes(NUM_NUMERICAL, model.bottom_mlp_dims, model.top_mlp_dims, [dim] * features)
     z = HALF * batch * vectors * dim
     yield Work("ids as rows, for lookup and update", 2 * 2 * 2 * INT64 * rows)  # added to, transposed; read and written
     yield Work("lookup", 2 * FLOAT * rows * dim, random=True)

@@ -111,7 +111,7 @@ def traced(case: Case, world: distributed.World):
     import numpy as np
 
     from model.build import Precision, build_model
-    from run.tables import features_of, place_tables, tables_of
+    from run.tables import place_tables, tables_of
     from training.build import build_trainer
     from training.device_batch import to_device
     from training.evaluator import Evaluator
@@ -123,7 +123,7 @@ def traced(case: Case, world: distributed.World):
     placement = place_tables(config, tables_of(config, names, [ROWS] * TABLES), world.size, 1 << 30)
     placement = replace(placement, hosted=tuple(frozenset(shards[: case.hosted]) for shards in placement.workers))
     dtype = compute_dtype(config.device, "GPU")
-    model = build_model(config.model, features_of(names), placement, world, NUMERICAL, 0, Precision(dtype, config.device.xla))
+    model = build_model(config.model, placement, world, NUMERICAL, 0, Precision(dtype, config.device.xla))
     view, local = model.embedding.view, BATCH // world.size
 
     class Blank(NamedTuple):

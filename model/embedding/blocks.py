@@ -7,7 +7,7 @@ from model.embedding.placement import Placement
 
 @dataclass(frozen=True)
 class Blocks:
-    """Runs of columns that are consecutive both in a worker's block and in a sample's vectors `[F·D]`; lists by run, in columns.
+    """Runs of columns that are consecutive both in a worker's block and in a sample's vectors `[C]`; lists by run, in columns.
 
     For n samples, run i of sample s begins at element `before[i]·n + s·strides[i] + places[i]` of the blocks, laid one after another.
     """
@@ -23,10 +23,10 @@ class Blocks:
         """Those of the shards that single workers hold."""
         runs: list[list[int]] = []
         before = 0
-        for worker, shards in enumerate(placement.workers):
+        for worker, lookups in enumerate(placement.lookups):
             stride, place = placement.columns(worker), 0
-            for shard in shards:
-                column = shard.table * placement.dim + shard.first
+            for feature, shard in lookups:
+                column = placement.columns_before[feature] + shard.first
                 last = runs[-1] if runs else None
                 if last and last[0] == before and last[2] + last[4] == place and last[3] + last[4] == column:
                     last[4] += shard.width

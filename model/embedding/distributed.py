@@ -7,14 +7,14 @@ import tensorflow as tf
 
 from model.compilation import on_gpu
 from model.embedding.exchange import Exchange
-from model.embedding.initializers import ConstantRows, UniformRows
+from model.embedding.pack import joined
 from model.embedding.placement import Placement, Shard
-from model.embedding.replicated import replicated_vectors
-from model.embedding.shard import LocalShard
-from model.embedding.shard_group import Wanted, allocate
-from model.embedding.side_by_side import joined, whole_vectors
-from model.embedding.table import ZEROS, Feature
-from model.embedding.update import ShardUpdate, Target
+from model.embedding.replicated import replicated_gradients, replicated_vectors, update_replicated
+from model.embedding.shard import LocalLookup, LocalShard
+from model.embedding.shard_group import allocate
+from model.embedding.update import ShardUpdate, Target, native_lookups
+from model.embedding.wanted import ids_of, wanted
+from model.embedding.whole import whole_vectors
 from model.native import NativeOperations
 from utils.distributed import World
 
@@ -22,32 +22,30 @@ Gradients = tf.Tensor | Sequence[tf.Tensor]
 
 
 class DistributedEmbedding(keras.layers.Layer):
-    """F embedding tables over N workers: ids -> vectors `[b, F, D]`, in the order of the features.
+    """F features in embedding tables over N workers: ids -> vectors `[b, F, D]`, in the order of the features.
 
-    A worker gets the ids of the whole global batch for the tables it holds, `[F_r, B]`, looks them up, and sends each
-    worker the vectors of its b = B/N samples (one alltoall, in the compute dtype); the gradient goes the same way back
-    (another one). Replicated tables are looked up by every worker for its own samples, and their gradients are summed
-    together with those of the dense weights.
+    Where tables differ in width they are `[b, C]`, side by side, C the sum of the widths. The vectors of a feature's h ids are summed, or averaged.
+
+    A worker gets the ids of the whole global batch for the features whose tables it holds, `[K_r, B]`, looks them up, and sends each worker the pooled
+    vectors of its b = B/N samples (one alltoall, in the compute dtype); the gradient goes the same way back (another one). Replicated
+    tables are looked up by every worker for its own samples, and their gradients are summed together with those of the dense weights.
+
+    Ids: a feature with h ids a sample takes h consecutive rows, of which row j holds every sample's j-th; −1 where it has none.
 
     Tables are float32 whatever the compute dtype. Gradients do not flow through `call`: the trainer takes the gradient of
     its output and hands it to `update`, which touches the looked-up rows only (a dense gradient of a table would be as
     large as the table). They do through `look_up_whole`.
 
     Args:
-        features: in the model's order, each with a table of its own and one id a sample.
-        placement: of their tables, in the same order: which worker holds what.
+        placement: of the tables and the features in the model's order: which worker holds what.
         world: this worker and the collectives.
         seed: of the initial rows, see `UniformRows`.
         compute_dtype: dtype of the vectors.
         native: looks up and updates the sharded tables where all of them are in host memory; None for TensorFlow's own operations.
-
-    Raises:
-        ValueError: the features and the tables do not go together so.
     """
 
     def __init__(
         self,
-        features: Sequence[Feature],
         placement: Placement,
         world: World,
         *,
@@ -56,45 +54,34 @@ class DistributedEmbedding(keras.layers.Layer):
         native: NativeOperations | None = None,
     ):
         super().__init__(name="embedding", dtype="float32")
-        self.features, self.placement, self.world = tuple(features), placement, world
-        self.names, self.dim = tuple(feature.name for feature in features), placement.dim
-        if [feature.table for feature in features] != [table.name for table in placement.tables]:
-            raise ValueError("features: expected one table a feature, in the same order")
-        if any(feature.hotness != 1 for feature in features):
-            raise ValueError("features: expected hotness 1")
+        self.placement, self.world, self.features = placement, world, placement.features
+        self.names, self.widths = tuple(feature.name for feature in placement.features), placement.widths
         self._seed, self._compute_dtype, self._native = seed, tf.as_dtype(compute_dtype), native
         self.view = placement.view(world.rank)
 
     def build(self, input_shape=None):
         """Allocate and initialise this worker's tables, in place."""
-        hosted = self.placement.hosted[self.world.rank]
-        whole = [Shard(table, self.placement.rows[table], 0, self.dim) for table in self.placement.replicated]
-        mine = [self._wanted(shard, False, "CPU:0" if shard in hosted else "", row) for shard, row in zip(self._own, self.id_rows, strict=True)]
+        placement, rank = self.placement, self.world.rank
+        read, own = (ids_of(placement, features) for features in (self.view.global_features, self.view.local_features))
+        whole = [Shard(table, placement.rows[table], 0, placement.tables[table].dim) for table in placement.replicated]
+        mine = [wanted(placement, shard, self._seed, read, "CPU:0" if shard in placement.hosted[rank] else "") for shard in placement.workers[rank]]
         self.groups = allocate(mine, self._weight)
-        self.replicated_groups = allocate([self._wanted(shard, True, "", row) for row, shard in enumerate(whole)], self._weight)
+        self.replicated_groups = allocate([wanted(placement, shard, self._seed, own, replicated=True) for shard in whole], self._weight)
         by_shard = {local.shard: local for group in self.groups for local in group.shards}
-        self.sharded: list[LocalShard] = [by_shard[shard] for shard in self._own]
+        self.sharded: list[LocalShard] = [by_shard[shard] for shard in placement.workers[rank]]
         self.replicated: list[LocalShard] = [local for group in self.replicated_groups for local in group.shards]
+        found = {(lookup.feature, lookup.local.shard): lookup for group in self.groups for lookup in group.lookups}
+        self._lookups: list[LocalLookup] = [found[lookup] for lookup in placement.lookups[rank]]
         if on_gpu() or not self.sharded:
             self._native = None
-        self._exchange = Exchange(self.placement, self.world, self._native)
-        self._update = ShardUpdate(self.placement, self.world, self._native)
+        self._exchange = Exchange(placement, self.world, self._native)
+        self._update = ShardUpdate(placement, self.world, self._native)
         self.built = True
-
-    @property
-    def _own(self) -> tuple[Shard, ...]:
-        return self.placement.workers[self.world.rank]
 
     @property
     def shards(self) -> list[LocalShard]:
         """All that this worker holds."""
         return [*self.sharded, *self.replicated]
-
-    def _wanted(self, shard: Shard, replicated: bool, device: str, id_row: int) -> Wanted:
-        table = self.placement.tables[shard.table]
-        zeros = table.initializer == ZEROS
-        fill = ConstantRows(0.0) if zeros else UniformRows(self._seed, table.name, table.rows, table.dim, (shard.first, shard.last))
-        return Wanted(table.name, shard, replicated, device, fill, id_row)
 
     def _weight(self, name: str, initial: tf.Tensor) -> tf.Variable:
         def initializer(shape, dtype=None):
@@ -112,36 +99,40 @@ class DistributedEmbedding(keras.layers.Layer):
         """Look up.
 
         Args:
-            ids: `[F_r, B]` int32, on a GPU int64, of the features `view.global_features`.
-            local_ids: `[F_l, b]` of the same dtype, of the features `view.local_features`.
+            ids: `[K_r, B]` int32, on a GPU int64, of the features `view.global_features`.
+            local_ids: `[K_l, b]` of the same dtype, of the features `view.local_features`.
 
         Returns:
-            `[b, F, D]`, see `vector_dtype`.
+            `[b, F, D]`, or `[b, C]`; see `vector_dtype`.
         """
         own = replicated_vectors(self.replicated_groups, local_ids, self.vector_dtype)
-        vectors = self._exchange.vectors(self._look_up(ids), own)
-        return tf.reshape(vectors, [ids.shape[1] // self.world.size, len(self.names), self.dim])
+        return self._shaped(self._exchange.vectors(self._look_up(ids), own))
+
+    def _shaped(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Vectors side by side, `[b, C]`, as `call` gives them."""
+        return vectors if len(set(self.widths)) > 1 else tf.reshape(vectors, [vectors.shape[0] or -1, len(self.widths), self.widths[0]])
 
     def look_up_whole(self, ids) -> tf.Tensor:
-        """ids `[B, F]` -> vectors `[B, F, D]` in the compute dtype, in a process alone; gradients flow to the tables.
+        """ids `[B, K]` of all features -> vectors `[B, F, D]`, or `[B, C]`, in the compute dtype, in a process alone; gradients flow to the tables.
 
         Raises:
-            ValueError: there are other workers, or ids of another number of features.
+            ValueError: there are other workers, or ids of another number, see `whole_vectors`.
         """
         if self.world.size > 1:
             raise ValueError(f"the model is called in a process alone, there are {self.world.size} workers; dlrm.py trains and evaluates on several")
-        if ids.shape[-1] != len(self.names):
-            raise ValueError(f"ids: expected [B, {len(self.names)}], received {list(ids.shape)}")
-        return whole_vectors(self.shards, ids, self._compute_dtype)
+        return self._shaped(whole_vectors(self.shards, self.placement.table_of, ids_of(self.placement), ids, self._compute_dtype))
 
     def _look_up(self, ids: tf.Tensor) -> tf.Tensor:
-        """Rows of this worker's shards, side by side: `[B, columns]`."""
+        """Vectors of this worker's lookups, side by side: `[B, columns]`."""
         if self._native is not None:
-            return self._native.look_up([local.weights for local in self.sharded], ids, self.id_rows, self.vector_dtype)
+            weights, lookups = [local.weights for local in self.sharded], native_lookups(self._lookups, self.sharded)
+            return self._native.look_up(weights, ids, lookups, self.vector_dtype)
         if not self.sharded:
             # Not tf.zeros: of constants TensorFlow computes an exchange once, while it makes the graph, and the others wait in the next step.
             return tf.reshape(tf.cast(ids, self.vector_dtype), [ids.shape[1], 0])
-        return joined(self.groups, [tf.cast(group.look_up(ids), self.vector_dtype) for group in self.groups], self.sharded)
+        packs = [pack for group in self.groups for pack in group.packs]
+        vectors = [tf.cast(some, self.vector_dtype) for group in self.groups for some in group.look_up(ids)]
+        return joined(packs, vectors, self._lookups)
 
     @property
     def vector_dtype(self) -> tf.DType:
@@ -149,9 +140,9 @@ class DistributedEmbedding(keras.layers.Layer):
         return tf.float32 if on_gpu() and self.world.size == 1 else self._compute_dtype
 
     @property
-    def id_rows(self) -> list[int]:
-        """For each of this worker's shards, the row of `ids` that holds its ids."""
-        return [self.view.global_features.index(shard.table) for shard in self.placement.workers[self.world.rank]]
+    def changed_by(self) -> list[tuple[int, ...]]:
+        """For each of this worker's shards, the rows of `ids` that name the rows of it which a step changes."""
+        return [tuple(row for one in self._lookups if one.local is local for row in one.ids.rows) for local in self.sharded]
 
     def update(
         self, rule, ids: tf.Tensor, gradients: Gradients, learning_rate: tf.Tensor | None, step: tf.Tensor, loss_scale: float | tf.Tensor = 1.0
@@ -160,17 +151,26 @@ class DistributedEmbedding(keras.layers.Layer):
 
         Args:
             rule: of the optimizer, see `training.optimizers.rule`.
-            ids: `[F_r, B]` as in the lookup.
-            gradients: `[b, F, D]` of the global loss by this worker's vectors, in their dtype; whole, or in equal consecutive parts.
+            ids: `[K_r, B]` as in the lookup.
+            gradients: of the global loss by this worker's vectors, of their shape and dtype; whole, or in equal consecutive parts.
             learning_rate: float32 scalar; None where the gradients were multiplied by it, which a `linear` rule allows.
             step: from 0.
             loss_scale: what the gradients were multiplied by; they travel so and are divided in float32.
         """
         parts, columns = self._exchange.gradients(parts_of(gradients), ids.shape[1])
-        begins = {id(local): column for local, column in zip(self.sharded, columns, strict=True)} if parts else {}
-        targets = [Target(group, [begins[id(local)] for local in group.shards]) for group in self.groups] if self.sharded else []
+        begins = {id(lookup): column for lookup, column in zip(self._lookups, columns, strict=True)} if parts else {}
+        targets = [Target(group, [begins[id(lookup)] for lookup in group.lookups]) for group in self.groups] if self.sharded else []
         scalars = None if learning_rate is None else rule.scalars(learning_rate, step)
         self._update.apply(rule, targets, ids, parts, scalars, loss_scale)
+
+    def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float | tf.Tensor, slices: int) -> list[tf.Tensor]:
+        """This worker's part of the replicated tables' gradients, to be summed over the workers; see `replicated.replicated_gradients`."""
+        before = self.placement.columns_before
+        return replicated_gradients(self.replicated_groups, local_ids, parts_of(gradients), before, loss_scale, slices)
+
+    def update_replicated(self, rule, sums: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+        """Apply these sums to the replicated tables, in place; the other arguments as in `update`."""
+        update_replicated(self.replicated_groups, rule, sums, rule.scalars(learning_rate, step))
 
 
 def parts_of(gradients: Gradients) -> list[tf.Tensor]:

@@ -15,7 +15,7 @@ class Exchange:
     """What a worker sends and receives for the shards of a placement.
 
     Args:
-        placement: of the F tables, one a feature.
+        placement: of the tables.
         world: this worker and the collectives.
         native: cuts and joins columns; None for TensorFlow's own operations.
     """
@@ -23,17 +23,16 @@ class Exchange:
     def __init__(self, placement: Placement, world: World, native: NativeOperations | None):
         self._placement, self._world, self._native = placement, world, native
         self._blocks = Blocks.of(placement)
-        self._length = len(placement.tables) * placement.dim
+        self._before, self._length = placement.columns_before, placement.columns_before[-1]
 
     def vectors(self, mine: tf.Tensor, replicated: Mapping[int, tf.Tensor]) -> tf.Tensor:
-        """Send every worker its samples' columns; gives `[b, F·D]` of this worker's samples.
+        """Send every worker its samples' columns; gives `[b, C]` of this worker's samples, C the columns of all features.
 
         Args:
-            mine: `[B, columns of this worker's shards]`.
-            replicated: of each replicated table, by its place, the vectors of this worker's samples `[b, D]`.
+            mine: `[B, columns of this worker's lookups]`.
+            replicated: of each feature of a replicated table, by its place, the vectors of this worker's samples `[b, D_f]`.
         """
-        batch, dim = mine.shape[0], self._placement.dim
-        local_batch = batch // self._world.size
+        local_batch = mine.shape[0] // self._world.size
         if self._world.size == 1 and not replicated:  # every shard is here, in order
             return mine
         received = None
@@ -41,59 +40,54 @@ class Exchange:
             share = local_batch * self._placement.columns(self._world.rank)
             received = self._world.alltoall(tf.reshape(mine, [-1]), [share] * self._world.size, "embedding_vectors")
         if self._native is not None:
-            columns = [table * dim for table in replicated]
+            columns = [self._before[feature] for feature in replicated]
             return self._native.blocks_to_samples(received, local_batch, self._length, self._blocks, list(replicated.values()), columns)
-        by_place = dict(self._received(received, local_batch)) | {(table, 0): vectors for table, vectors in replicated.items()}
+        by_place = dict(self._received(received, local_batch)) | {(feature, 0): vectors for feature, vectors in replicated.items()}
         return tf.concat([by_place[key] for key in sorted(by_place)], axis=1)
 
     def _received(self, flat: tf.Tensor | None, local_batch: int) -> Iterator[tuple[tuple[int, int], tf.Tensor]]:
-        """Cut what came into shards: ((table, first column), `[b, width]`)."""
+        """Cut what came into lookups: ((feature, first column of its table), `[b, width]`)."""
         start = 0
-        for worker, shards in enumerate(self._placement.workers):
-            if not shards:
+        for worker, lookups in enumerate(self._placement.lookups):
+            if not lookups:
                 continue
             columns = self._placement.columns(worker)
             block = tf.reshape(flat[start : start + local_batch * columns], [local_batch, columns])
             start += local_batch * columns
-            for shard, vectors in zip(shards, tf.split(block, [shard.width for shard in shards], axis=1), strict=True):
-                yield (shard.table, shard.first), vectors
+            for (feature, shard), vectors in zip(lookups, tf.split(block, [shard.width for _, shard in lookups], axis=1), strict=True):
+                yield (feature, shard.first), vectors
 
     def gradients(self, parts: Sequence[tf.Tensor], batch: int) -> tuple[list[tf.Tensor], list[int]]:
-        """The gradients of this worker's shards for the whole global batch.
+        """The gradients by what this worker looks up for the whole global batch.
 
         Args:
-            parts: of the gradients of this worker's samples `[b, F, D]`, equal consecutive ones.
+            parts: of the gradients of this worker's samples `[b, …]`, C numbers a sample, equal consecutive ones.
             batch: B.
 
         Returns:
-            parts of the gradients for the global batch, `[n, columns]` each, and each shard's first column in them.
+            parts of the gradients for the global batch, `[n, columns]` each, and each lookup's first column in them.
         """
-        placement, rank = self._placement, self._world.rank
+        placement, mine = self._placement, self._placement.lookups[self._world.rank]
         flat = [tf.reshape(part, [part.shape[0], self._length]) for part in parts]
         if self._world.size == 1:
-            return flat, [shard.table * placement.dim + shard.first for shard in placement.workers[rank]]
+            return flat, [self._before[feature] + shard.first for feature, shard in mine]
         if self._total_columns() == 0:
             return [], []
         shares = [batch // self._world.size * placement.columns(worker) for worker in range(self._world.size)]
         outgoing = self._native.samples_to_blocks(flat, self._blocks) if self._native is not None else self._outgoing(tf.concat(flat, axis=0))
         received = self._world.alltoall(outgoing, shares, "embedding_gradients")
-        if not placement.workers[rank]:
+        if not mine:
             must_run(received)
-        widths = [shard.width for shard in placement.workers[rank]]
+        widths = [shard.width for _, shard in mine]
         return [tf.reshape(received, [batch, sum(widths)])], [sum(widths[:i]) for i in range(len(widths))]
 
     def _outgoing(self, own: tf.Tensor) -> tf.Tensor:
-        """The gradients of this worker's samples, `[b, F·D]`, cut for the workers that hold the shards."""
-        dim = self._placement.dim
-        begins = {table * dim for table in range(len(self._placement.tables) + 1)}
-        begins = sorted(begins | {shard.table * dim + shard.first for shards in self._placement.workers for shard in shards})
+        """The gradients of this worker's samples, `[b, C]`, cut for the workers that hold the shards."""
+        place = [[self._before[feature] + shard.first for feature, shard in lookups] for lookups in self._placement.lookups]
+        begins = sorted({*self._before, *itertools.chain.from_iterable(place)})
         pieces = tf.split(own, [stop - start for start, stop in itertools.pairwise(begins)], axis=1)
         by_column = dict(zip(begins[:-1], pieces, strict=True))
-        blocks = [
-            tf.reshape(tf.concat([by_column[shard.table * dim + shard.first] for shard in shards], axis=1), [-1])
-            for shards in self._placement.workers
-            if shards
-        ]
+        blocks = [tf.reshape(tf.concat([by_column[column] for column in columns], axis=1), [-1]) for columns in place if columns]
         return tf.concat(blocks, axis=0)
 
     def _total_columns(self) -> int:

@@ -7,11 +7,16 @@ replicated instead. Letters as in the docstrings of the model: V rows, D columns
 import heapq
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from model.embedding.table import NO_SLOTS, Storage, Table
+from model.embedding.shards import Placement, Shard, View
+from model.embedding.table import NO_SLOTS, Feature, Storage, Table
+
+__all__ = ["GIB", "STRATEGIES", "UNLIMITED", "Memory", "Placement", "PlacementError", "Shard", "View", "place", "single"]
 
 STRATEGIES = ("memory_balanced", "memory_optimized", "basic")
+_LOAD = "load"  # by what a sample reads, without regard to memory as long as it fits: tried where tables are not read alike
 GIB = 1 << 30
 
 
@@ -19,92 +24,29 @@ class PlacementError(ValueError):
     """The tables do not fit the workers; the message says by how many GiB."""
 
 
-@dataclass(frozen=True)
-class Shard:
-    """Columns first to last of one table, `[rows, last−first]`, on one worker."""
+class Memory(NamedTuple):
+    """Bytes for tables on a worker: on its device and, for its largest tables, further ones in host memory."""
 
-    table: int  # place in the model's order
-    rows: int
-    first: int
-    last: int
-
-    @property
-    def width(self) -> int:
-        """Columns."""
-        return self.last - self.first
+    device: float = math.inf
+    host: float = 0
 
 
-@dataclass(frozen=True)
-class View:
-    """The features, by their places in the model's order, that one worker reads."""
-
-    global_features: tuple[int, ...]  # of which it needs the global batch's ids
-    local_features: tuple[int, ...]  # of which it needs its own samples' ids
-    # Of a table that is cut by columns, several workers read the ids; who has the first column counts those out of range.
-    uncounted: frozenset[int] = frozenset()
+UNLIMITED = Memory()
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Where every table is.
-
-    `workers[r]` are the shards on worker r, in the model's order; `replicated` the tables that every worker holds whole; `hosted[r]`
-    the shards of worker r that live in host memory because its device is full. `storage` counts the optimizer's slots.
-    """
-
-    tables: tuple[Table, ...]
-    workers: tuple[tuple[Shard, ...], ...]
-    replicated: tuple[int, ...] = ()
-    hosted: tuple[frozenset[Shard], ...] = field(default=())
-    storage: Storage = NO_SLOTS
-
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """V of each table."""
-        return tuple(table.rows for table in self.tables)
-
-    @property
-    def dim(self) -> int:
-        """D, the width of every table."""
-        return self.tables[0].dim
-
-    def size(self, shard: Shard) -> int:
-        """Bytes of a shard with its optimizer slots."""
-        return self.storage.bytes(shard.rows, shard.width)
-
-    @property
-    def replicated_bytes(self) -> int:
-        """Bytes that every worker holds for the replicated tables."""
-        return sum(self.storage.bytes(self.rows[table], self.dim) for table in self.replicated)
-
-    def stored(self, worker: int) -> int:
-        """Bytes on a worker, in device and host memory together."""
-        return sum(self.size(shard) for shard in self.workers[worker]) + self.replicated_bytes
-
-    def columns(self, worker: int) -> int:
-        """Columns that a worker looks up for every sample of the global batch."""
-        return sum(shard.width for shard in self.workers[worker])
-
-    def view(self, worker: int) -> View:
-        """What a worker reads."""
-        shards = self.workers[worker]
-        features = tuple(dict.fromkeys(shard.table for shard in shards))
-        return View(features, self.replicated, frozenset(features) - {shard.table for shard in shards if shard.first == 0})
-
-
-def single(tables: Sequence[Table]) -> Placement:
-    """Every table whole on one worker."""
+def single(tables: Sequence[Table], features: Sequence[Feature] = ()) -> Placement:
+    """Every table whole on one worker; `features` as in `Placement`."""
     shards = tuple(Shard(i, table.rows, 0, table.dim) for i, table in enumerate(tables))
-    return Placement(tuple(tables), (shards,), hosted=(frozenset(),))
+    return Placement(tuple(tables), (shards,), hosted=(frozenset(),), features=tuple(features))
 
 
 def place(
     tables: Sequence[Table],
     num_workers: int,
     *,
+    features: Sequence[Feature] = (),
     strategy: str = "memory_balanced",
-    memory: float = math.inf,
-    host_memory: float = 0,
+    memory: Memory = UNLIMITED,
     storage: Storage = NO_SLOTS,
     column_slice_threshold: float = math.inf,
     data_parallel_threshold: int = 0,
@@ -112,45 +54,47 @@ def place(
     """Place tables on workers.
 
     Args:
-        tables: `[F]`, all of one width D.
+        tables: of any widths.
         num_workers: N.
+        features: that are looked up in them; the default is one a table.
         strategy: "memory_balanced" evens out what is looked up and then what is stored; "memory_optimized" puts the fewest bytes on the
             fullest worker; "basic" deals tables round robin.
-        memory: bytes that one worker's device can hold.
-        host_memory: further bytes a worker, in host memory, for its largest tables.
+        memory: of one worker.
         storage: what the optimizer keeps beside them.
         column_slice_threshold: tables of more elements than this are cut into shards by columns.
         data_parallel_threshold: tables of at most so many elements are replicated.
 
     Raises:
         PlacementError: the tables do not fit however they are cut.
-        ValueError: an unknown strategy, or tables of several widths.
+        ValueError: an unknown strategy, or a feature without a table.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
-    if len({table.dim for table in tables}) != 1:
-        raise ValueError(f"tables: expected one width, received {sorted({table.dim for table in tables})}")
     replicated = tuple(i for i, table in enumerate(tables) if table.rows * table.dim <= data_parallel_threshold)
-    base = Placement(tuple(tables), ((),) * num_workers, replicated, (frozenset(),) * num_workers, storage)
-    capacity = memory + host_memory - base.replicated_bytes
-    rows = {i: table.rows for i, table in enumerate(tables) if i not in set(replicated)}
-    needed = sum(storage.bytes(count, base.dim) for count in rows.values())
+    base = Placement(tuple(tables), ((),) * num_workers, replicated, (frozenset(),) * num_workers, storage, tuple(features))
+    capacity = sum(memory) - base.replicated_bytes
+    dealt = {i: _Table(table.rows, table.dim, base.reads[i]) for i, table in enumerate(tables) if i not in set(replicated)}
+    needed = sum(storage.bytes(one.rows, one.dim) for one in dealt.values())
     if needed > capacity * num_workers:
         missing = needed - capacity * num_workers
-        raise PlacementError(_shortfall(missing, needed + num_workers * base.replicated_bytes, num_workers, memory + host_memory))
+        raise PlacementError(_shortfall(missing, needed + num_workers * base.replicated_bytes, num_workers, sum(memory)))
     solutions, stuck = [], []
-    for name in _tried(strategy):
+    uneven = len({one.dim * one.reads for one in dealt.values()}) > 1
+    for name in _tried(strategy, uneven):
         # The fullest worker can only come near the mean where shards are smaller than that.
         wanted = min(capacity, needed / num_workers / 2) if name == strategy == "memory_optimized" else capacity
-        dealer = _Dealer(rows, base.dim, num_workers, name, capacity, storage)
+        dealer = _Dealer(dealt, num_workers, name, capacity, storage)
         solution = dealer.cut_until_it_fits(dealer.first_parts(column_slice_threshold, wanted))
         (stuck if isinstance(solution, Shard) else solutions).append(solution)
     if not solutions:
-        size = max(base.size(shard) for shard in stuck)
-        raise PlacementError(_shortfall(size - capacity % size, needed, num_workers, memory + host_memory))
-    best = min(solutions, key=lambda workers: _objective(workers, strategy))
+        largest = max(stuck, key=base.size)
+        if base.size(largest) > capacity and largest.width == 1:
+            raise PlacementError(_too_long(tables[largest.table], base.size(largest), capacity))
+        size = base.size(largest)
+        raise PlacementError(_shortfall(size - capacity % size, needed, num_workers, sum(memory)))
+    best = min(solutions, key=lambda workers: _objective(workers, strategy, base.reads))
     placement = replace(base, workers=best)
-    return replace(placement, hosted=tuple(_hosted(placement, worker, memory) for worker in range(num_workers)))
+    return replace(placement, hosted=tuple(_hosted(placement, worker, memory.device) for worker in range(num_workers)))
 
 
 def _shortfall(missing: float, needed: float, num_workers: int, memory: float) -> str:
@@ -158,6 +102,15 @@ def _shortfall(missing: float, needed: float, num_workers: int, memory: float) -
         f"the embedding tables take {needed / GIB:.1f} GiB with their optimizer slots and do not fit {num_workers} worker{'s' * (num_workers > 1)} "
         f"of {memory / GIB:.1f} GiB: {max(missing, 1) / GIB:.1f} GiB short; use more workers, more memory (--worker_memory_gb), --optimizer sgd or a "
         "smaller --embedding_dim"
+    )
+
+
+def _too_long(table: Table, size: float, capacity: float) -> str:
+    return (
+        f"table {table.name}, {table.rows:,} rows of {table.dim} columns: one column takes {size / GIB:.1f} GiB with its optimizer slots, a worker "
+        f"has {max(capacity, 0) / GIB:.1f} GiB: {(size - max(capacity, 0)) / GIB:.1f} GiB short; "
+        "tables are cut by columns, not by rows: use more memory a worker (--worker_memory_gb), "
+        "--optimizer sgd, or hash the ids to fewer rows (--max_table_size with --out_of_range hash)"
     )
 
 
@@ -169,57 +122,78 @@ def _next_divisor(dim: int, parts: int) -> int:
     return next(count for count in _divisors(dim) if count > parts)
 
 
-def _tried(strategy: str) -> tuple[str, ...]:
+def _tried(strategy: str, uneven: bool) -> tuple[str, ...]:
     """What is tried: the best under the strategy's objective wins, so nothing is worse than dealing round robin."""
-    return {"memory_balanced": STRATEGIES, "memory_optimized": ("memory_optimized", "basic"), "basic": ("basic",)}[strategy]
+    return {
+        "memory_balanced": (*STRATEGIES, _LOAD) if uneven else STRATEGIES,
+        "memory_optimized": ("memory_optimized", "basic"),
+        "basic": ("basic",),
+    }[strategy]
 
 
-def _objective(workers: tuple[tuple[Shard, ...], ...], strategy: str) -> tuple[int, ...]:
-    columns = max(sum(shard.width for shard in shards) for shards in workers)
+def _objective(workers: tuple[tuple[Shard, ...], ...], strategy: str, reads: Sequence[int]) -> tuple[int, ...]:
+    columns = max(sum(shard.width * reads[shard.table] for shard in shards) for shards in workers)
     stored = max(sum(shard.rows * shard.width for shard in shards) for shards in workers)
     return (stored, columns) if strategy == "memory_optimized" else (columns, stored)
 
 
+class _Table(NamedTuple):
+    """A table that is dealt: V, D, and how many of its rows a sample reads."""
+
+    rows: int
+    dim: int
+    reads: int = 1
+
+
 @dataclass(frozen=True)
 class _Dealer:
-    """Cuts tables, by their place: V, into equal shards by columns, and deals these to N workers."""
+    """Cuts tables, by their place, into equal shards by columns, and deals these to N workers."""
 
-    rows: Mapping[int, int]
-    dim: int
+    tables: Mapping[int, _Table]
     num_workers: int
     strategy: str
     capacity: float  # bytes a worker
     storage: Storage
 
     def first_parts(self, threshold: float, wanted: float) -> dict[int, int]:
-        """For each table the fewest equal shards of at most `threshold` elements and `wanted` bytes, D where none is; one a worker at least."""
+        """For each table the fewest equal shards of at most `threshold` elements and `wanted` bytes, D where none is; one a worker at least.
+
+        By load, shards are also to be no heavier than the mean of the workers.
+        """
+        mean = sum(table.dim * table.reads for table in self.tables.values()) / self.num_workers if self.strategy == _LOAD else math.inf
         parts = {
             i: next(
                 (
                     count
-                    for count in _divisors(self.dim)
-                    if rows * (self.dim // count) <= threshold and self.storage.bytes(rows, self.dim // count) <= wanted
+                    for count in _divisors(table.dim)
+                    if table.rows * (table.dim // count) <= threshold
+                    and self.storage.bytes(table.rows, table.dim // count) <= wanted
+                    and table.dim // count * table.reads <= mean
                 ),
-                self.dim,
+                table.dim,
             )
-            for i, rows in self.rows.items()
+            for i, table in self.tables.items()
         }
         self._cut_for_everyone(parts)
         return parts
 
+    def _elements(self, i: int, count: int) -> int:
+        """Of a shard of the i-th table, cut into so many."""
+        return self.tables[i].rows * (self.tables[i].dim // count)
+
     def _cut_for_everyone(self, parts: dict[int, int]) -> None:
         """Cut the largest shards until there is one a worker, as far as columns allow."""
-        heap = [(-self.rows[i] / count, i) for i, count in parts.items()]
+        heap = [(-self._elements(i, count), i) for i, count in parts.items()]
         heapq.heapify(heap)
         total = sum(parts.values())
         while total < self.num_workers and heap:
             _, i = heapq.heappop(heap)
-            if parts[i] == self.dim:
+            if parts[i] == self.tables[i].dim:
                 continue
-            count = _next_divisor(self.dim, parts[i])
+            count = _next_divisor(self.tables[i].dim, parts[i])
             total += count - parts[i]
             parts[i] = count
-            heapq.heappush(heap, (-self.rows[i] / count, i))
+            heapq.heappush(heap, (-self._elements(i, count), i))
 
     def cut_until_it_fits(self, parts: dict[int, int]) -> tuple[tuple[Shard, ...], ...] | Shard:
         """Deal the shards; while some fit nowhere, cut their tables (or else the largest that still can be cut) and deal again.
@@ -234,51 +208,76 @@ class _Dealer:
                 return dealt
             largest = max(shard.rows * shard.width for shard in stuck)
             # The small ones may fit once the large ones are cut. Cutting one table a time took minutes for 2,000 tables on 1,024 workers.
-            tables = {shard.table for shard in stuck if 2 * shard.rows * shard.width >= largest and parts[shard.table] < self.dim}
+            tables = {shard.table for shard in stuck if 2 * shard.rows * shard.width >= largest and parts[shard.table] < self.tables[shard.table].dim}
             if not tables:
-                table = max((i for i in parts if parts[i] < self.dim), key=lambda i: self.rows[i] / parts[i], default=None)
+                table = max((i for i in parts if parts[i] < self.tables[i].dim), key=lambda i: self._elements(i, parts[i]), default=None)
                 if table is None:
-                    return stuck[0]
+                    return max(stuck, key=lambda shard: shard.rows)
                 tables = {table}
             for table in tables:
-                parts[table] = _next_divisor(self.dim, parts[table])
+                parts[table] = _next_divisor(self.tables[table].dim, parts[table])
 
     def _shards(self, table: int, parts: int) -> list[Shard]:
-        width = self.dim // parts
-        return [Shard(table, self.rows[table], i * width, (i + 1) * width) for i in range(parts)]
+        width = self.tables[table].dim // parts
+        return [Shard(table, self.tables[table].rows, i * width, (i + 1) * width) for i in range(parts)]
+
+    def _load(self, shard: Shard) -> int:
+        """Columns that are read of it for a sample."""
+        return shard.width * self.tables[shard.table].reads
 
     def _deal(self, shards: Sequence[Shard]) -> tuple[tuple[tuple[Shard, ...], ...], list[Shard]]:
         """Assign shards to workers; returns the shards of each worker, and those that fit nowhere."""
         if self.strategy == "basic":
             return self._deal_round_robin(shards)
+        if self.strategy == _LOAD:
+            return self._deal_by_load(shards)
         largest_first = sorted(shards, key=lambda shard: (-shard.rows * shard.width, shard.table, shard.first))
-        width_limit: float = math.inf
+        load_limit: float = math.inf
         if self.strategy == "memory_balanced":
-            widest = max((shard.width for shard in shards), default=1)
-            width_limit = math.ceil(sum(shard.width for shard in shards) / self.num_workers / widest) * widest
+            heaviest = max(map(self._load, shards), default=1)
+            load_limit = math.ceil(sum(map(self._load, shards)) / self.num_workers / heaviest) * heaviest
         dealt: list[list[Shard]] = [[] for _ in range(self.num_workers)]
-        columns = [0] * self.num_workers
-        heap: list[tuple[int, int, int]] = [(0, 0, worker) for worker in range(self.num_workers)]  # bytes, columns, worker
+        loads = [0] * self.num_workers
+        heap: list[tuple[int, int, int]] = [(0, 0, worker) for worker in range(self.num_workers)]  # bytes, load, worker
         stuck = []
         for shard in largest_first:
-            size = self.storage.bytes(shard.rows, shard.width)
+            size, load = self.storage.bytes(shard.rows, shard.width), self._load(shard)
             set_aside = []
             while heap:
                 stored, _, worker = heapq.heappop(heap)
                 if stored + size > self.capacity:  # the emptiest of those left is too full
-                    set_aside.append((stored, columns[worker], worker))
+                    set_aside.append((stored, loads[worker], worker))
                     stuck.append(shard)
                     break
-                if columns[worker] + shard.width <= width_limit:
+                if loads[worker] + load <= load_limit:
                     dealt[worker].append(shard)
-                    columns[worker] += shard.width
-                    heapq.heappush(heap, (stored + size, columns[worker], worker))
+                    loads[worker] += load
+                    heapq.heappush(heap, (stored + size, loads[worker], worker))
                     break
-                if columns[worker] < width_limit:
-                    set_aside.append((stored, columns[worker], worker))  # full for this shard, not for a narrower one
+                if loads[worker] < load_limit:
+                    set_aside.append((stored, loads[worker], worker))  # full for this shard, not for a lighter one
             else:
                 stuck.append(shard)
             for entry in set_aside:
+                heapq.heappush(heap, entry)
+        return _in_order(dealt), stuck
+
+    def _deal_by_load(self, shards: Sequence[Shard]) -> tuple[tuple[tuple[Shard, ...], ...], list[Shard]]:
+        """The heaviest first, each to the worker that has the least to read and has room."""
+        dealt: list[list[Shard]] = [[] for _ in range(self.num_workers)]
+        heap = [(0, 0, worker) for worker in range(self.num_workers)]  # load, bytes, worker
+        stuck = []
+        for shard in sorted(shards, key=lambda shard: (-self._load(shard), -shard.rows, shard.table, shard.first)):
+            size, full = self.storage.bytes(shard.rows, shard.width), []
+            while heap and heap[0][1] + size > self.capacity:
+                full.append(heapq.heappop(heap))
+            if heap:
+                load, stored, worker = heapq.heappop(heap)
+                dealt[worker].append(shard)
+                heapq.heappush(heap, (load + self._load(shard), stored + size, worker))
+            else:
+                stuck.append(shard)
+            for entry in full:
                 heapq.heappush(heap, entry)
         return _in_order(dealt), stuck
 

@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from model.embedding.placement import GIB, Placement, PlacementError, place
+from model.embedding.placement import GIB, Memory, Placement, PlacementError, place
 from model.embedding.subtrees import sent
-from model.embedding.table import NO_SLOTS, Storage, Table
+from model.embedding.table import NO_SLOTS, Feature, Storage, Table
 from model.shapes import DOTS, InteractionShape, layer_shapes
 from utils.config import Config
 from utils.errors import AgreedError, UserError
@@ -17,13 +17,20 @@ _REPORT = 5  # the loss, and what workers tell each other in every step (`traini
 
 
 def build_placement(
-    config: Config, tables: Sequence[Table], num_workers: int, memory: float, host_memory: float = 0, storage: Storage = NO_SLOTS
+    config: Config,
+    tables: Sequence[Table],
+    features: Sequence[Feature],
+    num_workers: int,
+    memory: float,
+    host_memory: float = 0,
+    storage: Storage = NO_SLOTS,
 ) -> Placement:
     """Where the tables go.
 
     Args:
         config: of the run.
         tables: of the model.
+        features: as in `place`.
         num_workers: N.
         memory: bytes for tables on one worker's device, where `--worker_memory_gb` says nothing.
         host_memory: bytes beside it, in host memory.
@@ -41,9 +48,9 @@ def build_placement(
         return place(
             tables,
             num_workers,
+            features=features,
             strategy=options.dist_strategy,
-            memory=device,
-            host_memory=host_memory,
+            memory=Memory(device, host_memory),
             storage=storage,
             column_slice_threshold=options.column_slice_threshold,
             data_parallel_threshold=options.data_parallel_threshold,
@@ -96,17 +103,15 @@ class Traffic:
         return self.vectors + self.gradients + self.squares + self.dense
 
 
-def dense_elements(
-    num_numerical: int, dim: int, bottom: Sequence[int], top: Sequence[int], num_features: int, interaction: InteractionShape = DOTS
-) -> int:
-    """Weights of both MLPs, and of the interaction."""
-    shapes = layer_shapes(num_numerical, dim, bottom, top, num_features, interaction)
+def dense_elements(num_numerical: int, bottom: Sequence[int], top: Sequence[int], widths: Sequence[int], interaction: InteractionShape = DOTS) -> int:
+    """Weights of both MLPs, and of the interaction; arguments as in `layer_shapes`."""
+    shapes = layer_shapes(num_numerical, bottom, top, widths, interaction)
     return sum((inputs + 1) * outputs for inputs, outputs in shapes) - interaction.layers * interaction.projection
 
 
 def summed_elements(placement: Placement, dense: int) -> int:
     """float32 numbers summed over the workers in a step: loss and report, dense gradients, replicated tables' gradients with a count a row."""
-    return _REPORT + dense + sum(placement.rows[table] for table in placement.replicated) * (placement.dim + 1)
+    return _REPORT + dense + sum(placement.rows[table] * (placement.tables[table].dim + 1) for table in placement.replicated)
 
 
 def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: int, dense: int, squares: bool = False) -> Traffic:
@@ -133,18 +138,20 @@ def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: in
         vectors=local * (workers - 1) * mine * vector_bytes,
         gradients=local * (everyone - mine) * vector_bytes,
         dense=2 * (workers - 1) * share * _FLOAT_BYTES,
-        squares=batch_size * sum(len(sent(placement, worker, other)) for other in range(workers)) * _FLOAT_BYTES if squares else 0,
+        squares=batch_size * sum(placement.reads[table] for other in range(workers) for table, _ in sent(placement, worker, other)) * _FLOAT_BYTES
+        if squares
+        else 0,
     )
 
 
-def report(names: Sequence[str], placement: Placement, batch_size: int, vector_bytes: int, dense: int, squares: bool = False) -> dict:
+def report(placement: Placement, batch_size: int, vector_bytes: int, dense: int, squares: bool = False) -> dict:
     """The plan as plain values.
 
     Arguments are those of `traffic`.
 
     `minimum_alltoall_bytes` is what any placement without replicas must send: every vector whose table is elsewhere, and its gradient.
     """
-    workers = []
+    workers, names = [], [table.name for table in placement.tables]
     for rank, shards in enumerate(placement.workers):
         needed = traffic(placement, rank, batch_size, vector_bytes, dense, squares)
         workers.append(
@@ -164,15 +171,15 @@ def report(names: Sequence[str], placement: Placement, batch_size: int, vector_b
                 "rows": sum(shard.rows for shard in shards),
                 "stored_bytes": placement.stored(rank),
                 "host_bytes": sum(placement.size(shard) for shard in placement.hosted[rank]),
-                "lookups": batch_size * len(shards),
-                "looked_up_bytes": batch_size * placement.columns(rank) * _FLOAT_BYTES,
+                "lookups": batch_size * sum(placement.features[feature].hotness for feature, _ in placement.lookups[rank]),
+                "looked_up_bytes": batch_size * placement.read_columns(rank) * _FLOAT_BYTES,
                 "alltoall_bytes": needed.vectors + needed.gradients + needed.squares,
                 "dense_bytes": needed.dense,
             }
         )
     stored = [worker["stored_bytes"] for worker in workers]
-    columns = [placement.columns(rank) for rank in range(len(workers))]
-    elements = sum(placement.rows) * placement.dim
+    columns, read = ([count(rank) for rank in range(len(workers))] for count in (placement.columns, placement.read_columns))
+    elements = sum(table.rows * table.dim for table in placement.tables)
     return {
         "num_workers": len(workers),
         "batch_size": batch_size,
@@ -182,7 +189,7 @@ def report(names: Sequence[str], placement: Placement, batch_size: int, vector_b
         "beyond_32_bits": sorted({names[shard.table] for shards in placement.workers for shard in shards if shard.rows * shard.width > 1 << 31}),
         "stored_bytes": sum(stored),
         "stored_imbalance": max(stored) * len(stored) / max(sum(stored), 1),
-        "lookup_imbalance": max(columns) * len(columns) / max(sum(columns), 1),
+        "lookup_imbalance": max(read) * len(read) / max(sum(read), 1),
         "alltoall_bytes": sum(worker["alltoall_bytes"] for worker in workers),
         "minimum_alltoall_bytes": 2 * batch_size * sum(columns) * vector_bytes * (len(workers) - 1) // len(workers),
         "dense_bytes": sum(worker["dense_bytes"] for worker in workers),

@@ -6,44 +6,61 @@ import tensorflow as tf
 
 from model.embedding.row_squares import node_sum
 from model.embedding.shard_group import ShardGroup
-from model.embedding.side_by_side import of_group
 from model.ordered_sums import pairwise_sum
 
 
 def replicated_vectors(groups: Sequence[ShardGroup], ids: tf.Tensor, dtype: tf.DType) -> dict[int, tf.Tensor]:
-    """For each replicated table, by its place, the vectors of this worker's samples, `[F_l, b] -> [b, D]`."""
+    """For each feature of a replicated table, by its place, the vectors of this worker's samples, `[K_l, b] -> [b, D_f]`."""
     found = {}
     for group in groups:
-        vectors = tf.cast(group.look_up(ids), dtype)
-        by_shard = [vectors] if len(group) == 1 else tf.split(vectors, len(group), axis=1)
-        found |= {local.shard.table: some for local, some in zip(group.shards, by_shard, strict=True)}
+        for pack, vectors in zip(group.packs, group.look_up(ids), strict=True):
+            vectors = tf.cast(vectors, dtype)
+            by_lookup = [vectors] if len(pack) == 1 else tf.split(vectors, len(pack), axis=1)
+            found |= {lookup.feature: some for lookup, some in zip(pack.lookups, by_lookup, strict=True)}
     return dict(sorted(found.items()))
 
 
 def replicated_gradients(
-    groups: Sequence[ShardGroup], ids: tf.Tensor, parts: Sequence[tf.Tensor], loss_scale: float | tf.Tensor, slices: int
+    groups: Sequence[ShardGroup], ids: tf.Tensor, parts: Sequence[tf.Tensor], before: Sequence[int], loss_scale: float | tf.Tensor, slices: int
 ) -> list[tf.Tensor]:
     """For each group of replicated tables, the gradient of its rows and how often each was touched: `[rows, D+1]` float32.
 
     Args:
         groups: of the replicated tables.
-        ids: `[F_l, b]`.
-        parts: of the gradients of this worker's samples `[b, F, D]`, equal consecutive ones.
+        ids: `[K_l, b]`.
+        parts: of the gradients of this worker's samples `[b, …]`, C numbers a sample, equal consecutive ones.
+        before: where each feature's columns begin among the C.
         loss_scale: what they were multiplied by.
         slices: of the b samples; their sums are added pairwise, so that the order does not depend on N. The parts divide them.
     """
     parts, out = [slice_ for part in parts for slice_ in tf.split(part, slices // len(parts))], []
     for group in groups:
-        columns, sums = [local.shard.table * group.width for local in group.shards], []
-        everywhere, count = group.rows(ids), ids.shape[1] * len(group) // len(parts)
+        columns, sums = [before[lookup.feature] for lookup in group.lookups], []
+        count = ids.shape[1] // len(parts)
         for number, part in enumerate(parts):
-            rows = everywhere[number * count : (number + 1) * count]  # tf.split of int64 has no kernel on a GPU
-            flat = tf.reshape(part, [part.shape[0], part.shape[1] * part.shape[2]])
-            by_row = unscaled(tf.reshape(of_group(group, flat, columns), [rows.shape[0], group.width]), loss_scale)
-            with_count = tf.concat([by_row, tf.ones_like(by_row[:, :1])], axis=1)
-            sums.append(tf.math.unsorted_segment_sum(with_count, rows, group.num_rows))
+            flat = unscaled(tf.reshape(part, [part.shape[0], -1]), loss_scale)
+            mine = ids if len(parts) == 1 else ids[:, number * count : (number + 1) * count]  # tf.split of int64 has no kernel on a GPU
+            sums.append(_simple_sums(group, mine, flat, columns) if group.simple else _list_sums(group, mine, flat, columns))
         out.append(pairwise_sum(sums))
     return out
+
+
+def _simple_sums(group: ShardGroup, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> tf.Tensor:
+    rows, by_row = group.row_gradients(ids, gradients, columns)
+    return tf.math.unsorted_segment_sum(_with_count(by_row), rows, group.num_rows)
+
+
+def _list_sums(group: ShardGroup, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> tf.Tensor:
+    total = tf.zeros([group.num_rows, group.width + 1])
+    for mine, numbers in group.lists(ids, gradients, columns):
+        for rows in numbers:
+            there = (rows >= 0)[:, tf.newaxis]  # the first row is as good as any for a gradient of 0, touched 0 times
+            total = tf.tensor_scatter_nd_add(total, tf.maximum(rows, 0)[:, tf.newaxis], tf.where(there, _with_count(mine), 0.0))
+    return total
+
+
+def _with_count(gradients: tf.Tensor) -> tf.Tensor:
+    return tf.concat([gradients, tf.ones_like(gradients[:, :1])], axis=1)
 
 
 def update_replicated(groups: Sequence[ShardGroup], rule, sums: Sequence[tf.Tensor], scalars: tf.Tensor) -> None:
@@ -51,7 +68,7 @@ def update_replicated(groups: Sequence[ShardGroup], rule, sums: Sequence[tf.Tens
     for group, total in zip(groups, sums, strict=True):
         touched = tf.where(total[:, -1] > 0)[:, 0]
         gradients = tf.gather(total[:, :-1], touched)
-        group.apply(rule, touched, gradients, scalars, node_sum(gradients) if rule.needs_squares else None)
+        group.apply(rule.of_width(group.width), touched, gradients, scalars, node_sum(gradients) if rule.needs_squares else None)
 
 
 def unscaled(gradients: tf.Tensor, loss_scale: float | tf.Tensor) -> tf.Tensor:

@@ -41,7 +41,7 @@ class RowSquares:
 
     def __init__(self, placement: Placement, world: World):
         self._placement, self._world = placement, world
-        self._cut = sorted({shard.table for shards in placement.workers for shard in shards if shard.width < placement.dim})
+        self._cut = sorted({shard.table for shards in placement.workers for shard in shards if placement.is_cut(shard)})
 
     @property
     def cut(self) -> bool:
@@ -56,31 +56,36 @@ class RowSquares:
         Args:
             gradients: of this worker's slices of such tables, `[k, width]`: the k distinct ids in the order of their first occurrence, which
                 is the same on every worker.
-            ids: `[F_r, B]` of the step.
+            ids: `[K_r, B]` of the step.
         """
-        dim, batch, counts = self._placement.dim, ids.shape[1], {shard.table: tf.shape(rows)[0] for shard, rows in gradients.items()}
+        counts = {shard.table: tf.shape(rows)[0] for shard, rows in gradients.items()}
         nodes: dict[int, dict[Node, tf.Tensor]] = {table: {} for table in self._cut}
         for shard, rows in gradients.items():
+            dim, most = self._placement.tables[shard.table].dim, self._most(shard.table, ids)
             for start, width in subtrees(shard.first, shard.last, dim):
                 columns = rows[:, start - shard.first : min(start + width, dim) - shard.first]
                 padded = tf.pad(columns, [[0, 0], [0, width - columns.shape[1]]])
-                nodes[shard.table][start, width] = tf.ensure_shape(tf.pad(node_sum(padded), [[0, batch - counts[shard.table]]]), [batch])
+                nodes[shard.table][start, width] = tf.ensure_shape(tf.pad(node_sum(padded), [[0, most - counts[shard.table]]]), [most])
         if self._cut and self._world.size > 1:
             self._exchange(nodes, ids)
-        return {table: root(nodes[table], dim)[:count] for table, count in counts.items()}
+        return {table: root(nodes[table], self._placement.tables[table].dim)[:count] for table, count in counts.items()}
+
+    def _most(self, table: int, ids: tf.Tensor) -> int:
+        """How many rows of a table a step may touch: so many numbers are sent, for only their workers know how many there are."""
+        return ids.shape[1] * self._placement.reads[table]
 
     def _exchange(self, nodes: dict[int, dict[Node, tf.Tensor]], ids: tf.Tensor) -> None:
         """Add the other workers' sums to those of this one."""
-        rank, workers, batch = self._world.rank, range(self._world.size), ids.shape[1]
+        rank, workers = self._world.rank, range(self._world.size)
         outgoing = [tf.reshape(nodes[table][node], [-1]) for other in workers for table, node in sent(self._placement, rank, other)]
-        counts = [batch * len(sent(self._placement, rank, other)) for other in workers]
+        counts = [sum(self._most(table, ids) for table, _ in sent(self._placement, rank, other)) for other in workers]
         # Nothing, but not a constant: of constants TensorFlow computes an exchange once, while it makes the graph.
         flat = tf.concat(outgoing, axis=0) if outgoing else tf.cast(tf.boolean_mask(tf.reshape(ids, [-1]), tf.reshape(ids, [-1]) < 0), tf.float32)
         received = self._world.alltoall(flat, counts, "embedding_row_squares")
         start = 0
         for other in workers:
             for table, node in sent(self._placement, other, rank):
-                nodes[table][node] = received[start : start + batch]
-                start += batch
+                nodes[table][node] = received[start : start + self._most(table, ids)]
+                start += self._most(table, ids)
         if not start:
             must_run(received)

@@ -11,10 +11,11 @@ import tensorflow as tf
 
 from model.compilation import on_gpu
 from model.embedding.initializers import ConstantRows, StackedRows
-from model.embedding.placement import Shard
-from model.embedding.shard import LocalShard
+from model.embedding.pack import columns_of, packs_of
+from model.embedding.shard import IdRows, LocalLookup, LocalShard
+from model.embedding.shards import Shard
 from model.embedding.table_memory import RowFiller, new_table
-from model.embedding.touched_rows import TouchedRows, sum_repeated
+from model.embedding.touched_rows import TouchedRows, sum_repeated, sum_repeated_lists
 
 NewVariable = Callable[[str, tf.Tensor], tf.Variable]
 
@@ -24,15 +25,19 @@ class ShardGroup:
 
     Args:
         shards: of one width on one device.
-        id_rows: for each the row of the batch's ids that holds its own.
+        lookups: in them, in the features' order.
     """
 
-    def __init__(self, shards: Sequence[LocalShard], id_rows: Sequence[int]):
-        self.shards, self.id_rows, self.width = tuple(shards), tuple(id_rows), shards[0].shard.width
+    def __init__(self, shards: Sequence[LocalShard], lookups: Sequence[LocalLookup]):
+        self.shards, self.lookups, self.width = tuple(shards), tuple(lookups), shards[0].shard.width
+        self.packs = packs_of(self.lookups)
         self._device, self._weights = shards[0].device or None, shards[0].weights
 
-    def __len__(self) -> int:
-        return len(self.shards)
+    @property
+    def simple(self) -> bool:
+        """Whether a sample has one id, and each shard one feature, so that rows and gradients are one to one. On a GPU features may share a shard."""
+        one_each = on_gpu() or len(self.lookups) == len(self.shards)
+        return len(self.packs) == 1 and self.packs[0].hotness == 1 and one_each
 
     @property
     def num_rows(self) -> int:
@@ -54,57 +59,78 @@ class ShardGroup:
 
     def singly(self) -> "list[ShardGroup]":
         """The same shards, each a group of its own."""
-        return [self] if len(self) == 1 else [ShardGroup([local], [row]) for local, row in zip(self.shards, self.id_rows, strict=True)]
+        if len(self.shards) == 1:
+            return [self]
+        return [ShardGroup([local], [lookup for lookup in self.lookups if lookup.local is local]) for local in self.shards]
 
-    def rows(self, ids: tf.Tensor) -> tf.Tensor:
-        """The batch's ids `[F_r, B]` as rows of the variables, sample by sample: `[B·n]` for n shards."""
-        if len(self) == 1:
-            (local,), (row,) = self.shards, self.id_rows
-            return ids[row] + local.first if local.first else ids[row]
-        chosen = ids if self.id_rows == tuple(range(ids.shape[0])) else tf.gather(ids, self.id_rows)
-        first = tf.constant([[local.first] for local in self.shards], ids.dtype)
-        return tf.reshape(tf.transpose(chosen + first), [-1])
-
-    def look_up(self, ids: tf.Tensor) -> tf.Tensor:
-        """The shards' vectors side by side, `[F_r, B] -> [B, n·width]` float32."""
+    def look_up(self, ids: tf.Tensor) -> list[tf.Tensor]:
+        """The vectors of each of the packs, `[K, B] -> [B, n·width]` float32."""
         with tf.device(self._device):
-            found = tf.raw_ops.ResourceGather(resource=self._weights.handle, indices=self.rows(ids), dtype=tf.float32)
-            return found if len(self) == 1 else tf.reshape(found, [ids.shape[1], len(self) * self.width])
+            return [pack.pooled(ids, self._gather) for pack in self.packs]
 
-    def distinct(self, ids: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `sum_repeated`; of gradients `[B, n·width]` float32."""
+    def _gather(self, rows: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.ResourceGather(resource=self._weights.handle, indices=rows, dtype=tf.float32)
+
+    def row_gradients(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Of a `simple` group the rows that are looked up and their gradients, `[m]` and `[m, width]` float32; arguments as in `distinct`."""
+        return self.packs[0].rows(ids), tf.reshape(columns_of(gradients, columns, self.width), [-1, self.width])
+
+    def lists(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> list[tuple[tf.Tensor, list[tf.Tensor]]]:
+        """Of each lookup the gradient of a sample's rows, `[n, width]` float32, and these rows, h times `[n]`; −1 where there is none.
+
+        Arguments as in `distinct`, of n samples.
+        """
+        found = []
+        for lookup, column in zip(self.lookups, columns, strict=True):
+            mine = columns_of(gradients, [column], self.width)
+            mine = mine / lookup.ids.count(ids) if lookup.ids.mean else mine
+            found.append((mine, [lookup.rows(ids, number) for number in range(lookup.ids.hotness)]))
+        return found
+
+    def distinct(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
+        """See `sum_repeated`.
+
+        Args:
+            ids: `[K, B]`.
+            gradients: `[B, columns]` float32.
+            columns: in them the first of each lookup's.
+        """
         with tf.device(self._device):
-            return sum_repeated(self.rows(ids), self._by_row(gradients))
+            if self.simple:
+                return sum_repeated(*self.row_gradients(ids, gradients, columns))
+            return sum_repeated_lists(self.lists(ids, gradients, columns))
 
     def apply(self, rule, rows: tf.Tensor, gradients: tf.Tensor, scalars: tf.Tensor | None, squares: tf.Tensor | None = None) -> None:
         """Update k rows: their numbers `[k]`, distinct but with a `linear` rule, gradients `[k, width]` float32; the rest as in `Rule.apply`."""
         with tf.device(self._device):
             rule.apply(TouchedRows(self._weights, self.slots, rows), gradients, scalars, squares)
 
-    def apply_linear(self, rule, ids: tf.Tensor, gradients: tf.Tensor, scalars: tf.Tensor | None) -> None:
-        """Update by a rule that is `linear`: gradients `[B, n·width]` float32 as they are, repeated rows and all."""
-        self.apply(rule, self.rows(ids), self._by_row(gradients), scalars)
-
-    def _by_row(self, gradients: tf.Tensor) -> tf.Tensor:
-        return gradients if len(self) == 1 else tf.reshape(gradients, [-1, self.width])
+    def apply_linear(self, rule, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int], scalars: tf.Tensor | None) -> None:
+        """Update by a rule that is `linear`, repeated rows and all; the other arguments as in `distinct`."""
+        if self.simple:
+            self.apply(rule, *self.row_gradients(ids, gradients, columns), scalars)
+            return
+        for mine, numbers in self.lists(ids, gradients, columns):
+            for rows in numbers:
+                self.apply(rule, tf.maximum(rows, 0), tf.where((rows >= 0)[:, tf.newaxis], mine, 0.0), scalars)
 
 
 class Wanted(NamedTuple):
-    """A shard to allocate: of the table `name`, filled by `fill`; `device` as in `LocalShard`, `id_row` as in `ShardGroup`."""
+    """A shard to allocate: of the table `name`, filled by `fill`; `device` as in `LocalShard`; `ids` are looked up in it."""
 
     name: str
     shard: Shard
     replicated: bool
     device: str
     fill: RowFiller
-    id_row: int
+    ids: tuple[IdRows, ...]
 
 
 def allocate(wanted: Sequence[Wanted], new_variable: NewVariable) -> list[ShardGroup]:
     """Allocate and fill shards, in place.
 
     Args:
-        wanted: in the order of the features.
+        wanted: in the order of the tables.
         new_variable: makes a variable of a name and a tensor; as `make_variable` of `new_table`.
     """
     together: dict[Hashable, list[Wanted]] = {}
@@ -122,4 +148,5 @@ def _allocated(members: Sequence[Wanted], new_variable: NewVariable) -> ShardGro
     with tf.device(members[0].device or None):
         weights = new_table(sum(counts), members[0].shard.width, fill, lambda initial: new_variable(name, initial))
     shards = [LocalShard(one.name, one.shard, one.replicated, one.device, weights, start) for one, start in zip(members, first, strict=True)]
-    return ShardGroup(shards, [one.id_row for one in members])
+    lookups = [LocalLookup(local, ids) for local, one in zip(shards, members, strict=True) for ids in one.ids]
+    return ShardGroup(shards, sorted(lookups, key=lambda lookup: (lookup.feature, lookup.local.shard.first)))

@@ -27,8 +27,8 @@ def sent(placement: Placement, sender: int, receiver: int) -> list[tuple[int, No
     return [
         (shard.table, node)
         for shard in placement.workers[sender]
-        if shard.table in wanted and shard.width < placement.dim
-        for node in subtrees(shard.first, shard.last, placement.dim)
+        if shard.table in wanted and placement.is_cut(shard)
+        for node in subtrees(shard.first, shard.last, placement.tables[shard.table].dim)
     ]
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 UNIFORM, ZEROS = "uniform", "zeros"
+SUM, MEAN = "sum", "mean"
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,20 @@ class Table:
 
 @dataclass(frozen=True)
 class Feature:
-    """A categorical feature: `source` is the dataset's column, `table` the name of the table it is looked up in."""
+    """A categorical feature: `source` is the dataset's column, `table` the name of the table it is looked up in.
+
+    `pooling` of a sample's h vectors is "sum" or "mean".
+    """
 
     name: str
     source: str
     table: str
     hotness: int = 1  # h, ids a sample
-    pooling: str = "sum"  # of a sample's h vectors
+    pooling: str = SUM
+
+    def __post_init__(self):
+        if self.hotness < 1 or self.pooling not in (SUM, MEAN):
+            raise ValueError(f"feature {self.name}: expected one id or more, {SUM} or {MEAN}, received {self.hotness}, {self.pooling!r}")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,23 @@ def sum_repeated(ids: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Te
     return distinct, tf.math.unsorted_segment_sum(gradients, place, tf.shape(distinct)[0])
 
 
+def sum_repeated_lists(lists: Sequence[tuple[tf.Tensor, Sequence[tf.Tensor]]]) -> tuple[tf.Tensor, tf.Tensor]:
+    """The same of samples with several ids: each of a feature's numbers of ids has the sample's gradient.
+
+    Args:
+        lists: by feature the samples' gradients `[B, columns]`, and the ids of each number in the list, h times `[B]`; −1 where there is none.
+    """
+    distinct, place = tf.unique(tf.concat([ids for _, numbers in lists for ids in numbers], axis=0))
+    width = lists[0][0].shape[1]
+    sums, start = tf.zeros(tf.stack([tf.shape(distinct)[0], width])), 0
+    for gradients, numbers in lists:
+        for ids in numbers:  # not all at once: that would take h times the memory of the gradients
+            sums = tf.tensor_scatter_nd_add(sums, place[start : start + ids.shape[0], tf.newaxis], gradients)
+            start += ids.shape[0]
+    there = tf.where(distinct >= 0)[:, 0]
+    return tf.gather(distinct, there), tf.gather(sums, there)
+
+
 class TouchedRows:
     """k distinct rows of a table and of its slots.
 

@@ -9,21 +9,28 @@ from model.compilation import on_gpu
 from model.embedding.placement import Placement
 from model.embedding.replicated import unscaled
 from model.embedding.row_squares import RowSquares, node_sum
+from model.embedding.shard import LocalLookup, LocalShard
 from model.embedding.shard_group import ShardGroup
-from model.embedding.side_by_side import of_group
-from model.native import NativeOperations, Rule
+from model.native import Lookup, NativeOperations, Rule
 from utils.distributed import World
 
 
 class Target(NamedTuple):
-    """A group of shards, and where each of them begins in the columns of a sample's gradients."""
+    """A group of shards, and where each of its lookups begins in the columns of a sample's gradients."""
 
     group: ShardGroup
     columns: list[int]
 
     def singly(self) -> "list[Target]":
         """The same shards, each a group of its own."""
-        return [Target(group, [column]) for group, column in zip(self.group.singly(), self.columns, strict=True)]
+        begins = {id(lookup): column for lookup, column in zip(self.group.lookups, self.columns, strict=True)}
+        return [Target(group, [begins[id(lookup)] for lookup in group.lookups]) for group in self.group.singly()]
+
+
+def native_lookups(lookups: Sequence[LocalLookup], shards: Sequence[LocalShard]) -> list[Lookup]:
+    """The same for the C++ operations, which are given the tables of these shards."""
+    number = {id(local): place for place, local in enumerate(shards)}
+    return [Lookup(number[id(one.local)], one.ids.first, one.ids.hotness, one.ids.mean) for one in lookups]
 
 
 class ShardUpdate:
@@ -36,7 +43,7 @@ class ShardUpdate:
     """
 
     def __init__(self, placement: Placement, world: World, native: NativeOperations | None):
-        self._dim, self._native = placement.dim, native
+        self._placement, self._native = placement, native
         self._row_squares = RowSquares(placement, world)
 
     def apply(self, rule, targets: Sequence[Target], ids: tf.Tensor, parts: Sequence[tf.Tensor], scalars: tf.Tensor | None, loss_scale) -> None:
@@ -45,7 +52,7 @@ class ShardUpdate:
         Args:
             rule: of the optimizer, see `training.optimizers.rule`.
             targets: all shards of this worker; there may be none.
-            ids: `[F_r, B]`.
+            ids: `[K_r, B]`.
             parts: of the B samples' gradients, equal consecutive ones, `[n, columns]` in the vectors' dtype.
             scalars: of the rule, in this step; None where the gradients were multiplied by them, which a `linear` rule allows.
             loss_scale: what the gradients are divided by, in float32.
@@ -54,22 +61,33 @@ class ShardUpdate:
         if together:  # whose sums of squares are exchanged table by table
             targets = [single for target in targets for single in target.singly()]
         natively = [self._native is not None and rule.native and not (together and self._is_cut(target)) for target in targets]
-        if any(natively):
-            by_native = [target for target, native in zip(targets, natively, strict=True) if native]
-            locals_, rows, columns = zip(*((target.group.shards[0], target.group.id_rows[0], target.columns[0]) for target in by_native), strict=True)
-            slots = [slot for local in locals_ for slot in local.slots.values()]
-            arithmetic = Rule(rule.name, scalars, rule.constants)
-            self._native.update(arithmetic, [local.weights for local in locals_], slots, ids, rows, parts, columns, loss_scale)
+        self._by_native(rule, [target for target, native in zip(targets, natively, strict=True) if native], ids, parts, scalars, loss_scale)
         rest = [target for target, native in zip(targets, natively, strict=True) if not native]
+        if not rest:
+            return
+        whole = unscaled(parts[0] if len(parts) == 1 else tf.concat(parts, axis=0), loss_scale)
         if rule.linear and on_gpu():
             for target in rest:
-                target.group.apply_linear(rule, ids, _gradients(target, parts, loss_scale), scalars)
+                target.group.apply_linear(rule, ids, whole, target.columns, scalars)
         else:
-            self._by_distinct_rows(rule, rest, ids, parts, scalars, loss_scale)
+            self._by_distinct_rows(rule, rest, ids, whole, scalars)
 
-    def _by_distinct_rows(self, rule, targets: Sequence[Target], ids: tf.Tensor, parts: Sequence[tf.Tensor], scalars: tf.Tensor, loss_scale) -> None:
-        """By TensorFlow's operations, each row once."""
-        touched = [target.group.distinct(ids, _gradients(target, parts, loss_scale)) for target in targets]
+    def _by_native(self, rule, targets: Sequence[Target], ids: tf.Tensor, parts: Sequence[tf.Tensor], scalars: tf.Tensor | None, loss_scale) -> None:
+        """By the C++ operation, once for each arithmetic: some rules go by the tables' width."""
+        alike: dict[tuple[float, ...], list[Target]] = {}
+        for target in targets:
+            alike.setdefault(rule.of_width(self._dim(target)).constants, []).append(target)
+        for constants, some in alike.items():
+            locals_ = [target.group.shards[0] for target in some]
+            slots = [slot for local in locals_ for slot in local.slots.values()]
+            lookups = native_lookups([lookup for target in some for lookup in target.group.lookups], locals_)
+            columns = [column for target in some for column in target.columns]
+            arithmetic = Rule(rule.name, scalars, constants)
+            self._native.update(arithmetic, [local.weights for local in locals_], slots, ids, lookups, parts, columns, loss_scale)
+
+    def _by_distinct_rows(self, rule, targets: Sequence[Target], ids: tf.Tensor, gradients: tf.Tensor, scalars: tf.Tensor) -> None:
+        """By TensorFlow's operations, each row once; gradients `[B, columns]` float32."""
+        touched = [target.group.distinct(ids, gradients, target.columns) for target in targets]
         squares = {}
         if rule.needs_squares and self._row_squares.cut:
             cut = {target.group.shards[0].shard: rows for target, (_, rows) in zip(targets, touched, strict=True) if self._is_cut(target)}
@@ -78,13 +96,11 @@ class ShardUpdate:
             whole = None
             if rule.needs_squares:
                 whole = squares[target.group.shards[0].shard.table] if self._is_cut(target) else node_sum(rows)
-            target.group.apply(rule, distinct, rows, scalars, whole)
+            target.group.apply(rule.of_width(self._dim(target)), distinct, rows, scalars, whole)
 
     def _is_cut(self, target: Target) -> bool:
-        return target.group.width < self._dim
+        return any(self._placement.is_cut(local.shard) for local in target.group.shards)
 
-
-def _gradients(target: Target, parts: Sequence[tf.Tensor], loss_scale: float | tf.Tensor) -> tf.Tensor:
-    """`[B, shards·width]` float32."""
-    found = [of_group(target.group, part, target.columns) for part in parts]
-    return unscaled(found[0] if len(found) == 1 else tf.concat(found, axis=0), loss_scale)
+    def _dim(self, target: Target) -> int:
+        """D of the tables of a target. Those of different tables that lie together on a GPU differ only where one of them is cut."""
+        return self._placement.tables[target.group.shards[0].shard.table].dim

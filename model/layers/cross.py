@@ -1,5 +1,6 @@
 """The interactions that take every element: cross layers of low rank (DCNv2), and none at all."""
 
+import math
 from collections.abc import Sequence
 
 import keras
@@ -10,14 +11,17 @@ from model.native import NativeOperations
 
 
 class Concatenation(keras.layers.Layer):
-    """[bottom MLP output, embeddings]: `[b, W]` and `[b, F, D]` -> `[b, W + F D]`; the top MLP does the rest (Naumov et al., section 2.1)."""
+    """[bottom MLP output, embeddings], of any widths; the top MLP does the rest (Naumov et al., section 2.1).
+
+    bottom `[b, W]`, or None where there is no bottom MLP; embeddings `[b, F, D]` or `[b, C]` -> `[b, d]`, d = W + F D or W + C.
+    """
 
     def __init__(self, dtype: str = "float32", name: str = "interaction"):
         super().__init__(name=name, dtype=dtype)
 
     def compute_output_shape(self, bottom_shape, embeddings_shape):
-        """`[b, W + F D]`."""
-        return (bottom_shape[0], bottom_shape[1] + embeddings_shape[1] * embeddings_shape[2])
+        """`[b, d]`; `bottom_shape` is None where there is no bottom MLP."""
+        return (embeddings_shape[0], (bottom_shape[1] if bottom_shape else 0) + math.prod(embeddings_shape[1:]))
 
     def build_weights(self, bottom_shape, embeddings_shape) -> None:
         """It has none."""
@@ -30,19 +34,20 @@ class Concatenation(keras.layers.Layer):
         """None."""
         return {}
 
-    def forward(self, bottom: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
+    def forward(self, bottom: tf.Tensor | None, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
         """As `call`."""
         return self(bottom, embeddings)
 
     def call(self, bottom, embeddings):
-        """bottom `[b, W]`, embeddings `[b, F, D]` -> `[b, W + F D]`."""
-        return tf.concat([bottom, tf.reshape(embeddings, [-1, embeddings.shape[1] * embeddings.shape[2]])], axis=1)
+        """As the class says."""
+        flat = tf.reshape(embeddings, [-1, math.prod(embeddings.shape[1:])])
+        return flat if bottom is None else tf.concat([bottom, flat], axis=1)
 
 
 class CrossNetwork(Concatenation):
     """Cross layers of low rank (DCN V2, Wang et al., arXiv:2008.13535, equation 2).
 
-    With x_0 = [bottom MLP output, embeddings] `[b, d]`, d = W + F D: x_{l+1} = x_0 * (U_l (V_l x_l) + b_l) + x_l, V_l `[d, r]`, U_l `[r, d]`, * by
+    With x_0 as in `Concatenation`: x_{l+1} = x_0 * (U_l (V_l x_l) + b_l) + x_l, V_l `[d, r]`, U_l `[r, d]`, * by
     elements. Gives the last x. Kernels start truncated normal with standard deviation 0.05, biases zero.
 
     Args:
@@ -82,8 +87,8 @@ class CrossNetwork(Concatenation):
             found |= {f"{self.name}/{i}/v/kernel": v.kernel, f"{self.name}/{i}/u/kernel": u.kernel, f"{self.name}/{i}/u/bias": u.bias}
         return found
 
-    def forward(self, bottom: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
-        """`[b, W]`, `[b, F, D]` -> `[b, d]` with the given weights; `slices` as in `mlp.dense`."""
+    def forward(self, bottom: tf.Tensor | None, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None) -> tf.Tensor:
+        """As `call`, with the given weights; `slices` as in `mlp.dense`."""
         first = last = super().call(bottom, embeddings)
         for v, u in zip(weights[::2], weights[1::2], strict=True):
             projected = dense(tf.cast(last, v.kernel.dtype), v, False, self._native, slices)
@@ -91,5 +96,5 @@ class CrossNetwork(Concatenation):
         return last
 
     def call(self, bottom, embeddings):
-        """`[b, W]`, `[b, F, D]` -> `[b, d]`."""
+        """As `Concatenation`."""
         return self.forward(bottom, embeddings, self.step_weights())

@@ -52,7 +52,8 @@ class DotInteraction(keras.layers.Layer):
     """Second-order feature interaction (Naumov et al., arXiv:1906.00091, section 2.1).
 
     With Z = [bottom MLP output, embeddings] `[b, F+1, D]`, gives [bottom MLP output, strict lower triangle of Z Zᵀ],
-    `[b, D+P]`, P = (F+1)F/2, pairs in the order (1,0), (2,0), (2,1), …
+    `[b, D+P]`, P = (F+1)F/2, pairs in the order (1,0), (2,0), (2,1), … Without a bottom MLP Z are the embeddings, and the result is
+    their products alone, `[b, F(F-1)/2]`.
 
     Raises:
         ValueError: the bottom output and the embeddings differ in width.
@@ -63,9 +64,10 @@ class DotInteraction(keras.layers.Layer):
         self._native = native
 
     def compute_output_shape(self, bottom_shape, embeddings_shape):
-        """`[b, D+P]`."""
-        num_features = embeddings_shape[1]
-        return (bottom_shape[0], bottom_shape[1] + pair_count(num_features + 1))
+        """`[b, D+P]`; `bottom_shape` is None where there is no bottom MLP."""
+        if bottom_shape is None:
+            return (embeddings_shape[0], pair_count(embeddings_shape[1]))
+        return (bottom_shape[0], bottom_shape[1] + pair_count(embeddings_shape[1] + 1))
 
     def build_weights(self, bottom_shape, embeddings_shape) -> None:
         """It has none."""
@@ -78,12 +80,16 @@ class DotInteraction(keras.layers.Layer):
         """None."""
         return {}
 
-    def forward(self, bottom: tf.Tensor, embeddings: tf.Tensor, weights: Sequence, slices: int | None = None) -> tf.Tensor:
+    def forward(self, bottom: tf.Tensor | None, embeddings: tf.Tensor, weights: Sequence, slices: int | None = None) -> tf.Tensor:
         """As `call`."""
         return self(bottom, embeddings)
 
     def call(self, bottom, embeddings):
-        """bottom `[b, D]`, embeddings `[b, F, D]` -> `[b, D+P]`."""
+        """bottom `[b, D]` or None, embeddings `[b, F, D]` -> `[b, D+P]`."""
+        if bottom is None and self._native is not None:  # the first embedding in the place of the bottom output
+            return self._native.interact(embeddings[:, 0], embeddings[:, 1:])[:, embeddings.shape[2] :]
+        if bottom is None:
+            return lower_triangle_dots(embeddings)
         if bottom.shape[-1] != embeddings.shape[-1]:
             raise ValueError(f"bottom output is {bottom.shape[-1]} wide, embeddings {embeddings.shape[-1]}; the interaction needs equal widths")
         if self._native is not None:

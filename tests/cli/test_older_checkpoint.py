@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from run.tables import features_of, tables_of
+from run.tables import tables_of
 from utils.checkpoint.reading import Checkpoint
 from utils.config import parse
 from utils.distributed import World
@@ -41,7 +41,7 @@ def test_it_loads_bit_for_bit(older):
     from training.state import restore, restore_optimizer
 
     config, names = parse(FLAGS, ""), list(ROWS)
-    model = build_model(config.model, features_of(names), single(tables_of(config, names, ROWS.values())), World(), num_numerical=3, seed=1)
+    model = build_model(config.model, single(tables_of(config, names, ROWS.values())), World(), num_numerical=3, seed=1)
     trainer, checkpoint = build_trainer(config, model, "float32"), Checkpoint(older)
     restore(model, checkpoint)
     restore_optimizer(model, trainer.groups, checkpoint)

@@ -1,5 +1,6 @@
 """Small datasets for the tests of dataloading."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,20 @@ def small_spec(cardinalities=CARDINALITIES, num_numerical=3) -> FeatureSpec:
     return generator_spec(cardinalities, num_numerical, alpha=1.2)
 
 
+def rich_spec(hotness=(1, 3, 1, 12), num_numerical=2, numerical_dtype="float16", group: str | None = "int64") -> FeatureSpec:
+    """A specification with lists of ids, a shared table and a group."""
+    spec = generator_spec((5, 126, 126, 40_000), num_numerical, alpha=1.2, hotness=hotness)
+    first, second, third, fourth = spec.categorical
+    categorical = (
+        first,
+        replace(second, table="shared"),
+        replace(third, table="shared"),
+        replace(fourth, pooling="mean" if hotness[3] > 1 else "sum"),
+    )
+    dtypes = dict(spec.dtypes) | dict.fromkeys(spec.numerical, numerical_dtype) | ({} if group is None else {"session": group})
+    return replace(spec, categorical=categorical, dtypes=dtypes, group=None if group is None else "session")
+
+
 def named_spec(categorical: dict[str, int], numerical: tuple[str, ...], label: str) -> FeatureSpec:
     """A specification with these names."""
     features = tuple(Categorical(name, rows, "int32") for name, rows in categorical.items())
@@ -23,18 +38,35 @@ def named_spec(categorical: dict[str, int], numerical: tuple[str, ...], label: s
 
 
 def random_rows(spec: FeatureSpec, count: int, seed: int = 0):
-    """Numericals, id columns and labels that keep the contract."""
+    """Numericals, id columns and labels that keep the contract; lists have holes anywhere, and some are empty."""
     draw = np.random.default_rng(seed)
-    numerical = draw.random((count, len(spec.numerical))).astype(np.float16)
-    ids = [draw.integers(0, feature.cardinality, count).astype(np.int32) for feature in spec.categorical]
-    return numerical, ids, draw.integers(0, 2, count).astype(np.uint8)
+    numerical = draw.random((count, len(spec.numerical))).astype(spec.numerical_dtype)
+    ids = [draw.integers(0, feature.cardinality, _shape(feature, count)).astype(np.int32) for feature in spec.categorical]
+    labels = draw.integers(0, 2, count).astype(np.uint8)
+    for column in ids:
+        if column.ndim > 1:
+            column[draw.random(column.shape) < 0.4] = -1
+            column[draw.random(count) < 0.1] = -1
+    return numerical, ids, labels
+
+
+def _shape(feature: Categorical, count: int) -> tuple[int, ...]:
+    return (count,) if feature.hotness == 1 else (count, feature.hotness)
+
+
+def random_groups(spec: FeatureSpec, count: int, seed: int = 0) -> np.ndarray | None:
+    """Groups of any number, where the specification has them."""
+    if spec.group is None:
+        return None
+    limits = np.iinfo(spec.group_dtype)
+    return np.random.default_rng([seed, 1]).integers(limits.min, limits.max, count, spec.group_dtype, endpoint=True)
 
 
 def write_dataset(folder: Path, spec: FeatureSpec, train: int = 50, test: int = 20, metadata: dict | None = None) -> FeatureSpec:
     """A sound tf_raw dataset; returns its specification."""
     with TfRawWriter(folder, spec) as writer:
         for split, count, seed in (("train", train, 0), ("test", test, 1)):
-            writer.append(split, *random_rows(spec, count, seed))
+            writer.append(split, *random_rows(spec, count, seed), random_groups(spec, count, seed))
         return writer.publish(metadata or {})
 
 

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from dataloading.bayes import bayes_metrics
-from dataloading.feature_spec import FeatureSpec, FeatureSpecError, generator_spec
+from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.generate_feature_spec import variant_spec
 from dataloading.power_law import cumulative, ids_from_uniforms
 from dataloading.synthetic import SyntheticSplit
@@ -153,13 +153,6 @@ def test_a_linear_model_of_the_frequent_ids_comes_near_the_best_score():
     scores = test_x @ LogisticRegression(max_iter=100).fit(x, y).coef_[0]
     # pairs and curves are worth about 0.01 AUC, and they are there for the model to find
     assert 0.003 < exact_auc(probabilities, test_y.astype(bool)) - exact_auc(scores, test_y.astype(bool)) < 0.02
-
-
-def test_more_than_one_id_a_sample_is_refused():
-    content = small_spec().to_dict()
-    content["feature_spec"]["cat_1"]["hotness"] = 3
-    with pytest.raises(FeatureSpecError, match="cat_1: hotness is 3"):
-        SyntheticSplit(FeatureSpec.from_dict(content), "train", 10, 0)
 
 
 @settings(deadline=None)

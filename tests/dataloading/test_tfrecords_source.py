@@ -1,6 +1,7 @@
 """transcribe --src_dataset_type split_tfrecords: every row of TFRecords as NVIDIA's transcriber writes them; what is damaged is named."""
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dataloading import transcribe
+from dataloading import transcribe, validate
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
@@ -148,15 +149,32 @@ def test_lists_are_filled_up(tmp_path):
     ]
     sizes = (16, 16, 9)
     write_split(tmp_path / "train", spec, (numerical, ids, labels), sizes)
-    blocks = list(read_tfrecords(spec, "train"))
-    assert [len(block[2]) for block in blocks] == list(sizes)
-    found = [np.concatenate(columns) for columns in zip(*(block[1] for block in blocks), strict=True)]
-    for feature, column, given in zip(spec.categorical, found, ids, strict=True):
-        assert column.dtype == np.int32
-        expected = [row + [-1] * (feature.hotness - len(row)) for row in given] if feature.hotness > 1 else given
-        np.testing.assert_array_equal(column, expected)
-    np.testing.assert_array_equal(np.concatenate([block[0] for block in blocks]), numerical)
-    np.testing.assert_array_equal(np.concatenate([block[2] for block in blocks]), labels)
+    spec.path.write_text(spec.to_yaml())
+    assert transcribed(tmp_path, tmp_path / "d", "--train_only") == 0
+    expected = [
+        np.array([row + [-1] * (feature.hotness - len(row)) for row in given]) if feature.hotness > 1 else given
+        for feature, given in zip(spec.categorical, ids, strict=True)
+    ]
+    check_written(tmp_path / "d", "train", (numerical, expected, labels), 41)
+    assert [feature.hotness for feature in FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml").categorical] == [3, 1, 2, 7, 1]
+    assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 0
+    blocks = list(read_tfrecords(spec, "train", 20))  # cut within a batch
+    np.testing.assert_array_equal(np.concatenate([block[1][3] for block in blocks]), expected[3][:20])
+
+
+def test_without_numerical_features_and_with_float32_ones(tmp_path):
+    for count, dtype in ((0, "float16"), (2, "float32")):
+        folder, spec = tmp_path / dtype, small_spec(num_numerical=count)
+        spec = replace(spec, dtypes=spec.dtypes | dict.fromkeys(spec.numerical, dtype))
+        _, ids, labels = random_rows(spec, 10)
+        numerical = (np.arange(10 * count).reshape(10, count) / 7).astype(dtype)
+        write_split(folder / "train", spec, (numerical, ids, labels), (5, 5))
+        shutil.rmtree(folder / "train" / "numerical")
+        if count:
+            write_column(folder / "train" / "numerical", cut_up(numerical, (5, 5)), dtype, num_features=count)
+        (folder / "feature_spec.yaml").write_text(spec.to_yaml())
+        assert transcribed(folder, folder / "d", "--train_only") == 0
+        check_written(folder / "d", "train", (numerical, ids, labels), 10)
 
 
 def test_lists_of_one_id_are_ids(tmp_path):
@@ -334,6 +352,13 @@ def test_one_id_a_sample_where_the_specification_says_several_and_the_reverse(tm
     write_column(tmp_path / "train" / "categorical_0", [[[1], [1, 2]]], "int32", multihot=True)
     with pytest.raises(DatasetError, match="feature cat_0, row 1: 2 ids, expected exactly 1, its hotness in "):
         list(read_tfrecords(spec, "train"))
+
+
+def test_a_group_is_refused(source, tmp_path):
+    folder, _ = source
+    spec = replace(small_spec(), group="session", dtypes=small_spec().dtypes | {"session": "int32"})
+    (folder / "feature_spec.yaml").write_text(spec.to_yaml())
+    refused(folder, tmp_path / "d", "has the group session, which split_tfrecords cannot hold; remove it from channel_spec")
 
 
 def test_what_is_read_is_not_replaced_and_files_that_a_specification_names_are_not_read(source, tmp_path, capsys):

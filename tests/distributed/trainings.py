@@ -153,7 +153,7 @@ def train(training: Training, dataset: Path, world) -> dict:
     from model.build import Precision, build_model
     from model.embedding.plan import dense_elements, report
     from model.shapes import interaction_shape
-    from run.tables import features_of, place_tables, tables_of
+    from run.tables import place_tables, tables_of
     from training.build import build_trainer
     from training.device_batch import to_device
     from training.evaluator import Evaluator
@@ -169,7 +169,7 @@ def train(training: Training, dataset: Path, world) -> dict:
     placement = place_tables(config, tables_of(config, names, rows), world.size, memory=1e9)
     dtype = compute_dtype(config.device, "CPU")
     precision = Precision(dtype, config.device.xla)
-    model = build_model(config.model, features_of(names), placement, world, len(spec.numerical), 5, precision)
+    model = build_model(config.model, placement, world, len(spec.numerical), 5, precision)
     trainer = build_trainer(config, model, dtype)
     found = {f"before/{name}": values for name, values in pieces(model).items()}
 
@@ -190,10 +190,8 @@ def train(training: Training, dataset: Path, world) -> dict:
     check_equal(model)
     found |= {f"after/{name}": values for name, values in pieces(model).items()}
     stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
-    dense = dense_elements(len(spec.numerical), training.dim, *stacks, len(names), interaction_shape(config.model))
-    found["plan"] = json.dumps(
-        report(names, placement, training.batch, 2 if config.device.amp else 4, dense, trainer.groups.tables.rule.needs_squares)
-    )
+    dense = dense_elements(len(spec.numerical), *stacks, placement.widths, interaction_shape(config.model))
+    found["plan"] = json.dumps(report(placement, training.batch, 2 if config.device.amp else 4, dense, trainer.groups.tables.rule.needs_squares))
     if training.batch == BATCH and training.features is None:
         with contextlib.closing(TfRawSplit(spec, "test")) as split:
             scores = Evaluator(model, config.device.xla).score(batches(split, 2 * BATCH, 1), split.num_samples)

@@ -87,14 +87,12 @@ def _updated(world, rule, thresholds, native) -> dict[str, np.ndarray]:
 
     from model.embedding.distributed import DistributedEmbedding
     from model.embedding.placement import place
-    from model.embedding.replicated import replicated_gradients, update_replicated
-    from model.embedding.table import Feature, Table
+    from model.embedding.table import Table
     from model.embedding.table_memory import write_rows
     from model.ordered_sums import sum_in_order
 
     tables = [Table(f"cat_{i}", rows, DIM) for i, rows in enumerate(ROWS)]
-    features = [Feature(table.name, table.name, table.name) for table in tables]
-    embedding = DistributedEmbedding(features, place(tables, world.size, **thresholds), world, native=native)
+    embedding = DistributedEmbedding(place(tables, world.size, **thresholds), world, native=native)
     embedding.build()
     embedding.add_slots(rule)
     for local in embedding.shards:
@@ -105,9 +103,9 @@ def _updated(world, rule, thresholds, native) -> dict[str, np.ndarray]:
         rate, number, own = tf.constant(RATES[step]), tf.constant(step, tf.int64), tf.constant(gradients[mine])
         local_ids = tf.constant(ids[list(embedding.view.local_features)][:, mine])
         # Slices of one sample: every number of workers adds them in one order.
-        sums = replicated_gradients(embedding.replicated_groups, local_ids, [own], 1.0, BATCH // world.size)
+        sums = embedding.replicated_gradients(local_ids, own, 1.0, BATCH // world.size)
         sums = [tf.reshape(sum_in_order(tf.reshape(total, [-1]), world, "dense_gradients"), total.shape) for total in sums]
         embedding.update(rule, tf.constant(ids[list(embedding.view.global_features)]), own, rate, number)
-        update_replicated(embedding.replicated_groups, rule, sums, rule.scalars(rate, number))
+        embedding.update_replicated(rule, sums, rate, number)
     kept = embedding.shards if world.first else embedding.sharded
     return {f"{local.name}@{local.shard.first}": local.weights.numpy() for local in kept}

@@ -16,8 +16,8 @@ from dataloading.feature_spec import FeatureSpec
 from dataloading.sources import open_split, table_rows
 from dataloading.tf_raw import TfRawSplit
 from run.inherit import check_continues, inherit, metadata, training_invariants
+from training.features import ModelFeatures, check_features, saved_features
 from training.growth import Growth
-from training.state import check_features, saved_features
 from utils.checkpoint import manifest
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import Array, Part, save
@@ -166,8 +166,8 @@ def test_manifests(checkpoint, data):
         def use():
             found = Checkpoint(folder)
             taken = inherit(config, found.manifest)
-            check_features(found, {"cat_0": 7}, ("n",))
-            Growth(found, saved_features(found), {"cat_0": 9, "new": 2}, ("n",))
+            check_features(found, ModelFeatures({"cat_0": 7}, ("n",)))
+            Growth(found, saved_features(found), ModelFeatures({"cat_0": 9, "new": 2}, ("n",)))
             check_continues(found, training_invariants(taken, 100, "abc"))
             position = found.manifest["position"]
             assert position["step"] == position["epoch"] + position["batch"]  # an epoch is one batch here

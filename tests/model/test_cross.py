@@ -118,4 +118,4 @@ def test_concatenation_puts_side_by_side():
     ],
 )
 def test_shapes_are_those_of_the_layers(kind, expected):
-    assert layer_shapes(13, 4, (8, 4), (5, 1), 2, kind) == expected
+    assert layer_shapes(13, (8, 4), (5, 1), (4, 4), kind) == expected

@@ -9,7 +9,7 @@ import tensorflow as tf
 from dataloading.batches import Batch
 from model.build import Precision, build_model
 from model.embedding.placement import single
-from run.tables import features_of, tables_of
+from run.tables import tables_of
 from training.build import build_trainer
 from training.device_batch import TensorBatch, to_device
 from training.state import arrays, parts
@@ -42,7 +42,7 @@ def model_and_trainer(*flags: str, dtype: str = "float32", seed: int = 3, hosted
     names = [table.name for table in TABLES]
     placement = single(tables_of(options, names, [table.num_rows for table in TABLES]))
     placement = replace(placement, hosted=(frozenset(placement.workers[0][:hosted]),))
-    model = build_model(options.model, features_of(names), placement, World(), NUM_NUMERICAL, seed, Precision(dtype, options.device.xla))
+    model = build_model(options.model, placement, World(), NUM_NUMERICAL, seed, Precision(dtype, options.device.xla))
     return model, build_trainer(options, model, dtype)
 
 

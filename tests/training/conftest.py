@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.model.tiny_model import NUMERICAL, batch, model_and_trainer
-from training.state import arrays, describe, parts
+from tests.model.tiny_model import NUMERICAL, ROWS, batch, model_and_trainer
+from training.features import ModelFeatures
+from training.state import arrays, parts
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import save
 from utils.distributed import World
@@ -14,5 +15,5 @@ def saved(tmp_path):
     """The model and its checkpoint."""
     model, trainer = model_and_trainer("--optimizer", "adam")
     trainer.step(batch(16), 0, 0.1)
-    save(tmp_path, 1, arrays(model), parts(model), {"features": describe(model, NUMERICAL)}, World())
+    save(tmp_path, 1, arrays(model), parts(model), {"features": ModelFeatures(ROWS, NUMERICAL).to_dict()}, World())
     return model, Checkpoint(tmp_path)

@@ -7,22 +7,22 @@ import tensorflow as tf
 from model.build import build_model
 from model.embedding.placement import single
 from model.embedding.table import Table
-from run.tables import features_of
 from tests.model.tiny_model import NUMERICAL, ROWS, TABLES, config, weights
+from training.features import ModelFeatures, saved_features
 from training.growth import Growth
-from training.state import restore, saved_features
+from training.state import restore
 from utils.checkpoint.manifest import CheckpointError
 from utils.distributed import World
 
 
 def growth(checkpoint, rows, numerical=NUMERICAL):
-    return Growth(checkpoint, saved_features(checkpoint), rows, numerical)
+    return Growth(checkpoint, saved_features(checkpoint), ModelFeatures(rows, numerical))
 
 
 def grown_model(checkpoint, rows, numerical):
     options = config().model
     placement = single([Table(name, count, options.embedding_dim) for name, count in rows.items()])
-    model = build_model(options, features_of(list(rows)), placement, World(), len(numerical), seed=9)
+    model = build_model(options, placement, World(), len(numerical), seed=9)
     fresh = weights(model)
     restore(model, checkpoint, growth(checkpoint, rows, numerical))
     return model, fresh

@@ -9,7 +9,7 @@ import tensorflow as tf
 from model.embedding.distributed import DistributedEmbedding
 from model.embedding.initializers import UniformRows
 from model.embedding.placement import single
-from model.embedding.table import Feature, Table
+from model.embedding.table import Table
 from training.optimizers.sgd import Sgd
 from utils.distributed import World
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(os.environ.get("DLRM_TEST_LARGE") != "1", reason
 def test_its_first_and_last_rows_are_filled_looked_up_and_trained(monkeypatch):
     monkeypatch.setenv("DLRM_BUILD_FOR", "GPU")
     tables = [Table(name, ROWS, DIM) for name in ("first", "second")]
-    embedding = DistributedEmbedding([Feature(table.name, table.name, table.name) for table in tables], single(tables), World(), seed=5)
+    embedding = DistributedEmbedding(single(tables), World(), seed=5)
     embedding.build()
     embedding.add_slots(Sgd())
     (group,) = embedding.groups

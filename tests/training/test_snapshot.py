@@ -30,7 +30,7 @@ def test_rows_are_those_of_the_beginning_however_reads_and_updates_follow_each_o
     before = draw.normal(size=(2, rows, 3)).astype(np.float32)
     variables = [tf.Variable(np.concatenate(before))] * 2 if share else [tf.Variable(values) for values in before]
     shards = [LocalShard(name, Shard(i, rows, 0, 3), False, "", variables[i], i * rows * share) for i, name in enumerate("ab")]
-    taken, found = Snapshot(shards, [1, 0]), [[], []]
+    taken, found = Snapshot(shards, [(1,), (0,)]), [[], []]
     for start in range(0, rows, chunk):
         for _ in range(steps_a_chunk):
             ids = draw.integers(0, rows, (2, draw.integers(1, rows + 1))).astype(np.int32)

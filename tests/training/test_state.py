@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.model.tiny_model import NUMERICAL, ROWS, batch, model_and_trainer, weights
-from training.state import check_features, restore
+from training.features import ModelFeatures, check_features
+from training.state import restore
 from utils.checkpoint import manifest
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
@@ -40,7 +41,7 @@ def test_whole_tables_are_stored_under_their_features_names(saved):
 
 
 def test_the_features_of_the_model_pass(saved):
-    check_features(saved[1], ROWS, NUMERICAL)
+    check_features(saved[1], ModelFeatures(ROWS, NUMERICAL))
 
 
 @pytest.mark.parametrize(
@@ -57,14 +58,14 @@ def test_the_features_of_the_model_pass(saved):
 )
 def test_other_features_are_refused(saved, categorical, numerical, message):
     with pytest.raises(CheckpointError, match=message):
-        check_features(saved[1], categorical, numerical)
+        check_features(saved[1], ModelFeatures(categorical, numerical))
 
 
 @pytest.mark.parametrize("features", [None, [], {}, {"categorical": 3, "numerical": []}, {"categorical": ROWS, "numerical": None}])
 def test_a_manifest_that_does_not_name_the_features_is_an_error(saved, features):
     saved[1].manifest["features"] = features
     with pytest.raises(CheckpointError, match="does not name the model's features"):
-        check_features(saved[1], ROWS, NUMERICAL)
+        check_features(saved[1], ModelFeatures(ROWS, NUMERICAL))
 
 
 def test_weights_of_another_shape_are_refused(saved, tmp_path):

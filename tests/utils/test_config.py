@@ -87,7 +87,7 @@ def test_help_texts_are_all_different():
         (["--max_table_size", "0"], "--max_table_size 0: expected at least 1 row"),
         (["--synthetic_dataset_cardinalities", ""], "--synthetic_dataset_cardinalities"),
         (["--synthetic_dataset_cardinalities", "3,0"], "--synthetic_dataset_cardinalities"),
-        (["--synthetic_dataset_num_numerical_features", "0"], "--synthetic_dataset_num_numerical_features 0"),
+        (["--synthetic_dataset_num_numerical_features", "-1"], "--synthetic_dataset_num_numerical_features -1: expected 0 or more"),
         (["--synthetic_dataset_use_feature_spec"], "--dataset_path is missing"),
         (["--dataset_type", "tf_raw"], "--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic"),
         (["--embedding_dim", "0", "--bottom_mlp_dims", "0"], "--embedding_dim 0: expected at least 1 column"),
@@ -138,7 +138,14 @@ def test_help_texts_are_all_different():
         (["--bach_size", "3"], "unknown flag --bach_size; did you mean --batch_size?"),
         (["--interaction", "sum"], "argument --interaction: 'sum' is not one of dot, cross, cat"),
         (["--interaction", "cross", "--num_cross_layers", "0"], "--num_cross_layers 0: expected at least 1"),
-        (["--synthetic_dataset_hotness", "1,20"], "--synthetic_dataset_hotness 1,20: expected 1 for every feature"),
+        (
+            ["--synthetic_dataset_hotness", "1,20"],
+            "expected one number for all, or one for each of the 26 features",
+        ),
+        (["--synthetic_dataset_hotness", "0"], "--synthetic_dataset_hotness 0: expected one or more numbers from 1 to 65536"),
+        (["--synthetic_dataset_hotness", ""], "--synthetic_dataset_hotness : expected one or more numbers"),
+        (["--synthetic_dataset_hotness", "65537"], "--synthetic_dataset_hotness 65537: expected one or more numbers from 1 to 65536"),
+        (["--synthetic_dataset_hotness", "2,4", "--synthetic_dataset_cardinalities", "2,3"], "feature 1 has 3 rows and hotness 4"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
 )
@@ -280,8 +287,7 @@ def test_given_names_what_was_given():
 
 @pytest.mark.parametrize("name", LEGACY)
 def test_flags_of_the_application_that_this_one_succeeds_are_accepted_with_a_warning(name):
-    value = {"synthetic_dataset_hotness": "1,1,1"}.get(name, "true")
-    (warning,) = warnings_of(configure(f"--{name}", value))
+    (warning,) = warnings_of(configure(f"--{name}", "true"))
     assert warning.startswith(f"--{name} has no effect: ")
 
 
@@ -303,6 +309,7 @@ def test_flags_of_the_application_that_this_one_succeeds_are_accepted_with_a_war
         (["--dataset_path", "x"], ["--dataset_path has no effect with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"]),
         (["--dataset_path", "x", "--synthetic_dataset_use_feature_spec"], []),
         (["--dataset_type", "tf_raw", "--dataset_path", "x", "--synthetic_dataset_valid_batches", "3"], ["without --dataset_type synthetic"]),
+        (["--dataset_type", "tf_raw", "--dataset_path", "x", "--synthetic_dataset_hotness", "3"], ["without --dataset_type synthetic, or with a f"]),
         (["--plan_workers", "4"], ["--plan_workers has no effect with --mode train"]),
         (["--cpu", "--cpu_offloading_threshold_gb", "4"], ["--cpu_offloading_threshold_gb has no effect with --cpu"]),
         (["--embedding_zeros_initializer", "--restore_checkpoint_path", "x"], ["has no effect with --restore_checkpoint_path"]),

@@ -42,6 +42,10 @@ class RowwiseAdagrad(Rule):
     def __init__(self, dim: int):
         self.constants = (EPSILON, float(dim))
 
+    def of_width(self, dim):
+        """See `Rule.of_width`."""
+        return RowwiseAdagrad(dim)
+
     def apply(self, rows, gradients, scalars, squares=None):
         """See `Rule.apply`."""
         import tensorflow as tf

@@ -53,6 +53,11 @@ class Rule:
         """What the slots take."""
         return Storage(sum(not slot.per_row for slot in self.slots), sum(slot.per_row for slot in self.slots))
 
+    def of_width(self, dim: int) -> "Rule":
+        """The rule for tables of D columns."""
+        del dim
+        return self
+
     def scalars(self, learning_rate: "tf.Tensor", step: "tf.Tensor") -> "tf.Tensor":
         """What changes from step to step, float32 `[s]`; `step` counts from 0. The learning rate, unless a rule needs more."""
         import tensorflow as tf

@@ -7,14 +7,13 @@ from model.embedding import table as embedding_table
 from model.embedding.distributed import DistributedEmbedding
 from model.embedding.initializers import UniformRows
 from model.embedding.placement import single
-from run.tables import features_of
 from tests.model.tiny_model import TABLES, Table, batch, model_and_trainer, no_ids, weights
 from utils.distributed import World
 
 
 def built(tables=TABLES, dim=4, initializer="uniform", **options):
     placement = single([embedding_table.Table(name, rows, dim, initializer=initializer) for name, rows in tables])
-    embedding = DistributedEmbedding(features_of([name for name, _ in tables]), placement, World(), **options)
+    embedding = DistributedEmbedding(placement, World(), **options)
     embedding.build()
     return lambda ids: embedding(ids, no_ids(len(ids[0])))
 

@@ -33,8 +33,9 @@ def tables_of(rows, dim):
     return [Table(f"cat_{i}", count, dim) for i, count in enumerate(rows)]
 
 
-def place(rows, dim, num_workers, slots=0, row_slots=0, **options):
-    return placements.place(tables_of(rows, dim), num_workers, storage=Storage(slots, row_slots), **options)
+def place(rows, dim, num_workers, slots=0, row_slots=0, memory=math.inf, host_memory=0, **options):
+    memory = placements.Memory(memory, host_memory)
+    return placements.place(tables_of(rows, dim), num_workers, storage=Storage(slots, row_slots), memory=memory, **options)
 
 
 def single(rows, dim):

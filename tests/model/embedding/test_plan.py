@@ -28,9 +28,9 @@ def plan(tmp_path, monkeypatch, capsys):
 
 
 def test_mlps_of_the_published_model():
-    assert dense_elements(13, 128, (512, 256, 128), (), 26) == 171_392
-    assert dense_elements(13, 128, (), (1024, 1024, 512, 256, 1), 26) == 2_197_505
-    assert dense_elements(13, 128, (512, 256, 128), (1024, 1024, 512, 256, 1), 26) == 171_392 + 2_197_505
+    assert dense_elements(13, (512, 256, 128), (), [128] * 26) == 171_392
+    assert dense_elements(13, (512, 256, 128), (1024, 1024, 512, 256, 1), [128] * 26) == 171_392 + 2_197_505
+    assert dense_elements(0, (512, 256, 128), (5, 1), [128] * 4) == (6 + 1) * 5 + (5 + 1)
 
 
 def test_json_holds_the_totals(plan):
@@ -117,7 +117,7 @@ def test_traffic_by_hand(workers, replicated, sent):
     placement = Placement((Table("a", 3, 4), Table("b", 5, 4)), workers, replicated, (frozenset(),) * len(workers))
     for rank, expected in enumerate(sent):
         assert traffic(placement, rank, 8, 4, 10) == expected
-    found = report(["a", "b"], placement, 8, 4, 10)
+    found = report(placement, 8, 4, 10)
     assert [worker["alltoall_bytes"] + worker["dense_bytes"] for worker in found["workers"]] == [one.total for one in sent]
     assert found["replicated"] == [["a", "b"][table] for table in replicated]
 
@@ -125,6 +125,6 @@ def test_traffic_by_hand(workers, replicated, sent):
 def test_tables_beyond_32_bits_are_named():
     tables = Table("edge", 1 << 24, 128), Table("beyond", (1 << 24) + 1, 128), Table("cut", 1 << 25, 128)
     shards = [(Shard(0, 1 << 24, 0, 128), Shard(1, (1 << 24) + 1, 0, 128), Shard(2, 1 << 25, 0, 64)), (Shard(2, 1 << 25, 64, 128),)]
-    found = report([table.name for table in tables], Placement(tables, tuple(shards), (), (frozenset(),) * 2), 8, 4, 0)
+    found = report(Placement(tables, tuple(shards), (), (frozenset(),) * 2), 8, 4, 0)
     assert found["beyond_32_bits"] == ["beyond"]
     assert as_table(found).splitlines()[-1].endswith("numbers by 64 bits: beyond")

@@ -1,0 +1,108 @@
+"""How the values of a column of a CSV file are parsed, and what they have to be."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from dataloading.feature_spec import FeatureSpec
+
+_BETWEEN = "|"  # the ids of a list
+
+
+@dataclass(frozen=True)
+class NumericalColumn:
+    """Finite numbers that float16 or float32 holds."""
+
+    name: str
+    dtype: str
+    parsed = pl.Float64
+
+    @property
+    def expected(self) -> str:
+        """What a value has to be, for messages."""
+        return f"a finite number that {self.dtype} holds (up to {float(np.finfo(self.dtype).max):.6g})"
+
+    def convert(self, values: pl.Series) -> tuple[np.ndarray, int | None]:
+        """The values as stored, and the place of the first that cannot be (None where all can)."""
+        with np.errstate(over="ignore"):  # what overflows is found as infinite just below
+            numbers = values.fill_null(float("nan")).to_numpy().astype(self.dtype)
+        return numbers, _first(~np.isfinite(numbers))
+
+
+@dataclass(frozen=True)
+class IdColumn:
+    """Whole numbers from `least` to `last`: ids, labels, groups."""
+
+    name: str
+    dtype: str
+    last: int
+    least: int = 0
+    parsed = pl.Int64
+
+    @property
+    def expected(self) -> str:
+        """What a value has to be, for messages."""
+        if self.dtype == "uint8":
+            return "0 or 1"
+        return f"a whole number in [{self.least}, {self.last + 1})" if self.least == 0 else f"a whole number that {self.dtype} holds"
+
+    def convert(self, values: pl.Series) -> tuple[np.ndarray, int | None]:
+        """The values as stored, and the place of the first that cannot be (None where all can)."""
+        ids = values.fill_null(self.least).to_numpy()
+        first = _first((ids < self.least) | (ids > self.last) | values.is_null().to_numpy())
+        return ids.astype(self.dtype) if first is None else ids, first
+
+
+@dataclass(frozen=True)
+class ListColumn:
+    """Lists of up to `hotness` ids in [0, cardinality): `1|5|9`; an empty cell is an empty list."""
+
+    name: str
+    dtype: str
+    cardinality: int
+    hotness: int
+    parsed = pl.String
+
+    @property
+    def expected(self) -> str:
+        """What a value has to be, for messages."""
+        return f"at most {self.hotness} whole numbers in [0, {self.cardinality}), separated by {_BETWEEN}"
+
+    def convert(self, values: pl.Series) -> tuple[np.ndarray, int | None]:
+        """The ids `[n, hotness]`, -1 behind the end of a list, and the place of the first list that cannot be (None where all can)."""
+        texts = values.fill_null("").str.strip_chars()
+        lengths = np.where((texts == "").to_numpy(), 0, texts.str.count_matches(_BETWEEN, literal=True).to_numpy().astype(np.int64) + 1)
+        words = texts.filter(texts != "").str.split(_BETWEEN).explode().str.strip_chars()
+        ids = words.cast(pl.Int64, strict=False).fill_null(-1).to_numpy()
+        rows = np.repeat(np.arange(len(lengths)), lengths)
+        bad = lengths > self.hotness
+        bad[rows[(ids < 0) | (ids >= self.cardinality)]] = True
+        out = np.full((len(lengths), self.hotness), -1, self.dtype)
+        first = _first(bad)
+        if first is None:
+            out[rows, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)] = ids
+        return out, first
+
+
+Column = NumericalColumn | IdColumn | ListColumn
+
+
+def columns_of(spec: FeatureSpec) -> dict[str, Column]:
+    """A column for each feature. Raises FeatureSpecError for a type that a dataset does not hold."""
+    columns: dict[str, Column] = {}
+    for feature in spec.categorical:
+        if feature.hotness > 1:
+            columns[feature.name] = ListColumn(feature.name, "int32", feature.cardinality, feature.hotness)
+        else:
+            columns[feature.name] = IdColumn(feature.name, "int32", feature.cardinality - 1)
+    columns |= {name: NumericalColumn(name, spec.numerical_dtype) for name in spec.numerical}
+    columns[spec.label] = IdColumn(spec.label, "uint8", 1)
+    if spec.group is not None:
+        limits = np.iinfo(spec.group_dtype)
+        columns[spec.group] = IdColumn(spec.group, spec.group_dtype, int(limits.max), int(limits.min))
+    return columns
+
+
+def _first(bad: np.ndarray) -> int | None:
+    return int(np.argmax(bad)) if bad.any() else None

@@ -1,0 +1,212 @@
+"""The content of a feature specification's YAML file, checked key by key: whatever nothing here reads is refused."""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dataloading.features import MAX_HOTNESS, MEAN, POOLINGS, SPLITS, SUM, Categorical, Chunk, FeatureSpecError
+
+GROUP = "group"
+_SECTIONS = ("feature_spec", "channel_spec", "source_spec", "metadata")
+_CHANNELS = ("categorical", "numerical", "label")
+_OF_CATEGORICAL = ("cardinality", "hotness", "alpha", "dtype", "pooling", "table", "embedding_dim")
+
+
+def parsed(content: Any, where: str) -> dict[str, Any]:
+    """The fields of a `FeatureSpec`, by their names, but for its path.
+
+    Args:
+        content: of the YAML file.
+        where: what an error begins with: the file and a colon, or nothing.
+
+    Raises:
+        FeatureSpecError: it lacks what every specification needs, contradicts itself, or holds what nothing here reads.
+    """
+    content = _mapping(content, f"{where}the file")
+    _refuse_unknown(content, _SECTIONS, f"{where}section")
+    for section in ("feature_spec", "channel_spec"):
+        if section not in content:
+            raise FeatureSpecError(f"{where}section {section} is missing")
+    entries = _mapping(content["feature_spec"], f"{where}feature_spec")
+    channels = _channels(content["channel_spec"], where)
+    names = tuple(name for channel in channels.values() for name in channel)
+    _check_listed(names, entries, where)
+    dtypes = {}
+    for name in names:
+        place = f"{where}feature_spec.{name}"
+        entry = _mapping(entries[name], place)
+        _refuse_unknown(entry, _OF_CATEGORICAL if name in channels["categorical"] else ("dtype",), f"{place}: key")
+        dtypes[name] = _dtype(entry.get("dtype"), place)
+    categorical = tuple(_categorical(name, entries[name], dtypes[name], f"{where}feature_spec.{name}: ") for name in channels["categorical"])
+    check_tables(categorical, where)
+    return {
+        "categorical": categorical,
+        "numerical": channels["numerical"],
+        "label": channels["label"][0],
+        "dtypes": dtypes,
+        "sources": _sources(content.get("source_spec"), where),
+        "metadata": _mapping(content.get("metadata") or {}, f"{where}metadata"),
+        "group": next(iter(channels[GROUP]), None),
+    }
+
+
+def check_tables(categorical: Iterable[Categorical], where: str = "") -> None:
+    """Raise FeatureSpecError where features that share a table do not agree on it, or a table has the name of a feature with another one."""
+    features = {feature.name: feature for feature in categorical}
+    first: dict[str, Categorical] = {}
+    widths: dict[str, Categorical] = {}  # of each table, the first feature that states one
+    for feature in features.values():
+        table = feature.table_name
+        named = features.get(table)
+        if named is not None and named.table_name != table:
+            raise FeatureSpecError(
+                f"{where}feature {feature.name}: table {table} has the name of a feature whose table is {named.table_name}; give it another name"
+            )
+        other = first.setdefault(table, feature)
+        if other.cardinality != feature.cardinality:
+            raise FeatureSpecError(
+                f"{where}feature {feature.name}: cardinality {feature.cardinality}, and feature {other.name} of the same table {table} has "
+                f"{other.cardinality}; features that share a table have the same ids"
+            )
+        if feature.embedding_dim is not None:
+            other = widths.setdefault(table, feature)
+            if other.embedding_dim != feature.embedding_dim:
+                raise FeatureSpecError(
+                    f"{where}feature {feature.name}: embedding_dim {feature.embedding_dim}, and feature {other.name} of the same table {table} has "
+                    f"{other.embedding_dim}; a table has one width"
+                )
+
+
+def _channels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
+    """The features of each channel; an empty group where there is none."""
+    channels = _mapping(value, f"{where}channel_spec")
+    _refuse_unknown(channels, (*_CHANNELS, GROUP), f"{where}channel_spec: channel")
+    for channel in _CHANNELS:
+        if channel not in channels:
+            raise FeatureSpecError(f"{where}channel_spec lacks the channel {channel}")
+    found = {channel: _names(channels[channel], f"{where}channel_spec.{channel}") for channel in _CHANNELS}
+    if len(found["label"]) != 1:
+        raise FeatureSpecError(f"{where}channel_spec.label lists {len(found['label'])} features, expected exactly one")
+    if not found["categorical"]:
+        raise FeatureSpecError(f"{where}channel_spec.categorical is empty; the model needs at least one categorical feature")
+    found[GROUP] = _names(channels.get(GROUP, []), f"{where}channel_spec.{GROUP}")
+    if len(found[GROUP]) > 1:
+        raise FeatureSpecError(f"{where}channel_spec.{GROUP} lists {len(found[GROUP])} features, expected at most one")
+    return found
+
+
+def _check_listed(names: tuple[str, ...], entries: Mapping[str, Any], where: str) -> None:
+    """Check that each feature of a channel stands in one, and has an entry, and that no other has. Raises FeatureSpecError."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise FeatureSpecError(f"{where}channel_spec lists feature {name} more than once")
+        if name not in entries:
+            raise FeatureSpecError(f"{where}feature {name} stands in channel_spec and is missing in feature_spec")
+    listed = set(names)
+    unread = [name for name in entries if name not in listed]
+    if unread:
+        more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
+        name = str(unread[0])[:60]
+        raise FeatureSpecError(f"{where}feature {name!r}{more} stands in feature_spec and in no channel; remove it or list it in channel_spec")
+
+
+def _refuse_unknown(content: Mapping, known: Iterable[str], what: str) -> None:
+    """Raise FeatureSpecError for a key that nothing here reads: what it asks for would be ignored in silence."""
+    unknown = [key for key in content if key not in known]
+    if unknown:
+        raise FeatureSpecError(f"{what} {str(unknown[0])[:60]!r} is not known, expected one of {', '.join(known)}; remove it")
+
+
+def _mapping(value: Any, where: str) -> dict:
+    if not isinstance(value, dict):
+        raise FeatureSpecError(f"{where}: expected a mapping of names to values, found {_kind(value)}")
+    return value
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise FeatureSpecError(f"{where}: expected a list of names, found {_kind(value)}")
+    for name in value:
+        if "\n" in name or "\r" in name:
+            raise FeatureSpecError(f"{where}: {name[:60]!r} holds an end of line, expected names of one line")
+    return tuple(value)
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
+
+
+def _dtype(value: Any, where: str) -> str:
+    if not isinstance(value, str) or value not in np.sctypeDict:
+        raise FeatureSpecError(f"{where}: dtype: expected the name of a NumPy type, found {_kind(value)}")
+    return np.dtype(value).name
+
+
+def _categorical(name: str, entries: dict, dtype: str, where: str) -> Categorical:
+    def number(key: str, default: Any, kinds: type | tuple[type, ...], least: float) -> Any:
+        value = entries.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < float("inf"):
+            raise FeatureSpecError(f"{where}{key}: expected a number of at least {least}, found {_kind(value)}")
+        return value
+
+    alpha = entries.get("alpha")
+    if alpha is not None:
+        alpha = number("alpha", None, (int, float), 0)
+        if alpha > 100:  # steeper than any data, and (V + 1)^(1 - alpha) leaves the range of float64
+            raise FeatureSpecError(f"{where}alpha: expected a number from 0 to 100, found {_kind(alpha)}")
+        alpha = float(alpha)
+    hotness = number("hotness", 1, int, 1)
+    if hotness > MAX_HOTNESS:
+        raise FeatureSpecError(f"{where}hotness: expected a number from 1 to {MAX_HOTNESS}, found {_kind(hotness)}")
+    pooling = entries.get("pooling", SUM)
+    if pooling not in POOLINGS:
+        raise FeatureSpecError(f"{where}pooling: expected {' or '.join(POOLINGS)}, found {_kind(pooling)}")
+    if pooling == MEAN and hotness == 1:
+        raise FeatureSpecError(f"{where}pooling: {MEAN} has no effect on one id a sample; remove it, or give the hotness")
+    dim = number("embedding_dim", None, int, 1) if entries.get("embedding_dim") is not None else None
+    return Categorical(name, number("cardinality", None, int, 1), dtype, hotness, alpha, pooling, _table(entries.get("table"), where), dim)
+
+
+def _table(value: Any, where: str) -> str | None:
+    """A table's name, which becomes part of paths in checkpoints."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value or "\n" in value or "\r" in value:
+        raise FeatureSpecError(f"{where}table: expected a name of one line, found {_kind(value)}")
+    return value
+
+
+def _sources(value: Any, where: str) -> dict[str, tuple[Chunk, ...]] | None:
+    if value is None:
+        return None
+    sources = {}
+    for split, chunks in _mapping(value, f"{where}source_spec").items():
+        place = f"{where}source_spec.{split}"
+        if split not in SPLITS:
+            raise FeatureSpecError(f"{where}source_spec: split {str(split)[:60]!r} is not known, expected one of {', '.join(SPLITS)}; remove it")
+        if not isinstance(chunks, list):
+            raise FeatureSpecError(f"{place}: expected a list of chunks, found {_kind(chunks)}")
+        parsed = []
+        for i, chunk in enumerate(chunks):
+            chunk = _mapping(chunk, f"{place}[{i}]")
+            if not isinstance(chunk.get("type"), str):
+                raise FeatureSpecError(f"{place}[{i}]: type: expected a name, found {_kind(chunk.get('type'))}")
+            _refuse_unknown(chunk, ("type", "features", "files"), f"{place}[{i}]: key")
+            features, files = (_names(chunk.get(key), f"{place}[{i}].{key}") for key in ("features", "files"))
+            for file in files:
+                _check_file_name(file, f"{place}[{i}].files")
+            parsed.append(Chunk(chunk["type"], features, files))
+        sources[split] = tuple(parsed)
+    return sources
+
+
+def _check_file_name(file: str, where: str) -> None:
+    try:
+        possible = bool(file) and b"\0" not in os.fsencode(file)
+    except UnicodeEncodeError:  # half of a surrogate pair, which YAML can write
+        possible = False
+    if not possible:
+        raise FeatureSpecError(f"{where}: {file[:60]!r} is not a file name")

@@ -1,0 +1,85 @@
+"""Lookups of one hotness and one pooling in shards that share variables: one gather for each number of an id in its list."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import tensorflow as tf
+
+from model.embedding.shard import LocalLookup, shifted
+
+
+class Pack:
+    """Lookups whose vectors lie side by side, `[B, n·width]`.
+
+    Args:
+        lookups: n of them, of one width, hotness and pooling.
+    """
+
+    def __init__(self, lookups: Sequence[LocalLookup]):
+        self.lookups, self.width = tuple(lookups), lookups[0].local.shard.width
+        self.hotness, self._mean = lookups[0].ids.hotness, lookups[0].ids.mean
+
+    def __len__(self) -> int:
+        return len(self.lookups)
+
+    def rows(self, ids: tf.Tensor, number: int = 0) -> tf.Tensor:
+        """The number-th ids of the batch's `[K, B]` as rows of the variables, sample by sample: `[B·n]`; −1 where there is none."""
+        if len(self) == 1:
+            return self.lookups[0].rows(ids, number)
+        places = [lookup.ids.first + number for lookup in self.lookups]
+        chosen = ids if places == list(range(ids.shape[0])) else tf.gather(ids, places)
+        first = tf.constant([[lookup.local.first] for lookup in self.lookups], ids.dtype)
+        return tf.reshape(tf.transpose(shifted(chosen, first, self.hotness > 1)), [-1])
+
+    def pooled(self, ids: tf.Tensor, gather: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
+        """The vectors, `[K, B] -> [B, n·width]` float32: sums in the order of the lists, or means.
+
+        `gather` gives rows of the variables, `[m] -> [m, width]`. Only one id a sample and lookup is gathered at a time.
+        """
+        if self.hotness == 1:
+            total = gather(self.rows(ids))
+        else:
+            total, counts = None, 0.0
+            for number in range(self.hotness):
+                rows = self.rows(ids, number)
+                there = (rows >= 0)[:, tf.newaxis]
+                found = tf.where(there, gather(tf.maximum(rows, 0)), 0.0)
+                total, counts = found if total is None else total + found, counts + tf.cast(there, tf.float32)
+            total = total / tf.maximum(counts, 1.0) if self._mean else total
+        return total if len(self) == 1 else tf.reshape(total, [ids.shape[1], len(self) * self.width])
+
+
+def packs_of(lookups: Iterable[LocalLookup]) -> list[Pack]:
+    """Lookups in shards that share variables, by hotness and pooling."""
+    alike: dict[tuple[int, bool], list[LocalLookup]] = {}
+    for lookup in lookups:
+        alike.setdefault((lookup.ids.hotness, lookup.ids.mean), []).append(lookup)
+    return [Pack(some) for some in alike.values()]
+
+
+def joined(packs: Sequence[Pack], vectors: Sequence[tf.Tensor], order: Sequence[LocalLookup]) -> tf.Tensor:
+    """The packs' vectors `[B, n·width]` as those of the lookups in `order`, `[B, columns]`."""
+    place = {id(lookup): (number, i) for number, pack in enumerate(packs) for i, lookup in enumerate(pack.lookups)}
+    pieces: list[list[int]] = []
+    for number, i in (place[id(lookup)] for lookup in order):
+        if pieces and pieces[-1][0] == number and pieces[-1][2] == i:
+            pieces[-1][2] += 1
+        else:
+            pieces.append([number, i, i + 1])
+    found = [_columns(vectors[number], first * packs[number].width, last * packs[number].width) for number, first, last in pieces]
+    return found[0] if len(found) == 1 else tf.concat(found, axis=1)
+
+
+def columns_of(part: tf.Tensor, columns: Sequence[int], width: int) -> tf.Tensor:
+    """Of gradients `[n, columns]` those of some lookups, side by side: `[n, lookups·width]`; `columns` are where each lookup's begin."""
+    runs: list[list[int]] = []
+    for column in columns:
+        if runs and runs[-1][1] == column:
+            runs[-1][1] += width
+        else:
+            runs.append([column, column + width])
+    found = [_columns(part, first, last) for first, last in runs]
+    return found[0] if len(found) == 1 else tf.concat(found, axis=1)
+
+
+def _columns(values: tf.Tensor, first: int, last: int) -> tf.Tensor:
+    return values if (first, last) == (0, values.shape[1]) else values[:, first:last]

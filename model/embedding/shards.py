@@ -1,0 +1,138 @@
+"""Where tables are, as data: shards on workers, and the features that are looked up in them. Imports no TensorFlow."""
+
+import itertools
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from model.embedding.table import NO_SLOTS, Feature, Storage, Table
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Columns first to last of one table, `[rows, last−first]`, on one worker."""
+
+    table: int  # its place among the tables
+    rows: int
+    first: int
+    last: int
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return self.last - self.first
+
+
+class Lookup(NamedTuple):
+    """A feature, by its place in the model's order, in a shard of its table."""
+
+    feature: int
+    shard: Shard
+
+
+@dataclass(frozen=True)
+class View:
+    """The features, by their places in the model's order, that one worker reads."""
+
+    global_features: tuple[int, ...]  # of which it needs the global batch's ids
+    local_features: tuple[int, ...]  # of which it needs its own samples' ids
+    # Of a table that is cut by columns, several workers read the ids; who has the first column counts those out of range.
+    uncounted: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where every table is.
+
+    `workers[r]` are the shards on worker r, in the order of the tables; `replicated` the tables that every worker holds whole; `hosted[r]`
+    the shards of worker r that live in host memory because its device is full. `storage` counts the optimizer's slots. `features` stand in the
+    model's order; the default is one a table.
+
+    Raises:
+        ValueError: a feature names no table.
+    """
+
+    tables: tuple[Table, ...]
+    workers: tuple[tuple[Shard, ...], ...]
+    replicated: tuple[int, ...] = ()
+    hosted: tuple[frozenset[Shard], ...] = field(default=())
+    storage: Storage = NO_SLOTS
+    features: tuple[Feature, ...] = ()
+
+    def __post_init__(self):
+        if not self.features:
+            object.__setattr__(self, "features", tuple(Feature(table.name, table.name, table.name) for table in self.tables))
+        names = {table.name for table in self.tables}
+        for feature in self.features:
+            if feature.table not in names:
+                raise ValueError(f"feature {feature.name}: no table is named {feature.table}")
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """V of each table."""
+        return tuple(table.rows for table in self.tables)
+
+    @cached_property
+    def table_of(self) -> tuple[int, ...]:
+        """The place of each feature's table."""
+        places = {table.name: place for place, table in enumerate(self.tables)}
+        return tuple(places[feature.table] for feature in self.features)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """D_f of each feature."""
+        return tuple(self.tables[table].dim for table in self.table_of)
+
+    @cached_property
+    def columns_before(self) -> tuple[int, ...]:
+        """Where each feature's columns begin in a sample's vectors, which lie side by side; and, last, how many there are."""
+        return (0, *itertools.accumulate(self.widths))
+
+    @cached_property
+    def reads(self) -> tuple[int, ...]:
+        """Rows of each table that a sample reads: the ids of all its features."""
+        counts = [0] * len(self.tables)
+        for table, feature in zip(self.table_of, self.features, strict=True):
+            counts[table] += feature.hotness
+        return tuple(counts)
+
+    @cached_property
+    def lookups(self) -> tuple[tuple[Lookup, ...], ...]:
+        """Of each worker what it looks up for every sample of the global batch, in the features' order: so its vectors lie side by side."""
+        features: dict[int, list[int]] = {}
+        for feature, table in enumerate(self.table_of):
+            features.setdefault(table, []).append(feature)
+        found = ([Lookup(feature, shard) for shard in shards for feature in features.get(shard.table, ())] for shards in self.workers)
+        return tuple(tuple(sorted(some, key=lambda one: (one.feature, one.shard.first))) for some in found)
+
+    def is_cut(self, shard: Shard) -> bool:
+        """Whether a shard is not the whole of its table."""
+        return shard.width < self.tables[shard.table].dim
+
+    def size(self, shard: Shard) -> int:
+        """Bytes of a shard with its optimizer slots."""
+        return self.storage.bytes(shard.rows, shard.width)
+
+    @property
+    def replicated_bytes(self) -> int:
+        """Bytes that every worker holds for the replicated tables."""
+        return sum(self.storage.bytes(self.tables[table].rows, self.tables[table].dim) for table in self.replicated)
+
+    def stored(self, worker: int) -> int:
+        """Bytes on a worker, in device and host memory together."""
+        return sum(self.size(shard) for shard in self.workers[worker]) + self.replicated_bytes
+
+    def columns(self, worker: int) -> int:
+        """Columns of the vectors that a worker makes for every sample of the global batch."""
+        return sum(shard.width for _, shard in self.lookups[worker])
+
+    def read_columns(self, worker: int) -> int:
+        """Columns of the rows that it reads for them: a feature with h ids a sample reads h rows."""
+        return sum(shard.width * self.features[feature].hotness for feature, shard in self.lookups[worker])
+
+    def view(self, worker: int) -> View:
+        """What a worker reads."""
+        lookups = self.lookups[worker]
+        features = tuple(dict.fromkeys(lookup.feature for lookup in lookups))
+        local = tuple(feature for feature, table in enumerate(self.table_of) if table in set(self.replicated))
+        return View(features, local, frozenset(features) - {feature for feature, shard in lookups if shard.first == 0})

@@ -1,0 +1,44 @@
+"""The lookup of a model that is called as a Keras model: in a process that holds all tables, with gradients."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from model.embedding.shard import IdRows, LocalShard, shifted
+
+
+def whole_vectors(shards: Sequence[LocalShard], table_of: Sequence[int], features: Sequence[IdRows], ids: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """ids `[B, K]` of all features -> vectors `[B, C]`, side by side; gradients flow to the variables.
+
+    Args:
+        shards: all there are.
+        table_of: the place of each feature's table.
+        features: where each one's ids are.
+        ids: of the samples.
+        dtype: of the vectors.
+
+    Raises:
+        ValueError: ids of another number.
+    """
+    expected = features[-1].rows.stop
+    if ids.shape[-1] != expected:
+        raise ValueError(f"ids: expected [B, {expected}], received {list(ids.shape)}")
+    by_table: dict[int, list[LocalShard]] = {}
+    for local in sorted(shards, key=lambda local: (local.shard.table, local.shard.first)):
+        by_table.setdefault(local.shard.table, []).append(local)
+    by_number = tf.transpose(tf.cast(ids, tf.int64))
+    return tf.concat([_pooled(local, feature, by_number, dtype) for feature in features for local in by_table[table_of[feature.feature]]], axis=1)
+
+
+def _pooled(local: LocalShard, feature: IdRows, ids: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Of `[K, B]` ids the vectors of a feature, `[B, width]`."""
+    found = []
+    with tf.device(local.device or None):
+        for row in feature.rows:
+            ids_there = shifted(ids[row], local.first, feature.hotness > 1)
+            if feature.hotness == 1:
+                return tf.cast(tf.gather(local.weights, ids_there), dtype)
+            vectors = tf.gather(local.weights, tf.maximum(ids_there, 0))
+            found.append(tf.where((ids_there >= 0)[:, tf.newaxis], vectors, 0.0))
+        total = tf.add_n(found)
+        return tf.cast(total / feature.count(ids) if feature.mean else total, dtype)

@@ -1,0 +1,136 @@
+"""The features of a model: those that a checkpoint names in its manifest, and those of the data at hand."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from model.embedding.table import SUM, Feature, Table
+from utils.checkpoint.manifest import CheckpointError
+from utils.checkpoint.reading import Checkpoint
+
+FLOAT16 = "float16"
+_GROWS = "; --allow_growth trains on from its weights"
+_PARTICULARS = {"table": str, "hotness": int, "pooling": str}
+
+
+@dataclass(frozen=True)
+class ModelFeatures:
+    """Features in the model's order.
+
+    Attributes:
+        categorical: V of each feature's table.
+        numerical: names.
+        numerical_dtype: in which the dataset holds them.
+        particulars: of the features that have any: `table` where it has another name than the feature, `hotness` above 1, `pooling` other than sum.
+    """
+
+    categorical: Mapping[str, int]
+    numerical: tuple[str, ...]
+    particulars: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    numerical_dtype: str = FLOAT16
+
+    @classmethod
+    def of(cls, tables: Iterable[Table], features: Sequence[Feature], numerical: Sequence[str], dtype: str = FLOAT16) -> "ModelFeatures":
+        """Those of a model, or of a dataset."""
+        rows = {table.name: table.rows for table in tables}
+        particulars = {}
+        for one in features:
+            facts = {"table": (one.table, one.name), "hotness": (one.hotness, 1), "pooling": (one.pooling, SUM)}
+            if found := {name: value for name, (value, usual) in facts.items() if value != usual}:
+                particulars[one.name] = found
+        return cls({feature.name: rows[feature.table] for feature in features}, tuple(numerical), particulars, dtype)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the manifest."""
+        plain = {"numerical": list(self.numerical), "categorical": dict(self.categorical)}
+        if self.particulars:
+            plain["particulars"] = {name: dict(facts) for name, facts in self.particulars.items()}
+        return plain | ({"numerical_dtype": self.numerical_dtype} if self.numerical_dtype != FLOAT16 else {})
+
+    def table(self, feature: str) -> str:
+        """The name of a categorical feature's table."""
+        return self.particulars.get(feature, {}).get("table", feature)
+
+    def pooling(self, feature: str) -> str:
+        """Of a categorical feature's vectors."""
+        return self.particulars.get(feature, {}).get("pooling", SUM)
+
+    def hotness(self, feature: str) -> int:
+        """Ids a sample of a categorical feature."""
+        return self.particulars.get(feature, {}).get("hotness", 1)
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """V of each table, by its name."""
+        return {self.table(feature): rows for feature, rows in self.categorical.items()}
+
+
+def saved_features(checkpoint: Checkpoint) -> ModelFeatures:
+    """What a checkpoint's model has. Raises CheckpointError where its manifest does not say."""
+    saved = checkpoint.manifest.get("features")
+    saved = saved if isinstance(saved, Mapping) else {}
+    rows, known, particulars, dtype = (saved.get(name) for name in ("categorical", "numerical", "particulars", "numerical_dtype"))
+    particulars, dtype = ({} if particulars is None else particulars), dtype or FLOAT16
+    sound = isinstance(rows, Mapping) and isinstance(known, list) and all(isinstance(name, str) for name in (*known, *rows))
+    sound = sound and all(type(count) is int and count > 0 for count in rows.values()) and len(set(known)) == len(known)
+    if not sound or not _sound_particulars(particulars, rows) or dtype not in (FLOAT16, "float32"):
+        raise CheckpointError(f"{checkpoint.folder}/manifest.json: does not name the model's features; the checkpoint is damaged")
+    return ModelFeatures(rows, tuple(known), particulars, dtype)
+
+
+def _sound_particulars(particulars: Any, rows: Mapping[str, int]) -> bool:
+    if not isinstance(particulars, Mapping) or set(particulars) - set(rows):
+        return False
+    known = all(
+        isinstance(facts, Mapping) and all(type(value) is _PARTICULARS.get(name) for name, value in facts.items()) for facts in particulars.values()
+    )
+    return known and all(facts.get("hotness", 1) >= 1 and facts.get("pooling", SUM) in (SUM, "mean") for facts in particulars.values())
+
+
+def check_features(checkpoint: Checkpoint, now: ModelFeatures) -> None:
+    """Compare the checkpoint's features with the data's, before anything is allocated. Lists may be longer or shorter than they were.
+
+    Raises:
+        CheckpointError: a feature is missing or new, a table has another number of rows, or a feature another table or pooling.
+    """
+    before = saved_features(checkpoint)
+    saved, categorical = before.categorical, now.categorical
+    for name in categorical:
+        if name not in saved:
+            raise CheckpointError(f"{checkpoint.folder}: has no table for feature {name}; it was trained on {_listed(saved)}{_GROWS}")
+    for name, rows in saved.items():
+        if name not in categorical:
+            raise CheckpointError(f"{checkpoint.folder}: has a table for feature {name}, which the dataset lacks")
+        if rows != categorical[name]:
+            raise CheckpointError(f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset needs {categorical[name]}{_GROWS}")
+    if list(saved) != list(categorical):
+        raise CheckpointError(
+            f"{checkpoint.folder}: was trained on the categorical features in the order {_listed(saved)}, the dataset has {_listed(categorical)}; "
+            "the interaction depends on the order: put channel_spec.categorical in the checkpoint's"
+        )
+    check_lookups(checkpoint, before, now)
+    if now.numerical != before.numerical:
+        raise CheckpointError(
+            f"{checkpoint.folder}: was trained on {len(before.numerical)} numerical features ({_listed(before.numerical)}), "
+            f"the dataset has {len(now.numerical)} ({_listed(now.numerical)})"
+        )
+
+
+def check_lookups(checkpoint: Checkpoint, before: ModelFeatures, now: ModelFeatures) -> None:
+    """Raise CheckpointError where a feature of both is looked up in another table than it was, or its vectors are pooled in another way."""
+    for name in before.categorical:
+        if name not in now.categorical:
+            continue
+        if before.table(name) != now.table(name):
+            raise CheckpointError(
+                f"{checkpoint.folder}: feature {name} was looked up in table {before.table(name)}, the dataset says {now.table(name)}"
+            )
+        if before.pooling(name) != now.pooling(name):
+            raise CheckpointError(
+                f"{checkpoint.folder}: the vectors of feature {name} were pooled by {before.pooling(name)}, the dataset says {now.pooling(name)}"
+            )
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(names[:4]) + (", …" if len(names) > 4 else "") if names else "none"
