@@ -20,13 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.contract import DatasetError
+from dataloading.contract import TFRECORDS, DatasetError
 from dataloading.feature_spec import FeatureSpec
 from dataloading.features import Categorical
 from dataloading.ranges import check_ids, check_numerical
 from utils.runtime import prepare_tensorflow
 
-TFRECORDS = "split_tfrecords"
 _FILE = re.compile(r"data_(\d+)\.tfrecords")
 _ID_DTYPES = ("int8", "int16", "int32", "int64")
 _EXPECTED = "expected NVIDIA's pre-batched TFRecords (split_tfrecords)"

@@ -35,14 +35,14 @@ import numpy as np
 from tqdm import tqdm
 
 from dataloading.bayes import bayes_metrics
-from dataloading.contract import DatasetError, bytes_per_sample, check_quick, split_files
+from dataloading.contract import TFRECORDS, DatasetError, bytes_per_sample, check_quick, split_files
 from dataloading.csv_source import check_csv_files, csv_paths, read_csv_split
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.ranges import check_ids, check_labels, check_numerical
 from dataloading.split_dataset import split_spec, write_split_spec
 from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
-from dataloading.tfrecords_source import TFRECORDS, check_tfrecords, read_tfrecords, tfrecord_folders
+from dataloading.tfrecords_source import check_tfrecords, read_tfrecords, tfrecord_folders
 from utils.errors import UserError, run_command
 from utils.flags import Parser
 from utils.interrupt import EndedBySignals

@@ -372,3 +372,13 @@ def test_what_is_read_is_not_replaced_and_files_that_a_specification_names_are_n
     assert transcribed(folder, tmp_path / "d") == 0
     assert "feature_spec.yaml is not read: split_tfrecords has its files in places of its own" in capsys.readouterr().err
     check_written(tmp_path / "d", "train", rows["train"], 53)
+
+
+def test_a_run_on_records_says_how_to_turn_them_into_a_dataset(source, tmp_path):
+    path = source[0] / "feature_spec.yaml"
+    for spec in (small_spec(), write_dataset(tmp_path / "raw", small_spec())):  # the latter names files that are elsewhere
+        path.write_text(spec.to_yaml())
+        with pytest.raises(DatasetError) as caught:
+            TfRawSplit(FeatureSpec.from_yaml(path), "train")
+        command = f"python -m dataloading.transcribe --src_dataset_type split_tfrecords --src_dataset_path {source[0]} --dst_dataset_path NEW_FOLDER"
+        assert f"train/label/format.json is there: pre-batched TFRecords; they are turned into a dataset first: {command}" in str(caught.value)
