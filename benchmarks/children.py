@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 CHILD = "--child"  # the first argument of a process that a benchmark started; not a flag for people
-_ANSWER = "benchmark-child: "
+ANSWER = "benchmark-child: "
 _LIMIT_S = 1800
 
 
@@ -25,7 +25,7 @@ class Ended:
 
     def answers(self) -> list[Any]:
         """What its `answer` calls said, of all workers where there were several."""
-        lines = [line.partition(_ANSWER)[2] for line in self.out.splitlines() if _ANSWER in line]
+        lines = [line.partition(ANSWER)[2] for line in self.out.splitlines() if ANSWER in line]
         return [json.loads(line) for line in lines]
 
 
@@ -64,7 +64,7 @@ def task() -> dict[str, Any] | None:
 
 def answer(value: Any) -> None:
     """Tell the process that started this one; one write, so that workers' lines do not mix."""
-    sys.stdout.write(f"{_ANSWER}{json.dumps(value)}\n")
+    sys.stdout.write(f"{ANSWER}{json.dumps(value)}\n")
     sys.stdout.flush()
 
 

@@ -1,7 +1,7 @@
 """What the project's step is measured against: the matrix products alone, stock Keras, and a plain step by hand.
 
-Imports TensorFlow: prepare it first. All do the same work on the same batches: F one-hot tables, the MLPs, the dot interaction,
-binary cross-entropy, plain SGD.
+Imports TensorFlow: prepare it first. All do the same work on the same batches: F tables, lists of ids summed, the MLPs, the interaction,
+binary cross-entropy, plain SGD. The lists are full, as MLPerf's are: peers are spared the masks that shorter ones would take.
 """
 
 import importlib
@@ -112,12 +112,16 @@ def _joined(work: Workload, policy: str, vectors: list):
 def keras_peer(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
     """Stock layers and `train_on_batch`, compiled by XLA or not."""
     policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
-    numerical, ids = keras.Input((work.num_numerical,)), keras.Input((len(work.rows),), dtype="int32")
+    numerical, ids = keras.Input((work.num_numerical,)), keras.Input((work.id_rows[-1].stop,), dtype="int32")
     x = numerical
     for units in work.config.model.bottom_mlp_dims:
         x = keras.layers.Dense(units, activation="relu", dtype=policy)(x)
     # The tables look up in float32 and the interaction casts: under a mixed policy Keras would cast whole tables every step.
-    vectors = [x] + [keras.layers.Embedding(rows, work.dim, dtype="float32")(ids[:, i]) for i, rows in enumerate(work.rows)]
+    vectors = [x]
+    for rows, places in zip(work.rows, work.id_rows, strict=True):
+        table = keras.layers.Embedding(rows, work.dim, dtype="float32")
+        several = len(places) > 1
+        vectors.append(ops.sum(table(ids[:, places.start : places.stop]), axis=1) if several else table(ids[:, places.start]))
     y = _joined(work, policy, vectors)
     for units in work.config.model.top_mlp_dims[:-1]:
         y = keras.layers.Dense(units, activation="relu", dtype=policy)(y)
@@ -135,8 +139,23 @@ def keras_peer(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
 # By hand ---------------------------------------------------------------------------------------------------------------
 
 
+def looked_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
+    """Sums of the rows that lists of ids name, `[h, B] -> [B, D]`, as one writes it in TensorFlow."""
+    if ids.shape[0] == 1:
+        return tf.gather(table, ids[0])
+    return tf.nn.embedding_lookup_sparse(table, as_sparse(ids), None, combiner="sum")
+
+
+def as_sparse(ids: tf.Tensor) -> tf.SparseTensor:
+    """Full lists of ids `[h, B]` as a sparse matrix `[B, h]`, whose indices are a constant."""
+    hotness, batch_size = ids.shape
+    places = np.stack([np.repeat(np.arange(batch_size), hotness), np.tile(np.arange(hotness), batch_size)], axis=1)
+    values = tf.reshape(tf.stack(tf.unstack(ids), axis=1), [-1])  # a transposition of integers makes oneDNN complain on standard error
+    return tf.SparseTensor(places, values, [batch_size, hotness])
+
+
 def plain_peer(work: Workload, dtype: str, feed: Feed) -> Action:
-    """A step as one writes it in TensorFlow: gather, tape, and the tape's IndexedSlices scattered into the tables."""
+    """A step as one writes it in TensorFlow: gather or sparse lookup, tape, and the tape's IndexedSlices scattered into the tables."""
     draw = tf.random.Generator.from_seed(0)
     tables = [tf.Variable(draw.uniform((rows, work.dim), -0.01, 0.01)) for rows in work.rows]
     layers = [(tf.Variable(draw.normal((i, o), stddev=(2 / (i + o)) ** 0.5)), tf.Variable(tf.zeros(o))) for i, o in work.layers]
@@ -160,7 +179,8 @@ def plain_peer(work: Workload, dtype: str, feed: Feed) -> Action:
     def step(numerical, ids, labels):
         with tf.GradientTape() as tape:
             x = mlp(tf.cast(numerical, dtype), bottom)
-            vectors = [tf.cast(tf.gather(table, column), dtype) for table, column in zip(tables, tf.unstack(ids), strict=True)]
+            lists = tf.split(ids, list(map(len, work.id_rows)))
+            vectors = [tf.cast(looked_up(table, some), dtype) for table, some in zip(tables, lists, strict=True)]
             if work.interaction.kind == DOT:
                 z = tf.stack([x, *vectors], axis=1)
                 products = tf.reshape(tf.matmul(z, z, transpose_b=True), [-1, count * count])

@@ -3,9 +3,11 @@
   python -m benchmarks.train_step
   python -m benchmarks.train_step --precisions bfloat16 --ids power_law --num_rounds 9
   python -m benchmarks.train_step --t15 --precisions float32
+  python -m benchmarks.train_step --hotness mlperf
 
 Everything takes its turn in every round, in one process with the settings of dlrm.py; ratios are taken within a round. Batches lie on the
 device before. The ceiling is the matrix products of the MLPs (and of cross layers) alone, forward and backward; GFLOP/s count them and nothing else.
+With --hotness features have several ids a sample, whose vectors are summed; lists are full, so that the peers need no masks.
 With --t15 the project's step on tables of the 4.2-billion-parameter model (15.6 GiB) is compared with its step on --cardinality rows a table.
 """
 
@@ -17,7 +19,7 @@ from typing import Any, ClassVar
 from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.rounds import Action, Seconds, interleave, median, speedup, spread
-from benchmarks.workload import EXPONENTS, Workload, check_words, options, t15_rows
+from benchmarks.workload import EXPONENTS, HOTNESS_HELP, Workload, check_words, hotness_of_tables, options, t15_rows
 from utils.flags import option
 from utils.options import CROSS, DOT, INTERACTIONS
 
@@ -47,6 +49,7 @@ class StepOptions(Options):
     batch_size: int = option(8192, "batch", unit="samples")
     num_tables: int = option(26, "tables, equally large", unit="tables")
     cardinality: int = option(100_000, "rows of each table", unit="rows")
+    hotness: str = option("1", HOTNESS_HELP)
     embedding_dim: int = option(128, "as in dlrm.py", unit="columns")
     bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "as in dlrm.py")
     top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "as in dlrm.py")
@@ -69,6 +72,17 @@ class StepOptions(Options):
         check_words("precisions", self.precisions, PRECISIONS)
         check_words("ids", self.ids, tuple(EXPONENTS))
         check_words("xla", self.xla, ("off", "on"))
+        for rows in (self.rows, *([t15_rows()] if self.t15 else [])):
+            hotness_of_tables(self.hotness, rows)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """V of each table."""
+        return (self.cardinality,) * self.num_tables
+
+    def workload(self, rows: tuple[int, ...], dtype: str) -> Workload:
+        """On tables of so many rows each."""
+        return Workload(rows, options(*self.flags(dtype, False)), hotness=hotness_of_tables(self.hotness, rows))
 
     def flags(self, dtype: str, xla: bool) -> list[str]:
         """Those of dlrm.py."""
@@ -104,11 +118,10 @@ def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
     from benchmarks.step_parts import part_actions
     from utils.distributed import World
 
-    work = Workload((chosen.cardinality,) * chosen.num_tables, options(*chosen.flags(dtype, False)))
-    large = Workload(t15_rows(), work.config)
+    work, large = chosen.workload(chosen.rows, dtype), chosen.workload(t15_rows(), dtype) if chosen.t15 else None
     model, feed, large_feed = work.build(dtype, World()), Feed(), Feed()
     actions = {CEILING: ceiling(work, dtype)} | _project(chosen, dtype, model, feed, PROJECT, COMPILED)
-    if chosen.t15:
+    if large:
         actions |= _project(chosen, dtype, large.build(dtype, World()), large_feed, LARGE, LARGE_COMPILED)
     elif chosen.peers:
         stock = keras_peer(work, dtype, feed)
@@ -116,12 +129,13 @@ def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
     parts = part_actions(work, model, feed, dtype) if chosen.parts and chosen.interaction == DOT else {}
     for ids in chosen.ids:
         feed.load(work, ids, chosen.num_batches)
-        if chosen.t15:
+        if large:
             large_feed.load(large, ids, chosen.num_batches)
         seconds = interleave(actions | parts, chosen.num_rounds, chosen.steps_per_round, warmup=2)
         result = {"precision": dtype, "ids": ids, "seconds": seconds}
         report.figures["results"].append(result)
-        result |= _show_steps(report, f"{dtype}, {ids} ids, batch {work.batch_size}", work, list(actions), seconds)
+        title = f"{dtype}, {ids} ids, {work.id_rows[-1].stop} a sample, batch {work.batch_size}"
+        result |= _show_steps(report, title, work, list(actions), seconds)
         if parts:
             result["parts"] = _show_parts(report, list(parts), seconds)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dataloading.batches import Batch, BatchReader, Share
 from dataloading.feature_spec import FeatureSpec, generator_spec
-from dataloading.generate_feature_spec import ALPHA, NUM_NUMERICAL, variant_spec
+from dataloading.generate_feature_spec import ALPHA, NUM_NUMERICAL, hotness_of, variant_spec
 from dataloading.synthetic import SyntheticSplit
 from model.shapes import InteractionShape, interaction_shape, layer_shapes
 from utils.config import Config, parse
@@ -17,20 +17,25 @@ from utils.memory import available_bytes, check_fits
 T15_SPEC = Path(__file__).parents[1] / "feature_spec.yaml"
 WHOLE = Share()  # of every batch, by one worker
 EXPONENTS = {"uniform": 0.0, "power_law": ALPHA}  # of the distributions of ids that a benchmark can be asked for
+MLPERF = "mlperf"
+MLPERF_HOTNESS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)  # of MLPerf's DLRM v2 on Criteo's features
+HOTNESS_HELP = f"ids a sample of each feature, all different, summed: one number, one for each table, or {MLPERF} for those of MLPerf's DLRM v2"
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained on: V of each table, M numerical features, and the options as `dlrm.py` would get them."""
+    """What is trained on: V of each table, M numerical features, h of each categorical one, and the options as `dlrm.py` would get them."""
 
     rows: tuple[int, ...]
     config: Config
     num_numerical: int = NUM_NUMERICAL
+    hotness: tuple[int, ...] = (1,)  # one number for all
 
     @property
-    def names(self) -> list[str]:
-        """Of the categorical features."""
-        return [f"cat_{i}" for i in range(len(self.rows))]
+    def id_rows(self) -> list[range]:
+        """Of each categorical feature, the rows of a batch's ids that it takes."""
+        each = self.spec().hotness
+        return [range(sum(each[:i]), sum(each[: i + 1])) for i in range(len(each))]
 
     @property
     def batch_size(self) -> int:
@@ -58,19 +63,23 @@ class Workload:
         """Floating-point operations of a step's matrix products in the MLPs: forward, gradient by the inputs, gradient by the weights."""
         return sum(6 * self.batch_size * inputs * outputs for inputs, outputs in self.layers)
 
+    def spec(self, ids: str = "uniform") -> FeatureSpec:
+        """Of the data; the distribution of the ids is one of EXPONENTS."""
+        return generator_spec(self.rows, self.num_numerical, EXPONENTS[ids], hotness=self.hotness)
+
     def batches(self, ids: str, count: int, share: Share = WHOLE) -> list[Batch]:
-        """So many different batches; the distribution of the ids is one of EXPONENTS, and `share` says whose part."""
-        spec = generator_spec(self.rows, self.num_numerical, EXPONENTS[ids])
-        split = SyntheticSplit(spec, "train", count * self.batch_size, seed=0)
+        """So many different batches; `ids` as in `spec`, and `share` says whose part."""
+        split = SyntheticSplit(self.spec(ids), "train", count * self.batch_size, seed=0)
         return list(BatchReader(split, self.batch_size, share).epoch())
 
     def build(self, dtype: str, world: World):
         """A model of these tables, placed as `dlrm.py` places them."""
         from model.build import Precision, build_model
-        from run.tables import place_tables, tables_of
+        from run.tables import described, place_tables
 
         check_fits(4 * self.dim * sum(self.rows), "the tables", available_bytes())
-        placement = place_tables(self.config, tables_of(self.config, self.names, self.rows), world.size, available_bytes() // world.local_size)
+        tables, features = described(self.config, self.spec().categorical, self.rows, self.num_numerical)
+        placement = place_tables(self.config, tables, world.size, available_bytes() // world.local_size, features=features)
         return build_model(self.config.model, placement, world, self.num_numerical, 0, Precision(dtype))
 
 
@@ -82,6 +91,21 @@ def options(*flags: object) -> Config:
 def t15_rows() -> tuple[int, ...]:
     """Cardinalities of the 4.2-billion-parameter model, 15.6 GiB."""
     return FeatureSpec.from_yaml(T15_SPEC).cardinalities if T15_SPEC.is_file() else variant_spec("criteo_t15_synthetic").cardinalities
+
+
+def hotness_of_tables(text: str, rows: Sequence[int]) -> tuple[int, ...]:
+    """h of the feature of each table of V rows, as `--hotness` says it: see HOTNESS_HELP. Raises UserError."""
+    try:
+        found = MLPERF_HOTNESS if text == MLPERF else hotness_of(text)
+    except UserError as error:
+        raise UserError(f"{error}; or {MLPERF}") from None
+    if len(found) not in (1, len(rows)):
+        raise UserError(f"--hotness {text[:80]}: {len(found)} numbers for {len(rows)} tables; expected one for all, or one for each")
+    found = found * len(rows) if len(found) == 1 else found
+    for i, (hotness, count) in enumerate(zip(found, rows, strict=True)):
+        if hotness > count:
+            raise UserError(f"--hotness {text[:80]}: table {i} has {count} rows, and the {hotness} ids of a sample are all different")
+    return found
 
 
 def check_words(flag: str, words: Sequence[str], known: Sequence[str]) -> None:

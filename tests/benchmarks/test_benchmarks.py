@@ -6,12 +6,28 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from benchmarks.bag_values import probe
+from benchmarks.embedding_bags import check_same
+from benchmarks.workload import MLPERF_HOTNESS, hotness_of_tables
 from tests.dataloading.make_data import small_spec, write_dataset
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("accuracy", "checkpoint", "dataloader", "metrics", "resources", "scaling", "small_sample", "startup", "train_step", "whole_run")
+NAMES = (
+    "accuracy",
+    "checkpoint",
+    "dataloader",
+    "embedding_bags",
+    "metrics",
+    "resources",
+    "scaling",
+    "small_sample",
+    "startup",
+    "train_step",
+    "whole_run",
+)
 
 
 def run(name, *flags):
@@ -94,6 +110,49 @@ def test_train_step_of_cross_layers(tmp_path):
     assert all(sound(*seconds) for seconds in result["seconds"].values()) and "computed by" in printed
 
 
+def test_train_step_of_lists(tmp_path):
+    figures, printed = quick("train_step", tmp_path, "--hotness", "2,1,4", "--xla", "off")
+    (result,) = figures["results"]
+    assert set(result["seconds"]) >= {"project", "Keras", "Keras jit_compile", "plain TensorFlow", "lookup", "sparse update"}
+    assert all(sound(*seconds) for seconds in result["seconds"].values()) and "7 a sample" in printed
+
+
+def test_embedding_bags(tmp_path):
+    """That everything gives the same vectors, before an update and after, the benchmark checks itself."""
+    figures, printed = quick("embedding_bags", tmp_path, "--optimizer", "sgd", "--precisions", "float32,bfloat16")
+    assert [result["precision"] for result in figures["results"]] == ["float32", "bfloat16"] and "fbgemm is left out" in printed
+    for result in figures["results"]:
+        assert {"project", "copying", "TensorFlow"} <= set(result["figures"]) and set(result["seconds"]) == {"lookup", "update", "both"}
+        for name, facts in result["figures"].items():
+            assert name in printed
+            assert all(sound(*facts[measure].values()) for measure in ("lookup", "update", "both"))
+        assert all(result["figures"][peer][measure]["of_best_peer"] == 1 for measure, peer in result["best_peer"].items())
+
+
+def test_vectors_that_differ_are_an_error():
+    class Contender:
+        rule = "sgd"
+
+        def __init__(self, *probes):
+            self.probes = lambda: probes
+
+    check_same({"project": Contender(0.5, 3), "TensorFlow": Contender(0.501, 3.01)})
+    for other in (Contender(0.6, 3), Contender(0.5, 3.1), Contender(0.5, math.nan)):
+        with pytest.raises(RuntimeError, match="vectors of TensorFlow and project differ"):
+            check_same({"project": Contender(0.5, 3), "TensorFlow": other})
+
+
+def test_probe_tells_vectors_apart():
+    vectors = np.random.default_rng(0).standard_normal((64, 24), np.float32)
+    assert probe(vectors) == pytest.approx(probe(vectors + np.float32(1e-4)), abs=0.01)
+    assert abs(probe(vectors) - probe(vectors[::-1])) > 0.1 and abs(probe(vectors) - probe(np.roll(vectors, 8, axis=1))) > 0.1
+
+
+@pytest.mark.parametrize(("text", "rows", "expected"), [("3", (9, 9), (3, 3)), ("3,1", (9, 1), (3, 1)), ("mlperf", (100,) * 26, MLPERF_HOTNESS)])
+def test_hotness_of_tables(text, rows, expected):
+    assert hotness_of_tables(text, rows) == expected and sum(MLPERF_HOTNESS) == 214
+
+
 def test_small_sample(tmp_path):
     write_dataset(tmp_path / "d", small_spec(), train=400, test=100)
     figures, printed = quick("small_sample", tmp_path, "--dataset_path", tmp_path / "d")
@@ -137,6 +196,11 @@ def test_help(name):
         ("startup", ("--xla", "perhaps"), "--xla perhaps: expected one or more of off, on"),
         ("scaling", ("--workers", "3"), "--workers 3: expected positive numbers that divide --batch_size 8192"),
         ("train_step", ("--ids", "normal"), "--ids normal: expected one or more of uniform, power_law"),
+        ("train_step", ("--hotness", "2,3"), "--hotness 2,3: 2 numbers for 26 tables; expected one for all, or one for each"),
+        ("train_step", ("--hotness", "7", "--t15"), "--hotness 7: table 5 has 4 rows, and the 7 ids of a sample are all different"),
+        ("embedding_bags", ("--hotness", "many"), "or one for each feature, separated by commas; or mlperf"),
+        ("embedding_bags", ("--torch_python", "/no/such"), "--torch_python /no/such: no such program"),
+        ("embedding_bags", ("--quick", "--torch_python", "/bin/true"), "the process that measures fbgemm ended with code 0"),
         ("train_step", ("--bach_size", "3"), "did you mean --batch_size?"),
         ("train_step", ("--json", "/no/such/file"), "--json /no/such/file: its folder does not exist"),
     ],

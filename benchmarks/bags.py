@@ -1,0 +1,170 @@
+"""Embeddings of several ids a sample, alone: the project's, TensorFlow's own and keras-rs's, each as TensorFlow functions on the same tables.
+
+Imports TensorFlow: prepare it first. Ids are handed to each in the form that it takes; the lists are full, so that none needs a mask.
+"""
+
+import importlib
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.bag_values import BOTH, LEARNING_RATE, LOOKUP, UPDATE, gradient_values, probe, repeated, table_values
+from benchmarks.peers import as_sparse
+from benchmarks.workload import Workload
+from model.embedding.distributed import DistributedEmbedding
+from model.embedding.placement import single
+from model.native import native_operations
+from run.tables import described
+from training.optimizers.adagrad import RowwiseAdagrad
+from training.optimizers.rule import EPSILON
+from training.optimizers.sgd import Sgd
+from training.optimizers.table import table_rule
+from utils.distributed import World
+
+_START = RowwiseAdagrad.slots[0].start
+
+
+class Functions:
+    """What takes its turns: a lookup, an update with given gradients, and the lookup with the update after it.
+
+    Args:
+        rule: of the optimizer; those of one rule change tables alike.
+        prepare: ids `[K, B]` to what the functions take.
+        look_up: gives vectors, `[B, …]` or a list of `[B, D]`.
+        update: changes the tables, gives nothing.
+        both: the two, gives the vectors.
+    """
+
+    def __init__(self, rule: str, prepare: Callable[[np.ndarray], Any], look_up: Callable, update: Callable, both: Callable):
+        self.rule, self._prepare = rule, prepare
+        functions = {LOOKUP: look_up, UPDATE: update, BOTH: both}
+        self._functions = {name: tf.function(function, autograph=False) for name, function in functions.items()}
+
+    def load(self, batches: Sequence[np.ndarray]) -> None:
+        """Take other ids, `[K, B]` int32 each."""
+        self._inputs = [self._prepare(ids) for ids in batches]
+        self._turns = cycle(self._inputs)
+
+    def probes(self) -> list[float]:
+        """Of the first batch's vectors, before an update with it and after."""
+        before = self._probe()
+        self._functions[UPDATE](self._inputs[0])
+        return [before, self._probe()]
+
+    def turn(self, seconds: float) -> dict[str, float]:
+        """Seconds of each, done again and again for so long."""
+        return {name: repeated(lambda function=function: function(next(self._turns)), seconds) for name, function in self._functions.items()}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _probe(self) -> float:
+        vectors = self._functions[LOOKUP](self._inputs[0])
+        parts = [vectors] if tf.is_tensor(vectors) else vectors
+        return probe(np.concatenate([tf.cast(part, tf.float32).numpy().reshape(part.shape[0], -1) for part in parts], axis=1))
+
+
+def project(work: Workload, dtype: str) -> Functions:
+    """The project's embedding on one worker, as `training.step` calls it."""
+    tables, features = described(work.config, work.spec().categorical, work.rows, work.num_numerical, zeros=True)
+    embedding = DistributedEmbedding(single(tables, features), World(), compute_dtype=dtype, native=native_operations())
+    embedding.build()
+    rule = table_rule(work.config.optimizer, work.dim)
+    embedding.add_slots(rule)
+    for local in embedding.sharded:
+        local.kinds()["weights"].write(0, table_values(local.shard.table, local.shard.rows, work.dim))
+    shape = work.batch_size, len(work.rows), work.dim
+    gradients = tf.cast(tf.reshape(gradient_values(shape[0], shape[1] * shape[2]), shape), dtype)
+    none, rate, step = tf.zeros((0, work.batch_size), tf.int32), tf.constant(LEARNING_RATE), tf.constant(0, tf.int64)
+
+    def look_up(ids):
+        return embedding(ids, none)
+
+    def update(ids):
+        embedding.update(rule, ids, gradients, rate, step)
+
+    def both(ids):
+        vectors = look_up(ids)
+        update(ids)
+        return vectors
+
+    return Functions(rule.name, tf.constant, look_up, update, both)
+
+
+def _by_tape(rule: str, work: Workload, dtype: str, prepare: Callable, look_up: Callable, weights: Sequence, apply: Callable) -> Functions:
+    """A peer whose gradients are the tape's: TensorFlow leaves out of the update what they need nothing of.
+
+    Args:
+        rule: as in `Functions`.
+        work: what is looked up.
+        dtype: of the vectors.
+        prepare: as in `Functions`.
+        look_up: gives a list of `[B, D]`.
+        weights: the tables' variables.
+        apply: given the gradient of each.
+    """
+    columns = np.split(gradient_values(work.batch_size, len(work.rows) * work.dim), len(work.rows), axis=1)
+    gradients = [tf.cast(np.ascontiguousarray(some), dtype) for some in columns]
+
+    def both(ids):
+        with tf.GradientTape() as tape:
+            vectors = look_up(ids)
+        apply(tape.gradient(vectors, weights, output_gradients=gradients))
+        return vectors
+
+    def update(ids) -> None:
+        both(ids)
+
+    return Functions(rule, prepare, look_up, update, both)
+
+
+def plain(work: Workload, dtype: str) -> Functions:
+    """`tf.nn.embedding_lookup_sparse`, and its gradient's distinct rows scattered into the tables, by the project's rule."""
+    rule = table_rule(work.config.optimizer, work.dim).name
+    tables = [tf.Variable(table_values(number, rows, work.dim)) for number, rows in enumerate(work.rows)]
+    accumulators = [tf.Variable(tf.fill([rows], _START)) for rows in work.rows]
+
+    def look_up(lists):
+        return [tf.cast(tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum"), dtype) for table, ids in zip(tables, lists, strict=True)]
+
+    def apply(gradients) -> None:
+        for table, accumulator, gradient in zip(tables, accumulators, gradients, strict=True):
+            changes = LEARNING_RATE * gradient.values
+            if rule == RowwiseAdagrad.name:
+                squares = tf.reduce_mean(tf.square(gradient.values), axis=1)
+                accumulator.scatter_add(tf.IndexedSlices(squares, gradient.indices))
+                changes /= tf.sqrt(tf.gather(accumulator, gradient.indices) + EPSILON)[:, tf.newaxis]
+            table.scatter_sub(tf.IndexedSlices(changes, gradient.indices))
+
+    def prepare(ids):
+        return [as_sparse(tf.constant(ids[rows.start : rows.stop])) for rows in work.id_rows]
+
+    return _by_tape(rule, work, dtype, prepare, look_up, tables, apply)
+
+
+def keras_rs(work: Workload, dtype: str) -> Functions:
+    """keras-rs's `EmbedReduce`, which its `DistributedEmbedding` is made of on a CPU, and Keras's optimizer; its Adagrad is by elements."""
+    reduces = importlib.import_module("keras_rs").layers.EmbedReduce
+    layers = [reduces(rows, work.dim, combiner="sum", embeddings_initializer="zeros", dtype="float32") for rows in work.rows]
+    for number, (layer, rows) in enumerate(zip(layers, work.rows, strict=True)):
+        layer.build()
+        layer.embeddings.assign(table_values(number, rows, work.dim))
+    weights = [layer.embeddings for layer in layers]
+    plain_sgd = table_rule(work.config.optimizer, work.dim).name == Sgd.name
+    optimizer = keras.optimizers.SGD(LEARNING_RATE) if plain_sgd else keras.optimizers.Adagrad(LEARNING_RATE)
+    optimizer.build(weights)
+
+    def look_up(lists):
+        return [tf.cast(layer(ids), dtype) for layer, ids in zip(layers, lists, strict=True)]
+
+    def prepare(ids):
+        return [tf.constant(ids[rows.start : rows.stop].T if len(rows) > 1 else ids[rows.start]) for rows in work.id_rows]
+
+    values = [weight.value for weight in weights]
+    return _by_tape(
+        Sgd.name if plain_sgd else "adagrad", work, dtype, prepare, look_up, values, lambda gradients: optimizer.apply(gradients, weights)
+    )

@@ -1,0 +1,194 @@
+"""Lookup and update of embeddings with several ids a sample, alone: the project's, copying the rows, TensorFlow's, keras-rs's and torchrec's.
+
+  python -m benchmarks.embedding_bags
+  python -m benchmarks.embedding_bags --hotness 20 --optimizer sgd --precisions float32 --ids uniform
+  python -m benchmarks.embedding_bags --torch_python /somewhere/torchenv/bin/python
+
+Everything takes its turn in every round, on the same tables and ids, and gives the same vectors, which is checked; ratios are taken within a round.
+Lists are full, and the gradients are given, `[B, C]`. On a CPU, with as many threads as there are processors.
+
+What takes part:
+  the project   its embedding on one worker, as the training step calls it
+  copying       what no embedding can do without: for the lookup every row that is named is read into a buffer in the cache; for the update the
+                gradients are read once, and every distinct row is read and written once
+  TensorFlow    tf.nn.embedding_lookup_sparse, and the rows of its gradient scattered into the tables by the same rule
+  keras-rs      EmbedReduce, which DistributedEmbedding is made of on a CPU, where keras-rs is installed; its Adagrad is by elements
+  fbgemm        SplitTableBatchedEmbeddingBagsCodegen, torchrec's engine, where --torch_python names a Python that has it. With bfloat16 its vectors
+                are float16, because on a CPU it has no bfloat16. A virtual environment for it:
+                  python -m venv torchenv
+                  torchenv/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
+                  torchenv/bin/pip install fbgemm-gpu-cpu==1.8.0
+"""
+
+import gc
+import importlib.util
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from benchmarks.bag_values import BOTH, LOOKUP, UPDATE
+from benchmarks.options import Options, run
+from benchmarks.report import Report
+from benchmarks.rounds import Seconds, median, speedup, spread
+from benchmarks.scratch import scratch
+from benchmarks.workload import EXPONENTS, HOTNESS_HELP, Workload, check_words, hotness_of_tables, options
+from utils.errors import UserError
+from utils.flags import option
+from utils.memory import available_bytes, check_fits
+
+PRECISIONS = ("float32", "bfloat16")
+OPTIMIZERS = ("rowwise_adagrad", "sgd")
+PROJECT, COPYING, PLAIN, KERAS_RS, FBGEMM = "project", "copying", "TensorFlow", "keras-rs", "fbgemm"
+PEERS = (PLAIN, KERAS_RS, FBGEMM)
+MEASURES = (LOOKUP, UPDATE, BOTH)
+_TOLERANCE = 0.02  # of probes, which are about 1 and more; bfloat16 changes them by 0.002
+_COPIES = 6  # of the tables at a time, elementwise accumulators among them
+
+
+@dataclass(frozen=True)
+class BagOptions(Options):
+    """Benchmark of embeddings with several ids a sample."""
+
+    QUICK: ClassVar[dict[str, Any]] = {
+        "batch_size": 64,
+        "num_tables": 3,
+        "cardinality": 50,
+        "embedding_dim": 8,
+        "hotness": "3,1,5",
+        "precisions": ("float32",),
+        "ids": ("power_law",),
+        "seconds_per_turn": 0.01,
+    }
+
+    batch_size: int = option(8192, "batch", unit="samples")
+    num_tables: int = option(26, "tables, equally large", unit="tables")
+    cardinality: int = option(100_000, "rows of each table", unit="rows")
+    embedding_dim: int = option(128, "width of the tables", unit="columns")
+    hotness: str = option("mlperf", HOTNESS_HELP)
+    optimizer: str = option(OPTIMIZERS[0], "rule of the update", choices=OPTIMIZERS)
+    precisions: tuple[str, ...] = option(PRECISIONS, f"dtypes of vectors and gradients, tables being float32: {', '.join(PRECISIONS)}")
+    ids: tuple[str, ...] = option(tuple(EXPONENTS), f"distributions of the ids: {', '.join(EXPONENTS)}")
+    torch_python: str | None = option(None, "a Python with torch and fbgemm-gpu-cpu; without one fbgemm is left out")
+    num_batches: int = option(4, "different batches, used in turns", unit="batches")
+    seconds_per_turn: float = option(0.5, "how long lookup, update and both are repeated in a turn, each at least once", unit="s")
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_words("precisions", self.precisions, PRECISIONS)
+        check_words("ids", self.ids, tuple(EXPONENTS))
+        hotness_of_tables(self.hotness, self.rows)
+        if self.torch_python and not shutil.which(self.torch_python):
+            raise UserError(f"--torch_python {self.torch_python}: no such program; expected a Python with torch and fbgemm-gpu-cpu")
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """V of each table."""
+        return (self.cardinality,) * self.num_tables
+
+    def workload(self) -> Workload:
+        """What is looked up."""
+        flags = "--cpu", "--batch_size", self.batch_size, "--embedding_dim", self.embedding_dim, "--optimizer", self.optimizer
+        return Workload(self.rows, options(*flags, "--interaction", "cat"), hotness=hotness_of_tables(self.hotness, self.rows))
+
+
+def main(chosen: BagOptions, report: Report) -> None:
+    """Measure and print."""
+    from utils.runtime import configure_tensorflow, prepare_tensorflow
+
+    work = chosen.workload()
+    check_fits(_COPIES * 4 * work.dim * sum(work.rows), "the tables of everything that is measured", available_bytes())
+    prepare_tensorflow()
+    configure_tensorflow(work.config.device, 0)
+    if importlib.util.find_spec("keras_rs") is None:
+        report.say("keras-rs is left out: it is not installed")
+    if not chosen.torch_python:
+        report.say("fbgemm is left out: --torch_python names no Python that has it")
+    report.figures["results"] = []
+    for dtype in chosen.precisions:
+        with scratch(None, 8 * chosen.num_batches * work.batch_size * work.id_rows[-1].stop, "the ids") as folder, ExitStack() as stack:
+            contenders = _contenders(chosen, work, dtype, folder, report)
+            for one in contenders.values():
+                stack.callback(one.close)
+            for ids in chosen.ids:
+                report.figures["results"].append(_measure(chosen, work, dtype, ids, contenders, report))
+            del contenders
+        gc.collect()
+
+
+def _contenders(chosen: BagOptions, work: Workload, dtype: str, folder: Path, report: Report) -> dict[str, Any]:
+    """Objects with `load`, `turn` and `close`, by name."""
+    from benchmarks import bags, copied_rows
+    from benchmarks.bag_values import table_values
+    from benchmarks.torch_bags import TorchBags
+
+    found: dict[str, Any] = {}
+    if chosen.torch_python:  # first: it ends soon where that Python cannot do it
+        found[FBGEMM] = TorchBags(chosen.torch_python, work, chosen.optimizer, dtype, folder)
+    found[PROJECT] = bags.project(work, dtype)
+    library = copied_rows.compiled(folder)
+    if library is None:
+        report.say("copying is left out: there is no compiler; install g++, or name another one in CXX")
+    else:
+        tables = [table_values(number, rows, work.dim) for number, rows in enumerate(work.rows)]
+        size = work.batch_size * work.dim * len(work.rows) * (4 if dtype == "float32" else 2)
+        found[COPYING] = copied_rows.Copying(library, tables, work.id_rows, size)
+    found[PLAIN] = bags.plain(work, dtype)
+    if importlib.util.find_spec("keras_rs"):
+        found[KERAS_RS] = bags.keras_rs(work, dtype)
+    return {name: found[name] for name in (PROJECT, COPYING, *PEERS) if name in found}
+
+
+def _measure(chosen: BagOptions, work: Workload, dtype: str, ids: str, contenders: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    batches = [batch.ids for batch in work.batches(ids, chosen.num_batches)]
+    for one in contenders.values():
+        one.load(batches)
+    if ids == chosen.ids[0]:
+        check_same(contenders)
+    seconds: dict[str, dict[str, list[float]]] = {measure: {name: [] for name in contenders} for measure in MEASURES}
+    for one in contenders.values():
+        one.turn(0)
+    for _ in range(chosen.num_rounds):
+        for name, one in contenders.items():
+            for measure, value in one.turn(chosen.seconds_per_turn).items():
+                seconds[measure][name].append(value)
+    title = f"{dtype} vectors, {ids} ids, {work.id_rows[-1].stop} a sample, batch {work.batch_size}, {chosen.optimizer}"
+    return {"precision": dtype, "ids": ids, "seconds": seconds} | _show(report, title, seconds)
+
+
+def check_same(contenders: Mapping[str, Any]) -> None:
+    """Raise RuntimeError where vectors differ: before an update over all, after it over those of one rule."""
+    known: dict[str, tuple[str, float]] = {}
+    for name, one in contenders.items():
+        if name == COPYING:
+            continue
+        for group, value in zip(("before an update", f"after an update by {one.rule}"), one.probes(), strict=True):
+            other, expected = known.setdefault(group, (name, value))
+            if not abs(value - expected) <= _TOLERANCE * max(1, abs(expected)):
+                raise RuntimeError(f"vectors of {name} and {other} differ {group}: probes {value} and {expected}")
+
+
+def _show(report: Report, title: str, seconds: Mapping[str, Seconds]) -> dict[str, Any]:
+    """A row for each contender: milliseconds, how many times as long as copying, and how many times as fast as the best peer."""
+    figures: dict[str, Any] = {name: {} for name in seconds[BOTH]}
+    best = {measure: min((name for name in PEERS if name in times), key=lambda name: median(times, name)) for measure, times in seconds.items()}
+    for measure, times in seconds.items():
+        for name, facts in figures.items():
+            facts[measure] = {
+                "ms": 1000 * median(times, name),
+                "of_copying": speedup(times, COPYING, name) if COPYING in times else None,
+                "of_best_peer": speedup(times, name, best[measure]),
+            }
+    for name, facts in figures.items():
+        facts["spread"] = spread(seconds[BOTH], name)
+    columns = ["", *(word for measure in MEASURES for word in (f"{measure}: ms", "/ copying", "of best peer")), "spread"]
+    cells = [[name, *(value for measure in MEASURES for value in facts[measure].values()), facts["spread"]] for name, facts in figures.items()]
+    report.table(title, columns, cells)
+    return {"figures": figures, "best_peer": best}
+
+
+if __name__ == "__main__":
+    sys.exit(run(BagOptions, main, __doc__))

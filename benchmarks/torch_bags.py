@@ -1,0 +1,92 @@
+"""torchrec's embedding on a CPU as a peer: `benchmarks.torch_child` in a process of another Python, which does its work when told."""
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.children import ANSWER, ROOT
+from benchmarks.workload import Workload
+from utils.errors import UserError
+
+FLOAT16 = "float16"
+
+
+def vector_dtype(dtype: str) -> str:
+    """The dtype that fbgemm gives vectors in for another: on a CPU it has no bfloat16, and float16 is as wide."""
+    return FLOAT16 if dtype == "bfloat16" else dtype
+
+
+class TorchBags:
+    """The child, with the same methods as `bags.Functions`.
+
+    Args:
+        python: that has torch and fbgemm.
+        work: what is looked up.
+        optimizer: sgd or rowwise_adagrad.
+        dtype: of the vectors.
+        folder: for the ids, and for what the child says on standard error.
+
+    Raises:
+        UserError: that Python cannot do it.
+    """
+
+    def __init__(self, python: str, work: Workload, optimizer: str, dtype: str, folder: Path):
+        task = {"rows": work.rows, "dim": work.dim, "hotness": work.spec().hotness, "optimizer": optimizer, "dtype": vector_dtype(dtype)}
+        task["threads"] = len(os.sched_getaffinity(0))
+        self.rule = optimizer if optimizer == "sgd" else f"{optimizer} from 0"  # its accumulators start there
+        self._python, self._folder, self._said = python, folder, folder / "torch_child.stderr"
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [python, "-m", "benchmarks.torch_child", json.dumps(task)]
+        try:
+            with self._said.open("w") as said:
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": said}
+                self._process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
+        except OSError as error:
+            raise UserError(f"--torch_python {python}: {error.strerror}; expected a Python with torch and fbgemm-gpu-cpu") from None
+        self._answer()
+
+    def load(self, batches: Sequence[np.ndarray]) -> None:
+        """Take other ids, `[K, B]` int32 each."""
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            for number, ids in enumerate(batches):
+                np.save(Path(folder) / f"{number:03}.npy", ids)
+            self._ask(load=folder)
+
+    def probes(self) -> list[float]:
+        """See `bags.Functions.probes`."""
+        return self._ask(probes=True)
+
+    def turn(self, seconds: float) -> dict[str, float]:
+        """See `bags.Functions.turn`."""
+        return self._ask(turn=seconds)
+
+    def close(self) -> None:
+        """End the child."""
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def _ask(self, **command: Any) -> Any:
+        try:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # what it said before it ended follows
+        return self._answer()
+
+    def _answer(self) -> Any:
+        for line in self._process.stdout:
+            if line.startswith(ANSWER):
+                return json.loads(line.removeprefix(ANSWER))
+        last = (self._said.read_text().strip().splitlines() or ["no word"])[-1]
+        raise UserError(f"--torch_python {self._python}: the process that measures fbgemm ended with code {self._process.wait()}: {last}")
