@@ -17,10 +17,11 @@ QUICK = (
     "scores, bfloat16",
     "adam, float32",
     "rmsprop, bfloat16",
+    "adam, float16, lists of ids",
     "sgd, float32, without XLA",
     "adam, bfloat16, 5 tables in host memory",
 )
-TWO = ("sgd, bfloat16", "adam, float16", "sgd, bfloat16, tables cut by columns", "adam, bfloat16, all tables replicated")
+TWO = ("sgd, bfloat16", "rowwise_adagrad, bfloat16, tables cut by columns", "sgd, bfloat16, lists of ids, all tables replicated")
 KERNELS = load()[1]
 
 

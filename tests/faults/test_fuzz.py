@@ -25,7 +25,7 @@ from utils.config import parse
 from utils.distributed import World
 from utils.errors import UserError
 
-CASES = settings(max_examples=500, deadline=5000, suppress_health_check=list(HealthCheck), database=None, derandomize=True)
+CASES = settings(max_examples=300, deadline=5000, suppress_health_check=list(HealthCheck), database=None, derandomize=True)
 
 scalars = st.one_of(
     st.none(),
