@@ -7,7 +7,7 @@ import pytest
 from test_imports import ENTRY, ROOT, SOURCES, house, imports, name_of
 
 LOCAL = {*house.MAY_IMPORT, *ENTRY, "tests"}
-PACKAGES = {"yaml": "pyyaml", "sklearn": "scikit-learn", "xdist": "pytest-xdist"}  # where the name of the package is another than that of the module
+PACKAGES = {"yaml": "pyyaml", "sklearn": "scikit-learn", "xdist": "pytest-xdist", "google": "protobuf", "fbgemm_gpu": "fbgemm-gpu-cpu"}  # where the name of the package is another than that of the module
 
 
 def pins(name):
@@ -34,16 +34,17 @@ PROGRAM = [path for path in SOURCES if not name_of(path).startswith("tests/")]
 @pytest.mark.parametrize(("package", "path"), sorted((imported(PROGRAM) | {"mpi4py": "the agreement of workers that MPI started"}).items()))
 def test_what_the_program_imports_is_pinned(package, path):
     names = pins("requirements.txt") | pins("requirements-optional.txt")
-    names |= pins("requirements-dev.txt") if path.startswith("benchmarks/") else {}  # peers that are measured beside us
+    if path.startswith("benchmarks/"):  # peers that are measured beside us
+        names |= pins("requirements-dev.txt") | pins("benchmarks/requirements-torch.txt")
     assert package in names, f"{path} imports {package}"
 
 
 def test_what_the_tests_import_is_required():
-    names = pins("requirements.txt") | pins("requirements-dev.txt") | pins("requirements-optional.txt")
+    names = pins("requirements.txt") | pins("requirements-dev.txt") | pins("requirements-optional.txt") | pins("benchmarks/requirements-torch.txt")
     assert not set(imported(SOURCES)) - set(names)
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "benchmarks/requirements-torch.txt"])
 def test_every_version_is_exact(name):
     assert pins(name) and all(re.fullmatch(r"==\d[\w.]*", version) for version in pins(name).values())
 
