@@ -7,7 +7,8 @@ import pytest
 from test_imports import ENTRY, ROOT, SOURCES, house, imports, name_of
 
 LOCAL = {*house.MAY_IMPORT, *ENTRY, "tests"}
-PACKAGES = {"yaml": "pyyaml", "sklearn": "scikit-learn", "xdist": "pytest-xdist", "google": "protobuf", "fbgemm_gpu": "fbgemm-gpu-cpu"}  # where the name of the package is another than that of the module
+# Where the name of the package is another than that of the module.
+PACKAGES = {"yaml": "pyyaml", "sklearn": "scikit-learn", "xdist": "pytest-xdist", "google": "protobuf", "fbgemm_gpu": "fbgemm-gpu-cpu"}
 
 
 def pins(name):

@@ -28,7 +28,7 @@ class RunConfig:
         None, f"log file of 'DLLL' JSON lines; empty for none; the default is {_LOG_PATH}, and dlrm_tf_log_MODE.json where --mode is not train"
     )
     print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,))
-    predictions_path: str | None = option(None, "Parquet file for the predictions: row, score, label, and the group where there is one", modes=(PREDICT,))
+    predictions_path: str | None = option(None, "Parquet file for the predictions: row, score, label, group if any", modes=(PREDICT,))
     profiler_start_step: int | None = option(None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,))
     profiled_rank: int = option(0, "worker that --profiler_start_step profiles", modes=(TRAIN,))
 
