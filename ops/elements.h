@@ -98,7 +98,7 @@ inline void WidenRow(const T* from, int64_t n, float* to) {
   if constexpr (std::is_same_v<T, Float16>) {
 #if defined(__AVX512F__)
     for (int64_t i = 0; i < InSixteens(n); i += 16) {
-      _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
+      _mm512_storeu_ps(to + i, _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
     }
 #endif
     for (int64_t i = InSixteens(n); i < InEights(n); i += 8) {

@@ -5,6 +5,15 @@
 #include <cstring>
 #include <utility>
 
+#include "elements.h"
+
+// The loop that follows, over few vectors, has no turns: otherwise GCC keeps an array of vectors on the stack, not in registers.
+#if defined(__clang__)
+#define DLRM_UNROLLED _Pragma("unroll")
+#else
+#define DLRM_UNROLLED _Pragma("GCC unroll 8")
+#endif
+
 namespace dlrm {
 
 constexpr int kLanes = 16;
@@ -17,6 +26,13 @@ inline Lanes Load(const float* from) {
   Lanes value;
   std::memcpy(&value, from, sizeof(value));
   return value;
+}
+inline Lanes LoadWidened(const float* from) { return Load(from); }
+template <class T>
+inline Lanes LoadWidened(const T* from) {
+  float values[kLanes];
+  WidenRow(from, kLanes, values);
+  return Load(values);
 }
 inline void Store(Lanes value, float* to) { std::memcpy(to, &value, sizeof(value)); }
 

@@ -57,8 +57,35 @@ struct Adagrad {
   }
 };
 
+// The sums of the neighbours of a and of b, four floats of each by turns: shuffles within 16 bytes have the shortest latency.
+inline Lanes SumPairsNearby(Lanes a, Lanes b) {
+  return Shuffle<0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30>(a, b) +
+         Shuffle<1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31>(a, b);
+}
+
+// The sums of neighbouring quarters of a, then b.
+inline Lanes SumQuarters(Lanes a, Lanes b) {
+  return Shuffle<0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27>(a, b) +
+         Shuffle<4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31>(a, b);
+}
+
+// SumOfSquares(values, 128): the same tree, all of it in registers.
+inline float SumOfSquares128(const float* values) {
+  Lanes four[2];  // one for each half of the values: in each quarter the sums of 4 neighbours, of its four vectors
+  for (int half = 0; half < 2; ++half) {
+    Lanes squares[4];
+    for (int i = 0; i < 4; ++i) squares[i] = Load(values + (4 * half + i) * kLanes) * Load(values + (4 * half + i) * kLanes);
+    four[half] = SumPairsNearby(SumPairsNearby(squares[0], squares[1]), SumPairsNearby(squares[2], squares[3]));
+  }
+  const Lanes eight = SumQuarters(four[0], four[1]);
+  Lanes sum = SumQuarters(eight, eight);  // of the vectors, in order
+  for (int i = 0; i < 2; ++i) sum = SumPairsNearby(sum, sum);
+  return sum[0] + sum[4];
+}
+
 // Sum of the squares of n values as a balanced binary tree over the next power of two, zeros behind them: what `row_squares.node_sum` gives.
 inline float SumOfSquares(const float* values, int n) {
+  if (n == 128) return SumOfSquares128(values);
   constexpr int kFew = 16;
   Lanes few[kFew + 1];
   int count = (n + kLanes - 1) / kLanes;

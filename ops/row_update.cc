@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "lanes.h"
 #include "row_rules.h"
 
 namespace dlrm {
@@ -10,81 +12,175 @@ namespace {
 
 constexpr int kMaxColumns = kRun;  // that one task handles: the sum stays in the first-level cache
 constexpr int kPositionsPerTask = 256;
-constexpr int kAhead = 4;
+constexpr int kAhead = 4;  // gradients and rows prefetched
 
-struct Scale {
-  enum { kNone, kTimes, kOver } how;
-  float by;
+// What of a gradient x is added. A division by a power of two is a multiplication, bit by bit.
+struct Whole {
+  template <class X>
+  X operator()(X x, float, float) const {
+    return x;
+  }
 };
-
-// A division by a power of two is a multiplication, bit by bit.
-Scale ScaleOf(float loss_scale) {
-  int exponent;
-  if (loss_scale == 1) return {Scale::kNone, 1};
-  if (std::frexp(loss_scale, &exponent) == 0.5f && std::abs(exponent) < 120) return {Scale::kTimes, 1 / loss_scale};
-  return {Scale::kOver, loss_scale};
-}
-
-// sum += gradient / scale / count, count 1 where there is nothing to divide by.
-template <class G>
-inline void Add(const G* gradient, Scale scale, float count, float* sum, int n) {
-  ForFloats(gradient, n, [=](const auto* values, int64_t first, int64_t n) {
-    float* into = sum + first;
-    const auto add = [&](const auto& of) {
-      for (int i = 0; i < n; ++i) into[i] += of(Widened(values[i]));
-    };
-    if (count != 1) {
-      scale.how == Scale::kOver ? add([=](float x) { return x / scale.by / count; }) : add([=](float x) { return x * scale.by / count; });
-    } else if (scale.how == Scale::kNone) {
-      add([](float x) { return x; });
-    } else if (scale.how == Scale::kTimes) {
-      add([=](float x) { return x * scale.by; });
-    } else {
-      add([=](float x) { return x / scale.by; });
-    }
-  });
-}
+struct Times {
+  template <class X>
+  X operator()(X x, float by, float) const {
+    return x * by;
+  }
+};
+struct Over {
+  template <class X>
+  X operator()(X x, float by, float) const {
+    return x / by;
+  }
+};
+template <class Scaled>
+struct MeanOf {
+  template <class X>
+  X operator()(X x, float by, float count) const {
+    return Scaled()(x, by, count) / count;
+  }
+};
 
 // Some groups of a shard, and some of its columns.
 struct Task {
   int shard, part, first_group, last_group, first_column, last_column;
 };
 
+// The gradients of a task, position by position.
+template <class G>
+class Gradients {
+ public:
+  Gradients(const Task& task, const Shard& shard, const Groups& groups, const std::vector<const G*>& samples)
+      : positions_(groups.positions()),
+        samples_(samples.data()),
+        uses_(shard.uses.data()),
+        bits_(SampleBits(samples.size())),
+        first_column_(task.first_column),
+        width_(task.last_column - task.first_column),
+        last_(groups.end(task.last_group - 1)) {}
+
+  int width() const { return width_; }
+  const G* values(int position) const { return samples_[sample(position)] + use(position).column + first_column_; }
+  float count(int position) const { return use(position).counts ? use(position).counts[sample(position)] : 1.0f; }
+  void Prefetch(int position, int width) const {
+    if (position < last_) PrefetchToRead(values(position), width * static_cast<int>(sizeof(G)));
+  }
+
+ private:
+  const Use& use(int position) const { return uses_[positions_[position] >> bits_]; }
+  int32_t sample(int position) const { return positions_[position] & ((int32_t{1} << bits_) - 1); }
+
+  const int32_t* positions_;
+  const G* const* samples_;
+  const Use* uses_;
+  int bits_, first_column_, width_, last_;
+};
+
+// Sums the gradients from position `begin` to before `end`, in this order, from zero.
+template <class G>
+using SumGradients = void (*)(const Gradients<G>& gradients, int begin, int end, float by, float* sum);
+
+// Of kWidth elements, a multiple of kLanes, in registers; of any number where it is 0.
+template <class G, int kWidth, class Scaled>
+void Sum(const Gradients<G>& gradients, int begin, int end, float by, float* sum) {
+  constexpr Scaled kScaled;
+  if constexpr (kWidth > 0) {
+    constexpr int kVectors = kWidth / kLanes;
+    Lanes sums[kVectors];
+    DLRM_UNROLLED
+    for (int i = 0; i < kVectors; ++i) sums[i] = Lanes{};
+    for (int position = begin; position < end; ++position) {
+      gradients.Prefetch(position + kAhead, kWidth);
+      const G* const values = gradients.values(position);
+      const float count = gradients.count(position);
+      DLRM_UNROLLED
+      for (int i = 0; i < kVectors; ++i) sums[i] += kScaled(LoadWidened(values + i * kLanes), by, count);
+    }
+    DLRM_UNROLLED
+    for (int i = 0; i < kVectors; ++i) Store(sums[i], sum + i * kLanes);
+  } else {
+    for (int i = 0; i < gradients.width(); ++i) sum[i] = 0;
+    for (int position = begin; position < end; ++position) {
+      gradients.Prefetch(position + kAhead, gradients.width());
+      const float count = gradients.count(position);
+      ForFloats(gradients.values(position), gradients.width(), [=](const auto* values, int64_t first, int64_t n) {
+        for (int64_t i = 0; i < n; ++i) sum[first + i] += kScaled(Widened(values[i]), by, count);
+      });
+    }
+  }
+}
+
+// The function for so many columns, and what it is to divide or multiply by.
+template <class G, class Scaled>
+SumGradients<G> SumOf(int width) {
+  switch (width) {
+    case 128:
+      return Sum<G, 128, Scaled>;
+    case 64:
+      return Sum<G, 64, Scaled>;
+    case 32:
+      return Sum<G, 32, Scaled>;
+    case 16:
+      return Sum<G, 16, Scaled>;
+    default:
+      return Sum<G, 0, Scaled>;
+  }
+}
+
+template <class G>
+std::pair<SumGradients<G>, float> SumOf(const Shard& shard, int width, float loss_scale) {
+  const bool mean = std::any_of(shard.uses.begin(), shard.uses.end(), [](const Use& use) { return use.counts != nullptr; });
+  int exponent;
+  if (std::frexp(loss_scale, &exponent) != 0.5f || std::abs(exponent) >= 120) {
+    return {mean ? SumOf<G, MeanOf<Over>>(width) : SumOf<G, Over>(width), loss_scale};
+  }
+  if (mean) return {SumOf<G, MeanOf<Times>>(width), 1 / loss_scale};
+  return {loss_scale == 1 ? SumOf<G, Whole>(width) : SumOf<G, Times>(width), 1 / loss_scale};
+}
+
+// The rows of a task, its columns of them.
+template <class Update>
+class Rows {
+ public:
+  Rows(const Task& task, const Shard& shard, const Groups& groups) : task_(task), shard_(shard), groups_(groups) {}
+
+  void Prefetch(int group, int width) const {
+    if (group >= task_.last_group) return;
+    PrefetchToWrite(shard_.table + offset(group), width * 4);
+    for (int slot = 0; slot < Update::kSlots; ++slot) PrefetchToWrite(slot_of(slot, group), Update::kRowSlot[slot] ? 4 : width * 4);
+  }
+  void Apply(const Update& update, int group, const float* sum, int width) const {
+    float* slots[kMaxSlots] = {};
+    for (int slot = 0; slot < Update::kSlots; ++slot) slots[slot] = slot_of(slot, group);
+    update.Apply(sum, shard_.table + offset(group), slots, width);
+  }
+
+ private:
+  int64_t offset(int group) const { return static_cast<int64_t>(groups_.id(group)) * shard_.width + task_.first_column; }
+  float* slot_of(int slot, int group) const { return shard_.slots[slot] + (Update::kRowSlot[slot] ? groups_.id(group) : offset(group)); }
+
+  const Task& task_;
+  const Shard& shard_;
+  const Groups& groups_;
+};
+
 template <class G, class Update, int kWidth>
-void Run(const Task& task, const Shard& shard, const Groups& groups, const std::vector<const G*>& samples, Scale scale, const Update& update) {
-  const int width = kWidth ? kWidth : task.last_column - task.first_column;
+void Run(const Task& task, const Shard& shard, const Groups& groups, const std::vector<const G*>& samples, float loss_scale, const Update& update) {
+  const Gradients<G> gradients(task, shard, groups, samples);
+  const Rows<Update> rows(task, shard, groups);
+  const int width = kWidth ? kWidth : gradients.width();
+  const auto [add_up, by] = SumOf<G>(shard, width, loss_scale);
   alignas(kCacheLine) float few[kMaxColumns];
   std::vector<float> many(width > kMaxColumns ? width : 0);  // only where the rule wants the row whole
   float* const sum = width > kMaxColumns ? many.data() : few;
-  const int32_t* positions = groups.positions();
-  const int last = groups.end(task.last_group - 1);
-  const int bits = SampleBits(samples.size());
-  const int32_t mask = static_cast<int32_t>((int64_t{1} << bits) - 1);
-  const auto use = [&](int position) -> const Use& { return shard.uses[positions[position] >> bits]; };
-  const auto gradient = [&](int position) { return samples[positions[position] & mask] + use(position).column + task.first_column; };
-  const auto count = [&](int position) { return use(position).counts ? use(position).counts[positions[position] & mask] : 1.0f; };
-  const auto offset = [&](int group) { return static_cast<int64_t>(groups.id(group)) * shard.width + task.first_column; };
-  const auto slot_of = [&](int slot, int group) { return shard.slots[slot] + (Update::kRowSlot[slot] ? groups.id(group) : offset(group)); };
-  const auto prefetch_row = [&](int group) {
-    if (group >= task.last_group) return;
-    PrefetchToWrite(shard.table + offset(group), width * 4);
-    for (int slot = 0; slot < Update::kSlots; ++slot) PrefetchToWrite(slot_of(slot, group), Update::kRowSlot[slot] ? 4 : width * 4);
-  };
-  int position = groups.begin(task.first_group);
   for (int i = 0; i < kAhead; ++i) {
-    prefetch_row(task.first_group + i);
-    if (position + i < last) PrefetchToRead(gradient(position + i), width * sizeof(G));
+    rows.Prefetch(task.first_group + i, width);
+    gradients.Prefetch(groups.begin(task.first_group) + i, width);
   }
   for (int group = task.first_group; group < task.last_group; ++group) {
-    prefetch_row(group + kAhead);
-    for (int i = 0; i < width; ++i) sum[i] = 0;
-    for (const int end = groups.end(group); position < end; ++position) {
-      if (position + kAhead < last) PrefetchToRead(gradient(position + kAhead), width * sizeof(G));
-      Add(gradient(position), scale, count(position), sum, width);
-    }
-    float* slots[kMaxSlots] = {};
-    for (int slot = 0; slot < Update::kSlots; ++slot) slots[slot] = slot_of(slot, group);
-    update.Apply(sum, shard.table + offset(group), slots, width);
+    rows.Prefetch(group + kAhead, width);
+    add_up(gradients, groups.begin(group), groups.end(group), by, sum);
+    rows.Apply(update, group, sum, width);
   }
 }
 
@@ -136,13 +232,12 @@ template <class G, class Update>
 void UpdateBy(const Update& update, const std::vector<Shard>& shards, const std::vector<std::vector<Groups>>& groups,
               const std::vector<const G*>& samples, float loss_scale, const Threads& threads) {
   const std::vector<Task> tasks = Tasks(shards, groups, threads.count, kWholeRows<Update>);
-  const Scale scale = ScaleOf(loss_scale);
   threads.run(tasks.size(), [&](int64_t i) {
     const FlushDenormals flush;
     const Task& task = tasks[i];
     const Shard& shard = shards[task.shard];
     const auto run = task.last_column - task.first_column == 128 ? Run<G, Update, 128> : Run<G, Update, 0>;
-    run(task, shard, groups[shard.grouped][task.part], samples, scale, update);
+    run(task, shard, groups[shard.grouped][task.part], samples, loss_scale, update);
   });
 }
 
