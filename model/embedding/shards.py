@@ -49,7 +49,7 @@ class Placement:
     model's order; the default is one a table.
 
     Raises:
-        ValueError: a feature names no table.
+        ValueError: a feature names no table, or two tables have one name.
     """
 
     tables: tuple[Table, ...]
@@ -63,6 +63,8 @@ class Placement:
         if not self.features:
             object.__setattr__(self, "features", tuple(Feature(table.name, table.name, table.name) for table in self.tables))
         names = {table.name for table in self.tables}
+        if len(names) < len(self.tables):
+            raise ValueError("tables: two have one name")
         for feature in self.features:
             if feature.table not in names:
                 raise ValueError(f"feature {feature.name}: no table is named {feature.table}")

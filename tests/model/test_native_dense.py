@@ -132,7 +132,7 @@ def test_training_is_that_of_tensorflows_operations(native, monkeypatch, optimiz
 def test_columns_travel_to_the_workers_and_back(native, samples, dtype):
     # Three workers: features 1 and 2 (one run) and half of feature 4; nothing; the other half and feature 0. Feature 3 is replicated.
     workers = ((Shard(1, 9, 0, 4), Shard(2, 9, 0, 4), Shard(4, 9, 0, 2)), (), (Shard(0, 9, 0, 4), Shard(4, 9, 2, 4)))
-    placement = Placement((Table("any", 9, 4),) * 5, workers, (3,), ((), (), ()))
+    placement = Placement(tuple(Table(f"cat_{i}", 9, 4) for i in range(5)), workers, (3,), ((), (), ()))
     blocks = Blocks.of(placement)
     assert blocks == Blocks(before=[0, 0, 10, 10], strides=[10, 10, 6, 6], places=[0, 8, 0, 4], columns=[4, 16, 0, 18], widths=[8, 2, 4, 2])
     vectors = drawn((samples, 20), dtype, 0)
