@@ -1,4 +1,4 @@
-"""A table's files as blocks of rows, in bounded memory: CSV with any separator, JSON lines, Parquet and Arrow; what is wrong is said with file and line."""
+"""A table's files as blocks of rows, in bounded memory: CSV with any separator, JSON lines, Parquet and Arrow."""
 
 import io
 import json
@@ -75,11 +75,11 @@ class TableFile:
             return
         for first, text in text_blocks(self.path, block_bytes, on_read):
             if first == 1 and self.form.kind == CSV and self.form.names is None:
-                head, _, text = text.partition(b"\n")
+                text = text[text.index(b"\n") + 1 :]
                 first = 2
                 if not text:
                     continue
-            if first <= 2 and self.form.kind == JSON_LINES:
+            if first == 1 and self.form.kind == JSON_LINES:
                 self.names = _keys(text)
                 self._check_names(wanted)
             names = list(wanted or self.names)

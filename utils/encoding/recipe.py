@@ -78,6 +78,12 @@ class Recipe:
         """The columns of the table that it reads, each once."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.inputs)) if self.parts else self.columns
 
+    @property
+    def _stated(self) -> tuple[str, ...]:
+        """Options that are written even at their defaults, for a reader."""
+        transform = ("transform",) if self.gives == NUMBERS else ()
+        return ("part", *transform) if self.kind == TIME else transform
+
     def to_dict(self) -> dict[str, Any]:
         """For YAML and JSON: what is not at its default."""
         found: dict[str, Any] = {"kind": self.kind}
@@ -87,7 +93,7 @@ class Recipe:
                 found |= {"columns": list(value)} if self.kind == CROSS else {"column": value[0]}
             elif field.name == "parts":
                 found |= {"parts": [part.to_dict() for part in value]} if value else {}
-            elif value != field.default or field.name in ("transform", "part") and field.name in _OPTIONS[self.kind]:
+            elif value != field.default or field.name in self._stated:
                 found[field.name] = list(value) if isinstance(value, tuple) else value
         return found
 
