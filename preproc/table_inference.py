@@ -9,7 +9,7 @@ import polars as pl
 from dataloading.contract import DatasetError
 from preproc.table_columns import Plan, checked, resolved
 from utils.encoding.columns import MISSING_TEXTS, moment, parsed_label
-from utils.encoding.recipe import CATEGORICAL, DAYS_SINCE, HOUR, LIST, NUMERICAL, STANDARDISE, TIME, WEEKDAY, Recipe
+from utils.encoding.recipe import CATEGORICAL, HOUR, LIST, NUMERICAL, STANDARDISE, TIME, WEEKDAY, Recipe
 
 _INTEGER, _DECIMAL = r"^(0|-?[1-9][0-9]*)$", r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 _FEW, _SHARE_FEW, _SHARE_MANY = 20, 0.05, 0.5  # distinct values of a column that may be ids, and as shares of the rows
@@ -111,9 +111,7 @@ def _recipes(column: str, kind: str, named: Named, sample: pl.DataFrame) -> dict
     if kind == LIST:
         return {column: Recipe(LIST, (column,), **named.ids, **named.of_lists)}
     times = {"unit": unit_of(sample[column])} | named.of_times
-    return {f"{column}_{part}": Recipe(TIME, (column,), part=part, **times) for part in (HOUR, WEEKDAY)} | {
-        f"{column}_days": Recipe(TIME, (column,), part=DAYS_SINCE, transform=named.transform, **times)
-    }
+    return {f"{column}_{part}": Recipe(TIME, (column,), part=part, **times, **named.ids) for part in (HOUR, WEEKDAY)}
 
 
 def unit_of(values: pl.Series) -> str | None:
