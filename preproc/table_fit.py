@@ -115,7 +115,7 @@ def write_vocabularies(plan: Plan, column: Column | None, old: Path | None, fold
         if column is None:
             vocabulary = known
         else:
-            columns = [engine.words(column(name)) if plan.features[name].gives == LISTS else column(name) for name in features]
+            columns = [_texts(column(name), plan.features[name]) for name in features]
             if known is None:
                 vocabulary = engine.dictionary(columns, recipe.frequency_threshold, recipe.max_ids)
             else:
@@ -132,6 +132,11 @@ def write_vocabularies(plan: Plan, column: Column | None, old: Path | None, fold
         elif recipe.buckets is not None:
             rows[name] = len(recipe.boundaries) + 2
     return rows
+
+
+def _texts(column: pl.LazyFrame, recipe: Recipe) -> pl.LazyFrame:
+    """What a vocabulary is made of: of lists, the values that count."""
+    return engine.words(column.select(pl.col(engine.VALUE).list.head(recipe.max_hotness))) if recipe.gives == LISTS else column
 
 
 def read_vocabulary(folder: Path, feature: str) -> pl.DataFrame:

@@ -111,10 +111,11 @@ def rule_of(args: argparse.Namespace) -> Rule:
             raise UserError(
                 "--split_column: the column says which rows are held out; --valid_fraction and --test_fraction have no effect, remove them"
             )
-        values = {split: () if getattr(args, split) else getattr(args, f"{split}_values") or () for split in ("valid", "test")}
-        if not (args.valid_values or args.test_values):
-            values = {"valid": ("valid",) if args.valid_values is not None else (), "test": () if args.test else ("test",)}
-        return Rule(COLUMN, args.split_column, valid_values=values["valid"], test_values=values["test"])
+        values = {f"{split}_values": getattr(args, f"{split}_values") or () for split in ("valid", "test")}
+        by_name = not any(values.values())
+        if by_name:
+            values = {f"{split}_values": () if getattr(args, split) else (split,) for split in ("valid", "test")}
+        return Rule(COLUMN, args.split_column, **values, by_name=by_name)
     for flag in ("valid_values", "test_values"):
         if getattr(args, flag):
             raise UserError(f"--{flag} needs --split_column, the column that has them")

@@ -173,31 +173,11 @@ class TableFile:
                 half = len(lines) // 2
                 waiting += [(start + half, lines[half:]), (start, lines[:half])]
             else:
-                faults.append(f"line {start}: {self._fault(lines[0])}")
+                faults.append(f"line {start}: {_fault(lines[0], self.form, self.names, bool(self._lists))}")
                 if not self._skip:
                     raise DatasetError(f"{self.path}, {faults[-1]}; --bad_lines skip leaves such lines out")
         schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
         return Block(pl.concat(frames) if frames else pl.DataFrame(schema=schema), numbers, faults=tuple(faults))
-
-    def _fault(self, line: bytes) -> str:
-        """What is wrong with a line that cannot be parsed."""
-        try:
-            text = line.decode()
-        except UnicodeDecodeError as error:
-            return f"byte {error.start + 1}, {line[error.start]:#04x}, is not UTF-8; expected text in UTF-8"
-        if self.form.kind == JSON_LINES:
-            try:
-                found = json.loads(text)
-            except ValueError as error:
-                return f"not JSON: {_brief(error)}"
-            return f"{str(found)[:60]!r} is no object of texts, numbers{' and lists' if self._lists else ''}; expected one a line"
-        if self.form.quote and text.count(self.form.quote) % 2:
-            return "a quote is opened and not closed on its line; expected one row a line (--quote none takes quotes as they are)"
-        count = len(fields_of(text, self.form)) if text else 0
-        if count != len(self.names):
-            shown = {"\t": "tabs", " ": "spaces"}.get(self.form.separator, repr(self.form.separator))
-            return f"{count} values, expected {len(self.names)} separated by {shown}"
-        return f"{text[:60]!r}: a quote stands inside a value; expected it doubled in a quoted value (--quote none takes quotes as they are)"
 
 
 def text_blocks(path: Path, block_bytes: int, on_read: Callable[[int], object] = lambda count: None) -> Iterator[tuple[int, bytes]]:
@@ -228,6 +208,27 @@ def text_blocks(path: Path, block_bytes: int, on_read: Callable[[int], object] =
 
 def _plain(text: bytes) -> bytes:
     return text.replace(b"\r\n", b"\n") if b"\r" in text else text
+
+
+def _fault(line: bytes, form: Form, names: Sequence[str], lists: bool) -> str:
+    """What is wrong with a line that cannot be parsed."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        return f"byte {error.start + 1}, {line[error.start]:#04x}, is not UTF-8; expected text in UTF-8"
+    if form.kind == JSON_LINES:
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            return f"not JSON: {_brief(error)}"
+        return f"{str(found)[:60]!r} is no object of texts, numbers{' and lists' if lists else ''}; expected one a line"
+    if form.quote and text.count(form.quote) % 2:
+        return "a quote is opened and not closed on its line; expected one row a line (--quote none takes quotes as they are)"
+    count = len(fields_of(text, form)) if text else 0
+    if count != len(names):
+        shown = {"\t": "tabs", " ": "spaces"}.get(form.separator, repr(form.separator))
+        return f"{count} values, expected {len(names)} separated by {shown}"
+    return f"{text[:60]!r}: a quote stands inside a value; expected it doubled in a quoted value (--quote none takes quotes as they are)"
 
 
 def _keys(text: bytes) -> list[str]:

@@ -29,6 +29,7 @@ class Rule:
     test_fraction: float = 0.0
     valid_values: tuple[str, ...] = ()
     test_values: tuple[str, ...] = ()
+    by_name: bool = False  # the column's values are the splits' names
     form: str | None = None  # of times
     seed: int = 0
 
@@ -65,19 +66,29 @@ class Rule:
         if self.by == FILES:
             return {TRAIN: None}
         if self.by == COLUMN:
-            chosen = {VALID: value.is_in(self.valid_values), TEST: value.is_in(self.test_values)}
-            for split in self.made:
-                if not staging.scan(TRAIN, chosen[split], pl.len()).collect(engine="streaming").item():
-                    raise DatasetError(
-                        f"--split_column {self.column}: no row has the value {' or '.join(getattr(self, f'{split}_values'))} of {split}"
-                    )
-            return {TRAIN: ~value.is_in(self.valid_values + self.test_values)} | {split: chosen[split] for split in self.made}
+            return self._by_values(staging)
         if self.by == TIME:
             low, high = _times(staging, self.valid_fraction, self.test_fraction)
         else:
             low, high = 1 - self.valid_fraction - self.test_fraction, 1 - self.test_fraction
         found = {TRAIN: value < low, VALID: (value >= low) & (value < high), TEST: value >= high}
         return {split: found[split] for split in (TRAIN, *self.made)}
+
+    def _by_values(self, staging: TableStaging) -> dict[str, pl.Expr | None]:
+        """The splits of a column whose values name them, or of the given values."""
+        found = set(engine.counts([staging.scan(TRAIN, None, pl.col(SPLIT).alias(engine.VALUE))])[engine.VALUE])
+        chosen = {VALID: self.valid_values, TEST: self.test_values}
+        if self.by_name:
+            if other := sorted(found - {*SPLITS}):
+                raise DatasetError(
+                    f"--split_column {self.column}: holds {other[0]!r}, expected {', '.join(SPLITS)}; --test_values and --valid_values name others"
+                )
+            chosen[VALID] = chosen[VALID] if VALID in found else ()
+        for split, values in chosen.items():
+            if values and not found & {*values}:
+                raise DatasetError(f"--split_column {self.column}: no row has the value {' or '.join(values)} of the {split} split")
+        splits = {split: pl.col(SPLIT).is_in(values) for split, values in chosen.items() if values}
+        return {TRAIN: ~pl.col(SPLIT).is_in([value for values in chosen.values() for value in values])} | splits
 
 
 def _times(staging: TableStaging, valid_fraction: float, test_fraction: float) -> tuple[int, int]:

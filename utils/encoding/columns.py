@@ -171,6 +171,8 @@ def hashes(value: pl.Expr) -> pl.Expr:
 def hashed(texts: pl.Series) -> pl.Series:
     """BLAKE2b of each text, its first 64 bits; null where it is missing."""
     distinct = texts.drop_nulls().unique()
+    if distinct.is_empty():
+        return pl.Series(texts.name, [None] * len(texts), dtype=pl.UInt64)
     found = [int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "little") for value in distinct]
     return texts.replace_strict(distinct, pl.Series(found, dtype=pl.UInt64), default=None, return_dtype=pl.UInt64)
 
