@@ -29,7 +29,6 @@ from dataloading.spec_parsing import check_tables
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
 from preproc import table_flags, table_write
-from preproc.engines.polars_engine import VALUE
 from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file, tables_of
 from preproc.table_files import files_of, form_of
 from preproc.table_fit import fitted, vocabulary_path, write_vocabularies
@@ -38,7 +37,7 @@ from preproc.table_inference import inferred
 from preproc.table_reading import TableFile
 from preproc.table_splits import SPLITS, TRAIN, Rule
 from preproc.table_stage import Reading, Tally, stage
-from preproc.table_staging import LABEL, TableStaging, feature_column
+from preproc.table_staging import LABEL, TableStaging
 from utils.encoding import transforms
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals
@@ -79,10 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
         splits = {split: splits[split] for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))}
         statistics = {split: _statistics(split, staging, found, tallies, plan) for split, found in splits.items()}
-        column = partial(_column, staging, splits[TRAIN]) if TRAIN in splits else None
-        said, plan = replace(plan, label=label), plan if old is not None else fitted(plan, column, _warn)
+        scan = partial(staging.scan, TRAIN, splits[TRAIN].rows) if TRAIN in splits else None
+        said, plan = replace(plan, label=label), plan if old is not None else fitted(plan, scan, _warn)
         with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
-            learned = column if old is None or args.extend_vocabulary else None
+            learned = scan if old is None or args.extend_vocabulary else None
             rows = write_vocabularies(plan, learned, args.vocabulary, staging.folder, bar.update)
         dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
         spec = table_write.spec_of(plan, rows, dtype)
@@ -138,11 +137,6 @@ def _check_splits(args: argparse.Namespace, files: dict[str, list[Path]], rule: 
         )
 
 
-def _column(staging: TableStaging, split: Split, feature: str) -> pl.LazyFrame:
-    """A feature's staged column of a split."""
-    return staging.scan(split.group, split.rows, pl.col(feature_column(feature)).alias(VALUE))
-
-
 def _statistics(name: str, staging: TableStaging, split: Split, tallies: dict[str, Tally], plan: Plan) -> dict[str, Any]:
     """The split's part of the dataset's metadata. Raises DatasetError where it holds no rows."""
     counts = [pl.len().alias("rows")] + ([pl.col(LABEL).sum().alias("clicks")] if plan.label else [])
@@ -161,9 +155,8 @@ def _write(plan: Plan, staging: TableStaging, splits: dict[str, Split], writer: 
             scan = partial(staging.scan, split.group, split.rows)
             cut = table_write.write_split(scan, plan, writer.spec, writer.files(name), writer.folder, bar.update)
             for feature, lists in cut.items():
-                bar.write(
-                    f"{NAME}: {name}: feature {feature}: {lists:,} lists were cut to {plan.features[feature].max_hotness} values", file=sys.stderr
-                )
+                most = plan.features[feature].max_hotness
+                bar.write(f"{NAME}: {name}: feature {feature}: lists cut to their first {most} values: {lists:,}", file=sys.stderr)
             if reading.keep:
                 table_write.write_keys(scan, reading.keep, writer.folder / name)
 

@@ -1,7 +1,7 @@
 """What is learned from the training rows: vocabularies, means and standard deviations, the boundaries of buckets, the lengths of lists."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +11,14 @@ import polars as pl
 from dataloading.contract import VOCABULARY, DatasetError
 from preproc.engines import polars_engine as engine
 from preproc.table_columns import Plan, tables_of
+from preproc.table_staging import feature_column
 from utils.encoding.numbers import bounded
 from utils.encoding.recipe import LISTS, NUMBERS, STANDARDISE, Recipe
 from utils.naming import naming
 from utils.options import MAX_HOTNESS
 
-Column = Callable[[str], pl.LazyFrame]  # a feature's staged column, called `value`, of the training rows
+Scan = Callable[..., pl.LazyFrame]  # staged columns of the training rows
+_VALUES_AT_ONCE = 1 << 22  # numbers in memory
 _DIGITS = 12  # of means and deviations: what rows in blocks of other sizes agree on
 _LONG_LIST = 100
 
@@ -26,22 +28,33 @@ def vocabulary_path(folder: Path, feature: str) -> Path:
     return folder / VOCABULARY / f"{feature}.parquet"
 
 
-def fitted(plan: Plan, column: Column, warn: Callable[[str], None]) -> Plan:
+def fitted(plan: Plan, scan: Scan, warn: Callable[[str], None]) -> Plan:
     """The plan with what the training rows say of numbers and lists, where it is not known yet.
 
     Raises:
-        DatasetError: a list is longer than a feature can be.
+        DatasetError: a list is longer than a feature can be, or numbers are too large to have a mean.
     """
     features = dict(plan.features)
     for name, recipe in plan.features.items():
         if recipe.gives == LISTS and recipe.max_hotness is None:
-            features[name] = replace(recipe, max_hotness=_longest(name, column(name), warn))
+            features[name] = replace(recipe, max_hotness=_longest(name, column_of(scan, name), warn))
         elif recipe.buckets is not None and recipe.boundaries is None:
-            features[name] = replace(recipe, boundaries=boundaries(recipe, engine.counts([column(name)])))
-        elif recipe.gives == NUMBERS and recipe.transform == STANDARDISE and recipe.mean is None:
-            mean, std = moments(bounded(recipe, values) for values in _numbers(column(name)))
-            features[name] = replace(recipe, mean=mean, std=std)
+            features[name] = replace(recipe, boundaries=boundaries(recipe, engine.counts([column_of(scan, name)])))
+    wanted = {name: recipe for name, recipe in plan.of(NUMBERS).items() if recipe.transform == STANDARDISE and recipe.mean is None}
+    known = {name: Moments() for name in wanted}
+    if wanted:
+        for batch in engine.batches(scan(*map(feature_column, wanted)), max(_VALUES_AT_ONCE // len(wanted), 256)):
+            for name, recipe in wanted.items():
+                known[name].add(bounded(recipe, batch[feature_column(name)].fill_null(math.nan).to_numpy()))
+    for name, moments in known.items():
+        mean, std = moments.mean_and_std(name)
+        features[name] = replace(wanted[name], mean=mean, std=std)
     return replace(plan, features=features)
+
+
+def column_of(scan: Scan, name: str) -> pl.LazyFrame:
+    """A feature's staged column, called `value`."""
+    return scan(pl.col(feature_column(name)).alias(engine.VALUE))
 
 
 def boundaries(recipe: Recipe, counts: pl.DataFrame) -> tuple[float, ...]:
@@ -62,25 +75,31 @@ def boundaries(recipe: Recipe, counts: pl.DataFrame) -> tuple[float, ...]:
     return tuple(float(value) for value in found if value > values[order[0]])
 
 
-def moments(blocks: Iterator[np.ndarray]) -> tuple[float, float]:
-    """Mean and standard deviation of values, NaN left out, of a population; 0 and 1 where there are none, and 1 where all are the same."""
-    count, mean, squares = 0, 0.0, 0.0
-    for block in blocks:
+class Moments:
+    """Count, mean and squared deviations of values that come in blocks; NaN is left out."""
+
+    def __init__(self):
+        self._count, self._mean, self._squares = 0, 0.0, 0.0
+
+    def add(self, block: np.ndarray) -> None:
+        """Add values `[n]` float64. Blocks are joined as Chan, Golub and LeVeque do: nothing is lost where the mean is large."""
         values = block[~np.isnan(block)]
-        if len(values):  # blocks are joined as Chan, Golub and LeVeque do: nothing is lost where the mean is large
-            difference, total = values.mean() - mean, count + len(values)
-            squares += ((values - values.mean()) ** 2).sum() + difference**2 * count * len(values) / total
-            mean, count = mean + difference * len(values) / total, total
-    std = math.sqrt(squares / count) if count else 0.0
-    if not (math.isfinite(mean) and math.isfinite(std)):
-        raise DatasetError("the mean and standard deviation of its values are beyond what 64 bits hold; clip it, or use another transform")
-    mean, std = (float(f"{value:.{_DIGITS}g}") for value in (mean, std))
-    return mean, std if std > 1e-9 * abs(mean) else 1.0
+        if not len(values):
+            return
+        with np.errstate(over="ignore", invalid="ignore"):  # found as infinite in the end
+            mean, total = values.mean(), self._count + len(values)
+            difference = mean - self._mean
+            self._squares += ((values - mean) ** 2).sum() + difference**2 * self._count * len(values) / total
+            self._mean += difference * len(values) / total
+        self._count = total
 
-
-def _numbers(column: pl.LazyFrame) -> Iterator[np.ndarray]:
-    for batch in engine.batches(column):
-        yield batch[engine.VALUE].fill_null(math.nan).to_numpy()
+    def mean_and_std(self, name: str) -> tuple[float, float]:
+        """Of a population, to 12 digits; 0 and 1 where there are no values, and deviation 1 where all are the same. Raises DatasetError."""
+        std = math.sqrt(self._squares / self._count) if self._count and self._squares >= 0 else self._squares
+        if not (math.isfinite(self._mean) and math.isfinite(std)):
+            raise DatasetError(f"feature {name}: its values are too large for a standard deviation in 64 bits; clip it, or use another transform")
+        mean, std = (float(f"{value:.{_DIGITS}g}") for value in (self._mean, std))
+        return mean, std if std > 1e-9 * abs(mean) else 1.0
 
 
 def _longest(name: str, column: pl.LazyFrame, warn: Callable[[str], None]) -> int:
@@ -94,12 +113,12 @@ def _longest(name: str, column: pl.LazyFrame, warn: Callable[[str], None]) -> in
     return longest
 
 
-def write_vocabularies(plan: Plan, column: Column | None, old: Path | None, folder: Path, advance: Callable[[], object]) -> dict[str, int]:
+def write_vocabularies(plan: Plan, scan: Scan | None, old: Path | None, folder: Path, advance: Callable[[], object]) -> dict[str, int]:
     """Write the vocabulary of every feature that has one; returns the rows of each feature's table.
 
     Args:
         plan: fitted.
-        column: of the training rows; None where the old vocabularies stay as they are.
+        scan: of the training rows; None where the old vocabularies stay as they are.
         old: a dataset whose vocabularies are extended, or taken as they are; None for new ones.
         folder: of the dataset.
         advance: called after each table.
@@ -112,10 +131,10 @@ def write_vocabularies(plan: Plan, column: Column | None, old: Path | None, fold
     for features in tables_of(plan).values():
         recipe = plan.features[features[0]]
         known = None if old is None else _read(vocabulary_path(old, features[0]))
-        if column is None:
+        if scan is None:
             vocabulary = known
         else:
-            columns = [_texts(column(name), plan.features[name]) for name in features]
+            columns = [_texts(column_of(scan, name), plan.features[name]) for name in features]
             if known is None:
                 vocabulary = engine.dictionary(columns, recipe.frequency_threshold, recipe.max_ids)
             else:

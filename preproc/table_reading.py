@@ -13,6 +13,7 @@ from preproc.compressed import read_chunks
 from preproc.table_files import ARROW, CSV, JSON_LINES, PARQUET, Form, fields_of, header_of
 
 _ONE, _END = "\x1f", "."  # stand for a separator of several characters, and behind the end of a line, while a block is parsed
+_NOT_COMPRESSED = b".\n"  # before a block that begins with "x^", which Polars would take for a compressed file
 _LONGEST_LINE_BYTES = 64 << 20
 _BLOCK_ROWS = 1 << 17
 _BOM = b"\xef\xbb\xbf"
@@ -51,7 +52,7 @@ class TableFile:
         elif form.kind == JSON_LINES:
             self.names = []
         else:
-            self.names = self._binary().collect_schema().names()
+            self.names = self._columns()
 
     def blocks(
         self, wanted: Sequence[str] | None, lists: frozenset[str], block_bytes: int, on_read: Callable[[int], object] = lambda count: None
@@ -95,6 +96,12 @@ class TableFile:
             if name not in self.names:
                 shown = ", ".join(self.names[:8]) + (", …" if len(self.names) > 8 else "")
                 raise DatasetError(f"{self.path}: has no column {name}; it has {shown}")
+
+    def _columns(self) -> list[str]:
+        try:
+            return self._binary().collect_schema().names()
+        except pl.exceptions.PolarsError as error:
+            raise self._damaged(error) from None
 
     def _binary(self) -> pl.LazyFrame:
         try:
@@ -144,7 +151,8 @@ class TableFile:
             elif text.count(separator.encode()) != text.count(b"\n") * (len(self.names) - 1):
                 return None
             frame = pl.read_csv(
-                io.BytesIO(text),
+                io.BytesIO(_NOT_COMPRESSED + text),
+                skip_lines=1,
                 has_header=False,
                 separator=separator,
                 quote_char=self.form.quote if marked else None,

@@ -11,6 +11,7 @@ from utils.naming import naming
 from utils.scratch import Scratch
 
 LABEL, GROUP, SPLIT = "label", "group", "split"
+_COLUMNS_A_FILE = 32
 
 
 def feature_column(name: str) -> str:
@@ -24,16 +25,18 @@ def key_column(name: str) -> str:
 
 
 class TableStaging:
-    """Blocks of rows of several groups of files (`train`, `test`, …), each a Parquet file; gone after the `with` block, however it ends.
+    """Blocks of rows of several groups of files (`train`, `test`, …), each a few Parquet files; gone after the `with` block, however it ends.
 
-    The folder lies inside `destination`: the disk that has the room.
+    The folder lies inside `destination`: the disk that has the room. A block is stored in parts, so that reading one of thousands of columns does not
+    read of all others where they are.
     """
 
     def __init__(self, destination: Path, groups: Sequence[str]):
         self._scratch = Scratch(destination, "staging")
         self.folder = self._scratch.folder
-        self._blocks: dict[str, list[Path]] = {group: [] for group in groups}
+        self._blocks: dict[str, int] = dict.fromkeys(groups, 0)
         self._schema: pl.Schema | None = None
+        self._parts: list[list[str]] = []
 
     def __enter__(self) -> "TableStaging":
         return self
@@ -43,20 +46,39 @@ class TableStaging:
 
     def append(self, group: str, rows: pl.DataFrame, source: Path) -> None:
         """Add rows, in their order. Raises DatasetError where a column is of another type than in the files before."""
-        if self._schema is None:
+        if not self._parts:
+            self._parts = _parts(rows.schema)
             self._schema = rows.schema
         for name, dtype in rows.schema.items():
             if self._schema.get(name, dtype) != dtype:
-                raise DatasetError(
-                    f"{source}: column {name[2:]} holds {dtype}, {self._schema[name]} in the files before it; expected one type (--keep)"
-                )
-        blocks = self._blocks[group]
-        path = self.folder / f"{group}-{len(blocks):06d}.parquet"
-        with naming(path):
-            rows.write_parquet(path, compression="lz4", statistics=False)
-        blocks.append(path)
+                before = self._schema[name]
+                raise DatasetError(f"{source}: column {name[2:]} holds {dtype}, and {before} in the files before it; expected one type (--keep)")
+        for part, names in enumerate(self._parts):
+            path = self._path(group, part, self._blocks[group])
+            with naming(path):
+                kept = [name for name in dict.fromkeys([*names, SPLIT]) if name in rows.schema]
+                rows.select(kept).write_parquet(path, compression="lz4", statistics=False)
+        self._blocks[group] += 1
 
     def scan(self, group: str, rows: pl.Expr | None, *columns: str | pl.Expr) -> pl.LazyFrame:
-        """Columns of those rows of a group for which the expression holds (None: all), as a stream in row order."""
-        frame = pl.scan_parquet(self._blocks[group], glob=False)
+        """Columns of those rows of a group for which the expression holds (None: all), as a stream in row order.
+
+        They must stand in one part: one feature, all numbers, all keys, or label and group.
+        """
+        names = {name for column in columns for name in ([column] if isinstance(column, str) else column.meta.root_names())}
+        part = next(i for i, part in enumerate(self._parts) if names <= {*part, SPLIT})
+        frame = pl.scan_parquet([self._path(group, part, block) for block in range(self._blocks[group])], glob=False)
         return (frame if rows is None else frame.filter(rows)).select(*columns)
+
+    def _path(self, group: str, part: int, block: int) -> Path:
+        return self.folder / f"{group}-{part}-{block:06d}.parquet"
+
+
+def _parts(schema: pl.Schema) -> list[list[str]]:
+    """The columns of each file of a block: label, group and split; keys; numbers; the others by a few."""
+    first = [name for name in schema if name in (LABEL, GROUP, SPLIT)]
+    keys = [name for name in schema if name.startswith("k ")]
+    numbers = [name for name, dtype in schema.items() if dtype == pl.Float64 and name.startswith("f ")]
+    others = [name for name in schema if name.startswith("f ") and name not in {*numbers}]
+    few = [others[start : start + _COLUMNS_A_FILE] for start in range(0, len(others), _COLUMNS_A_FILE)]
+    return [first, *([keys] if keys else []), *([numbers] if numbers else []), *few]

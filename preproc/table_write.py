@@ -12,7 +12,7 @@ from dataloading.feature_spec import Categorical, FeatureSpec, smallest_dtype
 from dataloading.keys import KEYS
 from preproc.engines import polars_engine as engine
 from preproc.table_columns import Plan
-from preproc.table_fit import read_vocabulary
+from preproc.table_fit import column_of, read_vocabulary
 from preproc.table_staging import GROUP, LABEL, feature_column, key_column
 from utils.encoding.ids import hashed_ids, padded
 from utils.encoding.numbers import bucketed, stored, transformed
@@ -70,7 +70,7 @@ def write_split(scan: Scan, plan: Plan, spec: FeatureSpec, files: SplitFiles, fo
         _write(files.numerical, _numericals(scan, plan, spec, files.numerical), spec.numerical_dtype)
     cut = {}
     for feature, path in zip(spec.categorical, files.categorical, strict=True):
-        recipe, column = plan.features[feature.name], scan(pl.col(feature_column(feature.name)).alias(engine.VALUE))
+        recipe, column = plan.features[feature.name], column_of(scan, feature.name)
         if recipe.gives == LISTS:
             _write(path, _lists(column, recipe, feature, folder), feature.dtype)
             too_long = column.select((pl.col(engine.VALUE).list.len() > recipe.max_hotness).sum()).collect(engine="streaming").item()
