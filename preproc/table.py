@@ -66,11 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     files = _files(args)
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
+    _check_flags(args, files, rule)
     plan = _plan(args, old, files, reading)
     label = plan.label
     if args.mode == ENCODE:
         plan = replace(plan, label=None)
-    _check_splits(args, files, rule)
 
     with TableStaging(args.dst, tuple(files)) as staging:
         tallies = stage(files, plan, rule, reading, staging)
@@ -112,9 +112,6 @@ def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, li
     """What becomes of each column: of the older dataset, of the configuration, or inferred."""
     if old is not None:
         return plan_of_dataset(old)
-    for column in reading.keep:
-        if column in TAKEN:
-            raise UserError(f"--keep {column}: predictions have a column of that name; rename it")
     first = TableFile(files[TRAIN][0], form_of(files[TRAIN][0], reading.form), skip_bad_lines=True)
     if args.config is not None:
         plan = plan_of_file(args.config)
@@ -128,7 +125,11 @@ def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, li
     return inferred(sample, table_flags.named_of(args), _warn)
 
 
-def _check_splits(args: argparse.Namespace, files: dict[str, list[Path]], rule: Rule) -> None:
+def _check_flags(args: argparse.Namespace, files: dict[str, list[Path]], rule: Rule) -> None:
+    """What can be told before a file is read. Raises UserError."""
+    for column in args.keep:
+        if column in TAKEN:
+            raise UserError(f"--keep {column}: predictions have a column of that name; rename it")
     if args.mode == ENCODE or args.vocabulary is not None:
         return
     if "test" not in files and "test" not in rule.made:

@@ -138,10 +138,10 @@ def test_one_row_and_one_column(tmp_path):
 
 
 def test_many_columns(tmp_path):
-    names = [f"c{i}" for i in range(2000)]
-    rows = "".join(",".join(f"v{(i * j) % 7}" for i in range(2000)) + f",{j % 2}\n" for j in range(8))
+    names = [f"c{i}" for i in range(300)]
+    rows = "".join(",".join(f"v{(i * j) % 7}" for i in range(300)) + f",{j % 2}\n" for j in range(8))
     made = make(tmp_path, ",".join(names) + ",y\n" + rows, ",".join(names) + ",y\n" + rows, "--label", "y")
-    assert len(made.spec.categorical) == 2000
+    assert len(made.spec.categorical) == 300
     assert made.values("c3") == [f"v{i}" for i in sorted({3 * j % 7 for j in range(8)}, key=lambda i: (-sum(3 * j % 7 == i for j in range(8)), i))]
 
 
