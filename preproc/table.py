@@ -42,6 +42,7 @@ from utils.encoding import transforms
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals
 
+_SAMPLE_BYTES = 4 << 20  # of text, by which kinds are inferred
 _ENCODED = "new"  # the split of rows without a label, unless it is named
 
 
@@ -119,7 +120,7 @@ def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, li
         if left := [name for name in first.names if name not in known]:
             _warn(f"{args.config} does not name the columns {', '.join(left[:8])}{', …' if len(left) > 8 else ''}, which are left out")
         return plan
-    sample = next((block.frame for block in itertools.islice(first.blocks(None, frozenset(), reading.block_bytes), 1)), None)
+    sample = next((block.frame for block in itertools.islice(first.blocks(None, frozenset(), min(reading.block_bytes, _SAMPLE_BYTES)), 1)), None)
     if sample is None or not sample.height:
         raise DatasetError(f"{files[TRAIN][0]}: holds no rows; what its columns are is told by the first rows")
     return inferred(sample, table_flags.named_of(args), _warn)
