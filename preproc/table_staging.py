@@ -81,4 +81,4 @@ def _parts(schema: pl.Schema) -> list[list[str]]:
     numbers = [name for name, dtype in schema.items() if dtype == pl.Float64 and name.startswith("f ")]
     others = [name for name in schema if name.startswith("f ") and name not in {*numbers}]
     few = [others[start : start + _COLUMNS_A_FILE] for start in range(0, len(others), _COLUMNS_A_FILE)]
-    return [first, *([keys] if keys else []), *([numbers] if numbers else []), *few]
+    return [part for part in (first, keys, numbers, *few) if part]

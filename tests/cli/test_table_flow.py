@@ -10,11 +10,20 @@ from runs import SMALL
 
 import dlrm
 from preproc import table
+from utils.checkpoint.reading import Checkpoint
 
 FEATURES = {
     "user": "categorical",
     "item": {"kind": "categorical", "frequency_threshold": 2, "table": "items"},
-    "bought": {"kind": "list", "column": "history", "separator": " ", "max_hotness": 3, "pooling": "mean", "frequency_threshold": 2, "table": "items"},
+    "bought": {
+        "kind": "list",
+        "column": "history",
+        "separator": " ",
+        "max_hotness": 3,
+        "pooling": "mean",
+        "frequency_threshold": 2,
+        "table": "items",
+    },
     "city": {"kind": "categorical", "hash_buckets": 20},
     "hour": {"kind": "time", "column": "when", "part": "hour"},
     "days": {"kind": "time", "column": "when", "part": "days_since", "transform": "standardise"},
@@ -53,7 +62,7 @@ def predicted(folder, data, checkpoint):
 def train(data, checkpoint, **flags):
     widths = {name.removeprefix("--"): value for name, value in zip(SMALL[::2], SMALL[1::2], strict=True)}
     fixed = {"cpu": True, "batch_size": 64, "valid_batch_size": 64, "optimizer": "adam", "learning_rate": 0.01, "warmup_steps": 0, "log_path": ""}
-    return dlrm.train(dataset_path=str(data), save_checkpoint_path=str(checkpoint), **widths, **fixed, **flags)
+    return dlrm.train(dataset_path=str(data), save_checkpoint_path=str(checkpoint), **widths, **(fixed | flags))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +101,7 @@ def test_new_rows_are_scored_by_a_command_and_in_python_alike(folder):
     ("column", "value", "message"),
     [
         ("price", "dear", "feature price: value 'dear' of sample 0, expected a finite number, or nothing"),
-        ("when", "soon", "feature hour: value 'soon' of sample 0, expected a time"),
+        ("when", "soon", "feature days: value 'soon' of sample 0, expected a time"),
         ("nobody", "1", "feature nobody: is unknown"),
         ("user", None, "feature user: is missing"),
         ("history", 3.5, "feature history: holds values of several kinds"),
@@ -111,5 +120,13 @@ def test_an_extended_vocabulary_keeps_the_vectors_of_its_values(folder):
     command(*flags, "--vocabulary", folder / "data", "--extend_vocabulary", "--dst", folder / "grown")
     old, new = (pl.read_parquet(folder / name / "vocabulary" / "user.parquet") for name in ("data", "grown"))
     assert new.height > old.height and new["value"][: old.height].equals(old["value"])
-    # Trained at learning rate 0, a grown table holds the same vector for each old value, so old rows score the same.
-    train(folder / "grown", folder / "g", restore_checkpoint_path=str(folder / "c"), allow_growth=True, reset_position=True, max_steps=1) if False else None
+    # A step of next to nothing writes the grown tables: each old value keeps its vector, and rows of old values score the same.
+    train(folder / "grown", folder / "g", restore_checkpoint_path=str(folder / "c"), allow_growth=True, max_steps=1, learning_rate=1e-30)
+    before, after = (Checkpoint(folder / name).read("tables/user/weights") for name in ("c", "g"))
+    assert after.shape[0] == new.height + 1 and before.shape[0] == old.height + 1
+    np.testing.assert_array_equal(after[: len(before)], before)
+    rows = pl.read_csv(folder / "rows.csv", infer_schema=False)
+    known = rows.filter(pl.col("user").is_in(old["value"].to_list())).with_columns(when=pl.lit(None, pl.String))  # so that no cross is new
+    scores = [dlrm.load(folder / name).score_raw(known) for name in ("c", "g")]
+    np.testing.assert_array_equal(*scores)
+    assert len(known) > 50 and len(np.unique(scores[0])) > 30
