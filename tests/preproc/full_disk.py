@@ -17,7 +17,7 @@ from preproc import criteo, table
 from utils.errors import run_command
 
 ROOT = Path(__file__).parents[2]
-SIZES = {criteo: (10, 150, 360, 700, 1200, 1400), transcribe: (12, 100, 440), table: (10, 100, 300, 420, 470)}  # KiB: each kind of file in turn
+SIZES = {criteo: (10, 150, 360, 700, 1200, 1400), transcribe: (12, 100, 440), table: (20, 120, 240, 280, 300)}  # KiB: each kind of file in turn
 
 
 def main(folder: Path) -> None:
@@ -42,7 +42,7 @@ def main(folder: Path) -> None:
     drawn += ["--max_batches_train", 3, "--max_batches_test", 1, "--src_batch_size", 1000]
     rows = "".join(f"{i:x},{i * 7919 % 4000},{i}|{i % 99},{i % 2}\n" for i in range(4000))
     (folder / "rows.csv").write_text(f"a,b,c,y\n{rows}")
-    columns = ["--label", "y", "--categorical", "b", "--lists", "c", "--keep", "a", "--test_fraction", 0.1, "--block_bytes", 20_000]
+    columns = ["--label", "y", "--categorical", "a,b", "--lists", "c", "--keep", "a", "--test_fraction", 0.1, "--block_bytes", 20_000]
     tabled = ["--train", folder / "rows.csv", "--dst", disk / "new" / "out", *columns]
     found = []
     for command, arguments in ((criteo, logs), (transcribe, drawn), (table, tabled)):
