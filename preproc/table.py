@@ -2,6 +2,7 @@
 
     python -m preproc.table --train events_*.parquet --test last_day.parquet --dst DATASET --label clicked
     python -m preproc.table --train ratings.csv.gz --split_by time --test_fraction 0.1 --dst DATASET --label "rating >= 4" --categorical user,item
+    python -m preproc.table --train clicks.csv --test_fraction 0.1 --label click --data today.csv --dst DATASET
     python -m preproc.table --train tomorrow.parquet --test day_after.parquet --dst NEW --vocabulary DATASET --extend_vocabulary
     python -m preproc.table --mode encode --data new_rows.csv --vocabulary DATASET --keep user,item --dst ROWS
 
@@ -14,7 +15,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,6 @@ from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals
 
 _SAMPLE_BYTES = 4 << 20  # of text, by which kinds are inferred
-_ENCODED = "new"  # the split of rows without a label, unless it is named
 
 
 @dataclass(frozen=True)
@@ -64,41 +64,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = table_flags.parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
     started = time.monotonic()
     rule, reading = table_flags.rule_of(args), table_flags.reading_of(args)
-    files = _files(args)
+    files = _files(args, reading.unlabelled)
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
     _check_flags(args, files, rule)
     plan = _plan(args, old, files, reading)
-    label = plan.label
-    if args.mode == ENCODE:
-        plan = replace(plan, label=None)
 
     with TableStaging(args.dst, tuple(files)) as staging:
         tallies = stage(files, plan, rule, reading, staging)
         splits = {split: Split(TRAIN, rows) for split, rows in rule.bounds(staging).items()} if TRAIN in files else {}
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
         splits = {split: splits[split] for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))}
-        statistics = {split: _statistics(split, staging, found, tallies, plan) for split, found in splits.items()}
+        statistics = {split: _statistics(split, staging, found, tallies, split != reading.unlabelled) for split, found in splits.items()}
         scan = partial(staging.scan, TRAIN, splits[TRAIN].rows) if TRAIN in splits else None
-        said, plan = replace(plan, label=label), plan if old is not None else fitted(plan, scan, _warn)
+        said, plan = plan, plan if old is not None else fitted(plan, scan, _warn)
         with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
             learned = scan if old is None or args.extend_vocabulary else None
             rows = write_vocabularies(plan, learned, args.vocabulary, staging.folder, bar.update)
         dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
         spec = table_write.spec_of(plan, rows, dtype)
         check_tables(spec.categorical)
-        with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=() if plan.label else tuple(splits)) as writer:
+        with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=filter(None, [reading.unlabelled])) as writer:
             (staging.folder / VOCABULARY).rename(writer.folder / VOCABULARY)
             _write(plan, staging, splits, writer, reading)
             (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
-            spec = writer.publish(_metadata(replace(plan, label=label), statistics, writer, rows, args))
+            spec = writer.publish(_metadata(plan, statistics, writer, rows, args))
     print(_summary(args.dst, spec, statistics, time.monotonic() - started))
     return 0
 
 
-def _files(args: argparse.Namespace) -> dict[str, list[Path]]:
+def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[Path]]:
     """The files of each split that has its own."""
-    given = {args.split_name or _ENCODED: args.data} if args.mode == ENCODE else {split: getattr(args, split) for split in SPLITS}
+    given = {split: getattr(args, split) for split in SPLITS} | {unlabelled: args.data}
     files = {group: files_of(paths) for group, paths in given.items() if paths}
     for group, paths in files.items():
         for path in paths:
@@ -139,14 +136,14 @@ def _check_flags(args: argparse.Namespace, files: dict[str, list[Path]], rule: R
         )
 
 
-def _statistics(name: str, staging: TableStaging, split: Split, tallies: dict[str, Tally], plan: Plan) -> dict[str, Any]:
+def _statistics(name: str, staging: TableStaging, split: Split, tallies: dict[str, Tally], labelled: bool) -> dict[str, Any]:
     """The split's part of the dataset's metadata. Raises DatasetError where it holds no rows."""
-    counts = [pl.len().alias("rows")] + ([pl.col(LABEL).sum().alias("clicks")] if plan.label else [])
+    counts = [pl.len().alias("rows")] + ([pl.col(LABEL).sum().alias("clicks")] if labelled else [])
     found = staging.scan(split.group, split.rows, *counts).collect(engine="streaming").row(0, named=True)
     if not found["rows"]:
         raise DatasetError(f"the {name} split holds no rows: {tallies[split.group].rows:,} were read; hold out other fractions, or check --split_by")
     tally = tallies[split.group]
-    rate = {"click_rate": round(found["clicks"] / found["rows"], 6)} if plan.label else {}
+    rate = {"click_rate": round(found["clicks"] / found["rows"], 6)} if labelled else {}
     return {"files": tally.files, "rows": found["rows"], **rate, "bad_lines_skipped": tally.bad_lines}
 
 

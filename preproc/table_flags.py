@@ -6,7 +6,7 @@ from pathlib import Path
 
 from preproc.table_files import FORMATS, FormFlags
 from preproc.table_inference import Named
-from preproc.table_splits import COLUMN, FILES, KEY, ROWS, TIME, Rule
+from preproc.table_splits import COLUMN, FILES, KEY, ROWS, SPLITS, TIME, Rule
 from preproc.table_stage import Reading
 from utils.encoding.recipe import STANDARDISE, TRANSFORMS, UNITS
 from utils.errors import UserError
@@ -14,6 +14,7 @@ from utils.flags import Parser
 
 NAME = "preproc.table"
 FIT, ENCODE = MODES = ("fit", "encode")
+_UNLABELLED = "new"  # the split of rows without a label, unless it is named
 _NAMED = ("label", "group", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator", "max_hotness")
 _PLANNED = (*_NAMED, "pooling", "time_unit", "numerical_transform")  # what a configuration or an older dataset says
 
@@ -21,7 +22,7 @@ _PLANNED = (*_NAMED, "pooling", "time_unit", "numerical_transform")  # what a co
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
     """Parse the command line. Raises UserError where it is wrong or contradicts itself."""
     parser = Parser(prog=f"python -m {NAME}", description=description)
-    parser.add_argument("--mode", choices=MODES, default=FIT, help="fit: a dataset to train with; encode: rows without a label, for predict")
+    parser.add_argument("--mode", choices=MODES, default=FIT, help="fit: a dataset to train with; encode: rows without a label only")
     parser.add_argument(
         "--dst", type=Path, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files"
     )
@@ -46,7 +47,7 @@ def _add_files(parser: Parser) -> None:
     group.add_argument("--train", nargs="+", default=[], metavar="PATH", help="files of the training rows")
     group.add_argument("--valid", nargs="+", default=[], metavar="PATH", help="files of the validation rows")
     group.add_argument("--test", nargs="+", default=[], metavar="PATH", help="files of the test rows")
-    group.add_argument("--data", nargs="+", default=[], metavar="PATH", help="files of rows without a label; only with --mode encode")
+    group.add_argument("--data", nargs="+", default=[], metavar="PATH", help="files of rows without a label, for predict")
     group.add_argument("--split_name", default=None, metavar="NAME", help="of the rows of --data (default: new)")
     group.add_argument("--format", choices=FORMATS, help="of all files (default: told by their content)")
     group.add_argument("--separator", type=_separator, metavar="TEXT", help=r"between values: , or \t or | or :: (default: guessed)")
@@ -142,7 +143,7 @@ def named_of(args: argparse.Namespace) -> Named:
 def reading_of(args: argparse.Namespace) -> Reading:
     """How the files are read."""
     form = FormFlags(args.format, args.separator, '"' if args.quote == "double" else None, args.columns)
-    return Reading(form, args.bad_lines == "skip", args.block_bytes, args.keep)
+    return Reading(form, args.bad_lines == "skip", args.block_bytes, args.keep, (args.split_name or _UNLABELLED) if args.data else None)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -153,9 +154,11 @@ def _check(args: argparse.Namespace) -> None:
                 raise UserError(f"--{flag} has no effect with --mode encode, which takes --data; remove it")
         if not args.data or args.vocabulary is None:
             raise UserError("--mode encode needs --data, the rows, and --vocabulary, the dataset that the model was trained on")
-    elif args.data or args.split_name:
-        raise UserError(f"--{'data' if args.data else 'split_name'} needs --mode encode: rows without a label; --train, --valid and --test have one")
-    elif not args.train and (args.vocabulary is None or args.extend_vocabulary or not (args.test or args.valid)):
+    elif args.split_name and not args.data:
+        raise UserError("--split_name needs --data: rows without a label")
+    if args.split_name in SPLITS:
+        raise UserError(f"--split_name {args.split_name}: splits of that name have labels; choose another")
+    if args.mode == FIT and not args.train and (args.vocabulary is None or args.extend_vocabulary or not (args.test or args.valid)):
         raise UserError("--train is missing: the files of the training rows (with --vocabulary, --test or --valid may stand alone)")
     if args.config is not None and args.vocabulary is not None:
         raise UserError("--config and --vocabulary: the older dataset says what becomes of each column; remove --config")

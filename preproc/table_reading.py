@@ -54,7 +54,7 @@ class TableFile:
         elif form.kind == JSON_LINES:
             self.names = []
         else:
-            self.names = self._columns()
+            self.names = _names_of(path, form)
 
     def blocks(
         self, wanted: Sequence[str] | None, lists: frozenset[str], block_bytes: int, on_read: Callable[[int], object] = lambda count: None
@@ -99,26 +99,10 @@ class TableFile:
                 shown = ", ".join(self.names[:8]) + (", …" if len(self.names) > 8 else "")
                 raise DatasetError(f"{self.path}: has no column {name}; it has {shown}")
 
-    def _columns(self) -> list[str]:
-        try:
-            return self._binary().collect_schema().names()
-        except pl.exceptions.PolarsError as error:
-            raise self._damaged(error) from None
-
-    def _binary(self) -> pl.LazyFrame:
-        try:
-            if self.form.kind == PARQUET:
-                return pl.scan_parquet(self.path, glob=False)
-            with self.path.open("rb") as file:
-                stream = file.read(4) == b"\xff\xff\xff\xff"
-            return pl.read_ipc_stream(self.path).lazy() if stream else pl.scan_ipc(self.path)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise self._damaged(error) from None
-
     def _binary_blocks(self, wanted: Sequence[str] | None, on_read: Callable[[int], object]) -> Iterator[Block]:
         done, first = 0, 1
         try:
-            frame = self._binary()
+            frame = _binary(self.path, self.form)
             frame = frame if wanted is None else frame.select(wanted)
             total = frame.select(pl.len()).collect().item()
             size = self.path.stat().st_size
@@ -129,10 +113,7 @@ class TableFile:
                     on_read(size * (first - 1) // total - done)
                     done = size * (first - 1) // total
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise self._damaged(error) from None
-
-    def _damaged(self, error: BaseException) -> DatasetError:
-        return DatasetError(f"{self.path}: cannot be read as {self.form.kind}: {_brief(error)}")
+            raise _damaged(self.path, self.form, error) from None
 
     def _parsed(self, text: bytes, names: list[str]) -> pl.DataFrame | None:
         """A block's columns, or None where any of its lines is bad."""
@@ -188,6 +169,29 @@ class TableFile:
                     raise DatasetError(f"{self.path}, {faults[-1]}; --bad_lines skip leaves such lines out")
         schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
         return Block(pl.concat(frames) if frames else pl.DataFrame(schema=schema), numbers, faults=tuple(faults))
+
+
+def _binary(path: Path, form: Form) -> pl.LazyFrame:
+    """A Parquet or Arrow file; Arrow's streams have no end to begin at and are read whole."""
+    try:
+        if form.kind == PARQUET:
+            return pl.scan_parquet(path, glob=False)
+        with path.open("rb") as file:
+            stream = file.read(4) == b"\xff\xff\xff\xff"
+        return pl.read_ipc_stream(path).lazy() if stream else pl.scan_ipc(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _damaged(path, form, error) from None
+
+
+def _names_of(path: Path, form: Form) -> list[str]:
+    try:
+        return _binary(path, form).collect_schema().names()
+    except pl.exceptions.PolarsError as error:
+        raise _damaged(path, form, error) from None
+
+
+def _damaged(path: Path, form: Form, error: BaseException) -> DatasetError:
+    return DatasetError(f"{path}: cannot be read as {form.kind}: {_brief(error)}")
 
 
 def text_blocks(path: Path, block_bytes: int, on_read: Callable[[int], object] = lambda count: None) -> Iterator[tuple[int, bytes]]:

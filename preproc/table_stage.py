@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,14 @@ class Tally:
 class Reading:
     """How files are read.
 
-    `keep` are columns that predictions carry; `block_bytes` of text are parsed at once.
+    `keep` are columns that predictions carry; `block_bytes` of text are parsed at once; rows of the group `unlabelled` have no label.
     """
 
     form: FormFlags = field(default_factory=FormFlags)
     skip_bad_lines: bool = False
     block_bytes: int = 32 << 20
     keep: tuple[str, ...] = ()
+    unlabelled: str | None = None
 
 
 def stage(files: Mapping[str, Sequence[Path]], plan: Plan, rule: Rule, reading: Reading, staging: TableStaging) -> dict[str, Tally]:
@@ -62,13 +63,14 @@ def stage(files: Mapping[str, Sequence[Path]], plan: Plan, rule: Rule, reading: 
     with tqdm(total=total, desc="reading", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:
         for group, paths in files.items():
             tally, divide = tallies[group], rule if group == TRAIN else Rule()
-            wanted = list(dict.fromkeys([*plan.columns, *reading.keep, *([divide.column] if divide.column else [])]))
+            made = replace(plan, label=None) if group == reading.unlabelled else plan
+            wanted = list(dict.fromkeys([*made.columns, *reading.keep, *([divide.column] if divide.column else [])]))
             for path in paths:
                 file = TableFile(path, form_of(path, reading.form), reading.skip_bad_lines)
                 bad_lines, first_fault = 0, ""
                 for block in file.blocks(wanted, plan.list_columns, reading.block_bytes, bar.update):
                     faults = list(block.faults)
-                    rows = _staged(path, block, plan, divide, reading, faults)
+                    rows = _staged(path, block, made, divide, reading, faults)
                     if divide.by == ROWS:
                         rows = rows.with_columns(divide.places(tally.rows, rows.height))
                     if rows.height:

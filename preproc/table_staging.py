@@ -75,10 +75,10 @@ class TableStaging:
 
 
 def _parts(schema: pl.Schema) -> list[list[str]]:
-    """The columns of each file of a block: label, group and split; keys; numbers; the others by a few."""
+    """The columns of each file of a block: label, group and split with the first features; keys; numbers; the other features by a few."""
     first = [name for name in schema if name in (LABEL, GROUP, SPLIT)]
     keys = [name for name in schema if name.startswith("k ")]
     numbers = [name for name, dtype in schema.items() if dtype == pl.Float64 and name.startswith("f ")]
     others = [name for name in schema if name.startswith("f ") and name not in {*numbers}]
     few = [others[start : start + _COLUMNS_A_FILE] for start in range(0, len(others), _COLUMNS_A_FILE)]
-    return [part for part in (first, keys, numbers, *few) if part]
+    return [part for part in ([*first, *few[0]], keys, numbers, *few[1:]) if part]

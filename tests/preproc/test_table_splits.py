@@ -135,6 +135,15 @@ def test_rows_without_a_label(tmp_path, old):
     assert made.metadata["label"] == "y" and yaml.safe_load((made.folder / "columns.yaml").read_text())["label"] == "y"
 
 
+def test_rows_without_a_label_beside_those_that_have_one(tmp_path):
+    today = write(tmp_path / "today.csv", "s,n,tags,g\nb,3,q,5\nnew,5,,6\n")
+    made = make(tmp_path, OLD, OLD, *FLAGS, "--data", today, "--split_name", "today", "--keep", "s")
+    assert made["today"] == {"s": [2, 0], "tags": [[0, -1], [-1, -1]], "n": pytest.approx([0, 2 / (8 / 3) ** 0.5]), "group": [5, 6]}
+    assert made.values("s") == ["a", "b"] and list(made.spec.sources) == ["train", "test", "today"]
+    assert pl.read_parquet(made.folder / "today" / "keys.parquet")["s"].to_list() == ["b", "new"]
+    assert made.metadata["today"] == {"files": ["today.csv"], "rows": 2, "bad_lines_skipped": 0}
+
+
 def test_keys_keep_their_types(tmp_path):
     path = tmp_path / "t.parquet"
     pl.DataFrame({"s": ["a", "b"], "i": pl.Series([7, None], dtype=pl.Int8), "f": [0.5, 1.0], "y": [1, 0]}).write_parquet(path)
@@ -156,7 +165,9 @@ def test_keys_keep_their_types(tmp_path):
         (["--train", "T", "--test_values", "a"], "--test_values needs --split_column"),
         (["--mode", "encode", "--data", "T"], "--mode encode needs --data, the rows, and --vocabulary"),
         (["--mode", "encode", "--data", "T", "--vocabulary", "D", "--train", "T"], "--train has no effect with --mode encode"),
-        (["--data", "T"], "--data needs --mode encode"),
+        (["--train", "T", "--test", "T", "--split_name", "today"], "--split_name needs --data"),
+        (["--train", "T", "--test", "T", "--data", "T", "--split_name", "valid"], "--split_name valid: splits of that name have labels"),
+        (["--data", "T"], "--train is missing"),
         (["--test", "T"], "--train is missing"),
         (["--train", "T", "--test", "T", "--extend_vocabulary"], "--extend_vocabulary needs --vocabulary"),
         (["--train", "T", "--test", "T", "--config", "c", "--categorical", "s"], "--categorical and --config: --config says what becomes"),
