@@ -53,6 +53,7 @@ def _add_files(parser: Parser) -> None:
     group.add_argument("--separator", type=_separator, metavar="TEXT", help=r"between values: , or \t or | or :: (default: guessed)")
     group.add_argument("--quote", choices=("double", "none"), default="double", help='whether " encloses values (default: double)')
     group.add_argument("--columns", type=_names, metavar="A,B,…", help="names of all columns, of files without a header")
+    group.add_argument("--data_columns", type=_names, metavar="A,B,…", help="of --data, where they are not those of --columns: without the label")
     group.add_argument("--bad_lines", choices=("error", "skip"), default="error", help="stop at a bad row, or leave it out (default: error)")
     group.add_argument("--block_bytes", type=_whole(1), default=16 << 20, metavar="N", help="text parsed at once, in bytes (default: %(default)s)")
     group.add_argument("--keep", type=_names, default=(), metavar="A,B,…", help="columns that predictions carry: SPLIT/keys.parquet")
@@ -143,7 +144,8 @@ def named_of(args: argparse.Namespace) -> Named:
 def reading_of(args: argparse.Namespace) -> Reading:
     """How the files are read."""
     form = FormFlags(args.format, args.separator, '"' if args.quote == "double" else None, args.columns)
-    return Reading(form, args.bad_lines == "skip", args.block_bytes, args.keep, (args.split_name or _UNLABELLED) if args.data else None)
+    unlabelled = (args.split_name or _UNLABELLED) if args.data else None
+    return Reading(form, args.bad_lines == "skip", args.block_bytes, args.keep, unlabelled, args.data_columns)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -154,8 +156,9 @@ def _check(args: argparse.Namespace) -> None:
                 raise UserError(f"--{flag} has no effect with --mode encode, which takes --data; remove it")
         if not args.data or args.vocabulary is None:
             raise UserError("--mode encode needs --data, the rows, and --vocabulary, the dataset that the model was trained on")
-    elif args.split_name and not args.data:
-        raise UserError("--split_name needs --data: rows without a label")
+    for flag in ("split_name", "data_columns"):
+        if getattr(args, flag) and not args.data:
+            raise UserError(f"--{flag} needs --data: rows without a label")
     if args.split_name in SPLITS:
         raise UserError(f"--split_name {args.split_name}: splits of that name have labels; choose another")
     if args.mode == FIT and not args.train and (args.vocabulary is None or args.extend_vocabulary or not (args.test or args.valid)):

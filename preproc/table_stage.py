@@ -32,7 +32,8 @@ class Tally:
 class Reading:
     """How files are read.
 
-    `keep` are columns that predictions carry; `block_bytes` of text are parsed at once; rows of the group `unlabelled` have no label.
+    `keep` are columns that predictions carry; `block_bytes` of text are parsed at once; rows of the group `unlabelled` have no label,
+    and `unlabelled_names` are those of its columns, where files have no header and these differ.
     """
 
     form: FormFlags = field(default_factory=FormFlags)
@@ -40,6 +41,7 @@ class Reading:
     block_bytes: int = 32 << 20
     keep: tuple[str, ...] = ()
     unlabelled: str | None = None
+    unlabelled_names: tuple[str, ...] | None = None
 
 
 def stage(files: Mapping[str, Sequence[Path]], plan: Plan, rule: Rule, reading: Reading, staging: TableStaging) -> dict[str, Tally]:
@@ -65,8 +67,9 @@ def stage(files: Mapping[str, Sequence[Path]], plan: Plan, rule: Rule, reading: 
             tally, divide = tallies[group], rule if group == TRAIN else Rule()
             made = replace(plan, label=None) if group == reading.unlabelled else plan
             wanted = list(dict.fromkeys([*made.columns, *reading.keep, *([divide.column] if divide.column else [])]))
+            form = replace(reading.form, names=reading.unlabelled_names or reading.form.names) if group == reading.unlabelled else reading.form
             for path in paths:
-                file = TableFile(path, form_of(path, reading.form), reading.skip_bad_lines)
+                file = TableFile(path, form_of(path, form), reading.skip_bad_lines)
                 bad_lines, first_fault = 0, ""
                 for block in file.blocks(wanted, plan.list_columns, reading.block_bytes, bar.update):
                     faults = list(block.faults)
