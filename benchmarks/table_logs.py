@@ -2,7 +2,7 @@
 
     python -m benchmarks.table_logs --dst LOGS
 
-writes LOGS/ratings.dat, as MovieLens has it (user::item::rating::timestamp::genres, no header), LOGS/pairs.dat, pairs of tomorrow without a rating,
+writes LOGS/ratings.dat, as MovieLens has it (user::item::rating::timestamp::genres, no header), LOGS/pairs.dat, the first of them without the rating,
 and LOGS/clicks_0.csv.gz, LOGS/clicks_1.csv.gz and LOGS/today.csv.gz, as Avazu has it (hexadecimal texts, hours as 14102100, whole numbers that are
 ids), the last without the clicks.
 """

@@ -9,6 +9,7 @@ import yaml
 from runs import SMALL
 
 import dlrm
+from benchmarks import table_logs
 from preproc import table
 from utils.checkpoint.reading import Checkpoint
 
@@ -130,3 +131,22 @@ def test_an_extended_vocabulary_keeps_the_vectors_of_its_values(folder):
     scores = [dlrm.load(folder / name).score_raw(known) for name in ("c", "g")]
     np.testing.assert_array_equal(*scores)
     assert len(known) > 50 and len(np.unique(scores[0])) > 30
+
+
+MOVIES = "--columns user,item,rating,time,genres --categorical user,item --lists genres --times time --split_by time --test_fraction 0.1"
+CLICKS = "--label click --ignore id --categorical C1,banner_pos,device_type,C14,C17 --times hour --split_by hour --test_fraction 0.2"
+FLOWS = {
+    "movies": ("ratings.dat", "pairs.dat", [*MOVIES.split(), "--label", "rating >= 4", "--data_columns", "user,item,time,genres"], "user,item", 0.8),
+    "clicks": ("clicks_*.csv.gz", "today.csv.gz", [*CLICKS.split(), "--time_format", "%y%m%d%H", "--frequency_threshold", "3"], "id", 0.65),
+}
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+def test_raw_files_to_scores_in_three_commands(tmp_path, kind):
+    table_logs.main(["--dst", str(tmp_path / "raw"), "--rows", "20000"])
+    train_files, data, flags, keep, least = FLOWS[kind]
+    command("--train", tmp_path / "raw" / train_files, "--data", tmp_path / "raw" / data, *flags, "--keep", keep, "--dst", tmp_path / "new")
+    result = train(tmp_path / "new", tmp_path / "c", learning_rate=0.003)
+    assert result.figures["auc"] > least
+    found = predicted(tmp_path, tmp_path / "new", tmp_path / "c")
+    assert len(found) == 400 and found.columns[:-2] == keep.split(",") and found["score"].is_between(0, 1).all()
