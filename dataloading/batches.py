@@ -27,6 +27,7 @@ class Split(Protocol):
     name: str
     num_samples: int
     first_row: int  # of the rows that it is cut from, for messages
+    labelled: bool  # whether it has labels; without them it is for prediction, and `read_labels` gives zeros
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
         """`[n]` integer; `[n, h]` of a feature with several ids a sample, -1 for no id."""

@@ -29,10 +29,10 @@ class DatasetError(UserError):
 class SplitFiles:
     """Where one split's columns are: absolute or working-directory-relative paths, categorical ones in the model's order.
 
-    `numerical` is None where there are no numerical features, `group` where there is no group.
+    `numerical` is None where there are no numerical features, `group` where there is no group, `label` where the split has no labels.
     """
 
-    label: Path
+    label: Path | None
     numerical: Path | None
     categorical: tuple[Path, ...]
     group: Path | None = None
@@ -53,12 +53,12 @@ def split_files(spec: FeatureSpec, split: str) -> SplitFiles:
     paths = {chunk.features[0]: spec.base_directory / chunk.files[0] for chunk in spec.sources[split]}
     numerical = paths[spec.numerical[0]] if spec.numerical else None
     categorical = tuple(paths[feature.name] for feature in spec.categorical)
-    return SplitFiles(paths[spec.label], numerical, categorical, None if spec.group is None else paths[spec.group])
+    return SplitFiles(paths.get(spec.label), numerical, categorical, None if spec.group is None else paths[spec.group])
 
 
-def bytes_per_sample(spec: FeatureSpec) -> dict[str, int]:
+def bytes_per_sample(spec: FeatureSpec, labelled: bool = True) -> dict[str, int]:
     """Bytes of a sample in the file of each feature, in the order of `SplitFiles.all`; the numerical file is named by its first feature."""
-    widths = {spec.label: 1}
+    widths = {spec.label: 1} if labelled else {}
     if spec.numerical:
         widths[spec.numerical[0]] = np.dtype(spec.numerical_dtype).itemsize * len(spec.numerical)
     widths |= {feature.name: np.dtype(feature.dtype).itemsize * feature.hotness for feature in spec.categorical}
@@ -82,7 +82,7 @@ def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) 
         faults.append(f"feature {spec.label}: dtype is {spec.dtypes[spec.label]}, the label must be {LABEL_DTYPE}")
     for split in splits:
         if split not in spec.sources:
-            faults.append(f"source_spec: split {split} is missing")
+            faults.append(f"source_spec: split {split} is missing, there is {', '.join(spec.sources) or 'none'}")
     for split, chunks in spec.sources.items():
         faults += [f"source_spec.{split}: {fault}" for fault in _chunk_faults(spec, chunks)]
     return faults
@@ -140,7 +140,7 @@ def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
             faults.append(f"chunk [{name}]: feature {first} stands in no channel")
     counts = Counter(seen)
     for name in (*categorical, *spec.numerical, spec.label, *(() if spec.group is None else (spec.group,))):
-        if counts[name] != 1:
+        if counts[name] != 1 and not (name == spec.label and counts[name] == 0):  # a split without labels is for prediction
             faults.append(f"feature {name} stands in {counts[name]} chunks, expected exactly one")
     return faults
 
@@ -154,7 +154,7 @@ def file_faults(spec: FeatureSpec, split: str) -> tuple[list[str], int]:
     faults = []
     samples: dict[Path, int] = {}
     files = split_files(spec, split)
-    for path, width in zip(files.all(), bytes_per_sample(spec).values(), strict=True):
+    for path, width in zip(files.all(), bytes_per_sample(spec, spec.labelled(split)).values(), strict=True):
         try:
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):  # opening a named pipe would wait for ever

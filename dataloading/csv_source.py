@@ -29,7 +29,8 @@ def csv_chunks(spec: FeatureSpec, split: str) -> tuple[Chunk, ...]:
         DatasetError: the split is missing, a chunk is of another type, or a feature stands in no chunk or in several.
     """
     where = f"{spec.path}: " if spec.path else ""
-    names = (*(feature.name for feature in spec.categorical), *spec.numerical, spec.label, *(() if spec.group is None else (spec.group,)))
+    label = (spec.label,) if spec.labelled(split) else ()
+    names = (*(feature.name for feature in spec.categorical), *spec.numerical, *label, *(() if spec.group is None else (spec.group,)))
     if spec.sources is None:
         return (Chunk(CSV, names, (f"{split}.csv",)),)
     if split not in spec.sources:
@@ -66,14 +67,14 @@ def check_csv_files(spec: FeatureSpec, split: str) -> None:
             raise DatasetError(f"{path}: {error.strerror}; expected a CSV file (source_spec.{split})") from None
 
 
-CsvRows = tuple[np.ndarray, list[np.ndarray], np.ndarray, np.ndarray | None]
+CsvRows = tuple[np.ndarray, list[np.ndarray], np.ndarray | None, np.ndarray | None]
 
 
 def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[CsvRows]:
     """Batches of rows; n is batch_size but for the last.
 
     Yields:
-        numericals `[n, M]`, F id columns `[n]` or `[n, h]`, labels `[n]` uint8, and groups `[n]` where the specification has a group.
+        numericals `[n, M]`, F id columns `[n]` or `[n, h]`, labels `[n]` uint8 where the split has them, and groups `[n]` where there is a group.
 
     Raises:
         DatasetError: a missing file or column, a value that is not what the specification says (file, line, feature,
@@ -100,7 +101,7 @@ def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[C
         for column, name in zip(numerical.T, spec.numerical, strict=True):
             column[:] = values[name]
         groups = None if spec.group is None else values[spec.group]
-        yield numerical, [values[feature.name] for feature in spec.categorical], values[spec.label], groups
+        yield numerical, [values[feature.name] for feature in spec.categorical], values.get(spec.label), groups
 
 
 def _chunk_blocks(spec: FeatureSpec, chunk: Chunk, columns: Mapping[str, Column]) -> Iterator[dict[str, np.ndarray]]:

@@ -5,7 +5,7 @@ examples (their "Dataset Feature Specification"), so that their datasets load he
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,10 @@ class FeatureSpec:
             raise FeatureSpecError(f"feature {self.group}: dtype is {dtype}, the group must be {' or '.join(GROUP_DTYPES)}")
         return dtype
 
+    def labelled(self, split: str) -> bool:
+        """Whether a split has labels; one whose chunks list none is for prediction only. Labels of a generator specification are drawn."""
+        return self.sources is None or any(self.label in chunk.features for chunk in self.sources.get(split, ()))
+
     @property
     def base_directory(self) -> Path:
         """The folder that the chunks' files are relative to."""
@@ -173,8 +177,13 @@ class FeatureSpec:
         """The YAML text, features in the model's order."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, width=120)
 
-    def as_tf_raw(self, splits: Iterable[str], metadata: Mapping[str, Any] | None = None) -> "FeatureSpec":
+    def as_tf_raw(self, splits: Iterable[str], metadata: Mapping[str, Any] | None = None, unlabelled: Collection[str] = ()) -> "FeatureSpec":
         """The specification of a tf_raw dataset that holds these features in these splits: one file per chunk, the smallest dtypes.
+
+        Args:
+            splits: their names.
+            metadata: of the dataset; that of this specification where it is None.
+            unlabelled: those of the splits that have no labels.
 
         Raises:
             FeatureSpecError: two features would share a file name, a name cannot be one, or a column is of a type that such a dataset does not hold.
@@ -194,7 +203,7 @@ class FeatureSpec:
         for split in splits:
             chunks = [Chunk(SPLIT_BINARY, self.numerical, (f"{split}/numerical.bin",))] if self.numerical else []
             chunks += [Chunk(SPLIT_BINARY, (name,), (f"{split}/{file}",)) for name, file in files.items()]
-            chunks.append(Chunk(SPLIT_BINARY, (self.label,), (f"{split}/label.bin",)))
+            chunks += [Chunk(SPLIT_BINARY, (self.label,), (f"{split}/label.bin",))] if split not in unlabelled else []
             sources[split] = (*chunks, *(Chunk(SPLIT_BINARY, (name,), (f"{split}/{file}",)) for name, file in grouping.items()))
         kept = self.metadata if metadata is None else metadata
         return replace(self, categorical=categorical, dtypes=dtypes, sources=sources, metadata=kept, path=None)

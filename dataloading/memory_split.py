@@ -21,7 +21,7 @@ class MemorySplit:
         numerical_dtype: float16 or float32; the numericals are rounded to it.
     """
 
-    name, first_row = "samples", 0
+    name, first_row, labelled = "samples", 0, False
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ class RowRange:
     def __init__(self, split: Split, name: str, first: int, last: int):
         self._split, self.first_row = split, split.first_row + first
         self._first, self.num_samples = first, last - first
-        self.spec, self.name = split.spec, name
+        self.spec, self.name, self.labelled = split.spec, name, split.labelled
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
         """`[n]` integer, `[n, h]` of a feature with several ids a sample."""

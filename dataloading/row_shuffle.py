@@ -23,7 +23,7 @@ class ShuffledRows:
 
     def __init__(self, split, batch_size: int, window: int, seed: int):
         self.spec: FeatureSpec = split.spec
-        self.name, self.num_samples, self.first_row = split.name, split.num_samples, split.first_row
+        self.name, self.num_samples, self.first_row, self.labelled = split.name, split.num_samples, split.first_row, split.labelled
         self._split, self._batch_size, self._window, self._seed = split, batch_size, window * batch_size, seed
         self._epoch = 0
         self._held: tuple[int, int] | None = None  # epoch and window of what follows

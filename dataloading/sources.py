@@ -1,11 +1,11 @@
 """The dataset that the options name: stored or drawn."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dataloading.batches import Split
 from dataloading.contract import DatasetError
-from dataloading.feature_spec import FeatureSpec, generator_spec
+from dataloading.feature_spec import SPLITS, FeatureSpec, generator_spec
 from dataloading.ranges import HASH
 from dataloading.row_range import first_rows, hold_out
 from dataloading.synthetic import SyntheticSplit
@@ -23,18 +23,39 @@ def read_spec(config: DataConfig) -> FeatureSpec:
     return FeatureSpec.from_yaml(Path(config.dataset_path or ".") / config.feature_spec)
 
 
-def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int) -> Split:
-    """A split, its files checked (`contract.check_quick`) but not opened yet. Raises DatasetError."""
+def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, labels: bool = True) -> Split:
+    """A split, its files checked (`contract.check_quick`) but not opened yet.
+
+    Args:
+        config: which data.
+        spec: the features.
+        split: its name.
+        seed: of synthetic data.
+        labels: whether they are needed.
+
+    Raises:
+        DatasetError: its files are damaged, or it has no labels and they are needed.
+    """
     if config.dataset_type == "tf_raw":
-        return TfRawSplit(spec, split)
+        found = TfRawSplit(spec, split)
+        if labels and not found.labelled:
+            raise DatasetError(
+                f"{spec.path}: source_spec.{split} has no chunk of the label {spec.label}, so the split is for prediction only: "
+                f"--mode predict --split {split}"
+            )
+        return found
+    if split not in SPLITS:
+        raise DatasetError(f"--split {split}: synthetic data has the splits {', '.join(SPLITS)}")
     batches, batch_size = config.synthetic_dataset_valid_batches, config.valid_batch_size
     if split == "train":
         batches, batch_size = config.synthetic_dataset_train_batches, config.batch_size
     return SyntheticSplit(spec, split, batches * batch_size, seed)
 
 
-def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int) -> dict[str, Split]:
+def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn: Callable[[str], None]) -> dict[str, Split]:
     """What a training run reads: `train`, `test` where there is one, and `valid` where the dataset has one or `--valid_fraction` cuts one off.
+
+    A `test` or `valid` split without labels is left out, with a warning: there is nothing to evaluate.
 
     `--dataset_subset` leaves the first of the training rows.
 
@@ -42,7 +63,7 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int) -> di
         DatasetError: a split's files are damaged, or nothing would be left to train on.
     """
     stored = config.dataset_type == "tf_raw"
-    names = ["train"] + [name for name in ("valid", "test") if not stored or spec.sources is None or name in spec.sources]
+    names = ["train"] + [name for name in ("valid", "test") if not stored or spec.sources is None or _evaluates(spec, name, warn)]
     if not stored:
         names.remove("valid")
     if config.valid_fraction and "valid" in names:
@@ -53,6 +74,12 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int) -> di
     if config.dataset_subset is not None:
         splits["train"] = first_rows(splits["train"], config.dataset_subset)
     return splits
+
+
+def _evaluates(spec: FeatureSpec, split: str, warn: Callable[[str], None]) -> bool:
+    if split in spec.sources and not spec.labelled(split):
+        warn(f"{spec.path}: the {split} split has no labels and is left out; --mode predict --split {split} scores it")
+    return split in spec.sources and spec.labelled(split)
 
 
 def check_evaluated(splits: Mapping[str, Split], spec: FeatureSpec, options: TrainingConfig) -> None:

@@ -1,6 +1,7 @@
 """The content of a feature specification's YAML file, checked key by key: whatever nothing here reads is refused."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from dataloading.features import MEAN, POOLINGS, SPLITS, SUM, Categorical, Chunk
 from utils.options import MAX_HOTNESS
 
 GROUP = "group"
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}").fullmatch
 _SECTIONS = ("feature_spec", "channel_spec", "source_spec", "metadata")
 _CHANNELS = ("categorical", "numerical", "label")
 _OF_CATEGORICAL = ("cardinality", "hotness", "alpha", "dtype", "pooling", "table", "embedding_dim")
@@ -48,7 +50,7 @@ def parsed(content: Any, where: str) -> dict[str, Any]:
         "numerical": channels["numerical"],
         "label": channels["label"][0],
         "dtypes": dtypes,
-        "sources": _sources(content.get("source_spec"), where),
+        "sources": _sources(content.get("source_spec"), channels["label"][0], where),
         "metadata": _mapping(content.get("metadata") or {}, f"{where}metadata"),
         "group": next(iter(channels[GROUP]), None),
     }
@@ -180,13 +182,13 @@ def _table(value: Any, where: str) -> str | None:
     return value
 
 
-def _sources(value: Any, where: str) -> dict[str, tuple[Chunk, ...]] | None:
+def _sources(value: Any, label: str, where: str) -> dict[str, tuple[Chunk, ...]] | None:
     if value is None:
         return None
     sources = {}
     for split, chunks in _mapping(value, f"{where}source_spec").items():
         place = f"{where}source_spec.{split}"
-        if split not in SPLITS:
+        if not isinstance(split, str) or not _FOLDER_NAME(split):
             raise FeatureSpecError(f"{where}source_spec: split {str(split)[:60]!r} is not known, expected one of {', '.join(SPLITS)}; remove it")
         if not isinstance(chunks, list):
             raise FeatureSpecError(f"{place}: expected a list of chunks, found {_kind(chunks)}")
@@ -200,6 +202,11 @@ def _sources(value: Any, where: str) -> dict[str, tuple[Chunk, ...]] | None:
             for file in files:
                 _check_file_name(file, f"{place}[{i}].files")
             parsed.append(Chunk(chunk["type"], features, files))
+        if split not in SPLITS and (not parsed or any(label in chunk.features for chunk in parsed)):
+            raise FeatureSpecError(
+                f"{where}source_spec: split {split!r} is not known, expected one of {', '.join(SPLITS)}; remove it, or its label: a split for "
+                "prediction only may have any name"
+            )
         sources[split] = tuple(parsed)
     return sources
 

@@ -21,6 +21,8 @@ GROUP_ROWS = 10  # consecutive rows of a group
 class SyntheticSplit:
     """One split of synthetic data, read by ranges of rows like a stored one (`tf_raw.TfRawSplit`)."""
 
+    labelled = True
+
     def __init__(self, spec: FeatureSpec, split: str, num_samples: int, seed: int, signal: float = DEFAULT_SIGNAL):
         """Prepare to draw.
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -57,16 +57,17 @@ class TfRawSplit:
 
     def __init__(self, spec: FeatureSpec, split: str):
         self.spec, self.name, self.first_row = spec, split, 0
+        self.labelled = spec.labelled(split)
         self.num_samples = check_quick(spec, (split,))[split]
         files = split_files(spec, split)
-        self._paths: dict[str, tuple[Path, str, int]] = {
-            "label": (files.label, "uint8", 1),  # bool on disk; read as bytes, so that a value other than 0 and 1 is seen
-        }
+        self._paths: dict[str, tuple[Path, str, int]] = {}
+        if self.labelled:
+            self._paths["label"] = (files.label, "uint8", 1)  # bool on disk; read as bytes, so that a value other than 0 and 1 is seen
         if spec.numerical:
             self._paths["numerical"] = (files.numerical, spec.numerical_dtype, len(spec.numerical))
         for i, (feature, path) in enumerate(zip(spec.categorical, files.categorical, strict=True)):
             self._paths[f"ids {i}"] = (path, feature.dtype, feature.hotness)
-        self._files = {spec.label: str(files.label)} | dict.fromkeys(spec.numerical, str(files.numerical))
+        self._files = {spec.label: str(files.label or "")} | dict.fromkeys(spec.numerical, str(files.numerical))
         self._files |= {feature.name: str(path) for feature, path in zip(spec.categorical, files.categorical, strict=True)}
         if spec.group is not None:
             self._paths["group"] = (files.group, spec.group_dtype, 1)
@@ -93,8 +94,8 @@ class TfRawSplit:
         return self._column("numerical").read(start, stop).reshape(stop - start, len(self.spec.numerical))
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
-        """Labels of rows start to stop: `[n]` uint8, 0 or 1."""
-        return self._column("label").read(start, stop)
+        """Labels of rows start to stop: `[n]` uint8, 0 or 1; all 0 where the split has none (`labelled`)."""
+        return self._column("label").read(start, stop) if self.labelled else np.zeros(stop - start, np.uint8)
 
     def read_group(self, start: int, stop: int) -> np.ndarray:
         """Groups of rows start to stop, where the dataset has a group: `[n]`, int32 or int64."""
@@ -125,6 +126,8 @@ class TfRawWriter:
             writer.append("train", numerical, ids, labels)      # or fill the files at writer.files("train") yourself
             writer.publish(metadata)
 
+    Splits in `unlabelled` have no labels and are for prediction only.
+
     Raises:
         DatasetError: the destination holds a dataset already and `overwrite` is not given.
     """
@@ -136,10 +139,11 @@ class TfRawWriter:
         splits: Sequence[str] = ("train", "test"),
         spec_name: str = DEFAULT_FILE_NAME,
         overwrite: bool = False,
+        unlabelled: Collection[str] = (),
     ):
         self._destination, self._spec_name = Path(destination), spec_name
-        self._source, self._splits = spec, tuple(splits)
-        self.spec = spec.as_tf_raw(splits, metadata={})
+        self._source, self._splits, self._unlabelled = spec, tuple(splits), frozenset(unlabelled)
+        self.spec = spec.as_tf_raw(splits, {}, self._unlabelled)
         self._overwrite = overwrite
         self._refuse_replacing()
         self._open: dict[Path, Any] = {}
@@ -170,22 +174,30 @@ class TfRawWriter:
         """Where the split's columns are being written (`contract.SplitFiles`), for a writer that works column by column."""
         return split_files(self._placed(self._folder), split)
 
-    def append(self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray, groups: np.ndarray | None = None) -> None:
+    def append(
+        self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray | None, groups: np.ndarray | None = None
+    ) -> None:
         """Append rows.
 
         Args:
             split: which split they belong to.
             numerical: `[n, M]`, stored as float16 or float32.
             ids: F arrays `[n]`, or `[n, h]` with -1 for no id, already known to be in range.
-            labels: `[n]`, 0 or 1.
+            labels: `[n]`, 0 or 1; None where the split has none.
             groups: `[n]` whole numbers, where the dataset has a group.
+
+        Raises:
+            ValueError: labels for a split without them, or none for one with.
         """
         files = self.files(split)
+        if (labels is None) != (files.label is None):
+            raise ValueError(f"split {split}: labels were {'not ' if labels is None else ''}given, and it has {'them' if files.label else 'none'}")
         if files.numerical is not None:
             self._write(files.numerical, np.ascontiguousarray(numerical, self.spec.numerical_dtype))
         for feature, path, column in zip(self.spec.categorical, files.categorical, ids, strict=True):
             self._write(path, np.ascontiguousarray(column, feature.dtype))
-        self._write(files.label, np.ascontiguousarray(labels, np.bool_))
+        if files.label is not None:
+            self._write(files.label, np.ascontiguousarray(labels, np.bool_))
         if files.group is not None:
             self._write(files.group, np.ascontiguousarray(groups, self.spec.group_dtype))
 
@@ -246,7 +258,7 @@ class TfRawWriter:
         spec.rename(target)
 
     def _placed(self, folder: Path, metadata: dict[str, Any] | None = None) -> FeatureSpec:
-        return replace(self._source.as_tf_raw(self._splits, metadata or {}), path=folder / self._spec_name)
+        return replace(self._source.as_tf_raw(self._splits, metadata or {}, self._unlabelled), path=folder / self._spec_name)
 
     def _write(self, path: Path, values: np.ndarray) -> None:
         if path not in self._open:

@@ -38,6 +38,7 @@ from dataloading.bayes import bayes_metrics
 from dataloading.contract import TFRECORDS, DatasetError, bytes_per_sample, check_quick, split_files
 from dataloading.csv_source import check_csv_files, csv_paths, read_csv_split
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.keys import KEYS, check_keys, copy_keys
 from dataloading.ranges import check_ids, check_labels, check_numerical
 from dataloading.split_dataset import split_spec, write_split_spec
 from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
@@ -58,7 +59,7 @@ class Rows(NamedTuple):
 
     numerical: np.ndarray  # [n, M]
     ids: Sequence[np.ndarray]  # of each feature [n], or [n, h] with -1 for no id
-    labels: np.ndarray  # [n]
+    labels: np.ndarray | None  # [n]; None of a split without
     probabilities: np.ndarray | None = None  # [n], the true P(click) where it is known
     groups: np.ndarray | None = None  # [n], where the specification has a group
 
@@ -162,10 +163,11 @@ def stored_rows(split: TfRawSplit) -> Callable[[int, int], Rows]:
     spec, files = split.spec, split_files(split.spec, split.name)
 
     def read(start: int, stop: int) -> Rows:
-        numerical, labels = split.read_numerical(start, stop), split.read_labels(start, stop)
+        numerical, labels = split.read_numerical(start, stop), split.read_labels(start, stop) if split.labelled else None
         if spec.numerical:
             check_numerical(numerical, spec.numerical, start, str(files.numerical))
-        check_labels(labels, spec.label, start, str(files.label))
+        if labels is not None:
+            check_labels(labels, spec.label, start, str(files.label))
         ids = []
         for i, (feature, path) in enumerate(zip(spec.categorical, files.categorical, strict=True)):
             ids.append(split.read_ids(i, start, stop))
@@ -212,11 +214,11 @@ def write_split(writer: TfRawWriter, split: str, blocks: Iterator[Rows], total: 
     with tqdm(total=total, unit=" rows", unit_scale=True, desc=split, disable=not sys.stderr.isatty()) as bar:
         for numerical, ids, labels, probabilities, groups in (Rows(*rows) for rows in blocks):
             writer.append(split, numerical, ids, labels, groups)
-            samples += len(labels)
-            clicks += int(np.count_nonzero(labels))
+            samples += len(numerical)
+            clicks += 0 if labels is None else int(np.count_nonzero(labels))
             if probabilities is not None and split == "test":
                 known.append((probabilities, labels))
-            bar.update(len(labels))
+            bar.update(len(numerical))
     statistics: dict[str, Any] = {"samples": samples, "click_rate": round(clicks / max(samples, 1), 6)}
     if known:
         metrics = bayes_metrics(*(np.concatenate(column) for column in zip(*known, strict=True)))
@@ -271,7 +273,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         spec = FeatureSpec.from_yaml(args.src_dataset_path / args.src_feature_spec, "--src_dataset_path and --src_feature_spec")
     if args.src_dataset_type == "tf_raw":
-        check_quick(spec, splits)
+        for split, count in check_quick(spec, splits).items():
+            check_keys(spec, split, count)
     if args.src_dataset_type != "synthetic" and "valid" in (spec.sources or {}):
         print(f"{NAME}: warning: the source's valid split is not written, only {' and '.join(splits)}", file=sys.stderr)
     refuse_own_files(args, spec, splits)
@@ -285,10 +288,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     started = time.perf_counter()
     statistics = {}
-    with TfRawWriter(args.dst_dataset_path, spec, splits, args.dst_feature_spec, args.overwrite) as writer:
+    unlabelled = [split for split in splits if args.src_dataset_type in ("tf_raw", "csv") and not spec.labelled(split)]
+    with TfRawWriter(args.dst_dataset_path, spec, splits, args.dst_feature_spec, args.overwrite, unlabelled) as writer:
         for split in splits:
             blocks, total = source_rows(args, spec, split, batches[split])
             statistics[split] = write_split(writer, split, blocks, total)
+            if args.src_dataset_type == "tf_raw":
+                copy_keys(spec, split, statistics[split]["samples"], writer.folder / split / KEYS)
         if args.src_dataset_type != "synthetic":
             writer.copy_vocabularies(spec)
         metadata = generator_metadata(spec, args, statistics) if args.src_dataset_type == "synthetic" else dict(spec.metadata)

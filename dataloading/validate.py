@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from dataloading.contract import bytes_per_sample, file_faults, spec_faults, split_files
 from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec, smallest_dtype
+from dataloading.keys import keys_faults
 from dataloading.scan import Figures, Progress, scan_group, scan_ids, scan_labels, scan_numerical
 from utils.errors import UserError, run_command
 from utils.flags import Parser
@@ -52,7 +53,7 @@ def scan_split(spec: FeatureSpec, split: str, progress: Progress) -> list[Figure
     """Scan every file of the split that can be read, whatever is wrong with the others."""
     files, widths = split_files(spec, split), bytes_per_sample(spec)
     figures = []
-    samples = whole_samples(files.label, widths[spec.label])
+    samples = whole_samples(files.label, widths[spec.label]) if files.label else None
     if samples is not None:
         figures.append(scan_labels(files.label, spec.label, samples, progress))
     if spec.numerical:
@@ -79,6 +80,7 @@ def lists_row(split: str, figures: Figures, hotness: int) -> str:
 def notes(spec: FeatureSpec, splits: Sequence[str]) -> list[str]:
     """What is allowed and still worth a line."""
     found = [f"there is no {split} split" for split in ("train", "test") if split not in splits]
+    found += [f"split {split} has no labels: it is for prediction only" for split in splits if not spec.labelled(split)]
     for feature in spec.categorical:
         if feature.dtype != smallest_dtype(feature.cardinality):
             found.append(f"feature {feature.name} is {feature.dtype}, {smallest_dtype(feature.cardinality)} would hold its ids")
@@ -103,14 +105,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(f"--dataset_path {args.dataset_path} is not a folder; expected one that holds {args.feature_spec}")
     spec = FeatureSpec.from_yaml(args.dataset_path / args.feature_spec)
     # A dataset that is only trained on, or only scored, is whole with one split; one without either is not.
-    splits = tuple(split for split in SPLITS if split in (spec.sources or {}))
-    splits = splits if {"train", "test"} & set(splits) else ("train", *splits)
+    stored = spec.sources or {}
+    splits = (*(split for split in SPLITS if split in stored), *(split for split in stored if split not in SPLITS))
+    splits = splits if any(split in ("train", "test") or not spec.labelled(split) for split in splits) else ("train", *splits)
     faults = [f"{spec.path}: {fault}" for fault in spec_faults(spec, splits)]
     samples: dict[str, int] = {}
     if not faults:
         for split in splits:
             found, samples[split] = file_faults(spec, split)
-            faults += found
+            faults += found or keys_faults(spec, split, samples[split])
         if not args.quick:
             faults += _scan(spec, splits)
         for note in notes(spec, splits):

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from dataloading.batches import Split
 from dataloading.feature_spec import FeatureSpec
+from dataloading.keys import check_keys, stored_keys
 from dataloading.sources import check_evaluated, open_split, open_training_splits
 from run import predictions
 from utils.checkpoint.fallback import older, sound_checkpoint
@@ -63,12 +64,16 @@ def restoring(action: Callable[[], T]) -> T:
 def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Split]:
     """The splits that the mode reads, and the file of predictions looked at. Raises UserError."""
     if config.run.mode == TRAIN:
-        splits = open_training_splits(config.data, spec, config.run.seed)
+        splits = open_training_splits(config.data, spec, config.run.seed, warn)
         check_evaluated(splits, spec, config.training)
-        if "test" not in splits:
+        if "test" not in splits and "test" not in (spec.sources or {}):
             warn(f"{spec.path}: there is no test split; the model will not be tested")
         return splits
-    splits = {"test": open_split(config.data, spec, "test", config.run.seed)}
-    if config.run.mode == PREDICT:
-        predictions.check_disk(predictions.check_path(config.run.predictions_path), splits["test"].num_samples)
-    return splits
+    if config.run.mode != PREDICT:
+        return {"test": open_split(config.data, spec, "test", config.run.seed)}
+    split = open_split(config.data, spec, config.run.split, config.run.seed, labels=False)
+    keys = stored_keys(spec, split.name) if config.data.dataset_type == "tf_raw" else None
+    if keys:
+        check_keys(spec, split.name, split.num_samples)
+    predictions.check_disk(predictions.check_path(config.run.predictions_path), split.num_samples, keys)
+    return {split.name: split}

@@ -1,5 +1,6 @@
-"""`--mode predict`: a probability for every row of the test split."""
+"""`--mode predict`: a probability for every row of a split, with labels or without."""
 
+from dataloading.keys import read_keys
 from run import predictions
 from run.prepare import Prepared
 from run.scoring import score
@@ -9,16 +10,18 @@ from utils.metrics.binary import sigmoid
 
 
 def predict(run: Prepared) -> None:
-    """Score the test split and write the predictions. Raises UserError, on every worker, where they cannot be written."""
+    """Score the split and write the predictions. Raises UserError, on every worker, where they cannot be written."""
     path, model = predictions.check_path(run.config.run.predictions_path), model_of(run)
-    scores = score(run, model, Evaluator(model, run.config.device.xla), "test")
+    name = run.config.run.split
+    scores = score(run, model, Evaluator(model, run.config.device.xla), name)
 
     def write() -> None:
         if scores is not None:
             logits, labels = scores
-            split = run.splits["test"]
+            split = run.splits[name]
             groups = None if split.spec.group is None else split.read_group(0, split.num_samples)
-            predictions.write(path, sigmoid(logits), labels, groups)
+            keys = read_keys(split.spec, name) if run.config.data.dataset_type == "tf_raw" else None
+            predictions.write(path, sigmoid(logits), labels if split.labelled else None, groups, keys)
             run.console.say(f"{len(logits):,} predictions written: {path}")
             run.log.log((), {"samples": len(logits)})
 

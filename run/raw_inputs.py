@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from dataloading.vocabularies import RECORD, kept_file, read_vocabulary
+from training.features import ModelFeatures
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.reading import Checkpoint
 from utils.encoding import transforms
@@ -13,13 +14,16 @@ from utils.encoding.numerical import TRANSFORMS
 from utils.errors import UserError
 
 
-class RawInputs:
-    """What turns columns of a log into `[B, M]` and `[F, B]`. Holds 8 bytes for each value of the vocabularies.
+class CriteoInputs:
+    """What turns columns of a Criteo log into `[B, M]` and `[F, B]`. Holds 8 bytes for each value of the vocabularies.
 
     Args:
         checkpoint: of the model.
         numerical: its features.
         categorical: rows of their tables.
+
+    Attributes:
+        columns: of the log: the features themselves.
 
     Raises:
         UserError: the checkpoint does not say how raw values became its dataset's, or its vocabularies are damaged.
@@ -27,6 +31,7 @@ class RawInputs:
 
     def __init__(self, checkpoint: Checkpoint, numerical: Sequence[str], categorical: Mapping[str, int]):
         known = checkpoint.manifest.get(transforms.NAME, {})
+        self.columns = (*numerical, *categorical)
         self._transforms = {name: _transform(checkpoint, known, name, TRANSFORMS) for name in numerical}
         for name in categorical:
             _transform(checkpoint, known, name, (transforms.HEXADECIMAL,))
@@ -52,12 +57,101 @@ class RawInputs:
         return numerical, np.stack([self._lookups[name].ids(column) for name, column in values.items()])
 
 
+class TableInputs:
+    """What turns columns of a table into `[B, M]`, and `[B]` or `[B, h]` of each categorical feature, as `preproc.table` does.
+
+    Args:
+        checkpoint: of the model.
+        features: of the model.
+
+    Attributes:
+        columns: of the table, those that the features are made of.
+
+    Raises:
+        UserError: as `CriteoInputs`.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, features: ModelFeatures):
+        from utils.encoding.recipe import LIST, recipe_of
+
+        known = checkpoint.manifest[transforms.NAME]
+        self._features, self._recipes = features, {}
+        for name in (*features.numerical, *features.categorical):
+            try:
+                self._recipes[name] = recipe_of(name, known.get(name), fitted=True)
+            except ValueError as error:
+                raise UserError(f"{checkpoint.folder}: the transform of feature {name}: {error}") from None
+        self.columns = tuple(dict.fromkeys(column for recipe in self._recipes.values() for column in recipe.inputs))
+        self._lists = {recipe.columns[0] for recipe in self._recipes.values() if recipe.kind == LIST}
+        rows = features.categorical
+        self._lookups = {name: _lookup(checkpoint, name, rows[name]) for name in rows if self._recipes[name].has_vocabulary}
+
+    def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Numericals `[B, M]` in the dataset's dtype and the ids of each categorical feature. Raises ValueError that names the feature."""
+        import polars as pl
+
+        from utils.encoding.columns import made
+        from utils.encoding.raw import lists_of, series_of
+
+        given = {name: (lists_of if name in self._lists else series_of)(name, values) for name, values in columns.items()}
+        first, count = next((name, len(column)) for name, column in given.items())
+        for name, column in given.items():
+            if len(column) != count:
+                raise ValueError(f"column {name}: has shape [{len(column)}], expected [{count}] as {first} has")
+        raw, found = pl.DataFrame(list(given.values())), {}
+        for name, recipe in self._recipes.items():
+            value, bad, expected = made(recipe, raw.schema)
+            found[name] = raw.select(value).to_series()
+            wrong = None if bad is None else raw.select(bad).to_series().fill_null(False)
+            if wrong is not None and wrong.any():
+                row = wrong.arg_max()
+                shown = ", ".join(repr(raw[column][row])[:60] for column in recipe.inputs)
+                raise ValueError(f"feature {name}: value {shown} of sample {row}, expected {expected}")
+        return self._numerical(found, count), [self._ids(name, found[name]) for name in self._features.categorical]
+
+    def _numerical(self, found: Mapping[str, Any], count: int) -> np.ndarray:
+        from utils.encoding.numbers import stored, transformed
+
+        dtype = self._features.numerical_dtype
+        numbers = np.empty((count, len(self._features.numerical)), dtype)
+        for place, name in enumerate(self._features.numerical):
+            values = found[name].fill_null(float("nan")).to_numpy()
+            numbers[:, place], beyond = stored(transformed(self._recipes[name], values), dtype)
+            if beyond is not None:
+                raise ValueError(f"feature {name}: value {values[beyond]} of sample {beyond} is beyond what {dtype} holds")
+        return numbers
+
+    def _ids(self, name: str, values: Any) -> np.ndarray:
+        from utils.encoding.ids import hashed_ids, padded
+        from utils.encoding.numbers import bucketed
+        from utils.encoding.recipe import LISTS
+
+        recipe = self._recipes[name]
+        if recipe.buckets is not None:
+            return bucketed(recipe, values.fill_null(float("nan")).to_numpy())
+        lengths = None
+        if recipe.gives == LISTS:
+            lists = values.list.head(recipe.max_hotness)
+            lengths = lists.list.len().to_numpy().astype(np.int64)
+            values = lists.filter(lists.list.len() > 0).explode()
+        ids = hashed_ids(values, recipe.hash_buckets) if recipe.hash_buckets else self._lookups[name].ids(values)
+        return ids if lengths is None else padded(ids, lengths, recipe.max_hotness)
+
+
+def raw_inputs(checkpoint: Checkpoint, features: ModelFeatures) -> CriteoInputs | TableInputs:
+    """What turns raw values into a model's inputs, as the preprocessing of its dataset did. Raises UserError as these do."""
+    known = checkpoint.manifest.get(transforms.NAME, {})
+    if isinstance(known, Mapping) and known and all(isinstance(entry, Mapping) for entry in known.values()):
+        return TableInputs(checkpoint, features)
+    return CriteoInputs(checkpoint, features.numerical, features.categorical)
+
+
 def _transform(checkpoint: Checkpoint, known: Any, name: str, expected: Sequence[str]) -> str:
     found = known.get(name) if isinstance(known, Mapping) else None
     if found is None:
         raise UserError(
-            f"{checkpoint.folder}: does not say how raw values became feature {name}: its dataset has no metadata.transforms (preproc.criteo writes "
-            "them), or it was saved before they were kept; score takes what stands in a dataset"
+            f"{checkpoint.folder}: does not say how raw values became feature {name}: its dataset has no metadata.transforms (preproc.table and "
+            "preproc.criteo write them), or it was saved before they were kept; score takes what stands in a dataset"
         )
     if found not in expected:
         raise UserError(f"{checkpoint.folder}: the transform of feature {name} is {str(found)[:60]!r}, expected {' or '.join(expected)}")
@@ -67,6 +161,7 @@ def _transform(checkpoint: Checkpoint, known: Any, name: str, expected: Sequence
 def _lookup(checkpoint: Checkpoint, name: str, rows: int):
     import polars as pl
 
+    from utils.encoding.ids import TextLookup
     from utils.encoding.raw import Lookup
 
     path, record = checkpoint.folder / kept_file(name), checkpoint.manifest.get(RECORD, {}).get(name)
@@ -75,4 +170,5 @@ def _lookup(checkpoint: Checkpoint, name: str, rows: int):
     found, _ = read_vocabulary(path, 0, rows)
     if (found.values, found.digest) != (record["values"], record["digest"]):
         raise DamagedError(checkpoint.folder, f"{path}: its values are not those that the model was trained with; the checkpoint is damaged")
-    return Lookup(pl.read_parquet(path, columns=["value", "id"], glob=False))
+    vocabulary = pl.read_parquet(path, columns=["value", "id"], glob=False)
+    return TextLookup(vocabulary) if vocabulary.schema["value"] == pl.String else Lookup(vocabulary)

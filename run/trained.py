@@ -13,7 +13,7 @@ from dataloading.memory_split import MemorySplit
 from model.embedding.placement import single
 from run.inherit import inherit
 from run.opening import restoring
-from run.raw_inputs import RawInputs
+from run.raw_inputs import raw_inputs
 from run.sample_columns import arrays, given_columns
 from run.tables import described
 from training.features import ModelFeatures, saved_features
@@ -74,18 +74,18 @@ class TrainedModel:
         """Probabilities `[B]` float32 of samples as they stand in the log: what preprocessing, and then `score`, would give, row by row.
 
         Args:
-            samples: as in `score`, with raw values: whole numbers or texts of them for numericals, hexadecimal texts for categorical features; None,
+            samples: as in `score`, with raw values. Of a dataset of `preproc.criteo`: whole numbers or texts of them for numericals, hexadecimal
+                texts for categorical features. Of `preproc.table`: the columns of the table that features are made of, as they stood there. None,
                 NaN and empty texts are missing. A value that the vocabulary lacks is what it was in preprocessing.
 
         Raises:
             ValueError: as `score`.
-            UserError: the checkpoint does not keep how raw values became its dataset's; datasets of `preproc.criteo` say so.
+            UserError: the checkpoint does not keep how raw values became its dataset's; datasets of `preproc.criteo` and `preproc.table` say so.
         """
-        columns = given_columns(samples, self.columns)
         with self._lock:
             if self._raw is None:
-                self._raw = restoring(lambda: RawInputs(self._opened, self.numerical, self.categorical))
-        return self._scored(*self._raw.encoded(columns))
+                self._raw = restoring(lambda: raw_inputs(self._opened, self._features))
+        return self._scored(*self._raw.encoded(given_columns(samples, self._raw.columns)))
 
     def _scored(self, numerical: np.ndarray, ids: Sequence[np.ndarray]) -> np.ndarray:
         """As `--mode predict` does: the same reader, the same batches, the same evaluator."""

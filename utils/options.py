@@ -28,7 +28,10 @@ class RunConfig:
         None, f"log file of 'DLLL' JSON lines; empty for none; the default is {_LOG_PATH}, and dlrm_tf_log_MODE.json where --mode is not train"
     )
     print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,))
-    predictions_path: str | None = option(None, "Parquet file for the predictions: row, score, label, group if any", modes=(PREDICT,))
+    split: str = option("test", "split to score: train, valid, test, or what else the dataset has, labelled or not", modes=(PREDICT,))
+    predictions_path: str | None = option(
+        None, "Parquet file for the predictions: the split's key columns, row, score, label, group, as far as there are", modes=(PREDICT,)
+    )
     profiler_start_step: int | None = option(None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,))
     profiled_rank: int = option(0, "worker that --profiler_start_step profiles", modes=(TRAIN,))
 

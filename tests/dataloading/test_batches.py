@@ -20,6 +20,8 @@ SPEC = generator_spec((1000, 300, 7), 2, 1.2)
 class MemorySplit:
     """Rows that name themselves: numerical feature 0 is the row's number."""
 
+    labelled = True
+
     def __init__(self, num_samples, ids=None):
         self.spec, self.name, self.num_samples, self.first_row = SPEC, "train", num_samples, 0
         rows = np.arange(num_samples)

@@ -89,7 +89,7 @@ def add_damaged_valid(folder):
         (lambda d: edit_spec(d, lambda c: c["source_spec"]["test"][1].update(files=[])), ["0 files, expected exactly one"]),
         (lambda d: edit_spec(d, lambda c: c["source_spec"].clear()), ["split train is missing"]),
         (lambda d: edit_spec(d, lambda c: c.update(source_spec=None)), ["source_spec is empty"]),
-        (lambda d: edit_spec(d, lambda c: c["source_spec"].update(valid=c["source_spec"]["test"][:-1])), ["valid: feature label stands in 0 chunks"]),
+        (lambda d: edit_spec(d, lambda c: c["source_spec"].update(valid=c["source_spec"]["test"][1:])), ["valid: feature num_0 stands in 0 chunks"]),
         (add_damaged_valid, ["valid/label.bin: feature label, row 3: label 7"]),
     ],
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import polars
 import pytest
+import yaml
 from launching import dlrm
 from small_data import BATCH, CARDINALITIES, FLAGS, NUM_NUMERICAL, ROWS, SEED
 
@@ -96,6 +97,20 @@ def test_predictions_of_two_workers_equal_those_of_one(run, saved, dataset):
     assert one["row"].to_list() == two["row"].to_list() == list(range(ROWS["test"]))
     assert one["label"].to_list() == two["label"].to_list()
     assert two["score"].to_list() == pytest.approx(one["score"].to_list(), abs=1e-6)
+
+
+def test_two_workers_score_a_split_without_labels_and_carry_its_keys(run, saved, dataset, tmp_path):
+    folder = shutil.copytree(dataset, tmp_path / "dataset")
+    content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
+    content["source_spec"]["test"] = [chunk for chunk in content["source_spec"]["test"] if chunk["features"] != ["label"]]
+    (folder / "feature_spec.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    keys = polars.DataFrame({"user": [f"u{row}" for row in range(ROWS["test"])]})
+    keys.write_parquet(folder / "test" / "keys.parquet")
+    predict = ("--cpu", "--mode", "predict", "--restore_checkpoint_path", saved[4].folder / "checkpoint", "--predictions_path", "{folder}/p.parquet")
+    labelled = polars.read_parquet(run(2, *predict, "--dataset_path", dataset).folder / "p.parquet")
+    found = polars.read_parquet(run(2, *predict, "--dataset_path", folder, "--split", "test").folder / "p.parquet")
+    assert found.columns == ["user", "row", "score"] and found.select("user").equals(keys)
+    assert found.select("row", "score").equals(labelled.select("row", "score"))
 
 
 def test_two_workers_fall_back_to_the_newest_checkpoint_that_is_whole(run, saved, evaluated, dataset, tmp_path):

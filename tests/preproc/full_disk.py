@@ -1,4 +1,4 @@
-"""preproc.criteo and transcribe on file systems too small for them; a process of its own, for it mounts: what each said, as JSON.
+"""preproc.criteo, preproc.table and transcribe on file systems too small for them; a process of its own, for it mounts: what each said, as JSON.
 
 unshare -rm python tests/preproc/full_disk.py FOLDER
 """
@@ -13,11 +13,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dataloading import transcribe
-from preproc import criteo
+from preproc import criteo, table
 from utils.errors import run_command
 
 ROOT = Path(__file__).parents[2]
-SIZES = {criteo: (10, 150, 360, 700, 1200, 1400), transcribe: (12, 100, 440)}  # KiB, of 1,438 and 444: each kind of file in turn
+SIZES = {criteo: (10, 150, 360, 700, 1200, 1400), transcribe: (12, 100, 440), table: (20, 120, 240, 280, 300)}  # KiB: each kind of file in turn
 
 
 def main(folder: Path) -> None:
@@ -40,8 +40,12 @@ def main(folder: Path) -> None:
     ]
     drawn = ["--src_dataset_type", "synthetic", "--src_dataset_path", ROOT, "--dst_dataset_path", disk / "new" / "out"]
     drawn += ["--max_batches_train", 3, "--max_batches_test", 1, "--src_batch_size", 1000]
+    rows = "".join(f"{i:x},{i * 7919 % 4000},{i}|{i % 99},{i % 2}\n" for i in range(4000))
+    (folder / "rows.csv").write_text(f"a,b,c,y\n{rows}")
+    columns = ["--label", "y", "--categorical", "a,b", "--lists", "c", "--keep", "a", "--test_fraction", 0.1, "--block_bytes", 20_000]
+    tabled = ["--train", folder / "rows.csv", "--dst", disk / "new" / "out", *columns]
     found = []
-    for command, arguments in ((criteo, logs), (transcribe, drawn)):
+    for command, arguments in ((criteo, logs), (transcribe, drawn), (table, tabled)):
         for size in SIZES[command]:
             if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", disk], check=False).returncode:
                 sys.exit(77)

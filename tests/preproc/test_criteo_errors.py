@@ -196,12 +196,15 @@ def test_full_disks_are_one_line_with_a_path_and_leave_nothing(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if result.returncode == 77 or "unshare" in result.stderr:
         pytest.skip("this machine allows no mount")
-    files = []
+    files, commands = [], []
     for run in json.loads(result.stdout):
         said = re.fullmatch(rf"[a-z.]+: error: {tmp_path}/disk/new/out/\.(\S+): No space left on device\n", run["said"])
         assert said and (run["code"], run["left"]) == (1, []), run
         files.append(re.sub(r"-\w{8}/|\d+", "", said[1]))
+        commands.append(run["said"].split(":")[0])
     assert {"stagingtrain-.parquet", "stagingvocabulary/cat_.parquet", "writingtrain/cat_.bin"} <= set(files), files
+    tables = {file for file, command in zip(files, commands, strict=True) if command == "preproc.table"}
+    assert {"stagingtrain--.parquet", "stagingvocabulary/b.parquet", "writingtrain/keys.parquet"} <= tables, tables
 
 
 def test_a_file_that_cannot_grow_is_one_line_with_its_path(tmp_path):

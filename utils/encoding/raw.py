@@ -25,7 +25,7 @@ def whole_numbers(feature: str, values: Any) -> pl.Series:
     Raises:
         ValueError: names the feature, the sample and the value.
     """
-    column = _column(feature, values)
+    column = series_of(feature, values)
     given, whole = _GIVEN if column.dtype == pl.String else pl.col(_NAME), pl.col(_NAME).cast(pl.Int64, strict=False)
     good = whole.is_not_null()
     if column.dtype == pl.String:
@@ -44,6 +44,41 @@ def transformed(whole: pl.DataFrame, transform: str) -> np.ndarray:
     if found := numerical.beyond_float16(whole):
         raise ValueError(f"feature {found[1]}: value {found[2]} of sample {found[0]} is beyond ±{numerical.FLOAT16_MAX}, what float16 holds")
     return numerical.unchanged(whole)
+
+
+def series_of(feature: str, values: Any) -> pl.Series:
+    """Values `[B]` as a Polars series, with null for what is missing. Raises ValueError where they are of another shape or of several kinds."""
+    if not isinstance(values, pl.Series):
+        values = values.tolist() if isinstance(values, np.ma.MaskedArray) else values  # with None for what is masked
+        values = np.asarray(values, None if hasattr(values, "dtype") else object)
+        if values.ndim != 1:
+            raise ValueError(f"feature {feature}: has shape {list(values.shape)}, expected [B]")
+        try:
+            values = pl.Series(feature, [None if _missing(value) else value for value in values]) if values.dtype == object else pl.Series(values)
+        except (TypeError, pl.exceptions.PolarsError):
+            raise ValueError(f"feature {feature}: holds values of several kinds, or of a kind that is unknown; expected numbers or texts") from None
+    values = values.alias(feature)
+    if values.dtype in (pl.Categorical, pl.Enum):
+        values = values.cast(pl.String)
+    return values.fill_nan(None) if values.dtype.is_float() else values
+
+
+def lists_of(feature: str, values: Any) -> pl.Series:
+    """Values `[B]`, each a list or a text, as a Polars series of lists of texts or of texts. Raises ValueError where they are of several kinds."""
+    if isinstance(values, pl.Series):
+        return values.alias(feature)
+    if hasattr(values, "dtype") and values.dtype != object:
+        return series_of(feature, values) if np.ndim(values) == 1 else pl.Series(feature, list(np.asarray(values)))
+    given = [None if np.ndim(value) == 0 and _missing(value) else value for value in values]
+    if all(value is None or isinstance(value, str) for value in given):
+        return pl.Series(feature, given, pl.String)
+    try:
+        found = [None if value is None else [None if _missing(item) else item for item in value] for value in given if not isinstance(value, str)]
+        if len(found) == len(given):
+            return pl.Series(feature, found)
+    except (TypeError, pl.exceptions.PolarsError):
+        pass
+    raise ValueError(f"feature {feature}: holds values of several kinds; expected a list of texts or numbers for each sample, or a text")
 
 
 class Lookup:
@@ -68,28 +103,11 @@ class Lookup:
 
 def numbers_of_hexadecimal(feature: str, values: Any) -> pl.Series:
     """The numbers, UInt32, of texts of up to 8 hexadecimal digits, null where one is missing. Raises ValueError where one is no such text."""
-    column = _column(feature, values)
+    column = series_of(feature, values)
     if column.dtype not in (pl.String, pl.Null):
         raise ValueError(f"feature {feature}: holds {column.dtype}, expected texts of up to 8 hexadecimal digits, as they stand in the log")
     value = hexadecimal.values(pl.col(_NAME))
     return _checked(feature, column.cast(pl.String), value, _GIVEN, _GIVEN.str.contains(_HEX), "up to 8 hexadecimal digits, or nothing")
-
-
-def _column(feature: str, values: Any) -> pl.Series:
-    """Values as a Polars series, with null for what is missing."""
-    if not isinstance(values, pl.Series):
-        values = values.tolist() if isinstance(values, np.ma.MaskedArray) else values  # with None for what is masked
-        values = np.asarray(values, None if hasattr(values, "dtype") else object)
-        if values.ndim != 1:
-            raise ValueError(f"feature {feature}: has shape {list(values.shape)}, expected [B]")
-        try:
-            values = pl.Series(feature, [None if _missing(value) else value for value in values]) if values.dtype == object else pl.Series(values)
-        except (TypeError, pl.exceptions.PolarsError):
-            raise ValueError(f"feature {feature}: holds values of several kinds, or of a kind that is unknown; expected numbers or texts") from None
-    values = values.alias(feature)
-    if values.dtype in (pl.Categorical, pl.Enum):
-        values = values.cast(pl.String)
-    return values.fill_nan(None) if values.dtype.is_float() else values
 
 
 def _missing(value: Any) -> bool:

@@ -1,10 +1,11 @@
-"""How raw values became a dataset's: `metadata.transforms` of its specification, a word for each feature."""
+"""How raw values became a dataset's: `metadata.transforms` of its specification, a word or a mapping for each feature."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 NAME = "transforms"
 HEXADECIMAL = "hexadecimal"  # a categorical feature: up to 8 hexadecimal digits, numbered by the feature's vocabulary
+TABLE = "table"  # metadata.source of what `preproc.table` writes: a mapping for each feature (`recipe`), where others have a word
 _CRITEO = "criteo"
 
 

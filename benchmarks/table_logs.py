@@ -1,0 +1,89 @@
+"""Raw files in the shape of two public datasets, drawn: what `preproc.table` is tried out and shown with.
+
+    python -m benchmarks.table_logs --dst LOGS
+
+writes LOGS/ratings.dat, as MovieLens has it (user::item::rating::timestamp::genres, no header), LOGS/pairs.dat, the first of them without the rating,
+and LOGS/clicks_0.csv.gz, LOGS/clicks_1.csv.gz and LOGS/today.csv.gz, as Avazu has it (hexadecimal texts, hours as 14102100, whole numbers that are
+ids), the last without the clicks.
+"""
+
+import gzip
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from utils.errors import UserError, run_command
+from utils.flags import Parser
+
+NAME = "benchmarks.table_logs"
+GENRES = ("Action", "Comedy", "Drama", "Horror", "Musical", "Romance", "Thriller", "War")
+CLICKS = ("id", "click", "hour", "C1", "banner_pos", "site_id", "app_id", "device_id", "device_type", "C14", "C17")
+_START = 880_000_000  # 20 November 1997
+
+
+def ratings(rows: int, seed: int) -> list[str]:
+    """Lines of ratings in the order of no column: users like genres, and some items please all; 1 to 5."""
+    draw = np.random.default_rng((seed, 1))
+    users, items = np.minimum(draw.zipf(1.3, (2, rows)), 600)
+    tastes, quality = draw.normal(size=(601, len(GENRES))), draw.normal(size=601)
+    genres = draw.random((601, len(GENRES))) < 0.25
+    liking = quality[items] + (tastes[users] * genres[items]).sum(1) / np.maximum(genres[items].sum(1), 1)
+    stars = np.clip(np.rint(3.3 + liking + draw.normal(scale=0.7, size=rows)), 1, 5).astype(int)
+    times = _START + draw.integers(0, 200 * 86_400, rows)
+    names = ["|".join(np.array(GENRES)[row]) for row in genres]
+    return [f"{user}::{item}::{star}::{time}::{names[item]}" for user, item, star, time in zip(users, items, stars, times, strict=True)]
+
+
+def clicks(rows: int, seed: int, day: int) -> list[str]:
+    """Lines of a day of clicks: sites, apps and formats differ in how often they are clicked; one field in 20 is missing."""
+    draw = np.random.default_rng((seed, 2, day))
+    hours, ids = np.sort(draw.integers(0, 24, rows)), draw.integers(0, 2**63, rows, dtype=np.uint64)
+    columns = {"C1": 1001 + draw.integers(0, 7, rows), "banner_pos": draw.choice(3, rows, p=[0.7, 0.27, 0.03])}
+    columns |= {name: np.minimum(draw.zipf(1.4, rows), size) for name, size in (("site_id", 400), ("app_id", 300), ("device_id", 5000))}
+    columns |= {
+        "device_type": draw.choice([0, 1, 4, 5], rows),
+        "C14": 15700 + 3 * np.minimum(draw.zipf(1.3, rows), 800),
+        "C17": draw.integers(1700, 1900, rows),
+    }
+    effects = np.random.default_rng((seed, 3)).normal(scale=0.7, size=(len(columns), 30_000))
+    logit = -1.6 + sum(effect[values] for effect, values in zip(effects, columns.values(), strict=True)) / 1.5
+    clicked = draw.random(rows) < 1 / (1 + np.exp(-logit))
+    texts = [ids.astype(str), clicked.astype(int).astype(str), np.array([f"1410{21 + day}{hour:02}" for hour in hours])]
+    for name, values in columns.items():
+        text = np.array([f"{value * 2654435761 % 2**32:08x}" if "_id" in name else str(value) for value in values.tolist()])
+        texts.append(np.where(draw.random(rows) < 0.05, "", text))
+    return [",".join(row) for row in zip(*texts, strict=True)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw the files. Raises UserError where that cannot be."""
+    parser = Parser(prog=f"python -m {NAME}", description=__doc__)
+    parser.add_argument("--dst", type=Path, required=True, metavar="FOLDER", help="where the files go; made where missing")
+    parser.add_argument("--rows", type=int, default=60_000, metavar="N", help="ratings, and clicks of two days (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default: 0)")
+    flags = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
+    if flags.rows < 100 or flags.seed < 0:
+        raise UserError(f"--rows {flags.rows} --seed {flags.seed}: expected at least 100 rows, and a seed of 0 or more")
+    flags.dst.mkdir(parents=True, exist_ok=True)
+    _write(flags.dst / "ratings.dat", lines := ratings(flags.rows, flags.seed))
+    _write(flags.dst / "pairs.dat", ["::".join(fields[:2] + fields[3:]) for fields in (line.split("::") for line in lines[: flags.rows // 50])])
+    for day in range(3):
+        lines = clicks(flags.rows // 2 if day < 2 else flags.rows // 50, flags.seed, day)
+        if day < 2:
+            _write(flags.dst / f"clicks_{day}.csv.gz", [",".join(CLICKS), *lines])
+        else:
+            rows = [[name for name in CLICKS if name != "click"], *([fields[0], *fields[2:]] for fields in (line.split(",") for line in lines))]
+            _write(flags.dst / "today.csv.gz", [",".join(row) for row in rows])
+    return 0
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(text, 6, mtime=0) if path.suffix == ".gz" else text)
+    print(f"{path}: {len(lines) - (path.suffix == '.gz'):,} rows")
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, NAME))

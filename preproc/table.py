@@ -1,0 +1,195 @@
+"""A table of any shape to a tf_raw dataset, with vocabularies that new rows can be encoded by.
+
+    python -m preproc.table --train events_*.parquet --test last_day.parquet --dst DATASET --label clicked
+    python -m preproc.table --train ratings.csv.gz --split_by time --test_fraction 0.1 --dst DATASET --label "rating >= 4" --categorical user,item
+    python -m preproc.table --train clicks.csv --test_fraction 0.1 --label click --data today.csv --dst DATASET
+    python -m preproc.table --train tomorrow.parquet --test day_after.parquet --dst NEW --vocabulary DATASET --extend_vocabulary
+    python -m preproc.table --mode encode --data new_rows.csv --vocabulary DATASET --keep user,item --dst ROWS
+
+Columns are numbers, ids, lists, times; what they are is inferred and written to columns.yaml in the dataset, which can be edited and passed back
+(--config). Nothing is learned from validation and test rows. Rows keep the order of the files. See docs/preprocessing.md.
+"""
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from tqdm import tqdm
+
+from dataloading.contract import VOCABULARY, DatasetError
+from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.keys import TAKEN
+from dataloading.spec_parsing import check_tables
+from dataloading.tf_raw import TfRawWriter, refuse_dataset
+from dataloading.vocabularies import read_vocabulary
+from preproc import table_flags, table_write
+from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file, tables_of
+from preproc.table_files import files_of, form_of
+from preproc.table_fit import fitted, vocabulary_path, write_vocabularies
+from preproc.table_flags import ENCODE, NAME
+from preproc.table_inference import inferred
+from preproc.table_reading import TableFile
+from preproc.table_splits import SPLITS, TRAIN, Rule
+from preproc.table_stage import Reading, Tally, stage
+from preproc.table_staging import LABEL, TableStaging
+from utils.encoding import transforms
+from utils.errors import UserError, run_command
+from utils.interrupt import EndedBySignals
+
+_SAMPLE_BYTES = 4 << 20  # of text, by which kinds are inferred
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split: the group of files it comes from, and which of their staged rows are its own (None: all)."""
+
+    group: str
+    rows: pl.Expr | None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code.
+
+    Raises:
+        UserError: a file that is missing or damaged, a value that cannot be, flags that contradict each other, a destination that holds a dataset.
+            Nothing is left at the destination then.
+    """
+    args = table_flags.parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
+    started = time.monotonic()
+    rule, reading = table_flags.rule_of(args), table_flags.reading_of(args)
+    files = _files(args, reading.unlabelled)
+    refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
+    old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
+    _check_flags(args, files, rule)
+    plan = _plan(args, old, files, reading)
+
+    with TableStaging(args.dst, tuple(files)) as staging:
+        tallies = stage(files, plan, rule, reading, staging)
+        splits = {split: Split(TRAIN, rows) for split, rows in rule.bounds(staging).items()} if TRAIN in files else {}
+        splits |= {group: Split(group, None) for group in files if group != TRAIN}
+        splits = {split: splits[split] for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))}
+        statistics = {split: _statistics(split, staging, found, tallies, split != reading.unlabelled) for split, found in splits.items()}
+        scan = partial(staging.scan, TRAIN, splits[TRAIN].rows) if TRAIN in splits else None
+        said, plan = plan, plan if old is not None else fitted(plan, scan, _warn)
+        with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
+            learned = scan if old is None or args.extend_vocabulary else None
+            rows = write_vocabularies(plan, learned, args.vocabulary, staging.folder, bar.update)
+        dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
+        spec = table_write.spec_of(plan, rows, dtype)
+        check_tables(spec.categorical)
+        with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=filter(None, [reading.unlabelled])) as writer:
+            (staging.folder / VOCABULARY).rename(writer.folder / VOCABULARY)
+            _write(plan, staging, splits, writer, reading)
+            (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
+            spec = writer.publish(_metadata(plan, statistics, writer, rows, args))
+    print(_summary(args.dst, spec, statistics, time.monotonic() - started))
+    return 0
+
+
+def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[Path]]:
+    """The files of each split that has its own."""
+    given = {split: getattr(args, split) for split in SPLITS} | {unlabelled: args.data}
+    files = {group: files_of(paths) for group, paths in given.items() if paths}
+    for group, paths in files.items():
+        for path in paths:
+            path.open("rb").close()
+            for folder in (*SPLITS, group, VOCABULARY):
+                if path.resolve().is_relative_to((args.dst / folder).resolve()):  # publishing replaces these folders, the table with them
+                    raise DatasetError(f"{path} lies in {args.dst / folder}, which the dataset will replace; choose another --dst")
+    return files
+
+
+def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, list[Path]], reading: Reading) -> Plan:
+    """What becomes of each column: of the older dataset, of the configuration, or inferred."""
+    if old is not None:
+        return plan_of_dataset(old)
+    first = TableFile(files[TRAIN][0], form_of(files[TRAIN][0], reading.form), skip_bad_lines=True)
+    if args.config is not None:
+        plan = plan_of_file(args.config)
+        known = {*plan.columns, *plan.ignored, args.split_by, args.split_key, args.split_column, *reading.keep}
+        if left := [name for name in first.names if name not in known]:
+            _warn(f"{args.config} does not name the columns {', '.join(left[:8])}{', …' if len(left) > 8 else ''}, which are left out")
+        return plan
+    sample = next((block.frame for block in itertools.islice(first.blocks(None, frozenset(), min(reading.block_bytes, _SAMPLE_BYTES)), 1)), None)
+    if sample is None or not sample.height:
+        raise DatasetError(f"{files[TRAIN][0]}: holds no rows; what its columns are is told by the first rows")
+    return inferred(sample, table_flags.named_of(args), _warn)
+
+
+def _check_flags(args: argparse.Namespace, files: dict[str, list[Path]], rule: Rule) -> None:
+    """What can be told before a file is read. Raises UserError."""
+    for column in args.keep:
+        if column in TAKEN:
+            raise UserError(f"--keep {column}: predictions have a column of that name; rename it")
+    if args.mode == ENCODE or args.vocabulary is not None:
+        return
+    if "test" not in files and "test" not in rule.made:
+        raise UserError(
+            "which rows are for testing? --test FILES, or --test_fraction 0.1 (with --split_by TIME or --split_key COLUMN), or --split_column"
+        )
+
+
+def _statistics(name: str, staging: TableStaging, split: Split, tallies: dict[str, Tally], labelled: bool) -> dict[str, Any]:
+    """The split's part of the dataset's metadata. Raises DatasetError where it holds no rows."""
+    counts = [pl.len().alias("rows")] + ([pl.col(LABEL).sum().alias("clicks")] if labelled else [])
+    found = staging.scan(split.group, split.rows, *counts).collect(engine="streaming").row(0, named=True)
+    if not found["rows"]:
+        raise DatasetError(f"the {name} split holds no rows: {tallies[split.group].rows:,} were read; hold out other fractions, or check --split_by")
+    tally = tallies[split.group]
+    rate = {"click_rate": round(found["clicks"] / found["rows"], 6)} if labelled else {}
+    return {"files": tally.files, "rows": found["rows"], **rate, "bad_lines_skipped": tally.bad_lines}
+
+
+def _write(plan: Plan, staging: TableStaging, splits: dict[str, Split], writer: TfRawWriter, reading: Reading) -> None:
+    """Fill the dataset's files."""
+    with tqdm(total=len(splits) * len(writer.spec.categorical), desc="ids", unit="column", disable=None) as bar:
+        for name, split in splits.items():
+            scan = partial(staging.scan, split.group, split.rows)
+            cut = table_write.write_split(scan, plan, writer.spec, writer.files(name), writer.folder, bar.update)
+            for feature, lists in cut.items():
+                most = plan.features[feature].max_hotness
+                bar.write(f"{NAME}: {name}: feature {feature}: lists cut to their first {most} values: {lists:,}", file=sys.stderr)
+            if reading.keep:
+                table_write.write_keys(scan, reading.keep, writer.folder / name)
+
+
+def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows: dict[str, int], args: argparse.Namespace) -> dict[str, Any]:
+    digests = {
+        name: asdict(read_vocabulary(vocabulary_path(writer.folder, name), 0, rows[name])[0])
+        for name, recipe in plan.features.items()
+        if recipe.has_vocabulary
+    }
+    return {
+        "source": transforms.TABLE,
+        **statistics,
+        "label": plan.label,
+        "group": plan.group,
+        transforms.NAME: {name: recipe.to_dict() for name, recipe in plan.features.items()},
+        "vocabulary": f"{VOCABULARY}/<feature>.parquet",
+        "vocabularies": digests,
+    }
+
+
+def _summary(destination: Path, spec: FeatureSpec, statistics: dict[str, Any], seconds: float) -> str:
+    rows = sum(found["rows"] for found in statistics.values())
+    rate: Callable[[dict], str] = lambda found: f" (click rate {found['click_rate']:.4f})" if "click_rate" in found else ""  # noqa: E731
+    shares = ", ".join(f"{split} {found['rows']:,} rows{rate(found)}" for split, found in statistics.items())
+    tables = f"{len(spec.numerical)} numerical and {len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} ids"
+    skipped = sum(found["bad_lines_skipped"] for found in statistics.values())
+    return f"{destination}: {shares}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
+
+
+def _warn(message: str) -> None:
+    print(f"{NAME}: warning: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    with EndedBySignals(NAME):
+        sys.exit(run_command(main, NAME))

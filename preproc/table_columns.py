@@ -1,0 +1,182 @@
+"""What becomes of each column of a table: columns.yaml, or what was inferred.
+
+label: rating >= 4
+group: session
+features:
+  user: {kind: categorical, frequency_threshold: 2}
+  genres: {kind: list, separator: "|", max_hotness: 5, pooling: mean}
+  price: {kind: numerical, transform: log1p, clip: [0, 1000]}
+  hour: {kind: time, column: timestamp, part: hour}
+  user_hour: {kind: cross, columns: [user, hour], hash_buckets: 10000}
+ignore: [note]
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dataloading.contract import DatasetError
+from dataloading.feature_spec import FeatureSpec
+from utils.encoding import transforms
+from utils.encoding.columns import Comparison, parsed_label
+from utils.encoding.recipe import CATEGORICAL, CROSS, IDS, LIST, Recipe, recipe_of
+from utils.yaml_file import load_yaml
+
+FILE = "columns.yaml"
+_SECTIONS = ("label", "group", "features", "ignore")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a dataset is made of: features in the model's order, and the columns of the label and the group.
+
+    `label` is a column or a comparison, None where rows have none. `ignored` are columns that are left out on purpose.
+    """
+
+    features: Mapping[str, Recipe]
+    label: str | None = None
+    group: str | None = None
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """The label, parsed."""
+        return None if self.label is None else parsed_label(self.label)
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column that it reads, each once."""
+        found = [name for recipe in self.features.values() for name in recipe.inputs]
+        if self.label is not None:
+            found.append(self.comparison.column)
+        return list(dict.fromkeys([*found, *([] if self.group is None else [self.group])]))
+
+    @property
+    def list_columns(self) -> frozenset[str]:
+        """Columns that may hold lists."""
+        return frozenset(recipe.columns[0] for recipe in self.features.values() if recipe.kind == LIST)
+
+    def of(self, gives: str) -> dict[str, Recipe]:
+        """The features that give `ids`, `lists` or `numbers`."""
+        return {name: recipe for name, recipe in self.features.items() if recipe.gives == gives}
+
+    def to_yaml(self) -> str:
+        """The text of columns.yaml: what a user may edit and pass back, without what was fitted."""
+        content: dict[str, Any] = {} if self.label is None else {"label": self.label}
+        if self.group is not None:
+            content["group"] = self.group
+        content["features"] = {}
+        for name, recipe in self.features.items():
+            entry = replace(recipe, mean=None, std=None, boundaries=None, parts=()).to_dict()
+            if entry.get("column") == name:
+                del entry["column"]
+            content["features"][name] = entry
+        content["ignore"] = list(self.ignored)
+        lines = [f"{key}:\n" if key == "features" else yaml.safe_dump({key: value}, width=140) for key, value in content.items()]
+        features = [
+            f"  {yaml.safe_dump({name: entry}, sort_keys=False, default_flow_style=True, width=10**6).strip()[1:-1]}\n"
+            for name, entry in content["features"].items()
+        ]
+        lines.insert(list(content).index("features") + 1, "".join(features))
+        return "".join(lines)
+
+
+def plan_of_file(path: Path) -> Plan:
+    """The plan that a file says. Raises DatasetError where it does not, with the feature and the option."""
+    content = load_yaml(path)
+    if not isinstance(content, Mapping):
+        raise DatasetError(f"{path}: expected the sections {', '.join(_SECTIONS)}")
+    for section in content:
+        if section not in _SECTIONS:
+            raise DatasetError(f"{path}: section {str(section)[:60]!r} is not known, expected {', '.join(_SECTIONS)}")
+    features = content.get("features")
+    if not isinstance(features, Mapping) or not features:
+        raise DatasetError(f"{path}: features: expected a mapping of features to their kinds")
+    ignored = content.get("ignore") or []
+    if not isinstance(ignored, list) or not all(isinstance(name, str) for name in ignored):
+        raise DatasetError(f"{path}: ignore: expected a list of columns")
+    for section in ("label", "group"):
+        if not isinstance(content.get(section, ""), str):
+            raise DatasetError(f"{path}: {section}: expected a text, found {str(content[section])[:60]!r}")
+    recipes = {}
+    for name, entry in features.items():
+        if not isinstance(name, str):
+            raise DatasetError(f"{path}: features: {str(name)[:60]!r} is no text; put the name in quotes")
+        try:
+            recipes[name] = recipe_of(name, entry)
+        except ValueError as error:
+            raise DatasetError(f"{path}: feature {name}: {error}") from None
+    plan = Plan(recipes, content.get("label"), content.get("group"), tuple(ignored))
+    return checked(resolved(plan, f"{path}: "), f"{path}: ")
+
+
+def plan_of_dataset(spec: FeatureSpec) -> Plan:
+    """What another dataset was made by, with what was fitted. Raises DatasetError where it does not say so."""
+    known = spec.metadata.get(transforms.NAME)
+    if spec.metadata.get("source") != transforms.TABLE or not isinstance(known, Mapping):
+        raise DatasetError(f"{spec.path}: has no metadata.transforms of preproc.table; expected a dataset that it wrote (--vocabulary)")
+    features = {}
+    for name, entry in known.items():
+        try:
+            features[name] = recipe_of(name, entry, fitted=True)
+        except ValueError as error:
+            raise DatasetError(f"{spec.path}: metadata.transforms: feature {name}: {error}") from None
+    return checked(Plan(features, spec.metadata.get("label"), spec.metadata.get("group")), f"{spec.path}: ")
+
+
+def resolved(plan: Plan, where: str = "") -> Plan:
+    """The same with the parts of each cross: of the features or else the columns that it names. Raises DatasetError."""
+    features = dict(plan.features)
+    for name, recipe in plan.features.items():
+        if recipe.kind != CROSS or recipe.parts:
+            continue
+        parts = []
+        for column in recipe.columns:
+            part = plan.features.get(column)
+            if part is not None and (part.gives != IDS or part.buckets is not None or part.kind == CROSS):
+                raise DatasetError(f"{where}feature {name}: {column} has no single text to join; expected categorical features, hours and weekdays")
+            parts.append(Recipe(CATEGORICAL, (column,)) if part is None else replace(part, frequency_threshold=0, max_ids=None, hash_buckets=None))
+        features[name] = replace(recipe, parts=tuple(replace(part, table=None, embedding_dim=None) for part in parts))
+    return replace(plan, features=features)
+
+
+def checked(plan: Plan, where: str = "") -> Plan:
+    """The plan, where it is sound.
+
+    Raises:
+        DatasetError: the label is no column and no comparison, its column is a feature too, features of one table differ in how ids are given, or
+            there is no feature that gives ids.
+    """
+    if plan.label is not None:
+        try:
+            column = plan.comparison.column
+        except ValueError as error:
+            raise DatasetError(f"{where}label {error}") from None
+        for name, recipe in plan.features.items():
+            if column in recipe.inputs:
+                raise DatasetError(f"{where}feature {name}: reads {column}, the label's column, and would know the answer; remove one of them")
+    if not any(recipe.gives != "numbers" for recipe in plan.features.values()):
+        raise DatasetError(f"{where}no feature is categorical, and the model needs one at least: --categorical COLUMN names it")
+    first: dict[str, tuple[str, Recipe]] = {}
+    for name, recipe in plan.features.items():
+        if recipe.table is not None:
+            other, known = first.setdefault(recipe.table, (name, recipe))
+            for option in ("frequency_threshold", "max_ids", "hash_buckets"):
+                if getattr(known, option) != getattr(recipe, option):
+                    raise DatasetError(
+                        f"{where}feature {name}: {option} is {getattr(recipe, option)}, and {getattr(known, option)} of feature {other}, which has "
+                        f"the same table {recipe.table}; expected the same"
+                    )
+    return plan
+
+
+def tables_of(plan: Plan) -> dict[str, list[str]]:
+    """The features of each table that has a vocabulary."""
+    found: dict[str, list[str]] = {}
+    for name, recipe in plan.features.items():
+        if recipe.has_vocabulary:
+            found.setdefault(recipe.table or name, []).append(name)
+    return found

@@ -1,0 +1,152 @@
+"""Which files a table consists of, and in which form each is written."""
+
+import csv
+import glob
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dataloading.contract import DatasetError
+from preproc.compressed import read_chunks
+
+CSV, JSON_LINES, PARQUET, ARROW = FORMATS = ("csv", "jsonl", "parquet", "arrow")
+QUOTE = '"'
+_SEPARATORS = (",", "\t", ";", "|", "::")  # in the order in which they are preferred
+_SAMPLE_BYTES, _SAMPLE_LINES = 1 << 20, 20
+_BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a file is written; `separator`, `quote` and `names` are those of CSV, where `names` is None if the file has a header."""
+
+    kind: str
+    separator: str = ","
+    quote: str | None = QUOTE
+    names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class FormFlags:
+    """What the user said of the form of all files; None: told by the files."""
+
+    kind: str | None = None
+    separator: str | None = None
+    quote: str | None = QUOTE
+    names: tuple[str, ...] | None = None
+
+
+def files_of(given: Iterable[str]) -> list[Path]:
+    """Files, all files of folders, and what globs match, in the order given; those of a folder or a glob in the order of their names.
+
+    Raises:
+        DatasetError: something is not there, matches nothing, or is named twice.
+    """
+    found: list[Path] = []
+    for text in given:
+        path = Path(text)
+        if path.is_dir():
+            inside = sorted(entry for entry in path.rglob("*") if entry.is_file() and not _hidden(entry.relative_to(path)))
+            if not inside:
+                raise DatasetError(f"{path}: a folder without files; expected the files of a table")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        elif glob.has_magic(text):
+            matches = sorted(Path(name) for name in glob.glob(text, recursive=True))
+            if not matches:
+                raise DatasetError(f"{text}: matches no file")
+            found += [path for path in matches if path.is_file()]
+        else:
+            raise DatasetError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a file, a folder or a glob")
+    seen: set[Path] = set()
+    for path in found:
+        if path.resolve() in seen:
+            raise DatasetError(f"{path}: is given twice")
+        seen.add(path.resolve())
+    return found
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)  # _SUCCESS and .crc files of Spark
+
+
+def form_of(path: Path, flags: FormFlags) -> Form:
+    """How a file is written, by its first bytes and lines where the flags do not say.
+
+    Raises:
+        DatasetError: the file is empty, or not what the flags say.
+    """
+    magic = _first_bytes(path, 8)
+    kind = flags.kind or (PARQUET if magic.startswith(b"PAR1") else ARROW if magic.startswith((b"ARROW1", b"\xff\xff\xff\xff")) else None)
+    if kind in (PARQUET, ARROW):
+        return Form(kind)
+    sample = _sample(path)
+    if kind == JSON_LINES or (kind is None and sample.lstrip()[:1] == b"{"):
+        return Form(JSON_LINES)
+    lines = [line.decode(errors="replace").rstrip("\r") for line in sample.split(b"\n")[:_SAMPLE_LINES]]
+    separator = flags.separator or _separator(lines, flags)
+    quote = flags.quote if len(separator) == 1 else None
+    return Form(CSV, separator, quote, flags.names)
+
+
+def header_of(path: Path, form: Form) -> list[str]:
+    """The names in a CSV file's first line, or those that were given. Raises DatasetError where one stands twice or is missing."""
+    names = list(form.names or _fields(_sample(path).split(b"\n")[0].decode(errors="replace").rstrip("\r"), form.separator, form.quote))
+    for i, name in enumerate(names):
+        if not name.strip():
+            raise DatasetError(f"{path}, line 1: column {i + 1} has no name; --columns A,B,… gives the names of files without a header")
+        if names.index(name) != i:
+            raise DatasetError(f"{path}, line 1: column {name} is named twice; --columns A,B,… gives the names of files without a header")
+    return names
+
+
+def _first_bytes(path: Path, count: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(count)
+
+
+def _sample(path: Path) -> bytes:
+    """The first whole lines, without a byte order mark."""
+    text = b""
+    for chunk in itertools.islice(read_chunks(path, _SAMPLE_BYTES), 64):
+        text += chunk
+        if len(text) >= _SAMPLE_BYTES:
+            break
+    if not text.strip():
+        raise DatasetError(f"{path}: holds no lines; expected a table")
+    cut = text.rfind(b"\n") + 1
+    return (text[:cut] if cut and len(text) >= _SAMPLE_BYTES else text).removeprefix(_BOM).rstrip(b"\r\n")
+
+
+def _separator(lines: Sequence[str], flags: FormFlags) -> str:
+    """The separator that makes the same number of values of every line, the greatest number that one makes, or that of the given names."""
+    best, most = ",", 1
+    for separator in _SEPARATORS:
+        counts = {len(_fields(line, separator, flags.quote if len(separator) == 1 else None)) for line in lines}
+        count = counts.pop()
+        if counts:
+            continue
+        if flags.names and count == len(flags.names):
+            return separator
+        if count > most or (count == most and count > 1 and separator == "::"):
+            best, most = separator, count
+    if most > 1:
+        return best
+    # Lines that differ, one of them bad maybe: what the first line has most of.
+    return max(_SEPARATORS, key=lambda separator: len(_fields(lines[0], separator, flags.quote if len(separator) == 1 else None)))
+
+
+def _fields(line: str, separator: str, quote: str | None) -> list[str]:
+    if len(separator) > 1 or quote is None:
+        return line.split(separator)
+    try:
+        return next(csv.reader([line], delimiter=separator, quotechar=quote), [""])
+    except csv.Error:
+        return line.split(separator)
+
+
+def fields_of(line: str, form: Form) -> list[str]:
+    """The values of a line."""
+    return _fields(line, form.separator, form.quote)

@@ -1,0 +1,174 @@
+"""What is learned from the training rows: vocabularies, means and standard deviations, the boundaries of buckets, the lengths of lists."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from dataloading.contract import VOCABULARY, DatasetError
+from preproc.engines import polars_engine as engine
+from preproc.table_columns import Plan, tables_of
+from preproc.table_staging import feature_column
+from utils.encoding.numbers import bounded
+from utils.encoding.recipe import LISTS, NUMBERS, STANDARDISE, Recipe
+from utils.naming import naming
+from utils.options import MAX_HOTNESS
+
+Scan = Callable[..., pl.LazyFrame]  # staged columns of the training rows
+_VALUES_AT_ONCE = 1 << 22  # numbers in memory
+_DIGITS = 12  # of means and deviations: what rows in blocks of other sizes agree on
+_LONG_LIST = 100
+
+
+def vocabulary_path(folder: Path, feature: str) -> Path:
+    """Where a feature's vocabulary stands in a dataset."""
+    return folder / VOCABULARY / f"{feature}.parquet"
+
+
+def fitted(plan: Plan, scan: Scan, warn: Callable[[str], None]) -> Plan:
+    """The plan with what the training rows say of numbers and lists, where it is not known yet.
+
+    Raises:
+        DatasetError: a list is longer than a feature can be, or numbers are too large to have a mean.
+    """
+    features = dict(plan.features)
+    for name, recipe in plan.features.items():
+        if recipe.gives == LISTS and recipe.max_hotness is None:
+            features[name] = replace(recipe, max_hotness=_longest(name, column_of(scan, name), warn))
+        elif recipe.buckets is not None and recipe.boundaries is None:
+            features[name] = replace(recipe, boundaries=boundaries(recipe, engine.counts([column_of(scan, name)])))
+    wanted = {name: recipe for name, recipe in plan.of(NUMBERS).items() if recipe.transform == STANDARDISE and recipe.mean is None}
+    known = {name: Moments() for name in wanted}
+    if wanted:
+        for batch in engine.batches(scan(*map(feature_column, wanted)), max(_VALUES_AT_ONCE // len(wanted), 256)):
+            for name, recipe in wanted.items():
+                known[name].add(bounded(recipe, batch[feature_column(name)].fill_null(math.nan).to_numpy()))
+    for name, moments in known.items():
+        mean, std = moments.mean_and_std(name)
+        features[name] = replace(wanted[name], mean=mean, std=std)
+    return replace(plan, features=features)
+
+
+def column_of(scan: Scan, name: str) -> pl.LazyFrame:
+    """A feature's staged column, called `value`."""
+    return scan(pl.col(feature_column(name)).alias(engine.VALUE))
+
+
+def boundaries(recipe: Recipe, counts: pl.DataFrame) -> tuple[float, ...]:
+    """The least value of each bucket but the first, so that about as many values lie in each; fewer buckets where values repeat.
+
+    Args:
+        recipe: of the feature: `buckets`, `missing` and `clip`.
+        counts: `value` and how often it stands in the training rows.
+    """
+    values = bounded(recipe, counts[engine.VALUE].cast(pl.Float64).fill_null(math.nan).to_numpy())
+    order = np.argsort(values, kind="stable")
+    order = order[~np.isnan(values[order])]
+    last = np.cumsum(counts["count"].to_numpy()[order].astype(np.int64))
+    if not len(last):
+        return ()
+    places = np.arange(1, recipe.buckets) * int(last[-1]) // recipe.buckets
+    found = np.unique(values[order][np.searchsorted(last, places, side="right")])
+    return tuple(float(value) for value in found if value > values[order[0]])
+
+
+class Moments:
+    """Count, mean and squared deviations of values that come in blocks; NaN is left out."""
+
+    def __init__(self):
+        self._count, self._mean, self._squares = 0, 0.0, 0.0
+
+    def add(self, block: np.ndarray) -> None:
+        """Add values `[n]` float64. Blocks are joined as Chan, Golub and LeVeque do: nothing is lost where the mean is large."""
+        values = block[~np.isnan(block)]
+        if not len(values):
+            return
+        with np.errstate(over="ignore", invalid="ignore"):  # found as infinite in the end
+            mean, total = values.mean(), self._count + len(values)
+            difference = mean - self._mean
+            self._squares += ((values - mean) ** 2).sum() + difference**2 * self._count * len(values) / total
+            self._mean += difference * len(values) / total
+        self._count = total
+
+    def mean_and_std(self, name: str) -> tuple[float, float]:
+        """Of a population, to 12 digits; 0 and 1 where there are no values, and deviation 1 where all are the same. Raises DatasetError."""
+        std = math.sqrt(self._squares / self._count) if self._count and self._squares >= 0 else self._squares
+        if not (math.isfinite(self._mean) and math.isfinite(std)):
+            raise DatasetError(f"feature {name}: its values are too large for a standard deviation in 64 bits; clip it, or use another transform")
+        mean, std = (float(f"{value:.{_DIGITS}g}") for value in (self._mean, std))
+        return mean, std if std > 1e-9 * abs(mean) else 1.0
+
+
+def _longest(name: str, column: pl.LazyFrame, warn: Callable[[str], None]) -> int:
+    longest = max(column.select(pl.col(engine.VALUE).list.len().max()).collect(engine="streaming").item() or 0, 1)
+    if longest > MAX_HOTNESS:
+        raise DatasetError(
+            f"feature {name}: a list of {longest:,} values, expected at most {MAX_HOTNESS:,}; max_hotness (--max_hotness) cuts longer ones"
+        )
+    if longest > _LONG_LIST:
+        warn(f"feature {name}: lists of up to {longest:,} values, each row takes that many ids; max_hotness (--max_hotness) cuts longer ones")
+    return longest
+
+
+def write_vocabularies(plan: Plan, scan: Scan | None, old: Path | None, folder: Path, advance: Callable[[], object]) -> dict[str, int]:
+    """Write the vocabulary of every feature that has one; returns the rows of each feature's table.
+
+    Args:
+        plan: fitted.
+        scan: of the training rows; None where the old vocabularies stay as they are.
+        old: a dataset whose vocabularies are extended, or taken as they are; None for new ones.
+        folder: of the dataset.
+        advance: called after each table.
+
+    Raises:
+        DatasetError: an old vocabulary cannot be read, or is not what `preproc.table` writes.
+    """
+    rows = {}
+    (folder / VOCABULARY).mkdir(exist_ok=True)
+    for features in tables_of(plan).values():
+        recipe = plan.features[features[0]]
+        known = None if old is None else _read(vocabulary_path(old, features[0]))
+        if scan is None:
+            vocabulary = known
+        else:
+            columns = [_texts(column_of(scan, name), plan.features[name]) for name in features]
+            if known is None:
+                vocabulary = engine.dictionary(columns, recipe.frequency_threshold, recipe.max_ids)
+            else:
+                vocabulary = engine.extended(known, columns, recipe.frequency_threshold, recipe.max_ids)
+        for name in features:
+            path = vocabulary_path(folder, name)
+            with naming(path):
+                vocabulary.write_parquet(path)
+            rows[name] = vocabulary.height + 1
+        advance()
+    for name, recipe in plan.features.items():
+        if recipe.hash_buckets is not None:
+            rows[name] = recipe.hash_buckets + 1
+        elif recipe.buckets is not None:
+            rows[name] = len(recipe.boundaries) + 2
+    return rows
+
+
+def _texts(column: pl.LazyFrame, recipe: Recipe) -> pl.LazyFrame:
+    """What a vocabulary is made of: of lists, the values that count."""
+    return engine.words(column.select(pl.col(engine.VALUE).list.head(recipe.max_hotness))) if recipe.gives == LISTS else column
+
+
+def read_vocabulary(folder: Path, feature: str) -> pl.DataFrame:
+    """`value` and `id` of a vocabulary that was written."""
+    return pl.read_parquet(vocabulary_path(folder, feature), columns=["value", "id"], glob=False)
+
+
+def _read(path: Path) -> pl.DataFrame:
+    try:
+        kinds = {"value": pl.String, "id": pl.Int32, "count": pl.UInt32}
+        found = pl.read_parquet(path, glob=False).select(pl.col(name).cast(kind) for name, kind in kinds.items())
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DatasetError(f"{path}: cannot be read as a vocabulary (value, id, count): {' '.join(str(error).split())[:200]}") from None
+    if not (found["id"] == pl.int_range(1, found.height + 1, eager=True)).all() or found["value"].null_count():
+        raise DatasetError(f"{path}: expected the ids 1, 2, … in order, each with a value")
+    return found

@@ -1,0 +1,143 @@
+"""Staged rows to the files of a dataset, a column at a time."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from dataloading.contract import DatasetError, SplitFiles
+from dataloading.feature_spec import Categorical, FeatureSpec, smallest_dtype
+from dataloading.keys import KEYS
+from preproc.engines import polars_engine as engine
+from preproc.table_columns import Plan
+from preproc.table_fit import column_of, read_vocabulary
+from preproc.table_staging import GROUP, LABEL, feature_column, key_column
+from utils.encoding.ids import hashed_ids, padded
+from utils.encoding.numbers import bucketed, stored, transformed
+from utils.encoding.recipe import LISTS, NUMBERS, Recipe
+from utils.naming import naming
+
+Scan = Callable[..., pl.LazyFrame]  # columns of a split's rows
+_VALUES_AT_ONCE = 1 << 22  # numericals in memory
+
+
+def spec_of(plan: Plan, rows: dict[str, int], numerical_dtype: str) -> FeatureSpec:
+    """The specification of the dataset of a fitted plan; `rows` of each feature's table."""
+    categorical = []
+    for name, recipe in plan.features.items():
+        if recipe.gives != NUMBERS:
+            hotness = recipe.max_hotness if recipe.gives == LISTS else 1
+            pooling = recipe.pooling if hotness > 1 else "sum"
+            dtype = smallest_dtype(rows[name])
+            categorical.append(Categorical(name, rows[name], dtype, hotness, None, pooling, recipe.table, recipe.embedding_dim))
+    numerical = tuple(plan.of(NUMBERS))
+    taken = {*numerical, *(feature.name for feature in categorical)}
+    label = _free("label", taken)
+    group = None if plan.group is None else _free(plan.group, {*taken, label})
+    dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(numerical, numerical_dtype) | {label: "bool"}
+    return FeatureSpec(tuple(categorical), numerical, label, dtypes | ({} if group is None else {group: "int64"}), group=group)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or the first after it that no feature has."""
+    return name if name not in taken else _free(f"{name}_", taken)
+
+
+def write_split(scan: Scan, plan: Plan, spec: FeatureSpec, files: SplitFiles, folder: Path, advance: Callable[[], object]) -> dict[str, int]:
+    """Fill a split's files.
+
+    Args:
+        scan: of the split's rows.
+        plan: fitted.
+        spec: of the dataset.
+        files: of the split.
+        folder: of the dataset, with its vocabularies.
+        advance: called after each categorical feature.
+
+    Returns:
+        how many lists were cut, of each feature that had such.
+
+    Raises:
+        DatasetError: a number is beyond the dataset's dtype.
+    """
+    if files.label is not None:
+        _write(files.label, (batch[LABEL].to_numpy() for batch in engine.batches(scan(LABEL))), "bool")
+    if files.group is not None:
+        _write(files.group, (batch[GROUP].to_numpy() for batch in engine.batches(scan(GROUP))), "int64")
+    if files.numerical is not None:
+        _write(files.numerical, _numericals(scan, plan, spec, files.numerical), spec.numerical_dtype)
+    cut = {}
+    for feature, path in zip(spec.categorical, files.categorical, strict=True):
+        recipe, column = plan.features[feature.name], column_of(scan, feature.name)
+        if recipe.gives == LISTS:
+            _write(path, _lists(column, recipe, feature, folder), feature.dtype)
+            too_long = column.select((pl.col(engine.VALUE).list.len() > recipe.max_hotness).sum()).collect(engine="streaming").item()
+            cut |= {feature.name: too_long} if too_long else {}
+        else:
+            _write(path, _ids(column, recipe, feature.name, folder), feature.dtype)
+        advance()
+    return cut
+
+
+def write_keys(scan: Scan, names: tuple[str, ...], folder: Path) -> None:
+    """Write the columns that predictions carry, in row order."""
+    path = folder / KEYS
+    with naming(path):
+        scan(*(pl.col(key_column(name)).alias(name) for name in names)).sink_parquet(path, maintain_order=True)
+
+
+def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str) -> None:
+    file = path.open("wb")
+    try:
+        for block in blocks:
+            with naming(path):
+                file.write(np.ascontiguousarray(block, dtype).data)
+        with naming(path):
+            file.close()
+    finally:
+        with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
+            file.close()
+
+
+def _numericals(scan: Scan, plan: Plan, spec: FeatureSpec, path: Path) -> Iterator[np.ndarray]:
+    names = spec.numerical
+    row = 0
+    for batch in engine.batches(scan(*map(feature_column, names)), max(_VALUES_AT_ONCE // len(names), 256)):
+        numbers = np.empty((batch.height, len(names)), spec.numerical_dtype)
+        for place, name in enumerate(names):
+            values = batch[feature_column(name)].fill_null(float("nan")).to_numpy()
+            numbers[:, place], beyond = stored(transformed(plan.features[name], values), spec.numerical_dtype)
+            if beyond is not None:
+                raise DatasetError(
+                    f"{path.parent.name} split, row {row + beyond}, feature {name}: {values[beyond]} is beyond what {spec.numerical_dtype} holds; "
+                    f"clip it, use another transform{', or --numerical_dtype float32' if spec.numerical_dtype == 'float16' else ''}"
+                )
+        row += batch.height
+        yield numbers
+
+
+def _ids(column: pl.LazyFrame, recipe: Recipe, name: str, folder: Path) -> Iterator[np.ndarray]:
+    if recipe.has_vocabulary:
+        yield from engine.encoded(column, read_vocabulary(folder, name))
+        return
+    for batch in engine.batches(column):
+        values = batch[engine.VALUE]
+        yield hashed_ids(values, recipe.hash_buckets) if recipe.hash_buckets else bucketed(recipe, values.fill_null(float("nan")).to_numpy())
+
+
+def _lists(column: pl.LazyFrame, recipe: Recipe, feature: Categorical, folder: Path) -> Iterator[np.ndarray]:
+    """`[n, h]`, or `[n]` where the hotness is 1: the lengths of the lists and the ids in them are two streams, read side by side."""
+    column = column.select(pl.col(engine.VALUE).list.head(recipe.max_hotness))
+    ids = _ids(engine.words(column), recipe, feature.name, folder)
+    waiting = np.empty(0, np.int32)
+    for batch in engine.batches(column.select(pl.col(engine.VALUE).list.len())):
+        lengths = batch[engine.VALUE].to_numpy().astype(np.int64)
+        parts, missing = [waiting], int(lengths.sum()) - len(waiting)
+        while missing > 0:
+            parts.append(next(ids))
+            missing -= len(parts[-1])
+        found = np.concatenate(parts)
+        yield padded(found[: lengths.sum()], lengths, feature.hotness)
+        waiting = found[lengths.sum() :]

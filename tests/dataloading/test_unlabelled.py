@@ -1,0 +1,151 @@
+"""Splits without labels, which are for prediction only, and the columns that a split keeps for its predictions."""
+
+import os
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+from dataloading import transcribe, validate
+from dataloading.contract import DatasetError, check_quick
+from dataloading.feature_spec import FeatureSpec, FeatureSpecError
+from dataloading.keys import KEYS, check_keys, read_keys
+from dataloading.tf_raw import TfRawSplit, TfRawWriter
+from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, small_spec, write_dataset
+
+ROWS = {"train": 50, "test": 20, "today": 30}
+
+
+def write(folder, spec, unlabelled=("today",)):
+    """A dataset whose split `today` has no labels; returns its specification as it is read."""
+    with TfRawWriter(folder, spec, tuple(ROWS), unlabelled=unlabelled) as writer:
+        for seed, (split, count) in enumerate(ROWS.items()):
+            numerical, ids, labels = random_rows(spec, count, seed)
+            writer.append(split, numerical, ids, None if split in unlabelled else labels, random_groups(spec, count, seed))
+        writer.publish({})
+    return FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    write(tmp_path / "d", small_spec())
+    return tmp_path / "d"
+
+
+def put_keys(folder, split, rows, **columns):
+    columns = columns or {"user": [f"u{row}" for row in range(rows)], "item": list(range(rows))}
+    pl.DataFrame(columns).write_parquet(folder / split / KEYS)
+
+
+@pytest.mark.parametrize("spec", [small_spec(), rich_spec()], ids=["one id", "lists and a group"])
+def test_a_split_without_labels_is_written_and_read(tmp_path, spec):
+    stored = write(tmp_path / "d", spec)
+    assert not (tmp_path / "d" / "today" / "label.bin").exists()
+    assert check_quick(stored, tuple(ROWS)) == ROWS
+    split = TfRawSplit(stored, "today")
+    numerical, ids, _ = random_rows(spec, 30, seed=2)
+    assert not split.labelled and TfRawSplit(stored, "train").labelled and split.file("label") == ""
+    np.testing.assert_array_equal(split.read_numerical(3, 30), numerical[3:])
+    np.testing.assert_array_equal(split.read_ids(1, 0, 30), ids[1])
+    labels = split.read_labels(5, 9)
+    assert labels.dtype == np.uint8 and labels.tolist() == [0] * 4
+    assert len({split.fingerprint(), TfRawSplit(stored, "train").fingerprint(), TfRawSplit(stored, "test").fingerprint()}) == 3
+    split.close()
+
+
+def test_labels_go_to_the_splits_that_have_them(tmp_path):
+    spec = small_spec()
+    numerical, ids, labels = random_rows(spec, 5)
+    with TfRawWriter(tmp_path / "d", spec, ("train", "today"), unlabelled=("today",)) as writer:
+        with pytest.raises(ValueError, match="today: labels were given, and it has none"):
+            writer.append("today", numerical, ids, labels)
+        with pytest.raises(ValueError, match="train: labels were not given, and it has them"):
+            writer.append("train", numerical, ids, None)
+
+
+def test_a_split_of_another_name_has_no_labels(dataset):
+    def edited(change):
+        content = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+        change(content["source_spec"])
+        return FeatureSpec.from_dict(content)
+
+    label = {"type": "split_binary", "features": ["label"], "files": ["today/label.bin"]}
+    with pytest.raises(FeatureSpecError, match="split 'today' is not known, expected one of train, valid, test"):
+        edited(lambda sources: sources["today"].append(label))
+    with pytest.raises(FeatureSpecError, match=r"split '\.\./today' is not known"):
+        edited(lambda sources: sources.update({"../today": sources.pop("today")}))
+    assert not edited(lambda sources: sources.update(valid=sources.pop("today"))).labelled("valid")
+
+
+def test_validate_reads_it_and_says_so(dataset, capsys):
+    assert validate.main(["--dataset_path", str(dataset)]) == 0
+    out = capsys.readouterr().out
+    assert "note: split today has no labels: it is for prediction only" in out and "today 30 samples" in out
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("today ")] == ["num_0", "num_1", "num_2", *(f"cat_{i}" for i in range(5))]
+    (dataset / "today" / "cat_0.bin").write_bytes(bytes([5]) * 30)
+    assert validate.main(["--dataset_path", str(dataset)]) == 1
+    assert "today/cat_0.bin: feature cat_0, row 0: id 5 is not in [0, 5); 30 bad rows" in capsys.readouterr().err
+
+
+def test_rows_to_be_scored_are_a_dataset_without_any_other_split(tmp_path, capsys):
+    spec = small_spec()
+    with TfRawWriter(tmp_path / "d", spec, ("today",), unlabelled=("today",)) as writer:
+        writer.append("today", *random_rows(spec, 4)[:2], None)
+        writer.publish({})
+    assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 0
+    assert "today 4 samples" in capsys.readouterr().out
+
+
+def test_transcribe_keeps_what_is_there(tmp_path, capsys):
+    source = tmp_path / "d"
+    write(source, small_spec(), unlabelled=("test", "today"))
+    put_keys(source, "test", 20)
+    copy = ["--src_dataset_path", str(source), "--src_batch_size", "6"]
+    assert transcribe.main([*copy, "--dst_dataset_path", str(tmp_path / "all")]) == 0
+    old, new = folder_bytes(source), folder_bytes(tmp_path / "all")
+    names = {name for name in old if name.startswith(("train", "test"))}
+    assert "test/keys.parquet" in names and "test/label.bin" not in names
+    assert set(new) == {*names, "feature_spec.yaml"} and all(new[name] == old[name] for name in names)
+    assert transcribe.main([*copy, "--dst_dataset_path", str(tmp_path / "some"), "--max_batches_test", "2"]) == 0
+    some = FeatureSpec.from_yaml(tmp_path / "some" / "feature_spec.yaml")
+    assert check_quick(some, ("test",)) == {"test": 12}
+    assert read_keys(some, "test").equals(pl.read_parquet(source / "test" / KEYS).head(12))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda d: put_keys(d, "test", 19), r"test/keys\.parquet: 19 rows, the split test has 20; expected a row of keys for each"),
+        (lambda d: put_keys(d, "test", 20, score=range(20)), r"column score has the name of a column of the predictions; rename it"),
+        (lambda d: (d / "test" / KEYS).write_bytes(b"PAR1 and no more"), r"keys\.parquet: cannot be read as Parquet"),
+        (lambda d: os.mkfifo(d / "test" / KEYS), r"keys\.parquet: not a regular file"),
+    ],
+)
+def test_keys_that_cannot_be_carried_are_named(tmp_path, capsys, damage, message):
+    spec = write_dataset(tmp_path / "d", small_spec())
+    damage(tmp_path / "d")
+    with pytest.raises(DatasetError, match=message):
+        check_keys(spec, "test", 20)
+    assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 1
+    assert "keys.parquet" in capsys.readouterr().err
+    with pytest.raises(DatasetError, match=message):
+        transcribe.main(["--src_dataset_path", str(tmp_path / "d"), "--dst_dataset_path", str(tmp_path / "copy")])
+    assert not (tmp_path / "copy").exists()
+
+
+def test_csv_files_without_labels(tmp_path):
+    spec = small_spec((5, 9), 1)
+    content = spec.to_dict()
+    features = ["cat_0", "cat_1", "num_0"]
+    content["source_spec"] = {
+        "train": [{"type": "csv", "features": [*features, "label"], "files": ["train.csv"]}],
+        "test": [{"type": "csv", "features": features, "files": ["test.csv"]}],
+    }
+    (tmp_path / "feature_spec.yaml").write_text(yaml.safe_dump(content))
+    (tmp_path / "train.csv").write_text("label,cat_0,cat_1,num_0\n1,4,8,0.5\n0,1,2,1.5\n")
+    (tmp_path / "test.csv").write_text("cat_0,cat_1,num_0\n3,7,2.5\n")
+    assert transcribe.main(["--src_dataset_type", "csv", "--src_dataset_path", str(tmp_path), "--dst_dataset_path", str(tmp_path / "d")]) == 0
+    split = TfRawSplit(FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml"), "test")
+    assert not split.labelled and split.read_ids(1, 0, 1).tolist() == [7] and split.read_numerical(0, 1).tolist() == [[2.5]]
+    split.close()

@@ -1,0 +1,62 @@
+"""Small tables, and the datasets that preproc.table makes of them, read back whole."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from dataloading.contract import check_quick
+from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
+from preproc import table
+
+
+class Made:
+    """A dataset read back: `made["train"]["user"]` are the ids of a feature, `vocabulary` what they stand for."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
+        self.metadata = self.spec.metadata
+
+    def __getitem__(self, split: str) -> dict[str, list]:
+        samples = check_quick(self.spec, (split,))[split]
+        rows = TfRawSplit(self.spec, split)
+        found = {feature.name: rows.read_ids(i, 0, samples).tolist() for i, feature in enumerate(self.spec.categorical)}
+        numbers = rows.read_numerical(0, samples)
+        found |= {name: numbers[:, i].tolist() for i, name in enumerate(self.spec.numerical)}
+        if self.spec.labelled(split):
+            found["label"] = rows.read_labels(0, samples).tolist()
+        if self.spec.group is not None:
+            found["group"] = rows.read_group(0, samples).tolist()
+        rows.close()
+        return found
+
+    def vocabulary(self, feature: str) -> list[tuple[str, int, int]]:
+        """(value, id, count), as saved."""
+        return pl.read_parquet(self.folder / "vocabulary" / f"{feature}.parquet").rows()
+
+    def values(self, feature: str) -> list[str]:
+        """The values of the ids 1, 2, …"""
+        return [value for value, _, _ in self.vocabulary(feature)]
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    """A file with this content."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def make(folder: Path, train: Any, test: Any, *flags: Any, config: dict | None = None, dst: str = "out") -> Made:
+    """Write what are no paths to files, run the command in this process, read the dataset."""
+    paths = {}
+    for split, content in (("train", train), ("test", test)):
+        if content is not None:
+            paths[split] = content if isinstance(content, Path) else write(folder / f"{dst}-{split}.csv", content)
+    arguments = [word for split, path in paths.items() for word in (f"--{split}", path)]
+    if config is not None:
+        (folder / "columns.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+        arguments += ["--config", folder / "columns.yaml"]
+    assert table.main([str(word) for word in (*arguments, "--dst", folder / dst, *flags)]) == 0
+    return Made(folder / dst)

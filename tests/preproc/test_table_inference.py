@@ -1,0 +1,90 @@
+"""What columns are taken for, and what is asked about them."""
+
+import polars as pl
+import pytest
+from tables import make
+
+COLUMNS = {
+    "text": ["a", "b", "a", None],
+    "hexadecimal": ["00ff", "12ab", "ffff", "0011"],
+    "leading": ["007", "008", "001", "002"],
+    "flag": ["true", "False", "true", ""],
+    "decimal": ["1.5", "-2", "NA", "1e3"],
+    "whole": ["1", "2", "", "1"],
+    "date": ["2024-01-01", "2024-02-01 10:00:00", "2024-03-01T10:00", ""],
+    "nothing": ["", "", "", ""],
+}
+KINDS = {
+    "text": "categorical",
+    "hexadecimal": "categorical",
+    "leading": "categorical",
+    "flag": "categorical",
+    "decimal": "numerical",
+    "whole": "numerical",
+    "date_hour": "time",
+    "date_weekday": "time",
+}
+
+
+def test_texts(tmp_path, capsys):
+    text = pl.DataFrame(COLUMNS | {"y": [1, 0, 1, 0]}).write_csv()
+    made = make(tmp_path, text, text, "--label", "y")
+    found = {name: entry["kind"] for name, entry in made.metadata["transforms"].items()}
+    assert found == KINDS
+    assert "column nothing: hold nothing in the first rows and are left out" in capsys.readouterr().err
+
+
+def test_types(tmp_path, capsys):
+    frame = pl.DataFrame(
+        {
+            "text": ["a", "b"],
+            "flag": [True, False],
+            "real": [1.5, None],
+            "whole": [1, 2],
+            "list": [["a"], []],
+            "numbers": [[1, 2], None],
+            "time": pl.Series(["2024-01-01 10:00", None]).str.to_datetime(),
+            "category": pl.Series(["a", "b"], dtype=pl.Categorical),
+            "record": [{"a": 1}, {"a": 2}],
+            "y": [True, False],
+        }
+    )
+    frame.write_parquet(tmp_path / "t.parquet")
+    made = make(tmp_path, tmp_path / "t.parquet", tmp_path / "t.parquet", "--label", "y")
+    found = {name: entry["kind"] for name, entry in made.metadata["transforms"].items()}
+    assert found == {
+        "text": "categorical",
+        "flag": "categorical",
+        "real": "numerical",
+        "whole": "numerical",
+        "list": "list",
+        "numbers": "list",
+        "time_hour": "time",
+        "time_weekday": "time",
+        "category": "categorical",
+    }
+    assert made["train"]["numbers"] == [[1, 2], [-1, -1]] and made["train"]["flag"] == [2, 1]
+    assert "column record: hold what no feature is made of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [(), ("--categorical", "few,many"), ("--numerical", "few,many"), ("--ignore", "few,many")])
+def test_one_question_of_columns_that_may_be_ids(tmp_path, capsys, flags):
+    text = "s,few,many,some,genre,y\n" + "".join(f"{'ab'[i % 2]},{i % 12},{1000 + i},{i // 5},{i % 2},{i % 2}\n" for i in range(300))
+    made = make(tmp_path, text, text, "--label", "y", *flags)
+    said = capsys.readouterr().err
+    if flags:
+        assert said == ""
+    else:
+        assert "warning: column few: whole numbers of few values are taken for numbers; if they are ids: --categorical few" in said
+        assert "warning: column many: nearly as many values as rows; if they name the row: --ignore many" in said
+        assert said.count("\n") == 2
+    kind = {"--categorical": "categorical", "--ignore": None}.get(flags[0] if flags else "", "numerical")
+    found = {name: entry["kind"] for name, entry in made.metadata["transforms"].items()}
+    assert (found.get("few"), found.get("many"), found["some"], found["genre"]) == (kind, kind, "numerical", "numerical")
+
+
+def test_the_column_that_splits_is_a_feature_only_if_named(tmp_path):
+    text = "s,t,y\n" + "".join(f"a,{i},{i % 2}\n" for i in range(10))
+    flags = ("--label", "y", "--split_by", "t", "--test_fraction", "0.5")
+    assert list(make(tmp_path, text, None, *flags).metadata["transforms"]) == ["s"]
+    assert list(make(tmp_path, text, None, *flags, "--numerical", "t", dst="named").metadata["transforms"]) == ["s", "t"]

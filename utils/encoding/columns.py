@@ -1,0 +1,202 @@
+"""Columns of a table, whatever their types, to texts, lists of texts, numbers, labels and groups: Polars expressions, and what was bad.
+
+Preprocessing evaluates them block by block, and `score_raw` on what it is given, so that both mean the same.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import polars as pl
+
+from utils.encoding.recipe import CROSS, DAYS_SINCE, HOUR, LIST, NUMERICAL, TIME, UNITS, Recipe
+
+MISSING_TEXTS = ("", "na", "n/a", "nan", "null", "none", "\\n")  # of numbers and times, in any case
+_YES, _NO = ("1", "true", "yes", "t", "y", "1.0"), ("0", "false", "no", "f", "n", "0.0")
+_BETWEEN = "\x1f"  # the values of a cross
+_COMPARISON = re.compile(r"\s*(.+?)\s*(>=|<=|==|!=|>|<|=)\s*(.+?)\s*").fullmatch
+_WHOLE = 2**53
+
+
+class Made(NamedTuple):
+    """What an expression gives, where a value is bad (None: never), and what was expected there."""
+
+    value: pl.Expr
+    bad: pl.Expr | None
+    expected: str
+
+
+class Comparison(NamedTuple):
+    """A label: a column of 0 and 1, or one comparison of a column with a number or a text."""
+
+    column: str
+    sign: str | None = None
+    than: float | str | None = None
+
+
+def parsed_label(text: str) -> Comparison:
+    """`clicked`, `rating >= 4` or `event == "buy"`. Raises ValueError where it is neither."""
+    found = _COMPARISON(text)
+    if found is None:
+        return Comparison(text.strip())
+    column, sign, than = found[1].strip("`"), found[2].replace("==", "="), found[3]
+    if re.search(r"[<>=]|\s(and|or)\s", than):
+        raise ValueError(f"{text!r}: expected a column, or one comparison as in 'rating >= 4'")
+    try:
+        return Comparison(column, sign, float(than))
+    except ValueError:
+        if sign not in ("=", "!="):
+            raise ValueError(f"{text!r}: {than!r} is no number; texts can be compared with == and != only") from None
+        return Comparison(column, sign, than[1:-1] if than[:1] in "\"'" and than[-1:] == than[:1] and len(than) > 1 else than)
+
+
+def made(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> Made:
+    """What is kept of a feature's raw columns until its vocabulary is known.
+
+    Returns:
+        String (null: missing) for ids, List(String) for lists, Float64 (null: missing) for numbers and buckets.
+
+    Raises:
+        ValueError: a column is of a type that the kind cannot be made of.
+    """
+    column = recipe.columns[0]
+    if recipe.kind == CROSS:
+        parts = [made(part, schema) for part in recipe.parts]
+        bad = [part.bad for part in parts if part.bad is not None]
+        return Made(pl.concat_str([part.value for part in parts], separator=_BETWEEN), pl.any_horizontal(bad) if bad else None, "a time")
+    if recipe.kind == LIST:
+        return Made(texts_of_list(column, schema[column], recipe.separator), None, "")
+    if recipe.kind == NUMERICAL:
+        return number(column, schema[column])
+    if recipe.kind == TIME:
+        return _part(recipe, schema[column])
+    return Made(text(pl.col(column), schema[column], column), None, "")
+
+
+def text(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
+    """A value's text, null where it is missing or empty; whole numbers have no decimal point, whatever type they are stored in."""
+    if dtype == pl.String:
+        return pl.when(value != "").then(value)
+    if dtype in (pl.Categorical, pl.Enum):
+        return text(value.cast(pl.String), pl.String(), column)
+    if dtype.is_float():
+        whole = (value == value.round()) & (value.abs() < _WHOLE)
+        return pl.when(whole).then(value.cast(pl.Int64, strict=False).cast(pl.String)).otherwise(value.fill_nan(None).cast(pl.String))
+    if dtype.is_integer() or dtype.is_decimal() or dtype.is_temporal() or dtype in (pl.Boolean, pl.Null):
+        return value.cast(pl.String)
+    raise ValueError(f"column {column} holds {dtype}, expected texts, numbers or booleans{'; kind: list takes lists' if dtype == pl.List else ''}")
+
+
+def texts_of_list(column: str, dtype: pl.DataType, separator: str) -> pl.Expr:
+    """The texts of a list, without those that are missing or empty; an empty list where the value is missing."""
+    value = pl.col(column)
+    if dtype in (pl.List, pl.Array):
+        value = value.arr.to_list() if dtype == pl.Array else value
+        words = value.list.eval(text(pl.element(), dtype.inner, column).drop_nulls())
+    elif dtype == pl.Null:
+        words = value.cast(pl.List(pl.String))
+    else:
+        words = text(value, dtype, column).str.split(separator).list.eval(pl.element().str.strip_chars().filter(pl.element().str.strip_chars() != ""))
+    return words.fill_null(pl.lit([], pl.List(pl.String)))
+
+
+def number(column: str, dtype: pl.DataType) -> Made:
+    """A finite number, Float64; null where it is missing."""
+    value, expected = pl.col(column), "a finite number, or nothing"
+    if dtype in (pl.String, pl.Categorical, pl.Enum):
+        given = _given(value.cast(pl.String))
+        found = given.cast(pl.Float64, strict=False)
+        return Made(found, given.is_not_null() & ~found.is_finite().fill_null(False), expected)
+    if dtype.is_float():
+        found = value.cast(pl.Float64).fill_nan(None)
+        return Made(found, found.is_infinite().fill_null(False), expected)
+    if dtype.is_integer() or dtype.is_decimal() or dtype in (pl.Boolean, pl.Null):
+        return Made(value.cast(pl.Float64), None, expected)
+    raise ValueError(f"column {column} holds {dtype}, expected numbers")
+
+
+def moment(column: str, dtype: pl.DataType, form: str | None, unit: str | None) -> Made:
+    """A time, Datetime in microseconds of UTC; null where it is missing.
+
+    Args:
+        column: its name.
+        dtype: its type: a date or a time, a text, or a number that counts `unit` since 1970.
+        form: of texts, and of numbers that are written times (`%y%m%d%H`); None for ISO 8601.
+        unit: s, ms, us or ns, of numbers and of texts of numbers; None for s.
+    """
+    value, kind = pl.col(column), pl.Datetime("us")
+    if dtype.is_temporal() and dtype not in (pl.Duration, pl.Time):
+        value = value.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if getattr(dtype, "time_zone", None) else value
+        return Made(value.cast(kind), None, "a time")
+    given = _given(text(value, dtype, column))
+    if form is not None:
+        return Made(found := _formatted(given, form).cast(kind), given.is_not_null() & found.is_null(), f"a time of the form {form}, or nothing")
+    count = given.cast(pl.Float64, strict=False) if not dtype.is_integer() else value.cast(pl.Int64)
+    micros = (count * UNITS[unit or "s"]).round().cast(pl.Int64, strict=False).cast(kind)
+    plain = given.str.replace("T", " ").str.replace(r"(Z|\+00:?00)$", "")
+    forms = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M")
+    iso = [plain.str.to_datetime(each, strict=False, time_unit="us") for each in forms]
+    found = pl.coalesce(micros, *iso, plain.str.to_date("%Y-%m-%d", strict=False).cast(kind)) if not dtype.is_numeric() else micros
+    return Made(found, given.is_not_null() & found.is_null(), f"a time: {unit or 's'} since 1970, or as in 2020-01-31 13:45:00")
+
+
+def label(comparison: Comparison, dtype: pl.DataType) -> Made:
+    """Whether a row is positive, Boolean; a missing value is bad."""
+    column, sign, than = comparison
+    if sign is None:
+        lower = text(pl.col(column), dtype, column).str.to_lowercase().str.strip_chars()
+        return Made(lower.is_in(_YES), ~lower.is_in(_YES + _NO).fill_null(False), "0 or 1, true or false, yes or no (or a comparison: 'rating >= 4')")
+    if isinstance(than, str):
+        value = text(pl.col(column), dtype, column)
+        return Made(value == than if sign == "=" else value != than, value.is_null(), "a text")
+    found, bad, _ = number(column, dtype)
+    signs = {">=": found >= than, "<=": found <= than, ">": found > than, "<": found < than, "=": found == than, "!=": found != than}
+    return Made(signs[sign], found.is_null() if bad is None else bad | found.is_null(), "a number")
+
+
+def group(column: str, dtype: pl.DataType) -> Made:
+    """A group, Int64: whole numbers as they are, other texts by a hash of 63 bits; a missing value is bad."""
+    value = text(pl.col(column), dtype, column)
+    whole = pl.when(value.str.contains(r"^(0|-?[1-9][0-9]*)$")).then(value).cast(pl.Int64, strict=False)
+    hashed = (hashes(value) // 2).cast(pl.Int64)
+    return Made(pl.coalesce(whole, hashed), value.is_null(), "a group")
+
+
+def hashes(value: pl.Expr) -> pl.Expr:
+    """A hash of texts, UInt64: the same on every machine and in every version."""
+    return value.map_batches(hashed, return_dtype=pl.UInt64)
+
+
+def hashed(texts: pl.Series) -> pl.Series:
+    """BLAKE2b of each text, its first 64 bits; null where it is missing."""
+    distinct = texts.drop_nulls().unique()
+    if distinct.is_empty():
+        return pl.Series(texts.name, [None] * len(texts), dtype=pl.UInt64)
+    found = [int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "little") for value in distinct]
+    return texts.replace_strict(distinct, pl.Series(found, dtype=pl.UInt64), default=None, return_dtype=pl.UInt64)
+
+
+def _given(texts: pl.Expr) -> pl.Expr:
+    """Null for what stands for a missing number or time."""
+    stripped = texts.str.strip_chars()
+    return pl.when(~stripped.str.to_lowercase().is_in(MISSING_TEXTS)).then(stripped)
+
+
+def _formatted(texts: pl.Expr, form: str) -> pl.Expr:
+    """Times of a form, which may say no minutes, or no time of day."""
+    hours = any(mark in form for mark in ("%H", "%I", "%k", "%l"))
+    if hours and not any(mark in form for mark in ("%M", "%T", "%R", "%X")):
+        return (texts + ":00").str.to_datetime(f"{form}:%M", strict=False, time_unit="us")
+    if hours or any(mark in form for mark in ("%s", "%T", "%R", "%X", "%c", "%+")):
+        return texts.str.to_datetime(form, strict=False, time_unit="us")
+    return texts.str.to_date(form, strict=False)
+
+
+def _part(recipe: Recipe, dtype: pl.DataType) -> Made:
+    found, bad, expected = moment(recipe.columns[0], dtype, recipe.format, recipe.unit)
+    if recipe.part == DAYS_SINCE:
+        start = pl.lit(recipe.since).str.to_datetime("%Y-%m-%d", time_unit="us")
+        return Made((found - start).dt.total_microseconds() / 86_400e6, bad, expected)
+    part = found.dt.hour() if recipe.part == HOUR else found.dt.weekday()
+    return Made(part.cast(pl.String), bad, expected)

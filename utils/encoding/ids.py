@@ -1,0 +1,41 @@
+"""Texts to ids: by a hash, or by a vocabulary in memory; and lists of ids to the rows of a dataset."""
+
+import numpy as np
+import polars as pl
+
+from utils.encoding.columns import hashed
+
+NO_ID = -1  # fills short lists
+
+
+def hashed_ids(texts: pl.Series, buckets: int) -> np.ndarray:
+    """Ids `[n]` int32 in 1 to `buckets`, by a hash that never changes; 0 where a text is missing."""
+    return (hashed(texts) % buckets + 1).fill_null(0).cast(pl.Int32).to_numpy()
+
+
+def padded(ids: np.ndarray, lengths: np.ndarray, hotness: int) -> np.ndarray:
+    """The ids of lists, one after another, as `[n, hotness]`, filled with -1; `[n]` where the hotness is 1, with 0 for an empty list."""
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    found = np.full((len(lengths), hotness), NO_ID if hotness > 1 else 0, np.int32)
+    found[rows, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)] = ids
+    return found if hotness > 1 else found[:, 0]
+
+
+class TextLookup:
+    """The ids of a vocabulary's texts.
+
+    Args:
+        vocabulary: columns `value` String and `id`, each value once.
+    """
+
+    def __init__(self, vocabulary: pl.DataFrame):
+        ordered = vocabulary.sort("value")
+        self._values, self._ids = ordered["value"], ordered["id"].to_numpy()
+
+    def ids(self, texts: pl.Series) -> np.ndarray:
+        """Ids `[n]` int32; 0 for what is missing or not in the vocabulary."""
+        if self._values.is_empty() or texts.is_empty():
+            return np.zeros(len(texts), np.int32)
+        places = np.minimum(self._values.search_sorted(texts.fill_null("")).to_numpy(), len(self._values) - 1)
+        same = (self._values.gather(places) == texts).fill_null(False).to_numpy()
+        return np.where(same, self._ids[places], 0).astype(np.int32)

@@ -1,0 +1,215 @@
+"""How a feature comes from the columns of a table: what a user says of it, and what was fitted on the training rows.
+
+A dataset's `metadata.transforms` holds one for each feature, and a checkpoint keeps them: they and the vocabularies are all that new rows need.
+"""
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CATEGORICAL, NUMERICAL, LIST, CROSS, TIME = KINDS = ("categorical", "numerical", "list", "cross", "time")
+HOUR, WEEKDAY, DAYS_SINCE = PARTS = ("hour", "weekday", "days_since")
+NONE, LOG, LOG1P, STANDARDISE = TRANSFORMS = ("none", "log", "log1p", "standardise")
+UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0.001}  # microseconds
+IDS, LISTS, NUMBERS = "ids", "lists", "numbers"
+
+_IDS = ("frequency_threshold", "max_ids", "hash_buckets", "table", "embedding_dim")
+_NUMBERS = ("transform", "missing", "clip", "buckets", "embedding_dim")
+_TIME = ("part", "format", "unit", "since")
+_OPTIONS = {
+    CATEGORICAL: ("column", *_IDS),
+    NUMERICAL: ("column", *_NUMBERS),
+    LIST: ("column", "separator", "max_hotness", "pooling", *_IDS),
+    CROSS: ("columns", *_IDS),
+    TIME: ("column", *_TIME, *_NUMBERS[:3], *_IDS),
+}
+_FITTED = ("parts", "mean", "std", "boundaries")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one feature is made. Options that its kind does not have are at their defaults.
+
+    `columns` are those of the table that it reads; of a cross, `parts` says how each becomes a text. `frequency_threshold`, `max_ids`: of the
+    vocabulary. `hash_buckets`: ids by a hash, without a vocabulary. `missing`, `clip`: in the column's own unit. `mean`, `std`, `boundaries` are
+    fitted.
+    """
+
+    kind: str
+    columns: tuple[str, ...]
+    frequency_threshold: int = 0
+    max_ids: int | None = None
+    hash_buckets: int | None = None
+    table: str | None = None
+    embedding_dim: int | None = None
+    separator: str = "|"
+    max_hotness: int | None = None
+    pooling: str = "sum"
+    transform: str = STANDARDISE
+    missing: float | None = None
+    clip: tuple[float | None, float | None] | None = None
+    buckets: int | None = None
+    part: str = HOUR
+    format: str | None = None
+    unit: str | None = None
+    since: str = "1970-01-01"
+    parts: tuple["Recipe", ...] = ()
+    mean: float | None = None
+    std: float | None = None
+    boundaries: tuple[float, ...] | None = None
+
+    @property
+    def gives(self) -> str:
+        """`ids`, `lists` of ids, or `numbers`."""
+        if self.kind == NUMERICAL or (self.kind == TIME and self.part == DAYS_SINCE):
+            return NUMBERS if self.buckets is None else IDS
+        return LISTS if self.kind == LIST else IDS
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether its ids stand for texts in a vocabulary; else they are hashes or buckets, or there are none."""
+        return self.gives != NUMBERS and self.hash_buckets is None and self.buckets is None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns of the table that it reads, each once."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.inputs)) if self.parts else self.columns
+
+    @property
+    def _stated(self) -> tuple[str, ...]:
+        """Options that are written even at their defaults, for a reader."""
+        transform = ("transform",) if self.gives == NUMBERS else ()
+        return ("part", *transform) if self.kind == TIME else transform
+
+    def to_dict(self) -> dict[str, Any]:
+        """For YAML and JSON: what is not at its default."""
+        found: dict[str, Any] = {"kind": self.kind}
+        for field in dataclasses.fields(self)[1:]:
+            value = getattr(self, field.name)
+            if field.name == "columns":
+                found |= {"columns": list(value)} if self.kind == CROSS else {"column": value[0]}
+            elif field.name == "parts":
+                found |= {"parts": [part.to_dict() for part in value]} if value else {}
+            elif value != field.default or field.name in self._stated:
+                found[field.name] = list(value) if isinstance(value, tuple) else value
+        return found
+
+
+def recipe_of(name: str, entry: Any, fitted: bool = False) -> Recipe:
+    """A recipe out of its YAML form.
+
+    Args:
+        name: of the feature; the column's name where the entry gives none.
+        entry: a kind, or a mapping of a kind and its options.
+        fitted: whether the entry comes from a dataset and may hold what was fitted.
+
+    Raises:
+        ValueError: an option is unknown to the kind, or its value is none of those it can have.
+    """
+    entry = {"kind": entry} if isinstance(entry, str) else entry
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"expected a kind or a mapping of options, found {_shown(entry)}")
+    kind = entry.get("kind")
+    if kind not in KINDS:
+        raise ValueError(f"kind is {_shown(kind)}, expected one of {', '.join(KINDS)}")
+    allowed = (*_OPTIONS[kind], *(_FITTED if fitted else ()))
+    values: dict[str, Any] = {}
+    for option, value in entry.items():
+        if option == "kind":
+            continue
+        if option not in allowed:
+            raise ValueError(f"option {_shown(option)} is not known for kind {kind}, which has {', '.join(_OPTIONS[kind])}")
+        check, expected = _CHECKS[option]
+        if value is not None and not check(value):
+            raise ValueError(f"{option} is {_shown(value)}, expected {expected}")
+        if value is not None:
+            values[option] = tuple(value) if isinstance(value, list) else value
+    if kind == CROSS:
+        if len(values.get("columns", ())) < 2:
+            raise ValueError("columns: expected the names of at least 2 columns to join")
+        values["parts"] = tuple(recipe_of(name, part, fitted) for part in values.get("parts", ()))
+    else:
+        values["columns"] = (values.pop("column", name),)
+    recipe = Recipe(kind, values.pop("columns"), **values)
+    _check_together(recipe, values)
+    return recipe
+
+
+def _check_together(recipe: Recipe, given: Mapping[str, Any]) -> None:
+    """Options that contradict each other."""
+    if recipe.gives == NUMBERS or recipe.buckets is not None:
+        unread = [option for option in (*_IDS[:4], *(() if recipe.buckets else _IDS[4:])) if option in given]
+    else:
+        unread = [option for option in ("transform", "missing", "clip") if option in given] if recipe.kind == TIME else []
+    if recipe.hash_buckets is not None:
+        unread += [option for option in ("frequency_threshold", "max_ids") if option in given]
+    if recipe.buckets is not None and "transform" in given:
+        unread.append("transform")
+    if unread:
+        why = "buckets" if recipe.buckets else "hash_buckets" if recipe.hash_buckets else f"part {recipe.part}" if recipe.kind == TIME else "ids"
+        raise ValueError(f"option {unread[0]} has no effect here ({'a numerical feature' if why == 'ids' else why}); remove it")
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:60]
+
+
+def _whole(least: int, last: int = 2**31 - 3) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= last
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(name, str) and name for name in value)
+
+
+def _clip(value: Any) -> bool:
+    sound = isinstance(value, list | tuple) and len(value) == 2 and all(bound is None or _number(bound) for bound in value)
+    return sound and (None in value or value[0] <= value[1])
+
+
+def _date(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(datetime.date.fromisoformat(value))
+    except ValueError:
+        return False
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _one_of(*words: str) -> tuple[Callable[[Any], bool], str]:
+    return (lambda value: value in words), f"one of {', '.join(words)}"
+
+
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "column": (_text, "the name of a column"),
+    "columns": (_names, "a list of names of columns"),
+    "frequency_threshold": (_whole(0), "a whole number of at least 0"),
+    "max_ids": (_whole(1), "a whole number of at least 1"),
+    "hash_buckets": (_whole(1), "a whole number of at least 1"),
+    "table": (_text, "the name of a table"),
+    "embedding_dim": (_whole(1), "a whole number of at least 1"),
+    "separator": (_text, "what stands between the values of a list"),
+    "max_hotness": (_whole(1, 65536), "a whole number from 1 to 65536"),
+    "pooling": _one_of("sum", "mean"),
+    "transform": _one_of(*TRANSFORMS),
+    "missing": (_number, "a number, in the column's unit"),
+    "clip": (_clip, "[LEAST, GREATEST], each a number or null"),
+    "buckets": (_whole(2, 1 << 20), "a whole number from 2 to 1048576"),
+    "part": _one_of(*PARTS),
+    "format": (_text, "a form of times as strftime has it, '%Y-%m-%d %H:%M:%S' for instance"),
+    "unit": _one_of(*UNITS),
+    "since": (_date, "a date in quotes, '2020-01-31'"),
+    "parts": (lambda value: isinstance(value, list | tuple), "a list of recipes"),
+    "mean": (_number, "a number"),
+    "std": (_number, "a number"),
+    "boundaries": (lambda value: isinstance(value, list | tuple) and all(map(_number, value)), "a list of numbers"),
+}
