@@ -13,6 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,14 +28,19 @@ from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
 from preproc.clicklog import LABEL, Rows, read_rows
 from preproc.criteo_options import NAME, SPLITS, Options, parse
+from preproc.id_table import write_table_ids
 from preproc.known_vocabulary import KnownVocabularies, known_vocabularies
+from preproc.log_table import log_plus_3
 from preproc.row_order import INPUT, shuffle_file, shuffled_parts
 from preproc.staging import Staging
 from utils.encoding import numerical, transforms
-from utils.encoding.vocabulary import build_vocabulary, write_ids
+from utils.encoding.vocabulary import build_vocabulary
 from utils.errors import run_command
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
+
+_SMALL = 1_000_000  # values of a table of which two may be in memory
+_THREADS = 2
 
 
 @dataclass
@@ -155,7 +161,7 @@ def _transformed(path: Path, rows: Rows, names: Sequence[str], transform: str) -
         return np.empty((rows.frame.height, 0), np.float16)
     numbers = rows.frame.select(names)
     if transform == "log":
-        return numerical.log_plus_3(numbers)
+        return log_plus_3(numbers)
     if found := numerical.beyond_float16(numbers):
         # An error under --bad_lines skip too: the line is sound, and large values are too common to be dropped unseen.
         row, name, value = found
@@ -192,10 +198,22 @@ def _write_columns(staging: Staging, writer: TfRawWriter, splits: Sequence[str])
         staging.labels(split).rename(files.label)
         if files.numerical is not None:
             staging.numerical(split).rename(files.numerical)
-    for i, feature in enumerate(tqdm(writer.spec.categorical, desc="ids", unit="feature", disable=None)):
+
+    def write(place: int) -> None:
+        feature = writer.spec.categorical[place]
         vocabulary = pl.read_parquet(staging.folder / VOCABULARY / f"{feature.name}.parquet", columns=["value", "id"])
         for split in splits:
-            write_ids(staging.values([split], feature.name), vocabulary, feature.dtype, writer.files(split).categorical[i])
+            write_table_ids(staging.columns(split, feature.name), vocabulary, feature.dtype, writer.files(split).categorical[place])
+            progress.update(1 / len(splits))
+
+    places = range(len(writer.spec.categorical))
+    small = [place for place in places if writer.spec.categorical[place].cardinality <= _SMALL]
+    with tqdm(total=len(places), desc="ids", unit="feature", disable=None) as progress, ThreadPoolExecutor(_THREADS) as pool:
+        for _ in pool.map(write, small):
+            pass
+        for place in places:  # of the large ones, one table at a time is in memory
+            if place not in small:
+                write(place)
 
 
 def _shuffle(writer: TfRawWriter, parts: Sequence[int], seed: int, scratch: Path) -> None:

@@ -1,7 +1,7 @@
 """What lies on the disk between reading the log and writing the dataset: typed columns in a hidden folder of the destination."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -19,7 +19,7 @@ class Staging:
     """Columns of several splits, appended block by block and read back one feature at a time.
 
     Labels and numerical features have their final form already and are moved into the dataset; categorical values wait
-    in Parquet files, one a block, until the dictionaries are known. The folder lies inside `destination` (the disk that
+    in Arrow files, one a block, until the dictionaries are known. The folder lies inside `destination` (the disk that
     has the room, and a move instead of a copy) and is gone after the `with` block, however it ends; so is `destination`
     where this made it and nothing was put there.
     """
@@ -70,10 +70,10 @@ class Staging:
 
     def _add_chunk(self, split: str, categorical: pl.DataFrame) -> None:
         chunks = self._chunks[split]
-        path = self.folder / f"{split}-{len(chunks):06d}.parquet"
-        # Level 1: three quarters of the size of no compression, and faster here than writing more bytes.
+        path = self.folder / f"{split}-{len(chunks):06d}.arrow"
+        # Not Parquet with zstd: three quarters of the size, and a tenth of the whole run's time.
         with naming(path):
-            categorical.write_parquet(path, compression="zstd", compression_level=1, statistics=False)
+            categorical.write_ipc(path)
         chunks.append((path, categorical.height))
 
     def flush(self) -> None:
@@ -111,7 +111,7 @@ class Staging:
             if keep == count:
                 self._chunks[split].append((path, count))
                 continue
-            values = pl.read_parquet(path, glob=False)
+            values = pl.scan_ipc(path, glob=False).collect()
             path.unlink()
             if keep:
                 self._add_chunk(split, values.head(keep))
@@ -120,4 +120,8 @@ class Staging:
 
     def values(self, splits: Sequence[str], feature: str) -> pl.LazyFrame:
         """One categorical feature of some splits, one after another, as a stream in row order."""
-        return pl.scan_parquet([path for split in splits for path, _ in self._chunks[split]], glob=False).select(feature)
+        return pl.scan_ipc([path for split in splits for path, _ in self._chunks[split]], glob=False).select(feature)
+
+    def columns(self, split: str, feature: str) -> Iterator[pl.Series]:
+        """One categorical feature of a split, in blocks in row order."""
+        return (pl.scan_ipc(path, glob=False).select(feature).collect().to_series() for path, _ in self._chunks[split])
