@@ -2,7 +2,7 @@
 
 A line holds 40 fields separated by tabs: the label (0 or 1), 13 integers (may be empty or negative) and 26 hashed
 categorical values (up to 8 hexadecimal digits, may be empty). There is no header, no quoting and no escaping. Logs of other numbers of integers
-and categorical values, of the same form, are read alike (`LogForm`).
+and categorical values, or without the label, of the same form, are read alike (`LogForm`).
 """
 
 import functools
@@ -26,10 +26,11 @@ LABEL = "label"
 
 @dataclass(frozen=True)
 class LogForm:
-    """How many integers and categorical values follow the label."""
+    """How many integers and categorical values a line has, and whether a label stands before them."""
 
     num_numerical: int = 13
     num_categorical: int = 26
+    labelled: bool = True
 
     @functools.cached_property
     def numerical(self) -> tuple[str, ...]:
@@ -44,23 +45,24 @@ class LogForm:
     @functools.cached_property
     def fields(self) -> tuple[str, ...]:
         """Names of all fields, in the order of a line."""
-        return (LABEL, *self.numerical, *self.categorical)
+        return (*((LABEL,) if self.labelled else ()), *self.numerical, *self.categorical)
 
     @functools.cached_property
     def text(self) -> dict[str, type[pl.DataType]]:
         """Types in which a block of text is parsed."""
-        return {LABEL: pl.String} | dict.fromkeys(self.numerical, pl.Int64) | dict.fromkeys(self.categorical, pl.String)
+        return dict.fromkeys(self.fields, pl.String) | dict.fromkeys(self.numerical, pl.Int64)
 
     @functools.cached_property
     def typed(self) -> dict[str, type[pl.DataType]]:
         """Types of `Rows.frame`."""
-        return {LABEL: pl.Boolean} | dict.fromkeys(self.numerical, pl.Int64) | dict.fromkeys(self.categorical, pl.UInt32)
+        return dict.fromkeys(self.fields, pl.Boolean) | dict.fromkeys(self.numerical, pl.Int64) | dict.fromkeys(self.categorical, pl.UInt32)
 
     @functools.cached_property
     def good_line(self) -> Callable[[bytes], re.Match | None]:
         """A quick look at a line: what it matches is sound, what it does not match may be."""
-        pattern = rb"[01](?:\t(?:-?[0-9]{1,18})?){%d}(?:\t[0-9a-fA-F]{0,8}){%d}" % (self.num_numerical, self.num_categorical)
-        return re.compile(pattern).fullmatch
+        label, integer, value = rb"[01]", rb"(?:-?[0-9]{1,18})?", rb"[0-9a-fA-F]{0,8}"
+        fields = [label] * self.labelled + [integer] * self.num_numerical + [value] * self.num_categorical
+        return re.compile(rb"\t".join(fields)).fullmatch
 
 
 CRITEO = LogForm()
@@ -78,7 +80,7 @@ _HEX = re.compile(rb"[0-9a-fA-F]{1,8}").fullmatch
 class Rows:
     """The good rows of one block.
 
-    `frame` has n rows: `label` Boolean, `num_*` Int64 with null for missing, `cat_*` UInt32 with null for missing.
+    `frame` has n rows: `label` Boolean (where there are labels), `num_*` Int64 with null for missing, `cat_*` UInt32 with null for missing.
     `lines` are their line numbers in the file, from 1. `faults` says what was wrong with each line that was skipped.
     """
 
@@ -144,7 +146,7 @@ def line_fault(line: bytes, form: LogForm = CRITEO) -> str | None:
     for position, (name, value) in enumerate(zip(form.fields, fields, strict=True), 1):
         if name == LABEL:
             good, expected = value in (b"0", b"1"), "0 or 1"
-        elif position <= 1 + form.num_numerical:
+        elif position <= form.labelled + form.num_numerical:
             good, expected = not value or _is_int64(value), "an integer of 64 bits, or nothing"
         else:
             good, expected = not value or _HEX(value), "up to 8 hexadecimal digits, or nothing"
@@ -196,13 +198,14 @@ def _trim(text: bytes) -> tuple[bytes, bytes]:
 
 def _parse(text: bytes, num_lines: int, form: LogForm = CRITEO) -> pl.DataFrame | None:
     """The block's columns, or None where anything is wrong with it. `line_fault` is the slow, obvious form of these checks."""
-    columns = parse_block(text, num_lines, form.num_numerical, form.num_categorical)
+    columns = parse_block(text, num_lines, form.num_numerical, form.num_categorical, form.labelled)
     return _parse_by_polars(text, num_lines, form) if columns is None else _frame(columns, form)
 
 
 def _frame(columns: Columns, form: LogForm) -> pl.DataFrame:
     """Columns as a frame, with null for what is missing."""
-    values = dict(zip(form.fields, (columns.labels, *columns.integers, *columns.values), strict=True))
+    labels = (columns.labels,) if form.labelled else ()
+    values = dict(zip(form.fields, (*labels, *columns.integers, *columns.values), strict=True))
     empty = {f"no {name}": column for name, column in zip(form.fields, columns.empty, strict=True) if column.any()}
     shown = [pl.when(~pl.col(f"no {name}")).then(pl.col(name)).alias(name) if f"no {name}" in empty else pl.col(name) for name in values]
     return pl.DataFrame(values | empty).select(shown)
@@ -217,7 +220,7 @@ def _parse_by_polars(text: bytes, num_lines: int, form: LogForm) -> pl.DataFrame
         frame = pl.read_csv(text, has_header=False, separator="\t", quote_char=None, schema=form.text)
     except pl.exceptions.PolarsError:
         return None
-    if frame.height != num_lines or not frame[LABEL].is_in(["0", "1"]).fill_null(False).all():
+    if frame.height != num_lines or (form.labelled and not frame[LABEL].is_in(["0", "1"]).fill_null(False).all()):
         return None
     hashes = frame.select(form.categorical)
     if max(hashes.select(pl.all().str.len_bytes().max().fill_null(0)).row(0)) > 8:
@@ -225,7 +228,8 @@ def _parse_by_polars(text: bytes, num_lines: int, form: LogForm) -> pl.DataFrame
     values = hashes.select(hexadecimal.values(pl.all()))
     if values.null_count().row(0) != hashes.null_count().row(0):
         return None
-    return frame.select(pl.col(LABEL) == "1", *form.numerical).hstack(values)
+    labels = [pl.col(LABEL) == "1"] if form.labelled else []
+    return frame.select(*labels, *form.numerical).hstack(values)
 
 
 def _rows_one_by_one(path: Path, text: bytes, first_line: int, skip_bad_lines: bool, form: LogForm) -> Rows:

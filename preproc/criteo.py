@@ -3,7 +3,7 @@
     python -m preproc.criteo --train day_0.gz day_1.gz --test day_2.gz --dst criteo_t15 --frequency_threshold 15
 
     # the ids of that dataset for the days that follow, so that a model trained on it can score them
-    python -m preproc.criteo --test day_3.gz --vocabulary criteo_t15 --dst day_3
+    python -m preproc.criteo --unlabelled day_3.gz --vocabulary criteo_t15 --dst day_3
 
 Dictionaries come from the training days only: ids from 1 by falling frequency (equal counts by rising value), and 0 for
 values that are missing, rare or not in the training days. Rows keep the order of the logs.
@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_s
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
 from preproc.clicklog import LABEL, Rows, read_rows
-from preproc.criteo_options import NAME, SPLITS, Options, parse
+from preproc.criteo_options import NAME, NEW, SPLITS, Options, parse
 from preproc.id_table import write_table_ids
 from preproc.known_vocabulary import KnownVocabularies, known_vocabularies
 from preproc.log_table import log_plus_3
@@ -51,11 +51,17 @@ class Tally:
     rows: int = 0
     clicks: int = 0
     bad_lines: int = 0
+    labelled: bool = True
     file_rows: list[int] = field(default_factory=list)  # of each file
 
     def statistics(self) -> dict[str, Any]:
         """The split's part of the dataset's metadata."""
-        return {"files": self.files, "rows": self.rows, "click_rate": round(self.clicks / self.rows, 6), "bad_lines_skipped": self.bad_lines}
+        clicks = {"click_rate": round(self.clicks / self.rows, 6)} if self.labelled else {}
+        return {"files": self.files, "rows": self.rows, **clicks, "bad_lines_skipped": self.bad_lines}
+
+    def described(self) -> str:
+        """For people."""
+        return f"{self.rows:,} rows" + (f" (click rate {self.clicks / self.rows:.4f})" if self.labelled else "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder.mkdir()
         cardinalities = _vocabularies(staging, options, known, folder)
         spec = generator_spec(cardinalities, options.form.num_numerical, alpha=0.0)
-        with TfRawWriter(options.destination, spec, options.splits, overwrite=options.overwrite) as writer:
+        with TfRawWriter(options.destination, spec, options.splits, overwrite=options.overwrite, unlabelled=[NEW]) as writer:
             _write_columns(staging, writer, options.splits)
             if options.ordering != INPUT:
                 _shuffle(writer, shuffled_parts(options.ordering, tallies["train"].file_rows), options.seed, staging.folder / "shuffled")
@@ -96,7 +102,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _check_log(path: Path, destination: Path) -> None:
     """Find out before anything is written, and not after an hour of work, that a log cannot be read."""
     if not path.is_file():
-        raise DatasetError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a click log (--train, --valid, --test)")
+        raise DatasetError(
+            f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a click log (--train, --valid, --test, --unlabelled)"
+        )
     path.open("rb").close()
     for folder in (*SPLITS, VOCABULARY):
         if path.resolve().is_relative_to((destination / folder).resolve()):  # publishing replaces these folders, the log with them
@@ -117,22 +125,23 @@ def _transform(options: Options, known: KnownVocabularies | None) -> str:
 
 def _stage(staging: Staging, options: Options, transform: str) -> dict[str, Tally]:
     """Read every log once; returns what was found in each split."""
-    tallies = {split: Tally([path.name for path in paths]) for split, paths in options.logs.items()}
+    tallies = {split: Tally([path.name for path in paths], labelled=split != NEW) for split, paths in options.logs.items()}
     total_bytes = sum(path.stat().st_size for paths in options.logs.values() for path in paths)
     with tqdm(total=total_bytes, desc="reading", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:
         for split, paths in options.logs.items():
             tally = tallies[split]
+            form = replace(options.form, labelled=tally.labelled)
             for path in paths:
                 bad_lines, first_fault, before = 0, "", tally.rows
-                for rows in read_rows(path, options.block_bytes, options.skip_bad_lines, bar.update, options.form):
+                for rows in read_rows(path, options.block_bytes, options.skip_bad_lines, bar.update, form):
                     first_fault = first_fault or next(iter(rows.faults), "")
                     bad_lines += len(rows.faults)
                     if rows.lines:
-                        labels = rows.frame[LABEL].to_numpy()
+                        labels = rows.frame[LABEL].to_numpy() if tally.labelled else None
                         numbers = _transformed(path, rows, options.form.numerical, transform)
                         staging.append(split, labels, numbers, rows.frame.select(options.form.categorical))
                         tally.rows += rows.frame.height
-                        tally.clicks += int(labels.sum())
+                        tally.clicks += 0 if labels is None else int(labels.sum())
                 if bad_lines:
                     bar.write(f"preproc.criteo: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}", file=sys.stderr)
                 tally.bad_lines += bad_lines
@@ -172,7 +181,7 @@ def _transformed(path: Path, rows: Rows, names: Sequence[str], transform: str) -
 
 def _vocabularies(staging: Staging, options: Options, known: KnownVocabularies | None, folder: Path) -> list[int]:
     """Write the vocabulary of every feature; returns the cardinalities."""
-    counted = options.splits if options.leak else ("train",)
+    counted = [split for split in options.splits if split != NEW] if options.leak else ["train"]
     cardinalities = []
     for feature in tqdm(options.form.categorical, desc="dictionaries", unit="feature", disable=None):
         path = folder / f"{feature}.parquet"
@@ -195,7 +204,8 @@ def _write_columns(staging: Staging, writer: TfRawWriter, splits: Sequence[str])
     """Fill the dataset's files: labels and numerical features are moved, ids are written column by column."""
     for split in splits:
         files = writer.files(split)
-        staging.labels(split).rename(files.label)
+        if files.label is not None:
+            staging.labels(split).rename(files.label)
         if files.numerical is not None:
             staging.numerical(split).rename(files.numerical)
 
@@ -246,7 +256,7 @@ def _metadata(tallies: dict[str, Tally], options: Options, transform: str, spec:
 
 def _summary(destination: Path, spec: FeatureSpec, tallies: dict[str, Tally], seconds: float) -> str:
     rows = sum(tally.rows for tally in tallies.values())
-    splits = ", ".join(f"{split} {tally.rows:,} rows (click rate {tally.clicks / tally.rows:.4f})" for split, tally in tallies.items())
+    splits = ", ".join(f"{split} {tally.described()}" for split, tally in tallies.items())
     skipped = sum(tally.bad_lines for tally in tallies.values())
     tables = f"{len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} table rows"
     return f"{destination}: {splits}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"

@@ -14,7 +14,8 @@ from utils.errors import UserError
 from utils.flags import Parser
 
 NAME = "preproc.criteo"
-SPLITS = ("train", "valid", "test")
+NEW = "new"  # the split of rows without labels
+SPLITS = ("train", "valid", "test", NEW)
 ALL = "all"
 
 
@@ -88,7 +89,7 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
     if given.seed is not None and given.output_ordering == INPUT:
         print(f"{NAME}: warning: --seed has no effect with --output_ordering {INPUT}", file=sys.stderr)
     return Options(
-        logs={split: getattr(given, split) for split in SPLITS if getattr(given, split)},
+        logs={split: paths for split in SPLITS if (paths := given.unlabelled if split == NEW else getattr(given, split))},
         destination=given.dst,
         form=form,
         thresholds=None if frozen else _thresholds(given.frequency_threshold, form),
@@ -112,6 +113,7 @@ def _parser(description: str) -> Parser:
     add("--train", type=Path, nargs="+", metavar="DAY", help=f"log files of the training split, in order: 40 {log}")
     add("--valid", type=Path, nargs="+", metavar="DAY", help="log files of a valid split, by which models are chosen; same form")
     add("--test", type=Path, nargs="+", metavar="DAY", help="log files of the test split, in order; same form")
+    add("--unlabelled", type=Path, nargs="+", metavar="DAY", help=f"log files without the label, of rows to be scored: they become the split {NEW}")
     add("--halve_test", action="store_true", help="cut the last day of --test in two, as NVIDIA does: its first half is test, its second valid")
     add("--dst", type=Path, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files")
     add(
@@ -160,8 +162,8 @@ def _check_together(given: argparse.Namespace) -> None:
         raise UserError(f"--train is missing: the log files of the training days; {why}")
     if given.test is None and given.vocabulary is None:
         raise UserError("--test is missing: the log files of the test days")
-    if not (given.train or given.valid or given.test):
-        raise UserError("--train, --valid and --test are missing: expected log files of one of them")
+    if not (given.train or given.valid or given.test or given.unlabelled):
+        raise UserError("--train, --valid, --test and --unlabelled are missing: expected log files of one of them")
     if given.frequency_threshold is None and not frozen:
         raise UserError("--frequency_threshold is missing: how often a value has to occur to get an id; 0 keeps all")
     if given.halve_test and (given.test is None or given.valid):

@@ -21,13 +21,13 @@ _PAIRS, _FOURS, _EIGHT = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000
 class Columns(NamedTuple):
     """The columns of n lines with M integers and F hexadecimal values."""
 
-    labels: np.ndarray  # [n] bool
+    labels: np.ndarray | None  # [n] bool; None of lines without
     integers: np.ndarray  # [M, n] int64, 0 where there is none
     values: np.ndarray  # [F, n] uint32, 0 where there is none
-    empty: np.ndarray  # [1 + M + F, n] bool: the field holds nothing
+    empty: np.ndarray  # [1 + M + F, n] bool: the field holds nothing; one row less without labels
 
 
-def parse_block(text: bytes, num_lines: int, num_integers: int, num_values: int) -> Columns | None:
+def parse_block(text: bytes, num_lines: int, num_integers: int, num_values: int, labelled: bool = True) -> Columns | None:
     """The columns of lines of a label, integers and hexadecimal values; None where a line is not sound, or is better read by another parser.
 
     Args:
@@ -35,12 +35,13 @@ def parse_block(text: bytes, num_lines: int, num_integers: int, num_values: int)
         num_lines: n, the newlines of the text.
         num_integers: M.
         num_values: F.
+        labelled: whether a label stands first.
     """
     found = Columns(
-        np.empty(num_lines, np.bool_),
+        np.empty(num_lines, np.bool_) if labelled else None,
         np.empty((num_integers, num_lines), np.int64),
         np.empty((num_values, num_lines), np.uint32),
-        np.empty((1 + num_integers + num_values, num_lines), np.bool_),
+        np.empty((labelled + num_integers + num_values, num_lines), np.bool_),
     )
     row, start = 0, 0
     while start < len(text):
@@ -59,7 +60,8 @@ def _step(text: bytes, row: int, found: Columns) -> int | None:
         return None
     data = np.frombuffer(bytes(_WORD) + text, np.uint8)  # the first field has a word before its end, too
     separators = np.flatnonzero(data <= _NEWLINE)[_WORD:]
-    fields, integers = len(found.empty), slice(1, 1 + len(found.integers))
+    fields, first = len(found.empty), int(found.labels is not None)
+    integers = slice(first, first + len(found.integers))
     lines, rest = divmod(len(separators), fields)
     if rest or (data[separators] == _NEWLINE).nonzero()[0].tolist() != list(range(fields - 1, len(separators), fields)):
         return None
@@ -70,9 +72,12 @@ def _step(text: bytes, row: int, found: Columns) -> int | None:
     lengths[0, 0] = end[0, 0] - _WORD
     rows = slice(row, row + lines)
     np.equal(lengths, 0, out=found.empty[:, rows])
-    label = data[end[0] - 1]
-    np.equal(label, _ONE, out=found.labels[rows])
-    if (lengths[0] != 1).any() or ((label | 1) != _ONE).any() or lengths[integers.stop :].max(initial=0) > _WORD:
+    if found.labels is not None:
+        label = data[end[0] - 1]
+        np.equal(label, _ONE, out=found.labels[rows])
+        if (lengths[0] != 1).any() or ((label | 1) != _ONE).any():
+            return None
+    if lengths[integers.stop :].max(initial=0) > _WORD:
         return None
     words = np.ndarray(len(data) - _WORD + 1, "<u8", data, strides=(1,))
     negative = data[end[integers] - lengths[integers]] == _MINUS

@@ -54,18 +54,18 @@ class Staging:
         """The file of the split's numerical features, `[rows, M]` float16."""
         return self.folder / f"{split}-numerical.bin"
 
-    def append(self, split: str, labels: np.ndarray, numerical: np.ndarray, categorical: pl.DataFrame) -> None:
+    def append(self, split: str, labels: np.ndarray | None, numerical: np.ndarray, categorical: pl.DataFrame) -> None:
         """Append n rows.
 
         Args:
             split: which split they belong to.
-            labels: `[n]` bool.
+            labels: `[n]` bool; None where the split has none.
             numerical: `[n, M]` float16.
             categorical: n rows, a UInt32 column a feature.
         """
         for path, values in ((self.labels(split), labels), (self.numerical(split), numerical)):
             with naming(path):
-                self._files[path].write(values.data if values.size else b"")
+                self._files[path].write(values.data if values is not None and values.size else b"")
         self._add_chunk(split, categorical)
 
     def _add_chunk(self, split: str, categorical: pl.DataFrame) -> None:

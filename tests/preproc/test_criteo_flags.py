@@ -207,6 +207,24 @@ def test_tomorrows_rows_by_yesterdays_ids(tmp_path, old, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_rows_without_labels(tmp_path, old, capsys):
+    (today,) = days(tmp_path, [line.split("\t", 1)[1] for line in values(*"dca", "")])
+    data = run(tmp_path / "today", "--unlabelled", today, "--vocabulary", old.folder)
+    assert "new 4 rows; 26" in capsys.readouterr().out
+    labelled = run(tmp_path / "labelled", "--test", *days(tmp_path, values(*"dca", "")), "--vocabulary", old.folder)
+    _, numbers, columns = data.columns("new")
+    np.testing.assert_array_equal(numbers, labelled.columns("test")[1])
+    np.testing.assert_array_equal(columns, labelled.columns("test")[2])
+    assert columns[0].tolist() == [0, 3, 2, 0] and not data.spec.labelled("new")
+    assert data.spec.metadata["new"] == {"files": [today.name], "rows": 4, "bad_lines_skipped": 0}
+    with pytest.raises(DatasetError, match="line 1: 40 fields, expected 39 separated by tabs"):
+        run(tmp_path / "e", "--unlabelled", *days(tmp_path, values("a")), "--vocabulary", old.folder)
+    (mixed,) = days(tmp_path, ["\t" * 38, "x" + "\t" * 38, "7" + "\t" * 38])
+    data = run(tmp_path / "mixed", "--unlabelled", mixed, "--vocabulary", old.folder, "--bad_lines", "skip")
+    assert data.columns("new")[1][:, 0].tolist() == [0, float(np.float16(np.log(10)))]
+    assert "line 2: field 1 (num_0) is 'x', expected an integer" in capsys.readouterr().err
+
+
 def test_new_values_come_behind_the_old_ones(tmp_path, old):
     train, test = days(tmp_path, values("f", "f", "e", "e", "d", "b", "1", "1", "1"), values("1", "d", "a", "b"))
     data = run(tmp_path / "new", "--train", train, "--test", test, "--vocabulary", old.folder, "--extend_vocabulary", "--frequency_threshold", 2)
@@ -258,7 +276,7 @@ def test_vocabularies_that_do_not_fit(tmp_path, old):
         ("--test T --frequency_threshold 3", "--train is missing: the log files of the training days; only --vocabulary does without"),
         ("--train T --frequency_threshold 3", "--test is missing"),
         ("--train T --test T", "--frequency_threshold is missing: how often a value has to occur to get an id"),
-        ("--vocabulary V", "--train, --valid and --test are missing"),
+        ("--vocabulary V", "--train, --valid, --test and --unlabelled are missing"),
         ("--vocabulary V --extend_vocabulary --test T", "--train is missing: the log files of the training days; --extend_vocabulary takes"),
         ("--train T --test T --extend_vocabulary --frequency_threshold 3", "--extend_vocabulary needs --vocabulary"),
         ("--train T --valid T --test T --halve_test --frequency_threshold 3", "--halve_test: --valid is given too"),

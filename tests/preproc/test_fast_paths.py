@@ -40,22 +40,25 @@ def lines(draw):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(lines(), min_size=1, max_size=12), st.sampled_from([1, 40, 1 << 18]))
-@example(["0" + "\t" * 7], 1)
-@example(["1\t-" + "\t" * 6], 1)
-@example(["1\t1-" + "\t" * 6], 1)
-@example(["0" + "\t" * 8, "0" + "\t" * 6], 1 << 18)
-def test_a_block_by_numpy_is_a_block_by_polars(texts, step_bytes):
+@given(st.lists(lines(), min_size=1, max_size=12), st.sampled_from([1, 40, 1 << 18]), st.booleans())
+@example(["0" + "\t" * 7], 1, True)
+@example(["1\t-" + "\t" * 6], 1, True)
+@example(["1\t1-" + "\t" * 6], 1, True)
+@example(["0" + "\t" * 8, "0" + "\t" * 6], 1 << 18, True)
+@example(["\t".join(["0", "-7", "1234567890", *[""] * 5])], 1, False)
+def test_a_block_by_numpy_is_a_block_by_polars(texts, step_bytes, labelled):
+    form = LogForm(3, 4, labelled)
+    texts = texts if labelled else [line.split("\t", 1)[1] for line in texts]
     text = "".join(f"{line}\n" for line in texts).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_lines, "_STEP_BYTES", step_bytes)
-        columns = parse_block(text, len(texts), 3, 4)
-    expected = clicklog._parse_by_polars(text, len(texts), FORM)
+        columns = parse_block(text, len(texts), 3, 4, labelled)
+    expected = clicklog._parse_by_polars(text, len(texts), form)
     if columns is None:  # not sound, or of integers that only Polars reads
-        assert expected is None or any(len(field) > 18 for line in texts for field in line.split("\t")[1:4])
+        assert expected is None or any(len(field) > 18 for line in texts for field in line.split("\t")[labelled : labelled + 3])
     else:
-        found = clicklog._frame(columns, FORM)
-        assert found.schema == FORM.typed and found.equals(expected)
+        found = clicklog._frame(columns, form)
+        assert found.schema == form.typed and found.equals(expected)
 
 
 def test_blocks_of_many_long_integers_are_left_to_polars():
