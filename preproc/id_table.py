@@ -11,6 +11,7 @@ from utils.naming import naming
 
 _ODD = np.uint32(2654435769)  # 2^32 over the golden ratio: products spread over the highest bits
 _SPARSE_VALUES = 1 << 20  # up to so many the table is at most a quarter full, beyond it half
+_INSERTED = 1 << 18  # values that are added at once
 _BLOCK = 1 << 15  # values looked up at once: what that touches, but for the table, stays in the cache
 
 
@@ -28,13 +29,17 @@ class IdTable:
         self._shift, self._last = np.uint32(32 - bits), (1 << bits) - 1
         self._values, self._ids = np.zeros(1 << bits, np.uint32), np.zeros(1 << bits, dtype)  # id 0: the slot is free
         self.dtype, self.knows_zero = np.dtype(dtype), bool((values == 0).any())
-        left = np.arange(len(values))[::-1]  # of several values that want a slot, the last one has it: the most frequent
-        slots = self._slots(values)[::-1]
-        while len(left):
+        for start in range(0, len(values), _INSERTED):
+            self._insert(values[start : start + _INSERTED][::-1], ids[start : start + _INSERTED][::-1])
+
+    def _insert(self, values: np.ndarray, ids: np.ndarray) -> None:
+        """Add values, frequent ones last: of several that want a slot at once, the last has it."""
+        slots = self._slots(values)
+        while len(values):
             free = self._ids[slots] == 0
-            self._values[slots[free]], self._ids[slots[free]] = values[left[free]], ids[left[free]]
-            placed = (self._ids[slots] != 0) & (self._values[slots] == values[left])
-            slots, left = (slots[~placed] + 1) & self._last, left[~placed]
+            self._values[slots[free]], self._ids[slots[free]] = values[free], ids[free]
+            left = self._ids[slots] != ids
+            slots, values, ids = (slots[left] + 1) & self._last, values[left], ids[left]
 
     def _slots(self, values: np.ndarray) -> np.ndarray:
         return ((values * _ODD) >> self._shift).astype(np.intp)

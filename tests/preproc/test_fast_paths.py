@@ -95,10 +95,11 @@ def test_ids_by_table_are_those_of_a_join(tmp_path_factory, blocks, seen, block)
     assert (folder / "table").read_bytes() == (folder / "join").read_bytes()
 
 
-@pytest.mark.parametrize("sparse", [0, 1 << 20])
-def test_ids_of_many_values_that_want_the_same_slots(monkeypatch, sparse):
+@pytest.mark.parametrize(("sparse", "inserted"), [(0, 1 << 18), (1 << 20, 1 << 18), (0, 7)])
+def test_ids_of_many_values_that_want_the_same_slots(monkeypatch, sparse, inserted):
     """Multiples of 2^20 times the hash's inverse all begin at few slots: probing has to go far, and around the table's end."""
     monkeypatch.setattr(id_table, "_SPARSE_VALUES", sparse)
+    monkeypatch.setattr(id_table, "_INSERTED", inserted)
     inverse = pow(2654435769, -1, 2**32)
     products = np.concatenate([np.arange(500), 2**32 - 1 - np.arange(500)])
     known = np.array([int(product) * inverse % 2**32 for product in products], np.uint32)
