@@ -36,7 +36,8 @@ def start(*command: object) -> Ended:
         RuntimeError: it failed, with its last lines.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # horovodrun stands beside this Python
-    environment = os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)}
+    modules = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"PATH": path, "PYTHONPATH": modules}
     begun = time.perf_counter()
     process = subprocess.Popen(
         list(map(str, command)), cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -2,10 +2,13 @@
 
 Which files: the chunks of type csv of the specification's source_spec. A chunk lists features and the files, in order,
 that hold them; several chunks stand side by side. Without a source_spec, `train.csv` and `test.csv` hold everything.
+A file without a header, as NVIDIA's generic form has it, holds the features of its chunk in their order.
 """
 
+import codecs
 import csv
 import io
+import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +22,7 @@ from dataloading.csv_columns import Column, columns_of
 from dataloading.feature_spec import Chunk, FeatureSpec
 
 _BLOCK_BYTES = 16 << 20
+_NUMBERS = re.compile(r'\s*"?\s*(?:[-+]?[0-9.][-+0-9.eE|]*)?\s*"?\s*').fullmatch  # a value, a list of them, or nothing
 _HEADER_BYTES = 1 << 20  # a header longer than this is no header
 
 
@@ -106,18 +110,23 @@ def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[C
 
 def _chunk_blocks(spec: FeatureSpec, chunk: Chunk, columns: Mapping[str, Column]) -> Iterator[dict[str, np.ndarray]]:
     for file in chunk.files:
-        yield from _file_blocks(spec.base_directory / file, [columns[name] for name in chunk.features], set(columns))
+        yield from _file_blocks(spec.base_directory / file, [columns[name] for name in chunk.features], set(columns), spec.sources is not None)
 
 
-def _file_blocks(path: Path, wanted: list[Column], known: set[str]) -> Iterator[dict[str, np.ndarray]]:
-    """Blocks of whole lines of one file, parsed and checked."""
+def _file_blocks(path: Path, wanted: list[Column], known: set[str], ordered: bool) -> Iterator[dict[str, np.ndarray]]:
+    """Blocks of whole lines of one file, parsed and checked; `ordered` files may do without a header: their columns are those wanted."""
     with path.open("rb") as file:
-        header = _header(path, file.readline(_HEADER_BYTES), wanted)
+        first = file.readline(_HEADER_BYTES)
+        without = ordered and _is_values(first, wanted)
+        header = [column.name for column in wanted] if without else _header(path, first, wanted)
+        if without:
+            print(f"{path}: has no header; its columns are {', '.join(header[:5])}{', …' if len(header) > 5 else ''}", file=sys.stderr)
+            file.seek(3 if first.startswith(codecs.BOM_UTF8) else 0)
         extra = [name for name in header if name not in known]
         if extra:
             shown = ", ".join(extra[:5]) + (", …" if len(extra) > 5 else "")
             print(f"{path}: {len(extra)} columns are not in the feature specification and are ignored: {shown}", file=sys.stderr)
-        line, rest = 2, b""
+        line, rest = 1 if without else 2, b""
         while True:
             read = file.read(_BLOCK_BYTES)
             block = rest + read
@@ -135,6 +144,13 @@ def _file_blocks(path: Path, wanted: list[Column], known: set[str]) -> Iterator[
                 line += frame.height
             if not read:
                 return
+
+
+def _is_values(text: bytes, wanted: list[Column]) -> bool:
+    """Whether a first line holds numbers and not the names of features."""
+    cells = text.decode("utf-8-sig", "replace").strip().split(",")
+    names = {cell.strip(' "') for cell in cells}
+    return any(cells) and all(map(_NUMBERS, cells)) and not {column.name for column in wanted} <= names
 
 
 def _header(path: Path, text: bytes, wanted: list[Column]) -> list[str]:
@@ -195,7 +211,7 @@ def _ragged(path: Path, line: int, block: bytes, header: list[str]) -> DatasetEr
         except csv.Error as error:
             return DatasetError(f"{path}, line {line + i}: {error}")
         if count != len(header):
-            return DatasetError(f"{path}, line {line + i}: {count} values, the header names {len(header)} columns")
+            return DatasetError(f"{path}, line {line + i}: {count} values, expected {len(header)} columns")
     return None
 
 

@@ -4,7 +4,7 @@
     python -m dataloading.transcribe --src_dataset_type synthetic --src_dataset_path . --dst_dataset_path /data/synthetic \\
         --max_batches_train 1000 --max_batches_test 100
 
-    # CSV files with a header
+    # CSV files with a header, or in NVIDIA's generic form: without one, the columns in the order of source_spec
     python -m dataloading.transcribe --src_dataset_type csv --src_dataset_path /data/logs --dst_dataset_path /data/logs_raw
 
     # a dataset of NVIDIA's DLRM for PyTorch (model_size.json): its files are a tf_raw dataset's, so only feature_spec.yaml is written
@@ -37,6 +37,7 @@ from tqdm import tqdm
 from dataloading.bayes import bayes_metrics
 from dataloading.contract import TFRECORDS, DatasetError, bytes_per_sample, check_quick, split_files
 from dataloading.csv_source import check_csv_files, csv_paths, read_csv_split
+from dataloading.csv_spec import read_csv_spec
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.keys import KEYS, check_keys, copy_keys
 from dataloading.ranges import check_ids, check_labels, check_numerical
@@ -271,7 +272,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.src_dataset_type == SPLIT:
         spec, args.src_dataset_type = split_spec(args.src_dataset_path), "tf_raw"
     else:
-        spec = FeatureSpec.from_yaml(args.src_dataset_path / args.src_feature_spec, "--src_dataset_path and --src_feature_spec")
+        read = read_csv_spec if args.src_dataset_type == "csv" else FeatureSpec.from_yaml
+        spec = read(args.src_dataset_path / args.src_feature_spec, "--src_dataset_path and --src_feature_spec")
     if args.src_dataset_type == "tf_raw":
         for split, count in check_quick(spec, splits).items():
             check_keys(spec, split, count)

@@ -1,29 +1,77 @@
 """Raw Criteo click logs: reading them in blocks of whole lines, checking every field, and naming the line that is wrong.
 
 A line holds 40 fields separated by tabs: the label (0 or 1), 13 integers (may be empty or negative) and 26 hashed
-categorical values (up to 8 hexadecimal digits, may be empty). There is no header, no quoting and no escaping.
+categorical values (up to 8 hexadecimal digits, may be empty). There is no header, no quoting and no escaping. Logs of other numbers of integers
+and categorical values, or without the label, of the same form, are read alike (`LogForm`).
 """
 
+import functools
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from dataloading.contract import DatasetError
 from preproc.compressed import read_chunks
+from preproc.log_lines import CHARACTERS, Columns, parse_block
 from utils.encoding import hexadecimal
 
 LABEL = "label"
-NUMERICAL = tuple(f"num_{i}" for i in range(13))
-CATEGORICAL = tuple(f"cat_{i}" for i in range(26))
-FIELDS = (LABEL, *NUMERICAL, *CATEGORICAL)
 
-_TEXT = {LABEL: pl.String} | dict.fromkeys(NUMERICAL, pl.Int64) | dict.fromkeys(CATEGORICAL, pl.String)
-_CHARACTERS = b"0123456789abcdefABCDEF-\t\n"
+
+@dataclass(frozen=True)
+class LogForm:
+    """How many integers and categorical values a line has, and whether a label stands before them."""
+
+    num_numerical: int = 13
+    num_categorical: int = 26
+    labelled: bool = True
+
+    @functools.cached_property
+    def numerical(self) -> tuple[str, ...]:
+        """Names of the integers."""
+        return tuple(f"num_{i}" for i in range(self.num_numerical))
+
+    @functools.cached_property
+    def categorical(self) -> tuple[str, ...]:
+        """Names of the categorical values."""
+        return tuple(f"cat_{i}" for i in range(self.num_categorical))
+
+    @functools.cached_property
+    def fields(self) -> tuple[str, ...]:
+        """Names of all fields, in the order of a line."""
+        return (*((LABEL,) if self.labelled else ()), *self.numerical, *self.categorical)
+
+    @functools.cached_property
+    def text(self) -> dict[str, type[pl.DataType]]:
+        """Types in which a block of text is parsed."""
+        return dict.fromkeys(self.fields, pl.String) | dict.fromkeys(self.numerical, pl.Int64)
+
+    @functools.cached_property
+    def typed(self) -> dict[str, type[pl.DataType]]:
+        """Types of `Rows.frame`."""
+        return dict.fromkeys(self.fields, pl.Boolean) | dict.fromkeys(self.numerical, pl.Int64) | dict.fromkeys(self.categorical, pl.UInt32)
+
+    @functools.cached_property
+    def good_line(self) -> Callable[[bytes], re.Match | None]:
+        """A quick look at a line: what it matches is sound, what it does not match may be."""
+        label, integer, value = rb"[01]", rb"(?:-?[0-9]{1,18})?", rb"[0-9a-fA-F]{0,8}"
+        fields = [label] * self.labelled + [integer] * self.num_numerical + [value] * self.num_categorical
+        return re.compile(rb"\t".join(fields)).fullmatch
+
+
+CRITEO = LogForm()
+NUMERICAL, CATEGORICAL, FIELDS = CRITEO.numerical, CRITEO.categorical, CRITEO.fields
+
+_NEWLINE = 10
+_COUNTED_BYTES = 1 << 18  # what is compared stays in the cache
+_THREADS = 2  # that parse; each has a block at a time
 _LONGEST_LINE_BYTES = 1 << 20  # a real line has some 250; without a limit a file of another kind would be read whole into memory
-_GOOD_LINE = re.compile(rb"[01](?:\t(?:-?[0-9]{1,18})?){13}(?:\t[0-9a-fA-F]{0,8}){26}").fullmatch
 _INTEGER = re.compile(rb"-?[0-9]+").fullmatch
 _HEX = re.compile(rb"[0-9a-fA-F]{1,8}").fullmatch
 
@@ -32,7 +80,7 @@ _HEX = re.compile(rb"[0-9a-fA-F]{1,8}").fullmatch
 class Rows:
     """The good rows of one block.
 
-    `frame` has n rows: `label` Boolean, `num_*` Int64 with null for missing, `cat_*` UInt32 with null for missing.
+    `frame` has n rows: `label` Boolean (where there are labels), `num_*` Int64 with null for missing, `cat_*` UInt32 with null for missing.
     `lines` are their line numbers in the file, from 1. `faults` says what was wrong with each line that was skipped.
     """
 
@@ -41,7 +89,13 @@ class Rows:
     faults: tuple[str, ...] = ()
 
 
-def read_rows(path: Path, block_bytes: int, skip_bad_lines: bool = False, on_read: Callable[[int], object] = lambda count: None) -> Iterator[Rows]:
+def read_rows(
+    path: Path,
+    block_bytes: int,
+    skip_bad_lines: bool = False,
+    on_read: Callable[[int], object] = lambda count: None,
+    form: LogForm = CRITEO,
+) -> Iterator[Rows]:
     """The rows of one log file, block by block; memory depends on `block_bytes` and not on the file's size.
 
     Args:
@@ -49,29 +103,50 @@ def read_rows(path: Path, block_bytes: int, skip_bad_lines: bool = False, on_rea
         block_bytes: text parsed at once, in bytes; a block is cut after its last whole line.
         skip_bad_lines: leave malformed lines out and report them in `Rows.faults`.
         on_read: called with the number of bytes read from the disk.
+        form: of a line.
 
     Raises:
         DatasetError: the file is empty, damaged or truncated, or a line is malformed and `skip_bad_lines` is not set.
     """
-    next_line = 1
-    for text in _blocks(path, block_bytes, on_read):
-        lines = range(next_line, next_line + text.count(b"\n"))
-        next_line = lines.stop
-        frame = _parse(text, len(lines))
-        yield Rows(frame, lines) if frame is not None else _rows_one_by_one(path, text, lines.start, skip_bad_lines)
+
+    def parsed(text: bytes, lines: range) -> Rows:
+        frame = _parse(text, len(lines), form)
+        return Rows(frame, lines) if frame is not None else _rows_one_by_one(path, text, lines.start, skip_bad_lines, form)
+
+    next_line, waiting = 1, deque()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        try:
+            for text in _blocks(path, block_bytes, on_read):
+                lines = range(next_line, next_line + _count_lines(text))
+                next_line = lines.stop
+                waiting.append(pool.submit(parsed, text, lines))
+                del text
+                if len(waiting) > _THREADS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
     if next_line == 1:
-        raise DatasetError(f"{path}: holds no lines; expected a click log of {len(FIELDS)} tab-separated fields a line")
+        raise DatasetError(f"{path}: holds no lines; expected a click log of {len(form.fields)} tab-separated fields a line")
 
 
-def line_fault(line: bytes) -> str | None:
+def _count_lines(text: bytes) -> int:
+    """Newlines; faster than `bytes.count`, and other threads go on meanwhile."""
+    data = np.frombuffer(text, np.uint8)
+    return sum(int(np.count_nonzero(data[start : start + _COUNTED_BYTES] == _NEWLINE)) for start in range(0, len(data), _COUNTED_BYTES))
+
+
+def line_fault(line: bytes, form: LogForm = CRITEO) -> str | None:
     """What is wrong with a line (without its line end): the field by position and name, its value, and what was expected."""
     fields = line.split(b"\t")
-    if len(fields) != len(FIELDS):
-        return f"{len(fields)} fields, expected {len(FIELDS)} separated by tabs"
-    for position, (name, value) in enumerate(zip(FIELDS, fields, strict=True), 1):
+    if len(fields) != len(form.fields):
+        return f"{len(fields)} fields, expected {len(form.fields)} separated by tabs"
+    for position, (name, value) in enumerate(zip(form.fields, fields, strict=True), 1):
         if name == LABEL:
             good, expected = value in (b"0", b"1"), "0 or 1"
-        elif name in NUMERICAL:
+        elif position <= form.labelled + form.num_numerical:
             good, expected = not value or _is_int64(value), "an integer of 64 bits, or nothing"
         else:
             good, expected = not value or _HEX(value), "up to 8 hexadecimal digits, or nothing"
@@ -115,34 +190,52 @@ def _blocks(path: Path, block_bytes: int, on_read: Callable[[int], object]) -> I
 def _trim(text: bytes) -> tuple[bytes, bytes]:
     """Lines with plain line ends, and the blank lines that followed them: an error if more text comes, nothing at the file's end."""
     text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
+    if text.endswith(b"\n") and text[-2:-1] not in (b"", b"\n"):
+        return text, b""
     end = len(text.rstrip(b"\n"))
     return (text[: end + 1], text[end + 1 :]) if end else (b"", text)
 
 
-def _parse(text: bytes, num_lines: int) -> pl.DataFrame | None:
+def _parse(text: bytes, num_lines: int, form: LogForm = CRITEO) -> pl.DataFrame | None:
     """The block's columns, or None where anything is wrong with it. `line_fault` is the slow, obvious form of these checks."""
+    columns = parse_block(text, num_lines, form.num_numerical, form.num_categorical, form.labelled)
+    return _parse_by_polars(text, num_lines, form) if columns is None else _frame(columns, form)
+
+
+def _frame(columns: Columns, form: LogForm) -> pl.DataFrame:
+    """Columns as a frame, with null for what is missing."""
+    labels = (columns.labels,) if form.labelled else ()
+    values = dict(zip(form.fields, (*labels, *columns.integers, *columns.values), strict=True))
+    empty = {f"no {name}": column for name, column in zip(form.fields, columns.empty, strict=True) if column.any()}
+    shown = [pl.when(~pl.col(f"no {name}")).then(pl.col(name)).alias(name) if f"no {name}" in empty else pl.col(name) for name in values]
+    return pl.DataFrame(values | empty).select(shown)
+
+
+def _parse_by_polars(text: bytes, num_lines: int, form: LogForm) -> pl.DataFrame | None:
+    """The same, of blocks that `parse_block` leaves: those with something wrong, or with many integers of more than eight digits."""
     # No foreign character leaves to Polars only what it and `line_fault` read alike: its parsers also take "+1" and " 1".
-    if text.translate(None, _CHARACTERS) or text.count(b"\t") != num_lines * (len(FIELDS) - 1):
+    if text.translate(None, CHARACTERS) or text.count(b"\t") != num_lines * (len(form.fields) - 1):
         return None
     try:
-        frame = pl.read_csv(text, has_header=False, separator="\t", quote_char=None, schema=_TEXT)
+        frame = pl.read_csv(text, has_header=False, separator="\t", quote_char=None, schema=form.text)
     except pl.exceptions.PolarsError:
         return None
-    if frame.height != num_lines or not frame[LABEL].is_in(["0", "1"]).fill_null(False).all():
+    if frame.height != num_lines or (form.labelled and not frame[LABEL].is_in(["0", "1"]).fill_null(False).all()):
         return None
-    hashes = frame.select(CATEGORICAL)
+    hashes = frame.select(form.categorical)
     if max(hashes.select(pl.all().str.len_bytes().max().fill_null(0)).row(0)) > 8:
         return None
     values = hashes.select(hexadecimal.values(pl.all()))
     if values.null_count().row(0) != hashes.null_count().row(0):
         return None
-    return frame.select(pl.col(LABEL) == "1", *NUMERICAL).hstack(values)
+    labels = [pl.col(LABEL) == "1"] if form.labelled else []
+    return frame.select(*labels, *form.numerical).hstack(values)
 
 
-def _rows_one_by_one(path: Path, text: bytes, first_line: int, skip_bad_lines: bool) -> Rows:
+def _rows_one_by_one(path: Path, text: bytes, first_line: int, skip_bad_lines: bool, form: LogForm) -> Rows:
     good, lines, faults = [], [], []
     for number, line in enumerate(text[:-1].split(b"\n"), first_line):
-        fault = None if _GOOD_LINE(line) else line_fault(line)
+        fault = None if form.good_line(line) else line_fault(line, form)
         if fault is None:
             good.append(line)
             lines.append(number)
@@ -150,12 +243,9 @@ def _rows_one_by_one(path: Path, text: bytes, first_line: int, skip_bad_lines: b
         faults.append(f"line {number}: {fault}")
         if not skip_bad_lines:
             raise DatasetError(f"{path}: {faults[0]}; --bad_lines skip leaves such lines out")
-    frame = _parse(b"\n".join([*good, b""]), len(good)) if good else pl.DataFrame(schema=_TYPED)
+    frame = _parse(b"\n".join([*good, b""]), len(good), form) if good else pl.DataFrame(schema=form.typed)
     if frame is None:
         raise RuntimeError(
             f"{path}: lines {first_line} to {first_line + len(good) + len(faults) - 1} pass the check of each line and not that of the block"
         )
     return Rows(frame, lines, tuple(faults))
-
-
-_TYPED = {LABEL: pl.Boolean} | dict.fromkeys(NUMERICAL, pl.Int64) | dict.fromkeys(CATEGORICAL, pl.UInt32)

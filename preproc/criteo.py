@@ -2,15 +2,19 @@
 
     python -m preproc.criteo --train day_0.gz day_1.gz --test day_2.gz --dst criteo_t15 --frequency_threshold 15
 
+    # the ids of that dataset for the days that follow, so that a model trained on it can score them
+    python -m preproc.criteo --unlabelled day_3.gz --vocabulary criteo_t15 --dst day_3
+
 Dictionaries come from the training days only: ids from 1 by falling frequency (equal counts by rising value), and 0 for
 values that are missing, rare or not in the training days. Rows keep the order of the logs.
 """
 
-import argparse
+import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +22,25 @@ import numpy as np
 import polars as pl
 from tqdm import tqdm
 
-from dataloading.contract import VOCABULARY, DatasetError
+from dataloading.contract import VOCABULARY, DatasetError, bytes_per_sample, stored_vocabulary
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
-from preproc.clicklog import CATEGORICAL, LABEL, NUMERICAL, Rows, read_rows
+from dataloading.vocabularies import read_vocabulary
+from preproc.clicklog import LABEL, Rows, read_rows
+from preproc.criteo_options import NAME, NEW, SPLITS, Options, parse
+from preproc.id_table import write_table_ids
+from preproc.known_vocabulary import KnownVocabularies, known_vocabularies
+from preproc.log_table import log_plus_3
+from preproc.row_order import INPUT, shuffle_file, shuffled_parts
 from preproc.staging import Staging
 from utils.encoding import numerical, transforms
-from utils.encoding.vocabulary import build_vocabulary, write_ids
+from utils.encoding.vocabulary import build_vocabulary
 from utils.errors import run_command
-from utils.flags import Parser
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
 
-NAME = "preproc.criteo"
-SPLITS = ("train", "test")
+_SMALL = 1_000_000  # values of a table of which two may be in memory
+_THREADS = 2
 
 
 @dataclass
@@ -42,46 +51,17 @@ class Tally:
     rows: int = 0
     clicks: int = 0
     bad_lines: int = 0
+    labelled: bool = True
+    file_rows: list[int] = field(default_factory=list)  # of each file
 
     def statistics(self) -> dict[str, Any]:
         """The split's part of the dataset's metadata."""
-        return {"files": self.files, "rows": self.rows, "click_rate": round(self.clicks / self.rows, 6), "bad_lines_skipped": self.bad_lines}
+        clicks = {"click_rate": round(self.clicks / self.rows, 6)} if self.labelled else {}
+        return {"files": self.files, "rows": self.rows, **clicks, "bad_lines_skipped": self.bad_lines}
 
-
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line. Raises UserError where it is wrong."""
-    parser = Parser(prog="python -m preproc.criteo", description=__doc__)
-    log = "40 tab-separated fields a line, no header; plain, gzip or zstd, told by the content"
-    parser.add_argument("--train", type=Path, nargs="+", required=True, metavar="DAY", help=f"log files of the training split, in order: {log}")
-    parser.add_argument("--test", type=Path, nargs="+", required=True, metavar="DAY", help="log files of the test split, in order; same form")
-    parser.add_argument(
-        "--dst", type=Path, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files"
-    )
-    parser.add_argument(
-        "--frequency_threshold",
-        type=_natural,
-        required=True,
-        metavar="T",
-        help="keep a value that occurs at least T times in the training days, give the others id 0; 0 and 1 keep all",
-    )
-    parser.add_argument(
-        "--numerical_transform",
-        choices=numerical.TRANSFORMS,
-        default="log",
-        help="log: log(x + 3), and 0 where x is missing or below -2; none: x, and 0 where it is missing, an error beyond ±65504 (default: log)",
-    )
-    parser.add_argument(
-        "--bad_lines", choices=("error", "skip"), default="error", help="stop at a malformed line, or leave it out and report it (default: error)"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
-    parser.add_argument(
-        "--block_bytes",
-        type=_positive,
-        default=32 << 20,
-        metavar="BYTES",
-        help="text parsed at once, in bytes; memory grows with it (default: %(default)s, 32 MiB)",
-    )
-    return parser.parse_strictly(sys.argv[1:] if argv is None else argv)
+    def described(self) -> str:
+        """For people."""
+        return f"{self.rows:,} rows" + (f" (click rate {self.clicks / self.rows:.4f})" if self.labelled else "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,74 +71,106 @@ def main(argv: Sequence[str] | None = None) -> int:
         UserError: a log that is missing, empty, damaged or malformed, a destination that holds a dataset, a value that
             does not fit. Nothing is left at the destination then.
     """
-    arguments = parse_arguments(argv)
+    options = parse(argv, __doc__)
     started = time.monotonic()
-    logs = {"train": arguments.train, "test": arguments.test}
-    for path in (*arguments.train, *arguments.test):
-        _check_log(path, arguments.dst)
-    refuse_dataset(arguments.dst, DEFAULT_FILE_NAME, arguments.overwrite)
+    for paths in options.logs.values():
+        for path in paths:
+            _check_log(path, options.destination)
+    refuse_dataset(options.destination, DEFAULT_FILE_NAME, options.overwrite)
+    known = options.vocabulary and known_vocabularies(options.vocabulary, options.form.categorical)
+    transform = _transform(options, known)
+    if options.leak:
+        print(f"{NAME}: warning: --dictionary_days all: values of test rows are in the dictionaries, which flatters the model", file=sys.stderr)
 
-    with Staging(arguments.dst, SPLITS) as staging:
-        tallies = _stage(logs, staging, arguments)
+    with Staging(options.destination, options.splits) as staging:
+        tallies = _stage(staging, options, transform)
         folder = staging.folder / VOCABULARY
         folder.mkdir()
-        cardinalities = []
-        for feature in tqdm(CATEGORICAL, desc="dictionaries", unit="feature", disable=None):
-            vocabulary = build_vocabulary(staging.values("train", feature), arguments.frequency_threshold)
-            path = folder / f"{feature}.parquet"
-            with naming(path):
-                vocabulary.write_parquet(path)
-            cardinalities.append(vocabulary.height + 1)
-
-        with TfRawWriter(arguments.dst, generator_spec(cardinalities, len(NUMERICAL), alpha=0.0), SPLITS, overwrite=arguments.overwrite) as writer:
-            _write_columns(staging, writer)
+        cardinalities = _vocabularies(staging, options, known, folder)
+        spec = generator_spec(cardinalities, options.form.num_numerical, alpha=0.0)
+        with TfRawWriter(options.destination, spec, options.splits, overwrite=options.overwrite, unlabelled=[NEW]) as writer:
+            _write_columns(staging, writer, options.splits)
+            if options.ordering != INPUT:
+                _shuffle(writer, shuffled_parts(options.ordering, tallies["train"].file_rows), options.seed, staging.folder / "shuffled")
+            metadata = _metadata(tallies, options, transform, writer.spec, folder)
             folder.rename(writer.folder / VOCABULARY)
-            spec = writer.publish(_metadata(tallies, arguments))
-    print(_summary(arguments.dst, spec, tallies, time.monotonic() - started))
+            spec = writer.publish(metadata)
+    print(_summary(options.destination, spec, tallies, time.monotonic() - started))
     return 0
 
 
 def _check_log(path: Path, destination: Path) -> None:
     """Find out before anything is written, and not after an hour of work, that a log cannot be read."""
     if not path.is_file():
-        raise DatasetError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a click log (--train, --test)")
+        raise DatasetError(
+            f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a click log (--train, --valid, --test, --unlabelled)"
+        )
     path.open("rb").close()
     for folder in (*SPLITS, VOCABULARY):
         if path.resolve().is_relative_to((destination / folder).resolve()):  # publishing replaces these folders, the log with them
             raise DatasetError(f"{path} lies in {destination / folder}, which the dataset will replace; choose another --dst")
 
 
-def _stage(logs: dict[str, list[Path]], staging: Staging, arguments: argparse.Namespace) -> dict[str, Tally]:
+def _transform(options: Options, known: KnownVocabularies | None) -> str:
+    """What becomes of the integers: as in the dataset whose ids are used, for a model of that one."""
+    if known is None:
+        return options.transform
+    if options.transform not in (None, known.numerical_transform):
+        raise DatasetError(
+            f"--numerical_transform {options.transform}: --vocabulary {options.vocabulary} has {known.numerical_transform}, and a model of one reads "
+            "nothing of the other; drop the flag"
+        )
+    return known.numerical_transform
+
+
+def _stage(staging: Staging, options: Options, transform: str) -> dict[str, Tally]:
     """Read every log once; returns what was found in each split."""
-    tallies = {split: Tally([path.name for path in paths]) for split, paths in logs.items()}
-    total_bytes = sum(path.stat().st_size for paths in logs.values() for path in paths)
+    tallies = {split: Tally([path.name for path in paths], labelled=split != NEW) for split, paths in options.logs.items()}
+    total_bytes = sum(path.stat().st_size for paths in options.logs.values() for path in paths)
     with tqdm(total=total_bytes, desc="reading", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:
-        for split, paths in logs.items():
+        for split, paths in options.logs.items():
             tally = tallies[split]
+            form = replace(options.form, labelled=tally.labelled)
             for path in paths:
-                bad_lines, first_fault = 0, ""
-                for rows in read_rows(path, arguments.block_bytes, arguments.bad_lines == "skip", bar.update):
+                bad_lines, first_fault, before = 0, "", tally.rows
+                for rows in read_rows(path, options.block_bytes, options.skip_bad_lines, bar.update, form):
                     first_fault = first_fault or next(iter(rows.faults), "")
                     bad_lines += len(rows.faults)
                     if rows.lines:
-                        labels = rows.frame[LABEL].to_numpy()
-                        staging.append(split, labels, _transformed(path, rows, arguments.numerical_transform), rows.frame.select(CATEGORICAL))
+                        labels = rows.frame[LABEL].to_numpy() if tally.labelled else None
+                        numbers = _transformed(path, rows, options.form.numerical, transform)
+                        staging.append(split, labels, numbers, rows.frame.select(options.form.categorical))
                         tally.rows += rows.frame.height
-                        tally.clicks += int(labels.sum())
+                        tally.clicks += 0 if labels is None else int(labels.sum())
                 if bad_lines:
                     bar.write(f"preproc.criteo: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}", file=sys.stderr)
                 tally.bad_lines += bad_lines
+                tally.file_rows.append(tally.rows - before)
             if not tally.rows:
                 raise DatasetError(f"the {split} split holds no rows: every line of {', '.join(tally.files)} is malformed")
     staging.flush()
-    return tallies
+    if options.halve:
+        tallies["valid"] = _halve(staging, tallies["test"])
+    return {split: tallies[split] for split in options.splits}
 
 
-def _transformed(path: Path, rows: Rows, transform: str) -> np.ndarray:
+def _halve(staging: Staging, test: Tally) -> Tally:
+    """Make the second half of the last test day the valid split; of an odd number of rows the first half has one more."""
+    held = test.file_rows[-1] // 2
+    if not held:
+        raise DatasetError(f"--halve_test: {test.files[-1]} holds {test.file_rows[-1]} rows; expected at least 2")
+    clicks = staging.cut("test", test.rows - held, "valid")
+    test.rows, test.clicks = test.rows - held, test.clicks - clicks
+    return Tally(test.files[-1:], held, clicks)
+
+
+def _transformed(path: Path, rows: Rows, names: Sequence[str], transform: str) -> np.ndarray:
     """The numerical features of a block, `[n, M]` float16."""
-    numbers = rows.frame.select(NUMERICAL)
+    if not names:
+        return np.empty((rows.frame.height, 0), np.float16)
+    numbers = rows.frame.select(names)
     if transform == "log":
-        return numerical.log_plus_3(numbers)
+        return log_plus_3(numbers)
     if found := numerical.beyond_float16(numbers):
         # An error under --bad_lines skip too: the line is sound, and large values are too common to be dropped unseen.
         row, name, value = found
@@ -167,48 +179,87 @@ def _transformed(path: Path, rows: Rows, transform: str) -> np.ndarray:
     return numerical.unchanged(numbers)
 
 
-def _write_columns(staging: Staging, writer: TfRawWriter) -> None:
+def _vocabularies(staging: Staging, options: Options, known: KnownVocabularies | None, folder: Path) -> list[int]:
+    """Write the vocabulary of every feature; returns the cardinalities."""
+    counted = [split for split in options.splits if split != NEW] if options.leak else ["train"]
+    cardinalities = []
+    for feature in tqdm(options.form.categorical, desc="dictionaries", unit="feature", disable=None):
+        path = folder / f"{feature}.parquet"
+        if known is None:
+            vocabulary = build_vocabulary(staging.values(counted, feature), options.thresholds.of(feature))
+        elif options.extend:
+            vocabulary = known.extended(feature, staging.values(counted, feature), options.thresholds.of(feature))
+        else:
+            vocabulary = known.read(feature)
+        with naming(path):
+            if known is None or options.extend:
+                vocabulary.write_parquet(path)
+            else:
+                shutil.copyfile(stored_vocabulary(known.spec, feature), path)
+        cardinalities.append(vocabulary.height + 1)
+    return cardinalities
+
+
+def _write_columns(staging: Staging, writer: TfRawWriter, splits: Sequence[str]) -> None:
     """Fill the dataset's files: labels and numerical features are moved, ids are written column by column."""
-    for split in SPLITS:
+    for split in splits:
         files = writer.files(split)
-        staging.labels(split).rename(files.label)
-        staging.numerical(split).rename(files.numerical)
-    for i, feature in enumerate(tqdm(writer.spec.categorical, desc="ids", unit="feature", disable=None)):
+        if files.label is not None:
+            staging.labels(split).rename(files.label)
+        if files.numerical is not None:
+            staging.numerical(split).rename(files.numerical)
+
+    def write(place: int) -> None:
+        feature = writer.spec.categorical[place]
         vocabulary = pl.read_parquet(staging.folder / VOCABULARY / f"{feature.name}.parquet", columns=["value", "id"])
-        for split in SPLITS:
-            write_ids(staging.values(split, feature.name), vocabulary, feature.dtype, writer.files(split).categorical[i])
+        for split in splits:
+            write_table_ids(staging.columns(split, feature.name), vocabulary, feature.dtype, writer.files(split).categorical[place])
+            progress.update(1 / len(splits))
+
+    places = range(len(writer.spec.categorical))
+    small = [place for place in places if writer.spec.categorical[place].cardinality <= _SMALL]
+    with tqdm(total=len(places), desc="ids", unit="feature", disable=None) as progress, ThreadPoolExecutor(_THREADS) as pool:
+        for _ in pool.map(write, small):
+            pass
+        for place in places:  # of the large ones, one table at a time is in memory
+            if place not in small:
+                write(place)
 
 
-def _metadata(tallies: dict[str, Tally], arguments: argparse.Namespace) -> dict[str, Any]:
-    return {
+def _shuffle(writer: TfRawWriter, parts: Sequence[int], seed: int, scratch: Path) -> None:
+    """Bring the training rows into their random order, column by column."""
+    columns = zip(writer.files("train").all(), bytes_per_sample(writer.spec).values(), strict=True)
+    for path, row_bytes in tqdm(list(columns), desc="shuffling", unit="column", disable=None):
+        shuffle_file(path, row_bytes, parts, seed, scratch)
+
+
+def _metadata(tallies: dict[str, Tally], options: Options, transform: str, spec: FeatureSpec, folder: Path) -> dict[str, Any]:
+    """What the specification says of its making; what is as it always was is left out."""
+    found = {
         "source": "criteo",
         **{split: tally.statistics() for split, tally in tallies.items()},
-        "frequency_threshold": arguments.frequency_threshold,
-        "numerical_transform": arguments.numerical_transform,
-        transforms.NAME: transforms.criteo_transforms(NUMERICAL, CATEGORICAL, arguments.numerical_transform),
+        "frequency_threshold": options.thresholds.described() if options.thresholds else None,
+        "numerical_transform": transform,
+        transforms.NAME: transforms.criteo_transforms(options.form.numerical, options.form.categorical, transform),
         "vocabulary": f"{VOCABULARY}/<feature>.parquet",
     }
+    if options.ordering != INPUT:
+        found["output_ordering"] = {"train": options.ordering, "seed": options.seed}
+    if options.leak:
+        found["dictionary_days"] = "all"
+    if options.vocabulary:
+        digests = {feature.name: read_vocabulary(folder / f"{feature.name}.parquet", 0, feature.cardinality)[0] for feature in spec.categorical}
+        found["vocabulary_use"] = "extended" if options.extend else "frozen"
+        found["vocabulary_digests"] = {name: vocabulary.digest for name, vocabulary in digests.items()}
+    return found
 
 
 def _summary(destination: Path, spec: FeatureSpec, tallies: dict[str, Tally], seconds: float) -> str:
     rows = sum(tally.rows for tally in tallies.values())
-    splits = ", ".join(f"{split} {tally.rows:,} rows (click rate {tally.clicks / tally.rows:.4f})" for split, tally in tallies.items())
+    splits = ", ".join(f"{split} {tally.described()}" for split, tally in tallies.items())
     skipped = sum(tally.bad_lines for tally in tallies.values())
     tables = f"{len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} table rows"
     return f"{destination}: {splits}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
-
-
-def _natural(text: str) -> int:
-    value = int(text) if text.isascii() and text.isdigit() else -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, found {text!r}")
-    return value
-
-
-def _positive(text: str) -> int:
-    if not _natural(text):
-        raise argparse.ArgumentTypeError("expected a whole number of at least 1, found 0")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -23,14 +23,14 @@ def naming(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if error.errno is None or error.filename is not None:
-            raise
-        raise _os_error(error.errno, path) from None
     except Exception as error:
-        if not type(error).__module__.startswith("polars"):
-            raise
         number = _NUMBER(str(error))
+        if isinstance(error, OSError) and (error.errno is not None or number is None):
+            if error.errno is None or error.filename is not None:
+                raise
+            raise _os_error(error.errno, path) from None
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("polars"):  # Polars raises OSError without a number, too
+            raise
         if number or _full(path.parent):  # the footer of a Parquet file fails with "transport error"
             raise _os_error(int(number[1]) if number else errno.ENOSPC, path) from None
         raise UserError(f"{path}: cannot be written: {' '.join(str(error).split())}") from None

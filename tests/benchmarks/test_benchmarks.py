@@ -11,7 +11,11 @@ import pytest
 
 from benchmarks.bag_values import probe
 from benchmarks.embedding_bags import check_same
+from benchmarks.preproc_peers import by_pandas
+from benchmarks.raw_logs import names_of, write_log
 from benchmarks.workload import MLPERF_HOTNESS, hotness_of_tables
+from dataloading.feature_spec import FeatureSpec
+from preproc import criteo
 from tests.dataloading.make_data import small_spec, write_dataset
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +25,7 @@ NAMES = (
     "dataloader",
     "embedding_bags",
     "metrics",
+    "preproc",
     "resources",
     "scaling",
     "small_sample",
@@ -54,6 +59,33 @@ def test_checkpoint(tmp_path):
     assert sound(*figures["gb_per_s"].values(), *figures["of_raw"].values(), figures["bytes"])
     assert "GB/s" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+
+
+def test_preproc(tmp_path):
+    figures, printed = quick("preproc", tmp_path, "--folder", tmp_path)
+    for kind in ("log", "table"):
+        assert figures[kind]["rows"] == 2100
+        assert sound(*figures[kind]["rows_per_s"].values(), *figures[kind]["peak_mib"].values())
+    assert {"preproc.criteo", "pandas, scikit-learn"} <= set(figures["log"]["rows_per_s"])
+    assert "pandas, scikit-learn" in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+
+
+def test_the_peers_of_preprocessing_give_the_same_numbers_and_ids_of_the_same_values(tmp_path):
+    """pandas with scikit-learn gives ids by value and not by frequency: each of its ids stands for one of ours."""
+    files = tmp_path / "train", tmp_path / "test"
+    write_log(files[0], 3000, 0)
+    write_log(files[1], 500, 1)
+    by_pandas(files, "\t", names_of("log"), 3, tmp_path / "pandas")
+    criteo.main([*map(str, ["--train", files[0], "--test", files[1], "--dst", tmp_path / "ours", "--frequency_threshold", 3])])
+    ours, theirs = tmp_path / "ours" / "train", tmp_path / "pandas" / "train"
+    assert (ours / "label.bin").read_bytes() == (theirs / "label.bin").read_bytes()
+    np.testing.assert_array_equal(np.fromfile(ours / "numerical.bin", np.float16), np.fromfile(theirs / "numerical.bin", np.float16).reshape(-1))
+    spec = FeatureSpec.from_yaml(tmp_path / "ours" / "feature_spec.yaml")
+    for feature in spec.categorical:
+        mine, other = np.fromfile(ours / f"{feature.name}.bin", feature.dtype), np.fromfile(theirs / f"{feature.name}.bin", np.int32)
+        known = mine > 0
+        assert len(set(zip(mine[known].tolist(), other[known].tolist(), strict=True))) == feature.cardinality - 1
 
 
 def test_resources(tmp_path):

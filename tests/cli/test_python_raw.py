@@ -13,6 +13,7 @@ from runs import SMALL, by_threads
 import dlrm
 from preproc import criteo
 from preproc.clicklog import CATEGORICAL, FIELDS, NUMERICAL
+from utils.checkpoint.reading import Checkpoint
 from utils.errors import UserError
 
 COLUMNS = (*NUMERICAL, *CATEGORICAL)
@@ -147,3 +148,48 @@ def test_what_the_checkpoint_does_not_know_is_said(folder, log, trained, tmp_pat
     frame.with_columns(value=frame["value"].reverse()).write_parquet(vocabulary)
     with pytest.raises(UserError, match=r"cat_5\.parquet: (its values are not those|[0-9]+ bytes, the manifest says)"):
         dlrm.load(step).score_raw(log)
+
+
+# Yesterday's model, today's rows --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def today(folder):
+    """A day that follows, with values that training has not seen: 9 of cat_0."""
+    draw = random.Random(1)
+    text = [line(draw).split("\t") for _ in range(400)]
+    for row, fields in enumerate(text):
+        fields[14] = f"{0x100 + row % 9:x}" if row % 2 else fields[14]
+    (folder / "today").write_text("".join("\t".join(fields) + "\n" for fields in text))
+    return polars.read_csv(folder / "today", has_header=False, separator="\t", new_columns=FIELDS, infer_schema=False).select(COLUMNS)
+
+
+def predicted(data, checkpoint, path):
+    """What `--mode predict` says of the test split."""
+    from run.command import do
+
+    flags = ("--mode", "predict", "--cpu", "--dataset_path", data, "--restore_checkpoint_path", checkpoint, "--log_path", "")
+    do([str(flag) for flag in (*flags, "--predictions_path", path)], "dlrm.py", "")
+    return polars.read_parquet(path)["score"].to_numpy()
+
+
+def test_todays_rows_by_yesterdays_ids(folder, today):
+    criteo.main(["--test", str(folder / "today"), "--vocabulary", str(folder / "data"), "--dst", str(folder / "frozen")])
+    scores = predicted(folder / "frozen", folder / "c", folder / "today.parquet")
+    np.testing.assert_array_equal(scores, dlrm.load(folder / "c").score_raw(today))
+
+
+def test_an_extended_vocabulary_keeps_the_vector_of_every_value_and_grows_the_model(folder, today):
+    flags = ("--train", folder / "today", "--test", folder / "test", "--vocabulary", folder / "data", "--dst", folder / "extended")
+    criteo.main([*map(str, flags), "--extend_vocabulary", "--frequency_threshold", "3"])
+    old, new = (polars.read_parquet(folder / data / "vocabulary" / "cat_0.parquet") for data in ("data", "extended"))
+    assert new["value"][: old.height].equals(old["value"]) and set(range(0x100, 0x109)) <= set(new["value"][old.height :].to_list())
+    _train(
+        folder / "extended", folder / "grown", restore_checkpoint_path=str(folder / "c"), allow_growth=True, embedding_trainable=False, max_steps=1
+    )
+    before, after = (Checkpoint(folder / checkpoint).read("tables/cat_0/weights") for checkpoint in ("c", "grown"))
+    assert len(after) == new.height + 1 > len(before) == old.height + 1
+    np.testing.assert_array_equal(after[: len(before)], before)
+    scores = predicted(folder / "extended", folder / "grown", folder / "grown.parquet")
+    frame = polars.read_csv(folder / "test", has_header=False, separator="\t", new_columns=FIELDS, infer_schema=False).select(COLUMNS)
+    np.testing.assert_array_equal(scores, dlrm.load(folder / "grown").score_raw(frame))

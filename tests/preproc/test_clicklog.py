@@ -97,4 +97,4 @@ def test_block_and_line_checks_agree(position, value, other):
     sound = all(line_fault(line) is None for line in text)
     assert (clicklog._parse(b"\n".join([*text, b""]), len(text)) is not None) == sound
     for line in text:
-        assert not clicklog._GOOD_LINE(line) or line_fault(line) is None
+        assert not clicklog.CRITEO.good_line(line) or line_fault(line) is None

@@ -1,0 +1,109 @@
+"""How fast raw rows become a dataset, beside pandas with scikit-learn's encoder and PyArrow as people write it.
+
+  python -m benchmarks.preproc
+  python -m benchmarks.preproc --rows 200000 --num_rounds 1
+
+A click log in the form of Criteo's goes through `preproc.criteo`, a CSV file of 20 columns of texts through `preproc.table`. Each turn is a new
+process that begins with an empty folder; its time is that of the work, without the imports. The peers hold everything in memory, check nothing, and
+keep no vocabulary. A peer that is not installed is left out, with a line.
+"""
+
+import importlib.util
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from benchmarks.children import answer, last_answer, task
+from benchmarks.options import Options, run
+from benchmarks.peak_memory import PeakMemory
+from benchmarks.preproc_peers import by_pandas, by_pyarrow
+from benchmarks.raw_logs import names_of, write_log, write_table
+from benchmarks.report import Report
+from benchmarks.rounds import median, speedup, spread
+from benchmarks.scratch import scratch
+from utils.flags import option
+
+MODULE = "benchmarks.preproc"
+CRITEO, TABLE, PANDAS, PYARROW = "preproc.criteo", "preproc.table", "pandas, scikit-learn", "PyArrow"
+NEEDS = {CRITEO: "polars", TABLE: "preproc.table", PANDAS: "sklearn", PYARROW: "pyarrow"}
+KINDS = {"log": (CRITEO, PANDAS, PYARROW), "table": (TABLE, PANDAS, PYARROW)}
+_ROW_BYTES = {"log": 270, "table": 400}
+_TEST_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class PreprocOptions(Options):
+    """Preprocessing benchmark."""
+
+    QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 2000}
+
+    num_rounds: int = option(3, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
+    rows: int = option(2_000_000, "training rows of each file; a twentieth as many are for testing", unit="rows")
+    frequency_threshold: int = option(3, "occurrences from which on a value is kept", unit="rows")
+    folder: str | None = option(None, "folder for the files; the default is where temporary files go")
+
+
+def main(options: PreprocOptions, report: Report) -> None:
+    """Measure and print."""
+    for kind, methods in KINDS.items():
+        present = [name for name in methods if _present(NEEDS[name])]
+        for name in set(methods) - set(present):
+            report.say(f"{name} is left out: {NEEDS[name]} cannot be imported")
+        with scratch(options.folder, 4 * _ROW_BYTES[kind] * options.rows, f"the {kind} and what becomes of it") as folder:
+            files, counts = (folder / "train", folder / "test"), (options.rows, max(1, int(options.rows * _TEST_SHARE)))
+            report.say(f"writing a {kind} of {sum(counts):,} rows to {folder}")
+            for seed, (path, rows) in enumerate(zip(files, counts, strict=True)):
+                (write_log if kind == "log" else write_table)(path, rows, seed)
+            _measure(options, report, kind, present, files, sum(counts))
+
+
+def _measure(options: PreprocOptions, report: Report, kind: str, methods: list[str], files: tuple[Path, Path], rows: int) -> None:
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    peaks: dict[str, float] = {}
+    for _ in range(options.num_rounds):
+        for name in methods:
+            work = files[0].with_name("out")
+            done = last_answer(MODULE, method=name, kind=kind, files=list(map(str, files)), folder=str(work), threshold=options.frequency_threshold)
+            shutil.rmtree(work)
+            seconds[name].append(done["seconds"])
+            peaks[name] = max(peaks.get(name, 0.0), done["peak_mib"])
+    own = methods[0]
+    lines = [(name, rows / median(seconds, name), speedup(seconds, own, name), peaks[name], spread(seconds, name)) for name in methods]
+    megabytes = sum(path.stat().st_size for path in files) / 1e6
+    report.table(f"{kind}, {rows:,} rows, {megabytes:,.0f} MB", ("", "rows/s", f"time of {own}", "peak MiB", "spread"), lines)
+    rates = {name: rows / median(seconds, name) for name in methods}
+    report.figures[kind] = {"rows": rows, "seconds": seconds, "rows_per_s": rates, "peak_mib": peaks}
+
+
+def _present(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def child(method: str, kind: str, files: list[str], folder: str, threshold: int) -> None:
+    """Do the work of one turn, and answer with its seconds and the peak memory of this process."""
+    if method in (CRITEO, TABLE):
+        command = importlib.import_module(method).main
+        flags = ["--train", files[0], "--test", files[1], "--dst", folder, "--frequency_threshold", str(threshold)]
+        flags += ["--label", "label"] if method == TABLE else []
+        work = lambda: command(flags)  # noqa: E731
+    else:
+        by = by_pandas if method == PANDAS else by_pyarrow
+        importlib.import_module("sklearn.preprocessing" if method == PANDAS else "pyarrow.csv")
+        separator = "\t" if kind == "log" else ","
+        work = lambda: by(list(map(Path, files)), separator, names_of(kind), threshold, Path(folder))  # noqa: E731
+    memory, begun = PeakMemory(), time.perf_counter()
+    with memory:
+        work()
+    answer({"seconds": time.perf_counter() - begun, "peak_mib": memory.peak_bytes / (1 << 20)})
+
+
+if __name__ == "__main__":
+    if asked := task():
+        sys.exit(child(**asked))
+    sys.exit(run(PreprocOptions, main, __doc__))

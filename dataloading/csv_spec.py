@@ -1,0 +1,79 @@
+"""Specifications of CSV files that leave out what can be found: NVIDIA's generic form, without dtypes, with `cardinality: auto`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dataloading.contract import CSV, DatasetError
+from dataloading.csv_source import check_csv_files, read_csv_split
+from dataloading.feature_spec import LABEL_DTYPE, NUMERICAL_DTYPE, SPLITS, FeatureSpec
+from utils.yaml_file import YamlError, load_yaml
+
+AUTO = "auto"
+_ANY = np.iinfo(np.int32).max  # ids below it are read while the cardinality is looked for
+_BATCH_ROWS = 1 << 16
+_DTYPES = {"categorical": "int32", "numerical": NUMERICAL_DTYPE, "label": LABEL_DTYPE}
+
+
+def read_csv_spec(path: Path, flags: str) -> FeatureSpec:
+    """The specification of CSV files; where a cardinality is `auto`, every file is read for the greatest id.
+
+    Args:
+        path: the YAML file.
+        flags: that say where it is, for the error where it is missing.
+
+    Raises:
+        FeatureSpecError: see `FeatureSpec.from_yaml`.
+        DatasetError: a file cannot be read, or holds what no dataset does.
+    """
+    try:
+        content = load_yaml(path)
+    except YamlError:
+        return FeatureSpec.from_yaml(path, flags)  # says what is wrong
+    missing = _complete(content)
+    spec = FeatureSpec.from_dict(content, path)
+    if missing:
+        for name, cardinality in _cardinalities(spec, missing).items():
+            content["feature_spec"][name]["cardinality"] = cardinality
+        spec = FeatureSpec.from_dict(content, path)
+    return spec
+
+
+def _complete(content: Any) -> list[str]:
+    """Fill in what a specification leaves out; what is not as it should be stays, for the parser to refuse.
+
+    Returns:
+        the features whose cardinality is `auto`.
+    """
+    missing: list[str] = []
+    channels, features = (content.get(name) if isinstance(content, dict) else None for name in ("channel_spec", "feature_spec"))
+    if not isinstance(channels, dict) or not isinstance(features, dict):
+        return missing
+    for channel, dtype in _DTYPES.items():
+        names = channels.get(channel)
+        for name in names if isinstance(names, list) else []:
+            entry = features.get(name) if isinstance(name, str) else None
+            if not isinstance(entry, dict):
+                continue
+            entry.setdefault("dtype", dtype)
+            if channel == "categorical" and entry.get("cardinality") == AUTO:
+                missing.append(name)
+                entry["cardinality"] = _ANY
+    return missing
+
+
+def _cardinalities(spec: FeatureSpec, names: list[str]) -> dict[str, int]:
+    """One more than the greatest id of each feature, or of the features that share its table, in any split."""
+    greatest = dict.fromkeys((feature.table_name for feature in spec.categorical), -1)
+    for split in (split for split in SPLITS if spec.sources is None or split in spec.sources):
+        if spec.sources is None and split == "valid":
+            continue
+        check_csv_files(spec, split)
+        for _, ids, _, _ in read_csv_split(spec, split, _BATCH_ROWS):
+            for feature, column in zip(spec.categorical, ids, strict=True):
+                greatest[feature.table_name] = max(greatest[feature.table_name], int(column.max(initial=-1)))
+    for feature in spec.categorical:
+        if feature.name in names and greatest[feature.table_name] < 0:
+            raise DatasetError(f"{spec.path}: feature {feature.name}: cardinality is {AUTO}, and no file of type {CSV} holds an id of it")
+    return {feature.name: greatest[feature.table_name] + 1 for feature in spec.categorical if feature.name in names}

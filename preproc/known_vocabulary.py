@@ -1,0 +1,84 @@
+"""Vocabularies of another dataset: used as they are, or with what is new behind the old values, whose ids stay."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from dataloading.contract import DatasetError, stored_vocabulary
+from dataloading.feature_spec import FeatureSpec
+from dataloading.vocabularies import read_vocabulary
+from utils.encoding.vocabulary import build_vocabulary
+
+_COLUMNS = {"value": pl.UInt32, "id": pl.Int32, "count": pl.UInt32}
+
+
+@dataclass(frozen=True)
+class KnownVocabularies:
+    """The vocabularies that `preproc.criteo` wrote with a dataset.
+
+    Attributes:
+        spec: of that dataset.
+    """
+
+    spec: FeatureSpec
+
+    @property
+    def numerical_transform(self) -> str:
+        """What that dataset made of the integers."""
+        return self.spec.metadata["numerical_transform"]
+
+    def read(self, feature: str) -> pl.DataFrame:
+        """A feature's `value`, `id` and `count`, in the order of the ids. Raises DatasetError where they are damaged."""
+        path = _path(self.spec, feature)
+        cardinality = next(known.cardinality for known in self.spec.categorical if known.name == feature)
+        read_vocabulary(path, 0, cardinality)
+        found = pl.read_parquet(path, glob=False)
+        if dict(found.schema) != _COLUMNS or found.height != cardinality - 1 or (found.height and found["id"][0] != 1):
+            raise DatasetError(f"{path}: expected {cardinality - 1:,} values with the ids from 1 on, as preproc.criteo writes them; is it another's?")
+        return found
+
+    def extended(self, feature: str, values: pl.LazyFrame, threshold: int) -> pl.DataFrame:
+        """A feature's vocabulary with the new values of another dataset.
+
+        Args:
+            feature: its name.
+            values: of the days that dictionaries are made from: one UInt32 column with null for missing.
+            threshold: how often a new value has to occur in them.
+
+        Returns:
+            the old values, and behind them the new ones by falling frequency, equal counts by rising value. The count
+            of an old value is then that of both datasets.
+        """
+        old = self.read(feature)
+        counts = build_vocabulary(values, 0).drop("id")
+        seen = old.join(counts.rename({"count": "again"}), on="value", how="left", maintain_order="left")
+        old = seen.select("value", "id", (pl.col("count") + pl.col("again").fill_null(0)).cast(pl.UInt32))
+        new = counts.join(old, on="value", how="anti", maintain_order="left").filter(pl.col("count") >= threshold)
+        new = new.with_row_index("id", offset=old.height + 1).select("value", pl.col("id").cast(pl.Int32), "count")
+        return pl.concat([old, new])
+
+
+def known_vocabularies(folder: Path, categorical: tuple[str, ...]) -> KnownVocabularies:
+    """Those of a dataset that `preproc.criteo` wrote.
+
+    Raises:
+        FeatureSpecError, DatasetError: there is no dataset, it has other features, lacks a vocabulary, or was made in another way.
+    """
+    spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml", "--vocabulary")
+    names = tuple(feature.name for feature in spec.categorical)
+    if spec.metadata.get("source") != "criteo" or not isinstance(spec.metadata.get("numerical_transform"), str):
+        raise DatasetError(f"--vocabulary {folder}: its metadata do not say that preproc.criteo wrote it; expected such a dataset")
+    if names != categorical:
+        raise DatasetError(
+            f"--vocabulary {folder}: has {len(names)} categorical features, {names[0]} to {names[-1]}; expected the {len(categorical)} of the logs, "
+            f"{categorical[0]} to {categorical[-1]} (--num_categorical)"
+        )
+    for name in names:
+        if stored_vocabulary(spec, name) is None:
+            raise DatasetError(f"{_path(spec, name)}: no such file; expected the values of the feature's ids")
+    return KnownVocabularies(spec)
+
+
+def _path(spec: FeatureSpec, feature: str) -> Path:
+    return spec.base_directory / "vocabulary" / f"{feature}.parquet"
