@@ -99,7 +99,10 @@ def _staged(path: Path, block: Block, plan: Plan, divide: Rule, reading: Reading
     checks = {name: made.bad for name, made in found.items() if made.bad is not None}
     values = [made.value.alias(name) for name, made in found.items()]
     bad = [check.alias(f"bad {i}") for i, check in enumerate(checks.values())]
-    frame = block.frame.select(*values, *keys, *bad)
+    try:
+        frame = block.frame.select(*values, *keys, *bad)
+    except pl.exceptions.PolarsError as error:  # a type that has no texts, a form of times that is none
+        raise DatasetError(f"{path}: {' '.join(str(error).split())[:200]}; --config says what becomes of each column") from None
     if not bad:
         return frame
     wrong = frame.select(pl.any_horizontal(f"bad {i}" for i in range(len(bad)))).to_series().fill_null(False)
