@@ -1,7 +1,8 @@
 """Reading a table's files into staging: every value checked, bad rows said with file, line, column and value."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def stage(files: Mapping[str, Sequence[Path]], plan: Plan, rule: Rule, reading: 
             for path in paths:
                 file = TableFile(path, form_of(path, form), reading.skip_bad_lines)
                 bad_lines, first_fault = 0, ""
-                for block in file.blocks(wanted, plan.list_columns, reading.block_bytes, bar.update):
+                for block in _ahead(file.blocks(wanted, plan.list_columns, reading.block_bytes, bar.update)):
                     faults = list(block.faults)
                     rows = _staged(path, block, made, divide, reading, faults)
                     if divide.by == ROWS:
@@ -87,6 +88,15 @@ def stage(files: Mapping[str, Sequence[Path]], plan: Plan, rule: Rule, reading: 
                 why = f"; {tally.bad_lines:,} bad lines were skipped" if tally.bad_lines else ""
                 raise DatasetError(f"the {group} files hold no rows: {', '.join(tally.files)}{why}")
     return tallies
+
+
+def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
+    """The same blocks, the next one read while one is worked on."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, blocks, None)
+        while (block := waiting.result()) is not None:
+            waiting = pool.submit(next, blocks, None)
+            yield block
 
 
 def _staged(path: Path, block: Block, plan: Plan, divide: Rule, reading: Reading, faults: list[str]) -> pl.DataFrame:
