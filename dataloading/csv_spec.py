@@ -1,5 +1,7 @@
 """Specifications of CSV files that leave out what can be found: NVIDIA's generic form, without dtypes, with `cardinality: auto`."""
 
+import contextlib
+import io
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +72,10 @@ def _cardinalities(spec: FeatureSpec, names: list[str]) -> dict[str, int]:
         if spec.sources is None and split == "valid":
             continue
         check_csv_files(spec, split)
-        for _, ids, _, _ in read_csv_split(spec, split, _BATCH_ROWS):
-            for feature, column in zip(spec.categorical, ids, strict=True):
-                greatest[feature.table_name] = max(greatest[feature.table_name], int(column.max(initial=-1)))
+        with contextlib.redirect_stderr(io.StringIO()):  # notes about the files, which are made again when they are read for good
+            for _, ids, _, _ in read_csv_split(spec, split, _BATCH_ROWS):
+                for feature, column in zip(spec.categorical, ids, strict=True):
+                    greatest[feature.table_name] = max(greatest[feature.table_name], int(column.max(initial=-1)))
     for feature in spec.categorical:
         if feature.name in names and greatest[feature.table_name] < 0:
             raise DatasetError(f"{spec.path}: feature {feature.name}: cardinality is {AUTO}, and no file of type {CSV} holds an id of it")

@@ -93,9 +93,10 @@ def form_of(path: Path, flags: FormFlags) -> Form:
 
 def header_of(path: Path, form: Form) -> list[str]:
     """The names in a CSV file's first line, or those that were given. Raises DatasetError where one stands twice or is missing."""
-    names = list(form.names or _fields(_sample(path).split(b"\n")[0].decode(errors="replace").rstrip("\r"), form.separator, form.quote))
+    first = _sample(path).split(b"\n")[0].decode(errors="replace").rstrip("\r")
+    names = list(form.names or [name.strip() for name in fields_of(first, form)])
     for i, name in enumerate(names):
-        if not name.strip():
+        if not name:
             raise DatasetError(f"{path}, line 1: column {i + 1} has no name; --columns A,B,… gives the names of files without a header")
         if names.index(name) != i:
             raise DatasetError(f"{path}, line 1: column {name} is named twice; --columns A,B,… gives the names of files without a header")

@@ -165,6 +165,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("--train is missing: the files of the training rows (with --vocabulary, --test or --valid may stand alone)")
     if args.config is not None and args.vocabulary is not None:
         raise UserError("--config and --vocabulary: the older dataset says what becomes of each column; remove --config")
+    if args.time_format and not (args.times or args.split_by):
+        raise UserError("--time_format needs --times or --split_by: the columns that hold times")
     if args.extend_vocabulary and args.vocabulary is None:
         raise UserError("--extend_vocabulary needs --vocabulary: the dataset whose values come first")
     source = "--config" if args.config is not None else "--vocabulary" if args.vocabulary is not None else None

@@ -14,6 +14,7 @@ from utils.encoding.recipe import CATEGORICAL, HOUR, LIST, NUMERICAL, STANDARDIS
 _INTEGER, _DECIMAL = r"^(0|-?[1-9][0-9]*)$", r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 _FEW, _SHARE_FEW, _SHARE_MANY = 20, 0.05, 0.5  # distinct values of a column that may be ids, and as shares of the rows
 _MANY_ROWS = 100  # fewer rows say nothing about how many values repeat
+_EARLY_S = 3e8  # July 1979
 _BOOLEANS = ("true", "false", "yes", "no", "t", "f", "y", "n")
 
 
@@ -71,6 +72,10 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
             ignored.append(column)
             continue
         features |= _recipes(column, kind, named, sample)
+        if kind == TIME and not named.of_times and _early(sample[column]):
+            warn(
+                f"column {column}: values such as {sample[column].drop_nulls()[0]} are taken for seconds since 1970; --time_format %Y%m%d, or another"
+            )
     _ask(doubtful, warn)
     return checked(resolved(Plan(features, named.label, named.group, tuple(ignored))))
 
@@ -110,7 +115,7 @@ def _recipes(column: str, kind: str, named: Named, sample: pl.DataFrame) -> dict
         return {column: Recipe(CATEGORICAL, (column,), **named.ids)}
     if kind == LIST:
         return {column: Recipe(LIST, (column,), **named.ids, **named.of_lists)}
-    times = {"unit": unit_of(sample[column])} | named.of_times
+    times = named.of_times if named.of_times else {"unit": unit_of(sample[column])}
     return {f"{column}_{part}": Recipe(TIME, (column,), part=part, **times, **named.ids) for part in (HOUR, WEEKDAY)}
 
 
@@ -121,6 +126,13 @@ def unit_of(values: pl.Series) -> str | None:
         return None
     size = abs(numbers.drop_nulls().max())
     return next(unit for unit, least in (("ns", 1e17), ("us", 1e14), ("ms", 1e11), ("s", 0)) if size >= least)
+
+
+def _early(values: pl.Series) -> bool:
+    """Whether times are numbers, all of the first years after 1970: rather dates without separators."""
+    if unit_of(values) != "s":
+        return False
+    return values.cast(pl.String).cast(pl.Float64, strict=False).max() < _EARLY_S
 
 
 def _kind(values: pl.Series) -> tuple[str | None, str]:

@@ -17,6 +17,7 @@ _ONE, _END = "\x1f", "."  # stand for a separator of several characters, and beh
 _NOT_COMPRESSED = b".\n"  # before a block that begins with "x^", which Polars would take for a compressed file
 _LONGEST_LINE_BYTES = 64 << 20
 _BLOCK_ROWS = 1 << 17
+_SAMPLE_LINES = 1000  # of JSON, by which its columns are known
 _COUNTED = 1 << 18  # bytes at once
 _BOM = b"\xef\xbb\xbf"
 
@@ -63,14 +64,13 @@ class TableFile:
 
         Args:
             wanted: the columns; None for all (of JSON lines: those of the first block).
-            lists: columns that JSON lines hold as lists.
+            lists: columns that may hold lists, of JSON lines.
             block_bytes: text parsed at once, in bytes.
             on_read: called with the number of bytes read from the disk.
 
         Raises:
             DatasetError: a column is missing, or a line is bad and `skip_bad_lines` is not set.
         """
-        self._lists = lists
         if self.form.kind != JSON_LINES:
             self._check_names(wanted)
         if self.form.kind in (PARQUET, ARROW):
@@ -83,7 +83,8 @@ class TableFile:
                 if not text:
                     continue
             if first == 1 and self.form.kind == JSON_LINES:
-                self.names = _keys(text)
+                self.names, held = _keys(text)
+                self._lists = held if wanted is None else held & lists
                 self._check_names(wanted)
             names = list(wanted or self.names)
             count = _count(text, b"\n")
@@ -257,16 +258,17 @@ def _fault(line: bytes, form: Form, names: Sequence[str], lists: bool) -> str:
     return f"{text[:60]!r}: a quote stands inside a value; expected it doubled in a quoted value (--quote none takes quotes as they are)"
 
 
-def _keys(text: bytes) -> list[str]:
-    """The keys of the objects in a block of JSON lines, in the order of their first appearance, among the first lines."""
-    found: dict[str, None] = {}
-    for line in text.split(b"\n", 1001)[:1000]:
+def _keys(text: bytes) -> tuple[list[str], frozenset[str]]:
+    """The keys of the first objects in a block of JSON lines, in the order of their first appearance, and those whose values are lists."""
+    found: dict[str, bool] = {}
+    for line in text.split(b"\n", _SAMPLE_LINES + 1)[:_SAMPLE_LINES]:
         try:
             value = json.loads(line)
         except ValueError:
             continue
-        found |= dict.fromkeys(value) if isinstance(value, dict) else {}
-    return list(found)
+        for key, item in value.items() if isinstance(value, dict) else ():
+            found[key] = found.get(key, False) or isinstance(item, list)
+    return list(found), frozenset(key for key, is_list in found.items() if is_list)
 
 
 def _brief(error: BaseException) -> str:

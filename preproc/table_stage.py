@@ -1,7 +1,8 @@
 """Reading a table's files into staging: every value checked, bad rows said with file, line, column and value."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def stage(files: Mapping[str, Sequence[Path]], plan: Plan, rule: Rule, reading: 
             for path in paths:
                 file = TableFile(path, form_of(path, form), reading.skip_bad_lines)
                 bad_lines, first_fault = 0, ""
-                for block in file.blocks(wanted, plan.list_columns, reading.block_bytes, bar.update):
+                for block in _ahead(file.blocks(wanted, plan.list_columns, reading.block_bytes, bar.update)):
                     faults = list(block.faults)
                     rows = _staged(path, block, made, divide, reading, faults)
                     if divide.by == ROWS:
@@ -89,6 +90,15 @@ def stage(files: Mapping[str, Sequence[Path]], plan: Plan, rule: Rule, reading: 
     return tallies
 
 
+def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
+    """The same blocks, the next one read while one is worked on."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, blocks, None)
+        while (block := waiting.result()) is not None:
+            waiting = pool.submit(next, blocks, None)
+            yield block
+
+
 def _staged(path: Path, block: Block, plan: Plan, divide: Rule, reading: Reading, faults: list[str]) -> pl.DataFrame:
     """The staged columns of the sound rows of a block; what is wrong with the others is added to `faults`, or raised."""
     try:
@@ -99,7 +109,10 @@ def _staged(path: Path, block: Block, plan: Plan, divide: Rule, reading: Reading
     checks = {name: made.bad for name, made in found.items() if made.bad is not None}
     values = [made.value.alias(name) for name, made in found.items()]
     bad = [check.alias(f"bad {i}") for i, check in enumerate(checks.values())]
-    frame = block.frame.select(*values, *keys, *bad)
+    try:
+        frame = block.frame.select(*values, *keys, *bad)
+    except pl.exceptions.PolarsError as error:  # a type that has no texts, a form of times that is none
+        raise DatasetError(f"{path}: {' '.join(str(error).split())[:200]}; --config says what becomes of each column") from None
     if not bad:
         return frame
     wrong = frame.select(pl.any_horizontal(f"bad {i}" for i in range(len(bad)))).to_series().fill_null(False)

@@ -101,7 +101,10 @@ class TableInputs:
         raw, found = pl.DataFrame(list(given.values())), {}
         for name, recipe in self._recipes.items():
             value, bad, expected = made(recipe, raw.schema)
-            found[name] = raw.select(value).to_series()
+            try:
+                found[name] = raw.select(value).to_series()
+            except pl.exceptions.PolarsError as error:
+                raise ValueError(f"feature {name}: {' '.join(str(error).split())[:200]}") from None
             wrong = None if bad is None else raw.select(bad).to_series().fill_null(False)
             if wrong is not None and wrong.any():
                 row = wrong.arg_max()

@@ -4,6 +4,8 @@ import polars as pl
 import pytest
 from tables import make
 
+from dataloading.contract import DatasetError
+
 COLUMNS = {
     "text": ["a", "b", "a", None],
     "hexadecimal": ["00ff", "12ab", "ffff", "0011"],
@@ -88,3 +90,36 @@ def test_the_column_that_splits_is_a_feature_only_if_named(tmp_path):
     flags = ("--label", "y", "--split_by", "t", "--test_fraction", "0.5")
     assert list(make(tmp_path, text, None, *flags).metadata["transforms"]) == ["s"]
     assert list(make(tmp_path, text, None, *flags, "--numerical", "t", dst="named").metadata["transforms"]) == ["s", "t"]
+
+
+def test_dates_that_look_like_seconds_are_asked_about(tmp_path, capsys):
+    text = "s,d,y\na,20240101,1\nb,20240203,0\n"
+    flags = ("--label", "y", "--times", "d")
+    make(tmp_path, text, text, *flags)
+    assert "column d: values such as 20240101 are taken for seconds since 1970; --time_format %Y%m%d" in capsys.readouterr().err
+    made = make(tmp_path, text, text, *flags, "--time_format", "%Y%m%d", dst="form")
+    assert capsys.readouterr().err == "" and made.values("d_weekday") == ["1", "6"]
+
+
+def test_types_that_nothing_is_made_of(tmp_path):
+    path = tmp_path / "t.parquet"
+    pl.DataFrame({"s": ["a", "b"], "d": pl.Series([1, 2]).cast(pl.Duration), "r": [{"a": 1}, {"a": 2}], "y": [1, 0]}).write_parquet(path)
+    for column in "dr":
+        with pytest.raises(DatasetError, match=str(path)):
+            make(tmp_path, path, path, "--label", "y", "--numerical", column)
+    for flags in (
+        ("--categorical", "r"),
+        ("--lists", "r"),
+        ("--times", "r"),
+        ("--group", "r"),
+        ("--keep", "r"),
+        ("--split_by", "r", "--test_fraction", "0.5"),
+    ):
+        with pytest.raises(DatasetError, match=f"{path}: column r holds Struct"):
+            make(tmp_path, path, None if "--split_by" in flags else path, "--label", "y", *flags)
+
+
+def test_a_form_of_times_that_is_none(tmp_path):
+    text = "s,d,y\na,20240101,1\nb,20240203,0\n"
+    with pytest.raises(DatasetError, match=r"line 2, column d|--config says what becomes"):
+        make(tmp_path, text, text, "--label", "y", "--times", "d", "--time_format", "%Q")

@@ -202,6 +202,14 @@ def test_files_that_are_no_tables(tmp_path, content, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_lists_and_texts_in_json_lines(tmp_path):
+    lines = '{"a": ["x", 7], "b": "x|y", "y": 1}\n{"b": "", "y": 0}\n{"a": ["7", null, ""], "b": "y", "y": 1}\n'
+    made = make(tmp_path, lines, lines, "--label", "y", "--lists", "b")
+    assert made.metadata["transforms"]["a"]["kind"] == "list"  # told by the values
+    assert made.values("a") == ["7", "x"] and made["train"]["a"] == [[2, 1], [-1, -1], [1, -1]]
+    assert made.values("b") == ["y", "x"] and made["train"]["b"] == [[2, 1], [-1, -1], [1, -1]]
+
+
 def test_bad_json_lines(tmp_path):
     content = '{"s": "a", "y": 1}\n{"s": "b", "y": 0\n{"s": "c", "y": true}\n[1]\n'
     with pytest.raises(DatasetError, match="line 2: not JSON: "):

@@ -169,6 +169,7 @@ def test_keys_keep_their_types(tmp_path):
         (["--train", "T", "--test", "T", "--data", "T", "--split_name", "valid"], "--split_name valid: splits of that name have labels"),
         (["--data", "T"], "--train is missing"),
         (["--test", "T"], "--train is missing"),
+        (["--train", "T", "--test", "T", "--label", "y", "--time_format", "%Y"], "--time_format needs --times or --split_by"),
         (["--train", "T", "--test", "T", "--extend_vocabulary"], "--extend_vocabulary needs --vocabulary"),
         (["--train", "T", "--test", "T", "--config", "c", "--categorical", "s"], "--categorical and --config: --config says what becomes"),
         (["--train", "T", "--test", "T", "--vocabulary", "D", "--label", "y"], "--label and --vocabulary"),
