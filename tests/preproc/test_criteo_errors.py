@@ -205,7 +205,7 @@ def test_full_disks_are_one_line_with_a_path_and_leave_nothing(tmp_path):
     others = {re.sub("train|test", "", file) for table, file in files if not table}
     assert {"staging-.arrow", "stagingvocabulary/cat_.parquet", "writing/cat_.bin"} <= others, others
     tables = {file for table, file in files if table}
-    assert {"stagingtrain--.parquet", "stagingvocabulary/b.parquet", "writingtest/c.bin"} <= tables, tables
+    assert all(any(file.startswith(kind) for file in tables) for kind in ("stagingtrain-", "stagingvocabulary/", "writing")), tables
 
 
 def test_a_file_that_cannot_grow_is_one_line_with_its_path(tmp_path):
