@@ -42,6 +42,7 @@ from preproc.table_staging import LABEL, TableStaging
 from utils.encoding import transforms
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals
+from utils.naming import naming
 
 _SAMPLE_BYTES = 4 << 20  # of text, by which kinds are inferred
 
@@ -87,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=filter(None, [reading.unlabelled])) as writer:
             (staging.folder / VOCABULARY).rename(writer.folder / VOCABULARY)
             _write(plan, staging, splits, writer, reading)
-            (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
+            with naming(writer.folder / FILE):
+                (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
             spec = writer.publish(_metadata(plan, statistics, writer, rows, args))
     print(_summary(args.dst, spec, statistics, time.monotonic() - started))
     return 0
