@@ -130,6 +130,8 @@ def _check_flags(args: argparse.Namespace, files: dict[str, list[Path]], rule: R
     for column in args.keep:
         if column in TAKEN:
             raise UserError(f"--keep {column}: predictions have a column of that name; rename it")
+    if rule.made and TRAIN not in files:
+        raise UserError(f"--{rule.made[0]}_fraction takes rows from the training files, and there are none; give --train, or remove it")
     if args.mode == ENCODE or args.vocabulary is not None:
         return
     if "test" not in files and "test" not in rule.made:
