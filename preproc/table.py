@@ -42,6 +42,7 @@ from preproc.table_staging import LABEL, TableStaging
 from utils.encoding import transforms
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals
+from utils.naming import naming
 
 _SAMPLE_BYTES = 4 << 20  # of text, by which kinds are inferred
 
@@ -87,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=filter(None, [reading.unlabelled])) as writer:
             (staging.folder / VOCABULARY).rename(writer.folder / VOCABULARY)
             _write(plan, staging, splits, writer, reading)
-            (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
+            with naming(writer.folder / FILE):
+                (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
             spec = writer.publish(_metadata(plan, statistics, writer, rows, args))
     print(_summary(args.dst, spec, statistics, time.monotonic() - started))
     return 0
@@ -128,6 +130,8 @@ def _check_flags(args: argparse.Namespace, files: dict[str, list[Path]], rule: R
     for column in args.keep:
         if column in TAKEN:
             raise UserError(f"--keep {column}: predictions have a column of that name; rename it")
+    if rule.made and TRAIN not in files:
+        raise UserError(f"--{rule.made[0]}_fraction takes rows from the training files, and there are none; give --train, or remove it")
     if args.mode == ENCODE or args.vocabulary is not None:
         return
     if "test" not in files and "test" not in rule.made:

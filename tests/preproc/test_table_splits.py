@@ -112,6 +112,8 @@ def test_extended_vocabularies_append(tmp_path, old):
     assert made.vocabulary("s") == [("a", 1, 3), ("b", 2, 1), ("c", 3, 2)]
     assert made.vocabulary("tags") == [("x", 1, 3), ("y", 2, 1), ("q", 3, 1), ("z", 4, 1)]
     assert made["test"] == old["test"] and made["train"]["s"] == [3, 1, 3]
+    with pytest.raises(UserError, match="--valid_fraction takes rows from the training files, and there are none"):
+        make(tmp_path, None, NEW, "--vocabulary", made.folder, "--valid_fraction", "0.5", dst="none")
     third = make(tmp_path, OLD, NEW, "--vocabulary", made.folder, "--extend_vocabulary", dst="third")
     assert third.values("s") == ["a", "b", "c"] and third["test"] == made["train"]
 
