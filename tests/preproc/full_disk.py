@@ -17,11 +17,7 @@ from preproc import criteo, table
 from utils.errors import run_command
 
 ROOT = Path(__file__).parents[2]
-<<<<<<< HEAD
 SIZES = {criteo: (10, 150, 360, 700, 1200, 1400), transcribe: (12, 100, 440), table: (20, 120, 150, 180, 210, 270)}  # KiB: each kind of file in turn
-=======
-SIZES = {criteo: (10, 150, 360, 700, 1200, 1400), transcribe: (12, 100, 440), table: (20, 160, 200, 240, 280)}  # KiB: each kind of file in turn
->>>>>>> work-table
 
 
 def main(folder: Path) -> None:
