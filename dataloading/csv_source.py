@@ -181,8 +181,13 @@ def _parse(path: Path, line: int, block: bytes, header: list[str], wanted: list[
     lines = block.count(b"\n") + (not block.endswith(b"\n"))
     if block.count(b'"') % 2:
         raise _open_quote(path, line, block)
+    # Polars fills short rows with nothing, and an empty list is nothing as well.
+    if block.count(b",") != lines * (len(header) - 1) and (ragged := _ragged(path, line, block, header)):
+        raise ragged
+    before = b".\n" if block.startswith(b"x^") else b""  # Polars would take it for a compressed file
+    options = {"skip_lines": len(before) // 2, "ignore_errors": True, "encoding": "utf8-lossy" if text else "utf8"}
     try:
-        frame = pl.read_csv(io.BytesIO(block), has_header=False, schema=schema, ignore_errors=True, encoding="utf8-lossy" if text else "utf8")
+        frame = pl.read_csv(io.BytesIO(before + block), has_header=False, schema=schema, **options)
     except pl.exceptions.PolarsError as error:
         raise (
             _not_utf8(path, line, block)
@@ -210,7 +215,7 @@ def _ragged(path: Path, line: int, block: bytes, header: list[str]) -> DatasetEr
             count = len(next(csv.reader([text.decode(errors="replace")]), []))
         except csv.Error as error:
             return DatasetError(f"{path}, line {line + i}: {error}")
-        if count != len(header):
+        if text.strip() and count != len(header):
             return DatasetError(f"{path}, line {line + i}: {count} values, expected {len(header)} columns")
     return None
 

@@ -71,6 +71,7 @@ def test_rows_are_those_of_the_file(source, tmp_path):
         ("1,,1,0.5,1,0.5,1,1", "feature session: expected a whole number that int64 holds, found nothing"),
         ("1,9223372036854775808,1,0.5,1,0.5,1,1", "feature session: .* found '9223372036854775808'"),
         ("1,7,1,1e39,1,0.5,1,1", r"feature num_0: expected a finite number that float32 holds \(up to 3\.40282e\+38\), found '1e39'"),
+        ("1,7,1,0.5,1,0.5,1", "line 92: 7 values, expected 8 columns"),  # Polars would fill it with an empty list
         ("1,7,1,0.5,,0.5,1,1", "feature cat_0: expected a whole number in .* found nothing"),
     ],
 )

@@ -154,6 +154,15 @@ def test_a_byte_that_is_not_utf8_is_named_by_file_and_line(source, tmp_path, mon
         run(source, tmp_path / "d", "--train_only")
 
 
+def test_a_block_that_begins_as_compressed_files_do_is_text(source, expected, tmp_path):
+    for split in ("train", "test"):
+        path = source / f"{split}.csv"
+        header, *rows = path.read_text().splitlines()
+        path.write_text("\n".join([f"note,{header}", *(f"x^{i},{row}" for i, row in enumerate(rows))]) + "\n")
+    run(source, tmp_path / "out")
+    assert written(tmp_path / "out") == expected
+
+
 def test_csv_files_given_as_a_dataset_are_to_be_transcribed(source, tmp_path):
     for sources in (None, {"train": [chunk(NAMES, "train.csv")]}):
         write_spec(source, sources)
