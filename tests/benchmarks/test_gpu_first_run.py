@@ -21,7 +21,7 @@ def first_run(folder, *arguments):
 
 # Of parts that differ by flags of dlrm.py only, one.
 WALKED = ("device", "products", "rows_int64", "steps_GPU", "steps_CPU", "steps_compared", "specification", "dataset")
-WALKED += ("train_and_save", "eval", "eval_on_the_cpu", "inference", "train_by_horovodrun")
+WALKED += ("train_and_save", "eval", "eval_on_the_cpu", "train_by_horovodrun")
 
 
 def test_the_flags_of_all_parts_can_be(tmp_path):

@@ -54,7 +54,7 @@ def pooled(key, tables):
 @pytest.mark.parametrize(("key", "where"), [(key, where) for key, case in CASES.items() for where in case.operations])
 @pytest.mark.parametrize("rule", FLAGS)
 def test_an_update_is_its_definition_wherever_the_columns_are(trained, rule, key, where, workers):
-    for operations in CASES[key].operations[where]:
+    for operations in CASES[key].kinds(where, workers):
         found, alone = (
             trained(count).tables(f"updates/{key}/{rule}/{place}/{kind}/") for count, place, kind in ((workers, where, operations), WHOLE)
         )
