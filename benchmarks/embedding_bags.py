@@ -47,7 +47,7 @@ PROJECT, COPYING, PLAIN, KERAS_RS, FBGEMM = "project", "copying", "TensorFlow", 
 PEERS = (PLAIN, KERAS_RS, FBGEMM)
 MEASURES = (LOOKUP, UPDATE, BOTH)
 _TOLERANCE = 0.02  # of probes, which are about 1 and more; bfloat16 changes them by 0.002
-_COPIES = 6  # of the tables at a time, elementwise accumulators among them
+_COPIES = 10  # of the tables: how much memory everything together took where this was written, accumulators and vectors among it
 
 
 @dataclass(frozen=True)
