@@ -17,6 +17,7 @@ from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, SPLIT_BINA
 from utils.errors import UserError
 
 CSV = "csv"  # type of a chunk that `csv_source` reads
+TFRECORDS = "split_tfrecords"  # type of a dataset that `tfrecords_source` reads
 VOCABULARY = "vocabulary"  # folder of a dataset: FEATURE.parquet says which value every id stands for
 
 
@@ -66,8 +67,8 @@ def bytes_per_sample(spec: FeatureSpec) -> dict[str, int]:
 
 def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) -> list[str]:
     """Everything in the specification that the contract forbids, a line each; looks at no file."""
-    if csv_fault := _csv_fault(spec):
-        return [csv_fault]
+    if fault := _to_transcribe(spec):
+        return [fault]
     if spec.sources is None:  # a generator specification keeps other rules; what follows would only distract
         return ["source_spec is empty: this describes data that is yet to be generated (python -m dataloading.transcribe does)"]
     faults = []
@@ -98,16 +99,20 @@ def _dtype_faults(spec: FeatureSpec) -> list[str]:
     return faults
 
 
-def _csv_fault(spec: FeatureSpec) -> str | None:
-    """What to do with CSV files, which nothing here reads but transcribe; None where there are none."""
-    if spec.sources is None:
-        named = next((f"{split}.csv" for split in SPLITS if (spec.base_directory / f"{split}.csv").is_file()), None)
-        found = f"source_spec is empty and there is {named}"
+def _to_transcribe(spec: FeatureSpec) -> str | None:
+    """What to do with CSV files and TFRecords, which nothing here reads but transcribe; None where there are none."""
+    folder, kind, what = spec.base_directory, CSV, "CSV files"
+    chunks = [(split, chunk) for split, listed in (spec.sources or {}).items() for chunk in listed]
+    if records := next((path for split in SPLITS if (path := folder / split / "label" / "format.json").is_file()), None):
+        stored = any((folder / file).is_file() for _, chunk in chunks for file in chunk.files)
+        found, kind, what = None if stored else f"{records} is there: pre-batched TFRecords", TFRECORDS, "they"
+    elif spec.sources is None:
+        named = next((f"{split}.csv" for split in SPLITS if (folder / f"{split}.csv").is_file()), None)
+        found = named and f"source_spec is empty and there is {named}"
     else:
-        named = next((split for split, chunks in spec.sources.items() for chunk in chunks if chunk.type == CSV), None)
-        found = f"source_spec.{named}: type is {CSV}, expected {SPLIT_BINARY}"
-    command = f"python -m dataloading.transcribe --src_dataset_type csv --src_dataset_path {spec.base_directory} --dst_dataset_path NEW_FOLDER"
-    return f"{found}; CSV files are turned into a dataset first: {command}" if named else None
+        found = next((f"source_spec.{split}: type is {CSV}, expected {SPLIT_BINARY}" for split, chunk in chunks if chunk.type == CSV), None)
+    command = f"python -m dataloading.transcribe --src_dataset_type {kind} --src_dataset_path {folder} --dst_dataset_path NEW_FOLDER"
+    return found and f"{found}; {what} are turned into a dataset first: {command}"
 
 
 def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
@@ -189,6 +194,6 @@ def check_quick(spec: FeatureSpec, splits: tuple[str, ...]) -> dict[str, int]:
     if faults:
         more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
         where = f"{spec.path}: " if spec.path else ""
-        hint = "" if _csv_fault(spec) else f"; python -m dataloading.validate --dataset_path {spec.base_directory} lists everything"
+        hint = "" if _to_transcribe(spec) else f"; python -m dataloading.validate --dataset_path {spec.base_directory} lists everything"
         raise DatasetError(f"{where}{faults[0]}{more}{hint}")
     return samples

@@ -12,7 +12,6 @@ NUMERICAL_DTYPES = ("float16", "float32")
 GROUP_DTYPES = ("int32", "int64")
 LABEL_DTYPE = "bool"
 SUM, MEAN = POOLINGS = ("sum", "mean")
-MAX_HOTNESS = 65_536  # ids a sample of one feature: beyond this it is a matrix and no list
 SPLITS = ("train", "valid", "test")
 
 

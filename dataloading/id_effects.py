@@ -23,7 +23,7 @@ _MOST_ROWS, _LEAST_ROWS, _MOST_IDS = 4096, 64, 1 << 19  # of the draw that mean 
 
 
 class Scaled(NamedTuple):
-    """A feature's effect with its weight: `table` `[W + 1]` float32, of ids 0 to W − 1 and of all others, and what is taken off the sum."""
+    """A feature's effect with its weight: `table` `[W + 1]` float32, of ids 0 to W − 1 and of all others, and what is taken off a sum."""
 
     table: np.ndarray
     offset: np.float32
@@ -31,7 +31,7 @@ class Scaled(NamedTuple):
     def of(self, ids: np.ndarray) -> np.ndarray:
         """The effect of rows' ids, `[n]` or `[n, h]` -> `[n]` float32. The sum is taken in the order of the list: no other row changes it."""
         if ids.ndim == 1:
-            return np.take(self.table, ids, mode="clip")  # "clip" sends every id beyond to the last entry, which is 0
+            return np.take(self.table, ids, mode="clip")  # "clip" sends every id beyond to the last entry
         total = np.full(len(ids), -self.offset, np.float32)
         for column in np.take(self.table, ids.T, mode="clip"):
             total += column
@@ -102,7 +102,8 @@ def _of_several(effects: dict[int, float], ids: np.ndarray) -> Effect:
     mean, std = float(total.mean()), float(total.std())
     if std < 1e-9:  # all samples are alike
         return Effect(np.zeros_like(table), 0.0, 1.0, 0.0)
-    return Effect(table, mean, std, min(1.0, float((each != 0).any(axis=1).mean()) / _FULL_REACH))
+    reach = min(1.0, float((each != 0).any(axis=1).mean()) / _FULL_REACH)
+    return Effect(table, mean, std, reach) if ids.shape[1] > 1 else Effect(table - mean, 0.0, std, reach)
 
 
 def _drawn(feature: Categorical, seed: int) -> np.ndarray:

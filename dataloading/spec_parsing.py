@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.features import MAX_HOTNESS, MEAN, POOLINGS, SPLITS, SUM, Categorical, Chunk, FeatureSpecError
+from dataloading.features import MEAN, POOLINGS, SPLITS, SUM, Categorical, Chunk, FeatureSpecError
+from utils.options import MAX_HOTNESS
 
 GROUP = "group"
 _SECTIONS = ("feature_spec", "channel_spec", "source_spec", "metadata")

@@ -1,4 +1,4 @@
-"""Turn synthetic data, CSV files or another tf_raw dataset into a tf_raw dataset.
+"""Turn synthetic data, CSV files, NVIDIA's TFRecords or another tf_raw dataset into a tf_raw dataset.
 
     # synthetic, from a specification that generate_feature_spec wrote
     python -m dataloading.transcribe --src_dataset_type synthetic --src_dataset_path . --dst_dataset_path /data/synthetic \\
@@ -9,6 +9,9 @@
 
     # a dataset of NVIDIA's DLRM for PyTorch (model_size.json): its files are a tf_raw dataset's, so only feature_spec.yaml is written
     python -m dataloading.transcribe --src_dataset_type split --src_dataset_path /data/split
+
+    # pre-batched TFRecords, which NVIDIA's transcriber writes by default
+    python -m dataloading.transcribe --src_dataset_type split_tfrecords --src_dataset_path /data/records --dst_dataset_path /data/records_raw
 
     # the first rows of a tf_raw dataset
     python -m dataloading.transcribe --src_dataset_path /data/criteo --dst_dataset_path /data/criteo_small --max_batches_train 10
@@ -32,13 +35,14 @@ import numpy as np
 from tqdm import tqdm
 
 from dataloading.bayes import bayes_metrics
-from dataloading.contract import DatasetError, bytes_per_sample, check_quick, split_files
+from dataloading.contract import TFRECORDS, DatasetError, bytes_per_sample, check_quick, split_files
 from dataloading.csv_source import check_csv_files, csv_paths, read_csv_split
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.ranges import check_ids, check_labels, check_numerical
 from dataloading.split_dataset import split_spec, write_split_spec
 from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
+from dataloading.tfrecords_source import check_tfrecords, read_tfrecords, tfrecord_folders
 from utils.errors import UserError, run_command
 from utils.flags import Parser
 from utils.interrupt import EndedBySignals
@@ -67,9 +71,9 @@ _NO_EFFECT = {  # flags of NVIDIA's transcriber that its scripts pass
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; flags that only some sources read default to None, so that a needless one can be told."""
-    parser = Parser(prog=NAME, description="Write a tf_raw dataset from synthetic data, CSV files or another tf_raw dataset.")
+    parser = Parser(prog=NAME, description="Write a tf_raw dataset from synthetic data, CSV files, TFRecords or another one.")
     add = parser.add_argument
-    add("--src_dataset_type", choices=("synthetic", "tf_raw", "csv", SPLIT), default="tf_raw", help="what to read (default: tf_raw)")
+    add("--src_dataset_type", choices=("synthetic", "tf_raw", "csv", SPLIT, TFRECORDS), default="tf_raw", help="what to read (default: tf_raw)")
     add("--src_dataset_path", type=Path, default=Path("."), help="folder of the source (default: the working directory)")
     add("--src_feature_spec", default=DEFAULT_FILE_NAME, help=f"the source's specification, in that folder (default: {DEFAULT_FILE_NAME})")
     add("--src_batch_size", type=int, default=DEFAULT_BATCH_SIZE, help=f"rows a batch, the unit of --max_batches (default: {DEFAULT_BATCH_SIZE})")
@@ -123,8 +127,12 @@ def refuse_own_files(args: argparse.Namespace, spec: FeatureSpec, splits: Sequen
     if args.src_dataset_type == "tf_raw" and args.src_dataset_path.resolve() == destination:
         raise DatasetError(f"{args.dst_dataset_path} is source and destination; choose another --dst_dataset_path")
     for split in splits:
-        files = {"tf_raw": lambda s: split_files(spec, s).all(), "csv": lambda s: csv_paths(spec, s)}.get(args.src_dataset_type, lambda s: ())(split)
-        for path in files:
+        readers = {
+            "tf_raw": lambda s: split_files(spec, s).all(),
+            "csv": lambda s: csv_paths(spec, s),
+            TFRECORDS: lambda s: tfrecord_folders(spec, s),
+        }
+        for path in readers.get(args.src_dataset_type, lambda s: ())(split):
             for written in splits:
                 if path.resolve().is_relative_to(destination / written):
                     raise DatasetError(f"{path} is read and would be replaced by what is written; choose another --dst_dataset_path")
@@ -182,6 +190,8 @@ def source_rows(args: argparse.Namespace, spec: FeatureSpec, split: str, batches
     if args.src_dataset_type == "csv":
         blocks = islice(read_csv_split(spec, split, size), None if batches == -1 else batches)
         return (Rows(numerical, ids, labels, groups=groups) for numerical, ids, labels, groups in blocks), None
+    if args.src_dataset_type == TFRECORDS:
+        return (Rows(*rows) for rows in read_tfrecords(spec, split, None if batches == -1 else batches * size)), None
     if args.src_dataset_type == "tf_raw":
         stored = TfRawSplit(spec, split)
         rows = stored.num_samples if batches == -1 else min(stored.num_samples, batches * size)
@@ -268,6 +278,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.src_dataset_type == "csv":
         for split in splits:
             check_csv_files(spec, split)
+    if args.src_dataset_type == TFRECORDS:
+        check_tfrecords(spec, splits)
+        if spec.sources:
+            print(f"{NAME}: warning: source_spec of {spec.path} is not read: {TFRECORDS} has its files in places of its own", file=sys.stderr)
 
     started = time.perf_counter()
     statistics = {}

@@ -7,8 +7,8 @@ namespace dlrm {
 namespace {
 
 constexpr int64_t kMaxIds = int64_t{1} << 30;  // of a table
-constexpr int kIdsPerPart = 8192;              // about: their groups' places are found in the second-level cache
-constexpr int kMaxPartBits = 8;                // with more parts, more streams are written than the first-level cache has lines for
+constexpr int kIdsPerPart = 2048;             // about: their groups' places are found in the nearer caches
+constexpr int kMaxPartBits = 9;               // with more parts, more streams are written than the first-level cache has lines for
 constexpr int64_t kIdsPerChunk = 8192;
 constexpr int64_t kSamplesPerCount = 4096;
 
@@ -25,8 +25,9 @@ struct Chunk {
   BadId bad;
 };
 
-// A table's ids on their way into parts by the upper bits of their hashes, and, behind the last part, the absent ones. So the parts are about equal, but
-// for rows that are named very often, and in each the ids keep their order: they are counted chunk by chunk, then every chunk knows where its own go.
+// A table's ids on their way into parts by the upper bits of their hashes, and, behind the last part, the absent ones. So the parts are about
+// equal, but for rows that are named very often, and in each the ids keep their order: they are counted chunk by chunk, then every chunk knows
+// where its own go.
 class Split {
  public:
   Split(const TableIds& table, int64_t batch) : rows_(table.rows) {

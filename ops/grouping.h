@@ -23,8 +23,8 @@ int SampleBits(int64_t batch);
 // Whether the positions of a table's ids can be told apart.
 bool Countable(const std::vector<FeatureIds>& features, int64_t batch);
 
-// Groups the ids of each table, into one or several `Groups` that have no row in common. A row's positions are in the order of the features, then of the
-// ids of a sample, then of the samples. Returns an id that is out of range, if any is.
+// Groups the ids of each table, into one or several `Groups` that have no row in common. A row's positions are in the order of the features,
+// then of the ids of a sample, then of the samples. Returns an id that is out of range, if any is.
 BadId GroupIds(const std::vector<TableIds>& tables, int64_t batch, const Threads& threads, std::vector<std::vector<Groups>>* groups);
 
 // How many ids each sample of a batch has.

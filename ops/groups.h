@@ -14,8 +14,8 @@ inline uint32_t HashOf(int32_t id) { return static_cast<uint32_t>(id) * 26544357
 // The distinct ids among some in the order of their first occurrence, and the positions where each occurs, in the order given.
 class Groups {
  public:
-  // Groups id(i) at position(i) for i in 0..n-1, ids that agree in the upper `common_bits` bits of their hashes. Returns the first i whose id is outside
-  // 0..rows-1, or -1 if there is none.
+  // Groups id(i) at position(i) for i in 0..n-1; the ids agree in the upper `common_bits` bits of their hashes. Returns the first i whose id
+  // is outside 0..rows-1, or -1 if there is none.
   template <class Id, class Position>
   int64_t Build(int n, int64_t rows, int common_bits, const Id& id, const Position& position) {
     std::unique_ptr<int32_t[]> place(new int32_t[n]);
@@ -24,8 +24,8 @@ class Groups {
     starts_.clear();
     ids_.reserve(n);
     starts_.reserve(n + 1);
-    const int64_t bad =
-        rows <= 4 * static_cast<int64_t>(n) ? Place<true>(n, rows, common_bits, id, place.get()) : Place<false>(n, rows, common_bits, id, place.get());
+    const bool direct = rows <= 4 * static_cast<int64_t>(n);
+    const int64_t bad = direct ? Place<true>(n, rows, common_bits, id, place.get()) : Place<false>(n, rows, common_bits, id, place.get());
     if (bad >= 0) return bad;
     int32_t start = 0;  // starts_ holds counts until here
     for (int32_t& entry : starts_) {

@@ -23,24 +23,26 @@ struct Row {
 // The rows that the ids of some samples name, in the order in which they are read: sample by sample, source by source, and as the ids come.
 class RowList {
  public:
-  RowList(const std::vector<Source>& sources, int64_t batch, int64_t ids_per_sample)
+  // Of so many samples.
+  RowList(const std::vector<Source>& sources, int64_t batch, int64_t ids_per_sample, int samples)
       : sources_(sources),
         batch_(batch),
-        tile_(new int32_t[ids_per_sample * kManySamples]),
-        rows_(new Row[ids_per_sample * kManySamples + kAhead]),
-        ends_(new int32_t[sources.size() * kManySamples]) {}
+        samples_(samples),
+        tile_(new int32_t[ids_per_sample * samples]),
+        rows_(new Row[ids_per_sample * samples + kAhead]),
+        ends_(new int32_t[sources.size() * samples]) {}
 
-  // Lists those of samples first..first+n-1, or returns an id that is out of range.
-  BadId Fill(int64_t first, int n) {
-    const BadId bad = Copy(first, n);
+  // Lists those of the samples from `first` on, or returns an id that is out of range.
+  BadId Fill(int64_t first) {
+    const BadId bad = Copy(first);
     if (bad.id) return bad;
     const int count = static_cast<int>(sources_.size());
     int32_t size = 0;
-    for (int i = 0; i < n; ++i) {
+    for (int i = 0; i < samples_; ++i) {
       const int32_t* id = tile_.get() + i;
       for (int s = 0; s < count; ++s) {
         const Source& source = sources_[s];
-        for (int j = 0; j < source.ids.hotness; ++j, id += n) {
+        for (int j = 0; j < source.ids.hotness; ++j, id += samples_) {
           rows_[size] = {source.table + int64_t{std::max(*id, 0)} * source.width, source.width};
           size += *id >= 0;
         }
@@ -55,15 +57,15 @@ class RowList {
   int32_t end(int sample, int source) const { return ends_[sample * sources_.size() + source]; }
 
  private:
-  // Rows of ids are a batch apart, often a power of two, and a cache keeps few lines that are so far apart: here they come together, [ids, n].
-  BadId Copy(int64_t first, int n) {
+  // Rows of ids are a batch apart, often a power of two, and a cache keeps few lines that are so far apart: here they come together, [ids, samples].
+  BadId Copy(int64_t first) {
     int32_t* to = tile_.get();
     for (const Source& source : sources_) {
       const RangeCheck check(source.rows, source.ids.hotness);
-      for (int j = 0; j < source.ids.hotness; ++j, to += n) {
+      for (int j = 0; j < source.ids.hotness; ++j, to += samples_) {
         const int32_t* from = source.ids.ids + j * batch_ + first;
         int failed = 0;
-        for (int i = 0; i < n; ++i) {
+        for (int i = 0; i < samples_; ++i) {
           to[i] = from[i];
           failed |= check.Fails(from[i]);
         }
@@ -77,6 +79,7 @@ class RowList {
 
   const std::vector<Source>& sources_;
   int64_t batch_;
+  int samples_;
   std::unique_ptr<int32_t[]> tile_;
   std::unique_ptr<Row[]> rows_;
   std::unique_ptr<int32_t[]> ends_;
@@ -153,8 +156,8 @@ BadId LookUpRows(const std::vector<Source>& sources, int64_t batch, int64_t leng
     const FlushDenormals flush;
     const int64_t first = task * samples_per_task;
     const int n = static_cast<int>(std::min(samples_per_task, batch - first));
-    RowList rows(sources, batch, ids_per_sample);
-    bad[task] = rows.Fill(first, n);
+    RowList rows(sources, batch, ids_per_sample, n);
+    bad[task] = rows.Fill(first);
     if (bad[task].id) return;
     int32_t begin = 0;
     for (int i = 0; i < n; ++i) {

@@ -1,9 +1,9 @@
 // The sparse optimizers' update of all the tables of a worker, in place.
 //
-// It gives the same bits as the TensorFlow operations in training/optimizers/: the gradients of a row are summed in float32, from zero, in the order of
-// the features that share its table, then of the ids of a sample, then of the samples; each is first divided by the loss scale and, where the feature's
-// vector is a mean, by the sample's number of ids. Each row is updated once, every operation rounded by itself (-ffp-contract=off). So nothing depends on
-// the number of threads.
+// It gives the same bits as the TensorFlow operations in training/optimizers/: the gradients of a row are summed in float32, from zero, in the
+// order of the features that share its table, then of the ids of a sample, then of the samples; each is first divided by the loss scale and,
+// where the feature's vector is a mean, by the sample's number of ids. Each row is updated once, every operation rounded by itself
+// (-ffp-contract=off). So nothing depends on the number of threads.
 #ifndef DLRM_OPS_ROW_UPDATE_H_
 #define DLRM_OPS_ROW_UPDATE_H_
 

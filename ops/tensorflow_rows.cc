@@ -209,8 +209,8 @@ class UpdateRowsOp : public OpKernel {
     for (size_t i = 0; i < lookups_.size(); ++i) {
       Shard& shard = (*shards)[lookups_[i].table];
       if (length > 0 && (columns_[i] < 0 || columns_[i] > length - shard.width)) {
-        return InvalidArgumentError(StrCat("lookup ", i, " in table ", lookups_[i].table, " of width ", shard.width, " wants the columns from ", columns_[i],
-                                           " on of ", length, " of gradients"));
+        return InvalidArgumentError(StrCat("lookup ", i, " in table ", lookups_[i].table, " of width ", shard.width, " wants the columns from ",
+                                           columns_[i], " on of ", length, " of gradients"));
       }
       shard.uses.push_back({columns_[i], nullptr});
     }

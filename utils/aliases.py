@@ -23,7 +23,7 @@ RENAMED = {
 VALUES = {
     "mode": {"test": "eval", "inference_benchmark": "inference"},
     "interaction": {"dot_tensorflow": "dot", "dot_custom_cuda": "dot"},
-    "dataset_type": {"synthetic_gpu": "synthetic", "parametric": "tf_raw"},
+    "dataset_type": {"synthetic_gpu": "synthetic", "parametric": "tf_raw", "split_tfrecords": "tf_raw"},
 }
 # A switch, or a word, that other flags say here; None for nothing that has to be said.
 SWITCHES: dict[str, dict[str, tuple[str, ...] | None]] = {

@@ -13,7 +13,7 @@ MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
 _MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
 _MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
-_MAX_HOTNESS = 65_536  # as `dataloading.features` has it
+MAX_HOTNESS = 65_536  # ids a sample of one feature: beyond this it is a matrix and no list
 _MAX_WORKERS = 4096  # planned for in some seconds; ten times as many take minutes
 _LOG_PATH = "dlrm_tf_log.json"
 
@@ -98,7 +98,7 @@ class DataConfig:
 def _check_hotness(hotness: tuple[int, ...], cardinalities: tuple[int, ...], from_spec: bool) -> None:
     """Raise ValueError where synthetic data cannot have so many ids a sample; the cardinalities are not used where a specification has them."""
     text = ",".join(map(str, hotness))
-    most = _MAX_HOTNESS
+    most = MAX_HOTNESS
     check(len(hotness) > 0 and min(hotness) >= 1 and max(hotness) <= most, "synthetic_dataset_hotness", text, f"one or more numbers from 1 to {most}")
     if from_spec:
         return

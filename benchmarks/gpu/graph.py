@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LIMITS = {"sgd": 80, "adam": 110}  # operations outside the compiled parts
 TABLES, BATCH, NUMERICAL = 26, 65536, 13
 ROWS = 64
+LISTS = (*(2 if i % 3 else 3 for i in range(TABLES - 2)), 1, 1)  # ids a sample of each feature; those of two are averaged
 
 
 class Case(NamedTuple):
@@ -35,6 +36,7 @@ class Case(NamedTuple):
     limit: str | None = None
     hosted: int = 0
     scores: bool = False  # the graph of scores in place of the step's
+    lists: bool = False  # LISTS ids a sample in place of one
 
 
 AMP = ("--xla", "--amp")
@@ -64,7 +66,12 @@ def cases(workers: int) -> Iterator[Case]:
     yield Case("adam, bfloat16, 8 slices", (*BFLOAT16, "--optimizer", "adam", "--gradient_slices", "8"))
     yield Case("sgd, bfloat16, 5 tables in host memory", BFLOAT16, hosted=5)
     yield Case("adam, bfloat16, 5 tables in host memory", (*BFLOAT16, "--optimizer", "adam"), hosted=5)
+    yield Case("sgd, bfloat16, lists of ids", BFLOAT16, lists=True)
+    yield Case("adam, float16, lists of ids", (*AMP, "--optimizer", "adam"), lists=True)
+    yield Case("rowwise_adagrad, bfloat16, lists of ids", (*BFLOAT16, "--optimizer", "rowwise_adagrad"), lists=True)
+    yield Case("scores, float16, lists of ids", AMP, scores=True, lists=True)
     if workers > 1:
+        yield Case("sgd, bfloat16, lists of ids, all tables replicated", (*BFLOAT16, *REPLICATED), lists=True)
         for optimizer in ("sgd", "adam", "rowwise_adagrad"):
             yield Case(f"{optimizer}, bfloat16, tables cut by columns", (*BFLOAT16, "--optimizer", optimizer, *SLICED))
             yield Case(f"{optimizer}, bfloat16, all tables replicated", (*BFLOAT16, "--optimizer", optimizer, *REPLICATED))
@@ -111,6 +118,7 @@ def traced(case: Case, world: distributed.World):
     import numpy as np
 
     from model.build import Precision, build_model
+    from model.embedding.table import MEAN, SUM, Feature
     from run.tables import place_tables, tables_of
     from training.build import build_trainer
     from training.device_batch import to_device
@@ -120,16 +128,18 @@ def traced(case: Case, world: distributed.World):
 
     config = parse(["--dataset_type", "synthetic", "--batch_size", str(BATCH), *case.flags], "")
     names = [f"cat_{i}" for i in range(TABLES)]
-    placement = place_tables(config, tables_of(config, names, [ROWS] * TABLES), world.size, 1 << 30)
+    features = [Feature(name, name, name, h, MEAN if h == 2 else SUM) for name, h in zip(names, LISTS, strict=True)] if case.lists else ()
+    placement = place_tables(config, tables_of(config, names, [ROWS] * TABLES), world.size, 1 << 30, features=features)
     placement = replace(placement, hosted=tuple(frozenset(shards[: case.hosted]) for shards in placement.workers))
     dtype = compute_dtype(config.device, "GPU")
     model = build_model(config.model, placement, world, NUMERICAL, 0, Precision(dtype, config.device.xla))
     view, local = model.embedding.view, BATCH // world.size
+    read, own = (sum(placement.features[place].hotness for place in some) for some in (view.global_features, view.local_features))
 
     class Blank(NamedTuple):
         numerical: np.ndarray = np.zeros((local, NUMERICAL), np.float16)
-        ids: np.ndarray = np.zeros((len(view.global_features), BATCH), np.int32)
-        local_ids: np.ndarray = np.zeros((len(view.local_features), local), np.int32)
+        ids: np.ndarray = np.zeros((read, BATCH), np.int32)
+        local_ids: np.ndarray = np.zeros((own, local), np.int32)
         labels: np.ndarray = np.zeros(local, np.uint8)
         weights: np.ndarray = np.ones(local, np.float32)
         num_samples: int = BATCH

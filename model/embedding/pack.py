@@ -47,6 +47,12 @@ class Pack:
             total = total / tf.maximum(counts, 1.0) if self._mean else total
         return total if len(self) == 1 else tf.reshape(total, [ids.shape[1], len(self) * self.width])
 
+    def divided(self, gradients: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
+        """The gradients of the rows, `[B·n, width]`, of those of the vectors: a mean's by how many ids there are."""
+        if not self._mean:
+            return gradients
+        return gradients / tf.reshape(tf.concat([lookup.ids.count(ids) for lookup in self.lookups], axis=1), [-1, 1])
+
 
 def packs_of(lookups: Iterable[LocalLookup]) -> list[Pack]:
     """Lookups in shards that share variables, by hotness and pooling."""

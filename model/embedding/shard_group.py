@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from model.compilation import on_gpu
 from model.embedding.initializers import ConstantRows, StackedRows
-from model.embedding.pack import columns_of, packs_of
+from model.embedding.pack import Pack, columns_of, packs_of
 from model.embedding.shard import IdRows, LocalLookup, LocalShard
 from model.embedding.shards import Shard
 from model.embedding.table_memory import RowFiller, new_table
@@ -78,13 +78,14 @@ class ShardGroup:
     def lists(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> list[tuple[tf.Tensor, list[tf.Tensor]]]:
         """Of each lookup the gradient of a sample's rows, `[n, width]` float32, and these rows, h times `[n]`; −1 where there is none.
 
-        Arguments as in `distinct`, of n samples.
+        Arguments as in `distinct`, of n samples. On a GPU, where operations are to be few, of all lookups of a pack together.
         """
+        begins = {id(lookup): column for lookup, column in zip(self.lookups, columns, strict=True)}
         found = []
-        for lookup, column in zip(self.lookups, columns, strict=True):
-            mine = columns_of(gradients, [column], self.width)
-            mine = mine / lookup.ids.count(ids) if lookup.ids.mean else mine
-            found.append((mine, [lookup.rows(ids, number) for number in range(lookup.ids.hotness)]))
+        for pack in self.packs if on_gpu() else [Pack([lookup]) for lookup in self.lookups]:
+            mine = columns_of(gradients, [begins[id(lookup)] for lookup in pack.lookups], self.width)
+            mine = pack.divided(tf.reshape(mine, [-1, self.width]), ids)
+            found.append((mine, [pack.rows(ids, number) for number in range(pack.hotness)]))
         return found
 
     def distinct(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:

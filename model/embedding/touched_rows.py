@@ -17,7 +17,8 @@ def sum_repeated_lists(lists: Sequence[tuple[tf.Tensor, Sequence[tf.Tensor]]]) -
     Args:
         lists: by feature the samples' gradients `[B, columns]`, and the ids of each number in the list, h times `[B]`; −1 where there is none.
     """
-    distinct, place = tf.unique(tf.concat([ids for _, numbers in lists for ids in numbers], axis=0))
+    every = tf.concat([ids for _, numbers in lists for ids in numbers], axis=0)
+    distinct, place = tf.unique(every, out_idx=every.dtype)  # int64 for a GPU, where int32 lies in host memory
     width = lists[0][0].shape[1]
     sums, start = tf.zeros(tf.stack([tf.shape(distinct)[0], width])), 0
     for gradients, numbers in lists:

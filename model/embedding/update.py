@@ -63,9 +63,9 @@ class ShardUpdate:
         natively = [self._native is not None and rule.native and not (together and self._is_cut(target)) for target in targets]
         self._by_native(rule, [target for target, native in zip(targets, natively, strict=True) if native], ids, parts, scalars, loss_scale)
         rest = [target for target, native in zip(targets, natively, strict=True) if not native]
-        if not rest:
+        if not rest and not together:  # in the exchange every worker takes part
             return
-        whole = unscaled(parts[0] if len(parts) == 1 else tf.concat(parts, axis=0), loss_scale)
+        whole = unscaled(parts[0] if len(parts) == 1 else tf.concat(parts, axis=0), loss_scale) if rest else None
         if rule.linear and on_gpu():
             for target in rest:
                 target.group.apply_linear(rule, ids, whole, target.columns, scalars)
@@ -85,7 +85,7 @@ class ShardUpdate:
             arithmetic = Rule(rule.name, scalars, constants)
             self._native.update(arithmetic, [local.weights for local in locals_], slots, ids, lookups, parts, columns, loss_scale)
 
-    def _by_distinct_rows(self, rule, targets: Sequence[Target], ids: tf.Tensor, gradients: tf.Tensor, scalars: tf.Tensor) -> None:
+    def _by_distinct_rows(self, rule, targets: Sequence[Target], ids: tf.Tensor, gradients: tf.Tensor | None, scalars: tf.Tensor) -> None:
         """By TensorFlow's operations, each row once; gradients `[B, columns]` float32."""
         touched = [target.group.distinct(ids, gradients, target.columns) for target in targets]
         squares = {}

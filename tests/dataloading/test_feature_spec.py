@@ -152,7 +152,8 @@ _LEAVES = (
     | st.text(max_size=4)
     | st.sampled_from(["cat_0", "label", "num_0", "int8", "int32", "a", "O", "V", "i4,i4", "float16"])
 )
-_KEYS = st.text(max_size=3) | st.integers(0, 3) | st.sampled_from(["cat_0", "dtype", "cardinality", "train", "features", "files", "type", "alpha"])
+_NAMES = "cat_0 dtype cardinality hotness pooling table embedding_dim alpha train features files type group".split()
+_KEYS = st.text(max_size=3) | st.integers(0, 3) | st.sampled_from(_NAMES)
 _ANYTHING = st.recursive(_LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3), max_leaves=12)
 _PATHS = st.sampled_from(
     [
@@ -163,6 +164,11 @@ _PATHS = st.sampled_from(
         ("feature_spec", "cat_0"),
         ("feature_spec", "cat_0", "cardinality"),
         ("feature_spec", "cat_0", "alpha"),
+        ("feature_spec", "cat_0", "hotness"),
+        ("feature_spec", "cat_0", "pooling"),
+        ("feature_spec", "cat_0", "table"),
+        ("feature_spec", "cat_0", "embedding_dim"),
+        ("channel_spec", "group"),
         ("feature_spec", "num_0", "dtype"),
         ("channel_spec", "categorical"),
         ("channel_spec", "label"),

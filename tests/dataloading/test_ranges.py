@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dataloading.contract import DatasetError
-from dataloading.ranges import check_ids, check_labels, check_numerical
+from dataloading.ranges import check_ids, check_labels, check_numerical, into_range
 
 
 @given(st.sampled_from(["int8", "int16", "int32", "int64", "uint8"]).flatmap(lambda t: hnp.arrays(t, st.integers(0, 30))), st.integers(1, 300))
@@ -19,6 +19,33 @@ def test_ids_agree_with_the_slow_check(ids, cardinality):
     with pytest.raises(DatasetError) as error:
         check_ids(ids, cardinality, "user", 100, "train/user.bin")
     assert str(error.value) == f"train/user.bin: feature user, row {100 + bad[0]}: id {ids[bad[0]]} is not in [0, {cardinality})"
+
+
+LISTS = st.sampled_from(["int8", "int16", "int32", "int64"]).flatmap(
+    lambda dtype: hnp.arrays(dtype, st.tuples(st.integers(0, 12), st.integers(2, 5)), elements=st.integers(-3, 9) | st.integers(-128, 127))
+)
+
+
+@given(LISTS, st.integers(1, 300))
+def test_lists_agree_with_the_slow_check(ids, cardinality):
+    bad = [(row, place) for row, values in enumerate(ids.tolist()) for place, value in enumerate(values) if not -1 <= value < cardinality]
+    if not bad:
+        check_ids(ids, cardinality, "user", 100)
+        return
+    row, place = bad[0]
+    with pytest.raises(DatasetError) as error:
+        check_ids(ids, cardinality, "user", 100, "u.bin")
+    assert str(error.value) == (f"u.bin: feature user, row {100 + row}, place {place} of its list: id {ids[row, place]} is not in [0, {cardinality})")
+
+
+@given(LISTS, st.integers(1, 300), st.sampled_from(["clip", "hash"]))
+def test_lists_made_to_fit_agree_with_the_slow_way(ids, rows, how):
+    fit = (lambda value: min(max(value, 0), rows - 1)) if how == "clip" else (lambda value: value % rows)
+    before = ids.copy()
+    found, count = into_range(ids, rows, how)
+    assert found.tolist() == [[value if value == -1 else fit(value) for value in values] for values in ids.tolist()]
+    assert count == sum(not -1 <= value < rows for value in ids.reshape(-1).tolist())
+    np.testing.assert_array_equal(ids, before)
 
 
 def test_strided_ids_are_checked_too():

@@ -105,6 +105,19 @@ def test_the_logit_has_the_signals_deviation_and_labels_follow(spec):
     assert labels.mean() == pytest.approx(probabilities.mean(dtype=np.float64), abs=0.01) and 0.2 < labels.mean() < 0.3
 
 
+@pytest.mark.parametrize("hotness", [(1, 1, 1, 1), (3, 1, 1, 4), (2, 5, 3, 8)])
+@pytest.mark.parametrize("seed", range(3))
+def test_shared_effects_move_the_mean_of_the_logit_no_more_than_others(hotness, seed):
+    def logits(table):
+        spec = generator_spec((60, 60, 60, 60), 1, 1.2, hotness=hotness)
+        spec = replace(spec, categorical=tuple(replace(feature, table=table) for feature in spec.categorical))
+        p = SyntheticSplit(spec, "test", 1 << 14, seed).probabilities(0, 1 << 14).astype(np.float64)
+        return np.log(p / (1 - p))
+
+    shared, own = logits("t"), logits(None)
+    assert shared.mean() == pytest.approx(own.mean(), abs=0.1) and shared.std() == pytest.approx(1.6, abs=0.1)
+
+
 def test_an_id_has_one_effect_in_its_table_and_each_feature_its_weight():
     split = SyntheticSplit(several(), "train", 10, 2)
     numerical, ids, _, _ = split.read_rows(0, 1)

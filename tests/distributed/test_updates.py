@@ -34,7 +34,7 @@ def defined(key, rule):
                     some = some[some >= 0]
                     count = len(some) if case.features[feature][2] == "mean" else 1
                     rows.append(some)
-                    by_row += [gradients[np.newaxis, sample, columns].astype(np.float64) / count] * len(some)
+                    by_row += [gradients[np.newaxis, sample, columns].astype(np.float64) / max(count, 1)] * len(some)
             table.step(np.concatenate(rows), np.concatenate(by_row), RATES[step])
     return {name: table.weights for name, table in tables.items()}
 

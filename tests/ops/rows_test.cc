@@ -34,7 +34,8 @@ void TestGroups() {
     std::vector<int> hotness;
     int64_t batch;
   };
-  for (const Features& of : std::vector<Features>{{{}, 5}, {{1}, 0}, {{1}, 1}, {{1}, 7}, {{1}, 5000}, {{3}, 0}, {{2}, 1}, {{5, 1, 2}, 100}, {{7, 1}, 9000}}) {
+  const std::vector<Features> cases = {{{}, 5}, {{1}, 0}, {{1}, 1}, {{1}, 7}, {{1}, 5000}, {{3}, 0}, {{2}, 1}, {{5, 1, 2}, 100}, {{7, 1}, 9000}};
+  for (const Features& of : cases) {
     for (const int64_t rows : {1, 40, 100000}) {  // by a table of all rows, and by hashing
       std::vector<std::vector<int32_t>> ids;
       dlrm::TableIds table = {{}, rows};
@@ -70,7 +71,8 @@ void TestCounting() {
   const int32_t* const none = nullptr;
   CHECK(dlrm::Countable({{none, 1}}, (int64_t{1} << 30) - 1) && !dlrm::Countable({{none, 1}}, int64_t{1} << 30));
   CHECK(dlrm::Countable({{none, 100}}, 10000000) && !dlrm::Countable({{none, 100}}, 11000000));
-  CHECK(dlrm::Countable(std::vector<dlrm::FeatureIds>(3, {none, 1}), 1 << 28) && !dlrm::Countable(std::vector<dlrm::FeatureIds>(4, {none, 1}), 1 << 28));
+  const std::vector<dlrm::FeatureIds> three(3, {none, 1}), four(4, {none, 1});
+  CHECK(dlrm::Countable(three, 1 << 28) && !dlrm::Countable(four, 1 << 28));
   const std::vector<int32_t> ids = {-1, 3, -1, 0, 2, -1};
   CHECK(dlrm::CountIds({ids.data(), 2}, 3, kThreeThreads) == (std::vector<float>{1, 2, 0}));
 }
@@ -89,7 +91,8 @@ void TestBounds() {
         if (bad >= 0 && none) continue;  // there is no such table to look it up in
         const float table[30] = {};
         std::vector<float> out(4);
-        const dlrm::BadId found = dlrm::LookUpRows<float>({{table, rows, 1, 0, {ids.data(), hotness}, false}}, 4 / hotness, 1, out.data(), kThreeThreads);
+        const dlrm::Source source = {table, rows, 1, 0, {ids.data(), hotness}, false};
+        const dlrm::BadId found = dlrm::LookUpRows<float>({source}, 4 / hotness, 1, out.data(), kThreeThreads);
         CHECK(found.id == grouped.id && found.rows == grouped.rows);
       }
     }

@@ -1,6 +1,7 @@
 """What checkpoints of NVIDIA's models are made of in tests, and how they are damaged."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -14,9 +15,11 @@ CARDINALITIES = (50, 300, 7, 50)  # two alike: where tables are sorted by size, 
 ROWS = {"train": 600, "test": 200}
 
 
-def write_dataset(folder, numerical=3, cardinalities=CARDINALITIES):
-    """A tf_raw dataset of these features."""
+def write_dataset(folder, numerical=3, cardinalities=CARDINALITIES, **facts):
+    """A tf_raw dataset of these features; `facts` of all categorical features, or a list of one of each, are the specification's."""
     spec = generator_spec(cardinalities, numerical, 1.2)
+    given = [{name: fact[i] if isinstance(fact, list) else fact for name, fact in facts.items()} for i in range(len(cardinalities))]
+    spec = replace(spec, categorical=tuple(replace(feature, **one) for feature, one in zip(spec.categorical, given, strict=True)))
     with TfRawWriter(folder, spec, tuple(ROWS)) as writer:
         for split, count in ROWS.items():
             numbers, ids, labels, _ = SyntheticSplit(spec, split, count, seed=1).read_rows(0, count)

@@ -31,7 +31,7 @@ class Model:
     """
 
     numerical: int = 3
-    dim: int = 8
+    dims: tuple[int, ...] = (8, 8, 8, 8)  # of the tables
     bottom_dims: tuple[int, ...] = (16, 6)
     top_dims: tuple[int, ...] = (12, 5, 1)
     num_layers: int = 3
@@ -47,8 +47,8 @@ class Model:
         def normal(deviation, *shape):
             return draw.normal(0, deviation, shape).astype(np.float32)
 
-        width = self.bottom_dims[-1] + len(CARDINALITIES) * self.dim
-        self.tables = [normal(0.7, rows, self.dim) for rows in CARDINALITIES]
+        width = self.bottom_dims[-1] + sum(self.dims)
+        self.tables = [normal(0.7, rows, dim) for rows, dim in zip(CARDINALITIES, self.dims, strict=True)]
         self.mlps = {}
         for name, inputs, dims in (("bottom_mlp", padded(self.numerical), self.bottom_dims), ("top_mlp", padded(width), self.top_dims)):
             self.mlps[name] = [(normal((2 / (m + n)) ** 0.5, m, n), normal(0.5, n)) for m, n in itertools.pairwise((inputs, *dims))]
@@ -59,11 +59,12 @@ class Model:
         ]
 
     def scores(self, numerical, ids):
-        """Probabilities `[n]` from numerical `[n, M]` and ids `[n, F]`, as its dense_model.py and dcn.py compute them."""
+        """Probabilities `[n]` from numerical `[n, M]` and of each feature ids `[n]` or `[n, h]`, as its dense_model.py and dcn.py compute them."""
         x = np.pad(numerical.astype(float), ((0, 0), (0, padded(self.numerical) - self.numerical)))
         for kernel, bias in self.mlps["bottom_mlp"]:
             x = np.maximum(x @ kernel.astype(float) + bias, 0)
-        x0 = np.concatenate([x, *(table.astype(float)[column] for table, column in zip(self.tables, ids.T, strict=True))], axis=1)
+        pooled = [table.astype(float)[column.reshape(len(x), -1)].sum(axis=1) for table, column in zip(self.tables, ids, strict=True)]
+        x0 = np.concatenate([x, *pooled], axis=1)
         x = x0
         for layer in self.cross:
             x = x0 * (x @ layer["u"].astype(float) @ layer["v"].astype(float) + layer["bias"]) + x
@@ -120,7 +121,7 @@ def write_checkpoint(folder, model, kind=Cross, concat_embedding=False):
     """As DLRM_and_DCNv2 writes it. Keras 2's `save_weights`, which it calls, is a `tf.train.Checkpoint.write` of the model."""
     for name in ("dense", "sparse"):
         (folder / name).mkdir(parents=True)
-    common = {"embedding_dim": [model.dim] * len(CARDINALITIES), "categorical_cardinalities": list(CARDINALITIES)}
+    common = {"embedding_dim": list(model.dims), "categorical_cardinalities": list(CARDINALITIES)}
     dense = {"interaction": "cross", "num_cross_layers": len(model.cross), "cross_layer_projection_dim": model.rank, "transpose": False}
     dense |= {"bottom_mlp_dims": list(model.bottom_dims), "top_mlp_dims": list(model.top_dims), "num_numerical_features": model.numerical}
     sparse = {"concat_embedding": concat_embedding, "cpu_offloading_threshold_gb": 75, "use_mde_embeddings": True}
@@ -149,7 +150,9 @@ def imported(call, tmp_path, dataset):
 
 FORMS = {
     "padded": (Model(), {}),
-    "without padding": (Model(numerical=8, dim=6, bottom_dims=(8,), top_dims=(1,)), {}),
+    "without padding": (Model(numerical=8, dims=(6, 6, 6, 6), bottom_dims=(8,), top_dims=(1,)), {}),
+    "tables of several widths": (Model(dims=(4, 8, 3, 8)), {}),
+    "lists of ids": (Model(deviation=0.2), {}),
     "one layer of rank one": (Model(num_layers=1, rank=1), {}),
     "more layers than fit one digit": (Model(num_layers=11, rank=2, deviation=0.15), {}),
     "tables in one file": (Model(), {"concat_embedding": True}),
@@ -161,6 +164,8 @@ def test_the_imported_model_scores_as_nvidias(call, tmp_path, dataset, form):
     model, options = FORMS[form]
     if model.numerical != 3:
         dataset = write_dataset(tmp_path / "dataset", model.numerical)
+    if form == "lists of ids":
+        dataset = write_dataset(tmp_path / "dataset", hotness=[3, 1, 2, 5])
     source, target = write_checkpoint(tmp_path / "nvidia", model, **options), tmp_path / "ours"
     code, _, err = call(nvidia_checkpoint.main, *paths(source, dataset, target))
     assert (code, err) == (0, "")
@@ -169,7 +174,7 @@ def test_the_imported_model_scores_as_nvidias(call, tmp_path, dataset, form):
     assert code == 0, err
     split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
     count = split.num_samples
-    expected = model.scores(split.read_numerical(0, count), np.stack([split.read_ids(i, 0, count) for i in range(len(CARDINALITIES))], axis=1))
+    expected = model.scores(split.read_numerical(0, count), [split.read_ids(i, 0, count) for i in range(len(CARDINALITIES))])
     split.close()
     assert expected.std() > 0.05 and expected.min() > 1e-4 and expected.max() < 1 - 1e-4  # scores that tell one model from another
     found = pl.read_parquet(tmp_path / "predictions.parquet")["score"].to_numpy()
@@ -216,6 +221,16 @@ def test_training_goes_on_from_the_weights(call, tmp_path, imported, dataset):
     for name in before.names(""):
         np.testing.assert_array_equal(same.read(name), before.read(name), name)
         assert not np.array_equal(after.read(name), before.read(name)), name
+
+
+def test_the_manifest_keeps_widths_and_lists(call, tmp_path):
+    dataset = write_dataset(tmp_path / "dataset", hotness=[3, 1, 1, 1], embedding_dim=[4, None, 3, None])
+    source = write_checkpoint(tmp_path / "nvidia", Model(dims=(4, 8, 3, 8)))
+    code, out, err = call(nvidia_checkpoint.main, *paths(source, dataset, tmp_path / "ours"))
+    assert (code, err) == (0, "") and "4 tables of 4,8,3 columns, 3,021 parameters" in out
+    manifest = Checkpoint(tmp_path / "ours").manifest
+    assert manifest["config"]["embedding_dim"] == manifest["model"]["embedding_dim"] == [4, 8, 3, 8]
+    assert manifest["features"]["particulars"] == {"cat_0": {"hotness": 3}}
 
 
 # Errors -------------------------------------------------------------------------------------------------------------------
@@ -281,6 +296,20 @@ def test_a_layer_without_its_second_kernel_is_refused(call, tmp_path, dataset):
 
     source = write_checkpoint(tmp_path / "nvidia", Model(), Half)
     check_refused(call, source, dataset, "cross layer 0 lacks one of its kernels or its bias; expected a checkpoint of NVIDIA's DCNv2")
+
+
+DATASETS = {
+    "shared tables": ({"table": ["both", None, None, "both"]}, "feature cat_0 is looked up in table both; NVIDIA's features have one each"),
+    "means": ({"hotness": 2, "pooling": "mean"}, "feature cat_0 has pooling mean; NVIDIA's models add vectors up, drop pooling"),
+    "other widths": ({"embedding_dim": [8, 8, 16, 8]}, "feature_2.npy: 8 columns, feature cat_2 has embedding_dim 16 in "),
+}
+
+
+@pytest.mark.parametrize("case", DATASETS)
+def test_a_dataset_that_wants_another_model_is_refused(call, tmp_path, case):
+    facts, message = DATASETS[case]
+    dataset = write_dataset(tmp_path / "dataset", **facts)
+    check_refused(call, write_checkpoint(tmp_path / "nvidia", Model()), dataset, message)
 
 
 def test_the_interaction_needs_no_flag(call, tmp_path, dataset):

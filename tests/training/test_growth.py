@@ -7,11 +7,13 @@ import tensorflow as tf
 from model.build import build_model
 from model.embedding.placement import single
 from model.embedding.table import Table
-from tests.model.tiny_model import NUMERICAL, ROWS, TABLES, config, weights
-from training.features import ModelFeatures, saved_features
+from tests.model.tiny_model import NUMERICAL, ROWS, TABLES, batch, config, model_and_trainer, weights
+from training.features import ModelFeatures, check_features, saved_features
 from training.growth import Growth
-from training.state import restore
+from training.state import arrays, parts, restore
 from utils.checkpoint.manifest import CheckpointError
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.writing import save
 from utils.distributed import World
 
 
@@ -19,8 +21,8 @@ def growth(checkpoint, rows, numerical=NUMERICAL):
     return Growth(checkpoint, saved_features(checkpoint), ModelFeatures(rows, numerical))
 
 
-def grown_model(checkpoint, rows, numerical):
-    options = config().model
+def grown_model(checkpoint, rows, numerical, *flags):
+    options = config(*flags).model
     placement = single([Table(name, count, options.embedding_dim) for name, count in rows.items()])
     model = build_model(options, placement, World(), len(numerical), seed=9)
     fresh = weights(model)
@@ -64,6 +66,43 @@ def test_old_samples_keep_their_scores(saved, rows, numerical):
         np.testing.assert_array_equal(table[known:], fresh[f"tables/{name}/weights"][known:])
         if known:
             np.testing.assert_array_equal(table[:known], weights(old)[f"tables/{name}/weights"])
+
+
+CROSS = ("--interaction", "cross", "--cross_layer_projection_dim", "3", "--num_cross_layers", "2")
+
+
+@pytest.mark.parametrize("flags", [CROSS, ("--interaction", "cat")], ids=["cross", "cat"])
+def test_other_interactions_grow_as_well_and_what_is_new_learns(tmp_path, flags):
+    old, trainer = model_and_trainer(*flags)
+    trainer.step(batch(16), 0, 0.1)
+    about = {"features": ModelFeatures(ROWS, NUMERICAL).to_dict(), "model": {"interaction": flags[1]}}
+    save(tmp_path, 1, arrays(old), parts(old), about, World())
+    rows, numerical = {"new": 4, "page": 3, "other": 6, "user": 9, "item": 5}, ("fresh", *NUMERICAL)
+    new, _ = grown_model(Checkpoint(tmp_path), rows, numerical, *flags)
+    draw = np.random.default_rng(1)
+    ids = {table.name: draw.integers(0, table.num_rows, 20) for table in TABLES}
+    values = {name: draw.random(20) for name in NUMERICAL}
+    np.testing.assert_allclose(scores(new, numerical, ids, values), scores(old, NUMERICAL, ids, values), rtol=1e-5, atol=1e-6)
+    inputs = tf.constant(draw.random((20, 3)), tf.float32), tf.constant(draw.integers(0, 3, (20, 5)), tf.int32)
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(new(inputs) * tf.constant(draw.random(20), tf.float32))
+    by_top = tape.gradient(total, new.dense_weights()["top_mlp/0/kernel"].value)
+    assert np.abs(by_top.numpy()[4:]).sum(axis=1).all()  # behind the bottom output, whose ReLU may be silent
+
+
+def test_a_shared_tables_new_feature_finds_its_rows(saved):
+    features = ModelFeatures(ROWS | {"seen": 5}, NUMERICAL, {"seen": {"table": "item", "hotness": 3}})
+    found = Growth(saved[1], saved_features(saved[1]), features)
+    assert found.new_features == ("seen",) and not found.is_new("item") and not found.new_rows
+
+
+def test_another_table_or_pooling_is_refused(saved):
+    with pytest.raises(CheckpointError, match="feature page was looked up in table page, the dataset says item"):
+        Growth(saved[1], saved_features(saved[1]), ModelFeatures(ROWS | {"page": 5}, NUMERICAL, {"page": {"table": "item"}}))
+    with pytest.raises(CheckpointError, match="the vectors of feature page were pooled by sum, the dataset says mean"):
+        check_features(saved[1], ModelFeatures(ROWS, NUMERICAL, {"page": {"hotness": 2, "pooling": "mean"}}))
+    with pytest.raises(CheckpointError, match="no bottom MLP that new ones"):
+        Growth(saved[1], ModelFeatures(ROWS, ()), ModelFeatures(ROWS, NUMERICAL))
 
 
 def test_what_is_new_is_said(saved):

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from model.layers.interaction import DotInteraction, lower_triangle_dots, pair_indices
+from model.native import native_operations
 
 
 def numpy_interaction(bottom, embeddings):
@@ -43,6 +44,21 @@ def test_random_values_equal_numpy(batch, num_features, dim):
     found = DotInteraction()(tf.constant(bottom), tf.constant(embeddings)).numpy()
     assert found.shape == (batch, dim + (num_features + 1) * num_features // 2)
     np.testing.assert_allclose(found, numpy_interaction(bottom, embeddings), rtol=2e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("native", [None, native_operations()], ids=["TensorFlow", "C++"])
+@pytest.mark.parametrize(("num_features", "dim"), [(2, 3), (5, 16)])
+def test_without_a_bottom_output_it_is_the_products_of_the_embeddings(num_features, dim, native):
+    values = np.random.default_rng(dim).normal(size=(4, num_features, dim)).astype(np.float32)
+    layer, embeddings = DotInteraction(native=native), tf.constant(values)
+    with tf.GradientTape() as tape:
+        tape.watch(embeddings)
+        found = layer(None, embeddings)
+    expected = numpy_interaction(values[:, 0], values[:, 1:])[:, dim:]
+    assert layer.compute_output_shape(None, embeddings.shape) == found.shape
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
+    others = values.sum(axis=1, keepdims=True) - values  # d/dz_i of the sum of all products
+    np.testing.assert_allclose(tape.gradient(found, embeddings), others, rtol=2e-5, atol=1e-5)
 
 
 def test_output_shape_is_known_before_any_input():
