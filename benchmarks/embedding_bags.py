@@ -14,7 +14,8 @@ What takes part:
   TensorFlow    tf.nn.embedding_lookup_sparse, and the rows of its gradient scattered into the tables by the same rule
   keras-rs      EmbedReduce, which DistributedEmbedding is made of on a CPU, where keras-rs is installed; its Adagrad is by elements
   fbgemm        SplitTableBatchedEmbeddingBagsCodegen, torchrec's engine, where --torch_python names a Python that has it. With bfloat16 its vectors
-                are float16, because on a CPU it has no bfloat16. A virtual environment for it:
+                are float16, because on a CPU it has no bfloat16. Its wheel is built without OpenMP, so that an operator uses one thread: the tables
+                are dealt over an operator for each processor, and these run side by side. A virtual environment for it:
                   python -m venv torchenv
                   torchenv/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
                   torchenv/bin/pip install fbgemm-gpu-cpu==1.8.0
@@ -46,7 +47,7 @@ PROJECT, COPYING, PLAIN, KERAS_RS, FBGEMM = "project", "copying", "TensorFlow", 
 PEERS = (PLAIN, KERAS_RS, FBGEMM)
 MEASURES = (LOOKUP, UPDATE, BOTH)
 _TOLERANCE = 0.02  # of probes, which are about 1 and more; bfloat16 changes them by 0.002
-_COPIES = 6  # of the tables at a time, elementwise accumulators among them
+_COPIES = 10  # of the tables: how much memory everything together took where this was written, accumulators and vectors among it
 
 
 @dataclass(frozen=True)

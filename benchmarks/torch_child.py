@@ -3,12 +3,17 @@
 Started by `benchmarks.torch_bags` with a Python that has torch and fbgemm and nothing of the project. Its argument is a JSON object: rows, dim,
 hotness, optimizer, dtype, threads. Commands come as lines of JSON, and each is answered by one: {"load": FOLDER} (ids `[K, B]` in NumPy's files),
 {"probes": true} and {"turn": SECONDS}, as in `benchmarks.bags`.
+
+fbgemm's wheel is built without OpenMP, so that an operator uses one thread whatever torch is told. The tables are therefore dealt over as many
+operators as there are threads, each of which is run by a thread of its own.
 """
 
 import json
 import sys
 import time
-from itertools import cycle
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -17,24 +22,23 @@ from benchmarks.bag_values import BOTH, LEARNING_RATE, LOOKUP, UPDATE, gradient_
 from benchmarks.children import answer
 
 
-class Bags:
-    """All tables in one operator, which updates them in its backward pass; gradients of fbgemm's `EXACT_…` optimizers are summed by row first.
+class Operator:
+    """Some tables, which the backward pass updates; fbgemm's `EXACT_…` optimizers sum the gradients of a row first.
 
     Args:
         task: this module's argument.
+        tables: numbers of the tables.
     """
 
-    def __init__(self, task: dict):
+    def __init__(self, task: dict, tables: Sequence[int]):
         import torch
         from fbgemm_gpu import split_table_batched_embeddings_ops_training as training
         from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
         from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
 
-        torch.set_num_threads(task["threads"])
-        self._torch, self._hotness = torch, task["hotness"]
-        self._columns = task["dim"] * len(task["rows"])
-        self._bags = training.SplitTableBatchedEmbeddingBagsCodegen(
-            [(rows, task["dim"], EmbeddingLocation.HOST, training.ComputeDevice.CPU) for rows in task["rows"]],
+        dim = task["dim"]
+        self._operator = training.SplitTableBatchedEmbeddingBagsCodegen(
+            [(task["rows"][number], dim, EmbeddingLocation.HOST, training.ComputeDevice.CPU) for number in tables],
             optimizer={"sgd": EmbOptimType.EXACT_SGD, "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD}[task["optimizer"]],
             learning_rate=LEARNING_RATE,
             eps=1e-7,
@@ -42,43 +46,83 @@ class Bags:
             output_dtype={"float32": SparseType.FP32, "float16": SparseType.FP16}[task["dtype"]],
             device=torch.device("cpu"),
         )
-        for number, weights in enumerate(self._bags.split_embedding_weights()):
+        for number, weights in zip(tables, self._operator.split_embedding_weights(), strict=True):
             weights.data.copy_(torch.from_numpy(table_values(number, *weights.shape)))
-        self._dtype = getattr(torch, task["dtype"])
-        self._gradients = None
+        first = [0, *accumulate(task["hotness"])]
+        self._id_rows = [range(first[number], first[number + 1]) for number in tables]
+        self.columns = np.concatenate([np.arange(number * dim, (number + 1) * dim) for number in tables])
+        self._torch, self._dtype = torch, getattr(torch, task["dtype"])
 
-    def load(self, folder: str) -> None:
+    def load(self, batches: Sequence[np.ndarray], gradients: np.ndarray) -> None:
         """Ids as fbgemm takes them: those of the first table sample by sample, then the next table's; and where each list begins."""
-        self._inputs = [self._input(np.load(path)) for path in sorted(Path(folder).glob("*.npy"))]
-        self._turns = cycle(self._inputs)
+        self._gradients = self._torch.from_numpy(gradients[:, self.columns]).to(self._dtype)
+        self._inputs = [self._input(ids) for ids in batches]
 
     def _input(self, ids: np.ndarray) -> tuple:
-        lists = np.split(ids, np.cumsum(self._hotness)[:-1])
-        indices = np.concatenate([some.T.reshape(-1) for some in lists]).astype(np.int64)
-        lengths = np.repeat(self._hotness, ids.shape[1])
-        if self._gradients is None:
-            self._gradients = self._torch.from_numpy(gradient_values(ids.shape[1], self._columns)).to(self._dtype)
-        return self._torch.from_numpy(indices), self._torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+        indices = np.concatenate([ids[rows.start : rows.stop].T.reshape(-1) for rows in self._id_rows])
+        offsets = np.concatenate([[0], np.cumsum(np.repeat(list(map(len, self._id_rows)), ids.shape[1]))])
+        return tuple(self._torch.from_numpy(values.astype(np.int64)) for values in (indices, offsets))
+
+    def forward(self, batch: int) -> None:
+        """Look up."""
+        self.vectors = self._operator(*self._inputs[batch % len(self._inputs)])
+
+    def backward(self, batch: int) -> None:
+        """Update the tables by what was looked up."""
+        del batch
+        self.vectors.backward(self._gradients)
+
+
+class Bags:
+    """All tables.
+
+    Args:
+        task: this module's argument.
+    """
+
+    def __init__(self, task: dict):
+        import torch
+
+        torch.set_num_threads(task["threads"])
+        dealt: list[list[int]] = [[] for _ in range(min(task["threads"], len(task["rows"])))]
+        for number in sorted(range(len(task["rows"])), key=lambda number: -task["hotness"][number]):
+            min(dealt, key=lambda some: sum(task["hotness"][other] for other in some)).append(number)
+        self._operators = [Operator(task, sorted(some)) for some in dealt]
+        self._pool, self._done = ThreadPoolExecutor(len(dealt)), 0
+        self._num_columns = task["dim"] * len(task["rows"])
+
+    def load(self, folder: str) -> None:
+        """Take other ids."""
+        batches = [np.load(path) for path in sorted(Path(folder).glob("*.npy"))]
+        gradients = gradient_values(batches[0].shape[1], self._num_columns)
+        for one in self._operators:
+            one.load(batches, gradients)
 
     def probes(self) -> list[float]:
         """See `bags.Functions.probes`."""
-        vectors = self._bags(*self._inputs[0])
-        before = probe(vectors.detach().float().numpy())
-        vectors.backward(self._gradients)
-        return [before, probe(self._bags(*self._inputs[0]).detach().float().numpy())]
+        before = self._probe()
+        self._in_parallel(Operator.backward, 0)
+        return [before, self._probe()]
 
     def turn(self, seconds: float) -> dict[str, float]:
         """See `bags.Functions.turn`; the forward pass makes what the backward pass wants, so that they take turns."""
         lookup, update, count = 0.0, 0.0, 0
         while not count or lookup + update < 3 * seconds:
-            inputs = next(self._turns)
-            times = [time.perf_counter()]
-            vectors = self._bags(*inputs)
-            times.append(time.perf_counter())
-            vectors.backward(self._gradients)
-            times.append(time.perf_counter())
-            lookup, update, count = lookup + times[1] - times[0], update + times[2] - times[1], count + 1
+            lookup += self._in_parallel(Operator.forward, self._done)
+            update += self._in_parallel(Operator.backward, self._done)
+            count, self._done = count + 1, self._done + 1
         return {LOOKUP: lookup / count, UPDATE: update / count, BOTH: (lookup + update) / count}
+
+    def _probe(self) -> float:
+        self._in_parallel(Operator.forward, 0)
+        vectors = np.concatenate([one.vectors.detach().float().numpy() for one in self._operators], axis=1)
+        return probe(vectors[:, np.argsort(np.concatenate([one.columns for one in self._operators]))])
+
+    def _in_parallel(self, action: Callable[[Operator, int], None], batch: int) -> float:
+        """Seconds that it takes all operators."""
+        start = time.perf_counter()
+        list(self._pool.map(action, self._operators, [batch] * len(self._operators)))
+        return time.perf_counter() - start
 
 
 def main() -> None:
