@@ -1,10 +1,10 @@
 """`--model_config FILE.json` of older versions of NVIDIA's DLRM for PyTorch: flags as a JSON object."""
 
-import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from utils.errors import UserError
+from utils.json_file import read_json
 
 _FLAG = "model_config"
 
@@ -43,12 +43,9 @@ def expanded(arguments: Sequence[str], known: Collection[str]) -> tuple[list[str
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except OSError as error:
-        raise UserError(f"--{_FLAG} {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"--{_FLAG} {path}: {' '.join(str(error).split())[:80]}; expected JSON") from None
+        content = read_json(path)
+    except ValueError as error:
+        raise UserError(f"--{_FLAG} {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"--{_FLAG} {path}: expected an object of flags and values, found {type(content).__name__}")
     return content

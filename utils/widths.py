@@ -1,6 +1,6 @@
 """Embedding widths as flags have them: one number, one for each feature, or a JSON file of either."""
 
-import json
+from utils.json_file import read_json
 
 EXPECTED = "a whole number, a list of them separated by commas, or a JSON file of either"
 
@@ -24,13 +24,7 @@ def widths(text: str) -> int | tuple[int, ...]:
 
 
 def _of_file(path: str) -> int | tuple[int, ...]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())[:80]}; expected JSON") from None
+    content = read_json(path)
     numbers = content if isinstance(content, list) else [content]
     if not numbers or not all(type(number) is int for number in numbers):
         raise ValueError(f"{path}: expected a whole number or a list of them")

@@ -1,14 +1,12 @@
 """Several ids a sample and shared tables in the C++ operations, bit by bit against loops over single rows."""
 
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from test_native import OPTIMIZERS, RATE, ROOT, arithmetic, assert_same_bits, draw_ids, gradients_of, scalars_of
+from test_native import OPTIMIZERS, RATE, arithmetic, assert_same_bits, assert_threads_change_no_bit, draw_ids, gradients_of, scalars_of
 
 from model.embedding.row_squares import node_sum
 from model.embedding.touched_rows import TouchedRows
@@ -238,11 +236,4 @@ np.savez(sys.argv[2], *out)
 
 
 def test_the_number_of_threads_changes_no_bit(native, tmp_path):
-    results = []
-    for threads in (1, 2, 5):
-        out = tmp_path / f"{threads}.npz"
-        subprocess.run([sys.executable, "-c", UPDATE, str(threads), str(out)], cwd=ROOT, check=True, timeout=300)
-        with np.load(out) as values:
-            results.append([values[name] for name in values.files])
-    assert_same_bits(results[1], results[0])
-    assert_same_bits(results[2], results[0])
+    assert_threads_change_no_bit(UPDATE, tmp_path)

@@ -1,0 +1,15 @@
+"""Reading a JSON file, with what is wrong with it in one line."""
+
+import json
+from typing import Any
+
+
+def read_json(path: str) -> Any:
+    """What a file holds. Raises ValueError that names the file: it cannot be read, or is not JSON."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())[:80]}; expected JSON") from None
