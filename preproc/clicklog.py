@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -19,6 +18,7 @@ import polars as pl
 from dataloading.contract import DatasetError
 from preproc.compressed import read_chunks
 from preproc.log_lines import CHARACTERS, Columns, parse_block
+from preproc.stores import Source
 from utils.encoding import hexadecimal
 
 LABEL = "label"
@@ -90,7 +90,7 @@ class Rows:
 
 
 def read_rows(
-    path: Path,
+    path: Source,
     block_bytes: int,
     skip_bad_lines: bool = False,
     on_read: Callable[[int], object] = lambda count: None,
@@ -164,7 +164,7 @@ def _is_int64(value: bytes) -> bool:
     return len(digits) <= 19 and -(2**63) <= (-1 if value.startswith(b"-") else 1) * int(digits or b"0") < 2**63
 
 
-def _blocks(path: Path, block_bytes: int, on_read: Callable[[int], object]) -> Iterator[bytes]:
+def _blocks(path: Source, block_bytes: int, on_read: Callable[[int], object]) -> Iterator[bytes]:
     """Whole lines, each ended by one newline, in blocks near `block_bytes`; newlines at the file's end are dropped."""
     pending: list[bytes] = []
     size = 0
@@ -232,7 +232,7 @@ def _parse_by_polars(text: bytes, num_lines: int, form: LogForm) -> pl.DataFrame
     return frame.select(*labels, *form.numerical).hstack(values)
 
 
-def _rows_one_by_one(path: Path, text: bytes, first_line: int, skip_bad_lines: bool, form: LogForm) -> Rows:
+def _rows_one_by_one(path: Source, text: bytes, first_line: int, skip_bad_lines: bool, form: LogForm) -> Rows:
     good, lines, faults = [], [], []
     for number, line in enumerate(text[:-1].split(b"\n"), first_line):
         fault = None if form.good_line(line) else line_fault(line, form)

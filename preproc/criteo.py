@@ -33,6 +33,7 @@ from preproc.known_vocabulary import KnownVocabularies, known_vocabularies
 from preproc.log_table import log_plus_3
 from preproc.row_order import INPUT, shuffle_file, shuffled_parts
 from preproc.staging import Staging
+from preproc.stores import Source
 from utils.encoding import numerical, transforms
 from utils.encoding.vocabulary import build_vocabulary
 from utils.errors import run_command
@@ -99,8 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _check_log(path: Path, destination: Path) -> None:
+def _check_log(path: Source, destination: Path) -> None:
     """Find out before anything is written, and not after an hour of work, that a log cannot be read."""
+    if not isinstance(path, Path):
+        path.open().close()
+        return
     if not path.is_file():
         raise DatasetError(
             f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a click log (--train, --valid, --test, --unlabelled)"
@@ -164,7 +168,7 @@ def _halve(staging: Staging, test: Tally) -> Tally:
     return Tally(test.files[-1:], held, clicks)
 
 
-def _transformed(path: Path, rows: Rows, names: Sequence[str], transform: str) -> np.ndarray:
+def _transformed(path: Source, rows: Rows, names: Sequence[str], transform: str) -> np.ndarray:
     """The numerical features of a block, `[n, M]` float16."""
     if not names:
         return np.empty((rows.frame.height, 0), np.float16)

@@ -9,6 +9,7 @@ from typing import Any
 
 from preproc.clicklog import LogForm
 from preproc.row_order import INPUT, ORDERINGS
+from preproc.stores import Source, is_url, stored_files
 from utils.encoding import numerical
 from utils.errors import UserError
 from utils.flags import Parser
@@ -56,7 +57,7 @@ class Options:
         block_bytes: text parsed at once, in bytes.
     """
 
-    logs: Mapping[str, list[Path]]
+    logs: Mapping[str, list[Source]]
     destination: Path
     form: LogForm
     thresholds: Thresholds | None
@@ -89,7 +90,7 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
     if given.seed is not None and given.output_ordering == INPUT:
         print(f"{NAME}: warning: --seed has no effect with --output_ordering {INPUT}", file=sys.stderr)
     return Options(
-        logs={split: paths for split in SPLITS if (paths := given.unlabelled if split == NEW else getattr(given, split))},
+        logs={split: _logs(paths) for split in SPLITS if (paths := given.unlabelled if split == NEW else getattr(given, split))},
         destination=given.dst,
         form=form,
         thresholds=None if frozen else _thresholds(given.frequency_threshold, form),
@@ -109,11 +110,11 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
 def _parser(description: str) -> Parser:
     parser = Parser(prog=f"python -m {NAME}", description=description)
     add = parser.add_argument
-    log = "tab-separated fields, no header; plain, gzip or zstd, told by the content"
-    add("--train", type=Path, nargs="+", metavar="DAY", help=f"log files of the training split, in order: 40 {log}")
-    add("--valid", type=Path, nargs="+", metavar="DAY", help="log files of a valid split, by which models are chosen; same form")
-    add("--test", type=Path, nargs="+", metavar="DAY", help="log files of the test split, in order; same form")
-    add("--unlabelled", type=Path, nargs="+", metavar="DAY", help=f"log files without the label, of rows to be scored: they become the split {NEW}")
+    log = "tab-separated fields, no header; plain, gzip or zstd, told by the content; files, and URLs of object stores"
+    add("--train", nargs="+", metavar="DAY", help=f"log files of the training split, in order: 40 {log}")
+    add("--valid", nargs="+", metavar="DAY", help="log files of a valid split, by which models are chosen; same form")
+    add("--test", nargs="+", metavar="DAY", help="log files of the test split, in order; same form")
+    add("--unlabelled", nargs="+", metavar="DAY", help=f"log files without the label, of rows to be scored: they become the split {NEW}")
     add("--halve_test", action="store_true", help="cut the last day of --test in two, as NVIDIA does: its first half is test, its second valid")
     add("--dst", type=Path, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files")
     add(
@@ -172,6 +173,11 @@ def _check_together(given: argparse.Namespace) -> None:
         raise UserError(f"--output_ordering {given.output_ordering}: --train is missing, whose rows are brought into that order")
     if given.dictionary_days == ALL and frozen:
         raise UserError("--dictionary_days all: with --vocabulary no dictionary is made, unless --extend_vocabulary; drop the flag")
+
+
+def _logs(given: Sequence[str]) -> list[Source]:
+    """Local files as they are, and what URLs of object stores name."""
+    return [source for text in given for source in (stored_files(text) if is_url(text) else [Path(text)])]
 
 
 def _thresholds(text: str, form: LogForm) -> Thresholds:

@@ -30,6 +30,7 @@ from dataloading.spec_parsing import check_tables
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
 from preproc import table_flags, table_write
+from preproc.stores import Source, fetch_to
 from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file, tables_of
 from preproc.table_files import files_of, form_of
 from preproc.table_fit import fitted, vocabulary_path, write_vocabularies
@@ -69,9 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
     _check_flags(args, files, rule)
-    plan = _plan(args, old, files, reading)
 
     with TableStaging(args.dst, tuple(files)) as staging:
+        fetch_to(staging.folder, files.values())
+        plan = _plan(args, old, files, reading)
         tallies = stage(files, plan, rule, reading, staging)
         splits = {split: Split(TRAIN, rows) for split, rows in rule.bounds(staging).items()} if TRAIN in files else {}
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
@@ -95,20 +97,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[Path]]:
+def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[Source]]:
     """The files of each split that has its own."""
     given = {split: getattr(args, split) for split in SPLITS} | {unlabelled: args.data}
     files = {group: files_of(paths) for group, paths in given.items() if paths}
     for group, paths in files.items():
         for path in paths:
             path.open("rb").close()
+            if not isinstance(path, Path):
+                continue
             for folder in (*SPLITS, group, VOCABULARY):
                 if path.resolve().is_relative_to((args.dst / folder).resolve()):  # publishing replaces these folders, the table with them
                     raise DatasetError(f"{path} lies in {args.dst / folder}, which the dataset will replace; choose another --dst")
     return files
 
 
-def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, list[Path]], reading: Reading) -> Plan:
+def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, list[Source]], reading: Reading) -> Plan:
     """What becomes of each column: of the older dataset, of the configuration, or inferred."""
     if old is not None:
         return plan_of_dataset(old)
@@ -125,7 +129,7 @@ def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, li
     return inferred(sample, table_flags.named_of(args), _warn)
 
 
-def _check_flags(args: argparse.Namespace, files: dict[str, list[Path]], rule: Rule) -> None:
+def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule: Rule) -> None:
     """What can be told before a file is read. Raises UserError."""
     for column in args.keep:
         if column in TAKEN:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dataloading.contract import DatasetError
 from preproc.compressed import read_chunks
+from preproc.stores import Source, is_url, stored_files
 
 CSV, JSON_LINES, PARQUET, ARROW = FORMATS = ("csv", "jsonl", "parquet", "arrow")
 QUOTE = '"'
@@ -37,16 +38,18 @@ class FormFlags:
     names: tuple[str, ...] | None = None
 
 
-def files_of(given: Iterable[str]) -> list[Path]:
-    """Files, all files of folders, and what globs match, in the order given; those of a folder or a glob in the order of their names.
+def files_of(given: Iterable[str]) -> list[Source]:
+    """Files, all files of folders, and what globs match, local or by URL, in the order given; of a folder or a glob in that of their names.
 
     Raises:
         DatasetError: something is not there, matches nothing, or is named twice.
     """
-    found: list[Path] = []
+    found: list[Source] = []
     for text in given:
         path = Path(text)
-        if path.is_dir():
+        if is_url(text):
+            found += stored_files(text)
+        elif path.is_dir():
             inside = sorted(entry for entry in path.rglob("*") if entry.is_file() and not _hidden(entry.relative_to(path)))
             if not inside:
                 raise DatasetError(f"{path}: a folder without files; expected the files of a table")
@@ -60,11 +63,12 @@ def files_of(given: Iterable[str]) -> list[Path]:
             found += [path for path in matches if path.is_file()]
         else:
             raise DatasetError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a file, a folder or a glob")
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in found:
-        if path.resolve() in seen:
+        place = str(path.resolve() if isinstance(path, Path) else path)
+        if place in seen:
             raise DatasetError(f"{path}: is given twice")
-        seen.add(path.resolve())
+        seen.add(place)
     return found
 
 
@@ -72,7 +76,7 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.parts)  # _SUCCESS and .crc files of Spark
 
 
-def form_of(path: Path, flags: FormFlags) -> Form:
+def form_of(path: Source, flags: FormFlags) -> Form:
     """How a file is written, by its first bytes and lines where the flags do not say.
 
     Raises:
@@ -91,7 +95,7 @@ def form_of(path: Path, flags: FormFlags) -> Form:
     return Form(CSV, separator, quote, flags.names)
 
 
-def header_of(path: Path, form: Form) -> list[str]:
+def header_of(path: Source, form: Form) -> list[str]:
     """The names in a CSV file's first line, or those that were given. Raises DatasetError where one stands twice or is missing."""
     first = _sample(path).split(b"\n")[0].decode(errors="replace").rstrip("\r")
     names = list(form.names or [name.strip() for name in fields_of(first, form)])
@@ -103,12 +107,12 @@ def header_of(path: Path, form: Form) -> list[str]:
     return names
 
 
-def _first_bytes(path: Path, count: int) -> bytes:
+def _first_bytes(path: Source, count: int) -> bytes:
     with path.open("rb") as file:
         return file.read(count)
 
 
-def _sample(path: Path) -> bytes:
+def _sample(path: Source) -> bytes:
     """The first whole lines, without a byte order mark."""
     text = b""
     for chunk in itertools.islice(read_chunks(path, _SAMPLE_BYTES), 64):

@@ -4,13 +4,13 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from dataloading.contract import DatasetError
 from preproc.compressed import read_chunks
+from preproc.stores import Source, local_path
 from preproc.table_files import ARROW, CSV, JSON_LINES, PARQUET, Form, fields_of, header_of
 
 _ONE, _END = "\x1f", "."  # stand for a separator of several characters, and behind the end of a line, while a block is parsed
@@ -47,7 +47,7 @@ class TableFile:
         DatasetError: it is empty or damaged.
     """
 
-    def __init__(self, path: Path, form: Form, skip_bad_lines: bool = False):
+    def __init__(self, path: Source, form: Form, skip_bad_lines: bool = False):
         self.path, self.form, self._skip = path, form, skip_bad_lines
         self._lists: frozenset[str] = frozenset()
         if form.kind == CSV:
@@ -172,30 +172,31 @@ class TableFile:
         return Block(pl.concat(frames) if frames else pl.DataFrame(schema=schema), numbers, faults=tuple(faults))
 
 
-def _binary(path: Path, form: Form) -> pl.LazyFrame:
+def _binary(path: Source, form: Form) -> pl.LazyFrame:
     """A Parquet or Arrow file; Arrow's streams have no end to begin at and are read whole."""
+    local = local_path(path)
     try:
         if form.kind == PARQUET:
-            return pl.scan_parquet(path, glob=False)
-        with path.open("rb") as file:
+            return pl.scan_parquet(local, glob=False)
+        with local.open("rb") as file:
             stream = file.read(4) == b"\xff\xff\xff\xff"
-        return pl.read_ipc_stream(path).lazy() if stream else pl.scan_ipc(path)
+        return pl.read_ipc_stream(local).lazy() if stream else pl.scan_ipc(local)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _damaged(path, form, error) from None
 
 
-def _names_of(path: Path, form: Form) -> list[str]:
+def _names_of(path: Source, form: Form) -> list[str]:
     try:
         return _binary(path, form).collect_schema().names()
     except pl.exceptions.PolarsError as error:
         raise _damaged(path, form, error) from None
 
 
-def _damaged(path: Path, form: Form, error: BaseException) -> DatasetError:
+def _damaged(path: Source, form: Form, error: BaseException) -> DatasetError:
     return DatasetError(f"{path}: cannot be read as {form.kind}: {_brief(error)}")
 
 
-def text_blocks(path: Path, block_bytes: int, on_read: Callable[[int], object] = lambda count: None) -> Iterator[tuple[int, bytes]]:
+def text_blocks(path: Source, block_bytes: int, on_read: Callable[[int], object] = lambda count: None) -> Iterator[tuple[int, bytes]]:
     """Whole lines near `block_bytes`, each ended by one newline, and the number of the first, from 1; blank lines at the file's end are dropped.
 
     Raises:

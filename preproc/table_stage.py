@@ -4,13 +4,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 from tqdm import tqdm
 
 from dataloading.contract import DatasetError
+from preproc.stores import Source, release
 from preproc.table_columns import Plan
 from preproc.table_files import FormFlags, form_of
 from preproc.table_reading import Block, TableFile
@@ -45,7 +45,7 @@ class Reading:
     unlabelled_names: tuple[str, ...] | None = None
 
 
-def stage(files: Mapping[str, Sequence[Path]], plan: Plan, rule: Rule, reading: Reading, staging: TableStaging) -> dict[str, Tally]:
+def stage(files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading, staging: TableStaging) -> dict[str, Tally]:
     """Read every file once.
 
     Args:
@@ -81,6 +81,7 @@ def stage(files: Mapping[str, Sequence[Path]], plan: Plan, rule: Rule, reading: 
                         staging.append(group, rows, path)
                     tally.rows += rows.height
                     bad_lines, first_fault = bad_lines + len(faults), first_fault or next(iter(faults), "")
+                release(path)
                 if bad_lines:
                     bar.write(f"preproc.table: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}", file=sys.stderr)
                 tally.bad_lines += bad_lines
@@ -99,7 +100,7 @@ def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
             yield block
 
 
-def _staged(path: Path, block: Block, plan: Plan, divide: Rule, reading: Reading, faults: list[str]) -> pl.DataFrame:
+def _staged(path: Source, block: Block, plan: Plan, divide: Rule, reading: Reading, faults: list[str]) -> pl.DataFrame:
     """The staged columns of the sound rows of a block; what is wrong with the others is added to `faults`, or raised."""
     try:
         found = _expressions(block.frame.schema, plan, divide)

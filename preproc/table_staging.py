@@ -7,6 +7,7 @@ from types import TracebackType
 import polars as pl
 
 from dataloading.contract import DatasetError
+from preproc.stores import Source
 from utils.naming import naming
 from utils.scratch import Scratch
 
@@ -44,7 +45,7 @@ class TableStaging:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self._scratch.remove()
 
-    def append(self, group: str, rows: pl.DataFrame, source: Path) -> None:
+    def append(self, group: str, rows: pl.DataFrame, source: Source) -> None:
         """Add rows, in their order. Raises DatasetError where a column is of another type than in the files before."""
         if not self._parts:
             self._parts = _parts(rows.schema)
