@@ -33,8 +33,8 @@ from preproc import table_flags, table_write
 from preproc.stores import Source, fetch_to
 from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file, tables_of
 from preproc.table_files import files_of, form_of
-from preproc.table_fit import fitted, vocabulary_path, write_vocabularies
-from preproc.table_flags import ENCODE, NAME
+from preproc.table_fit import Scan, fitted, vocabulary_path, write_vocabularies
+from preproc.table_flags import ALL, ENCODE, NAME
 from preproc.table_inference import inferred
 from preproc.table_reading import TableFile
 from preproc.table_splits import SPLITS, TRAIN, Rule
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
         splits = {split: splits[split] for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))}
         statistics = {split: _statistics(split, staging, found, tallies, split != reading.unlabelled) for split, found in splits.items()}
-        scan = partial(staging.scan, TRAIN, splits[TRAIN].rows) if TRAIN in splits else None
+        scan = _learned_from(staging, splits, reading.unlabelled, args.dictionary_days == ALL)
         said, plan = plan, plan if old is not None else fitted(plan, scan, _warn)
         with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
             learned = scan if old is None or args.extend_vocabulary else None
@@ -144,6 +144,17 @@ def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule:
         )
 
 
+def _learned_from(staging: TableStaging, splits: dict[str, Split], unlabelled: str | None, leak: bool) -> Scan | None:
+    """Columns of the rows that vocabularies and means are made from: of the training rows, or of all that have a label. None: there are none."""
+    if TRAIN not in splits:
+        return None
+    if not leak:
+        return partial(staging.scan, TRAIN, splits[TRAIN].rows)
+    _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, which flatters the model")
+    labelled = [split for name, split in splits.items() if name != unlabelled]
+    return lambda *columns: pl.concat([staging.scan(split.group, split.rows, *columns) for split in labelled])
+
+
 def _statistics(name: str, staging: TableStaging, split: Split, tallies: dict[str, Tally], labelled: bool) -> dict[str, Any]:
     """The split's part of the dataset's metadata. Raises DatasetError where it holds no rows."""
     counts = [pl.len().alias("rows")] + ([pl.col(LABEL).sum().alias("clicks")] if labelled else [])
@@ -182,6 +193,7 @@ def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows:
         transforms.NAME: {name: recipe.to_dict() for name, recipe in plan.features.items()},
         "vocabulary": f"{VOCABULARY}/<feature>.parquet",
         "vocabularies": digests,
+        **({"dictionary_days": ALL} if args.dictionary_days == ALL else {}),
     }
 
 

@@ -13,6 +13,7 @@ from utils.errors import UserError
 from utils.flags import Parser
 
 NAME = "preproc.table"
+ALL = "all"
 FIT, ENCODE = MODES = ("fit", "encode")
 _UNLABELLED = "new"  # the split of rows without a label, unless it is named
 _NAMED = ("label", "group", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator", "max_hotness")
@@ -33,6 +34,12 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     group.add_argument("--vocabulary", type=Path, metavar="DATASET", help="a dataset whose columns, vocabularies and transforms are taken")
     group.add_argument("--extend_vocabulary", action="store_true", help="append the training rows' new values to those of --vocabulary")
     group.add_argument("--frequency_threshold", type=_whole(0), metavar="T", help="keep values that occur T times in the training rows (default: 0)")
+    group.add_argument(
+        "--dictionary_days",
+        choices=("train", ALL),
+        default="train",
+        help="rows that vocabularies, means and boundaries are made from; all lets the test rows leak into them, for comparison (default: train)",
+    )
     group.add_argument("--max_ids", type=_whole(1), metavar="N", help="keep the N most frequent values of a column (default: all)")
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
     args = parser.parse_strictly(argv)
@@ -169,6 +176,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("--time_format needs --times or --split_by: the columns that hold times")
     if args.extend_vocabulary and args.vocabulary is None:
         raise UserError("--extend_vocabulary needs --vocabulary: the dataset whose values come first")
+    if args.dictionary_days == ALL and args.vocabulary is not None and not args.extend_vocabulary:
+        raise UserError("--dictionary_days all: with --vocabulary nothing is learned, unless --extend_vocabulary; remove the flag")
     source = "--config" if args.config is not None else "--vocabulary" if args.vocabulary is not None else None
     for flag in (*_PLANNED, *(("numerical_dtype",) if args.vocabulary is not None else ())):
         if source and getattr(args, flag) is not None:

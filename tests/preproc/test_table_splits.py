@@ -220,3 +220,31 @@ def test_a_vocabulary_that_cannot_be_used(tmp_path, old):
     (old.folder / "feature_spec.yaml").write_text(yaml.safe_dump(spec))
     with pytest.raises(DatasetError, match=r"has no metadata.transforms of preproc.table"):
         make(tmp_path, NEW, NEW, "--vocabulary", old.folder, dst="new")
+
+
+def test_dictionary_days_all_learns_from_every_labelled_row_and_says_so(tmp_path, capsys):
+    """Vocabularies, means, boundaries and the longest list: what one training file of all labelled rows gives."""
+    head = "s,n,b,l,y\n"
+    parts = {"train": "a,1,1,p,1\na,2,2,p|q,0\n", "valid": "b,4,3,r,1\n", "test": "c,9,4,p|q|r,0\nb,4,5,s,1\n"}
+    kinds = {"s": "categorical", "n": {"kind": "numerical"}, "b": {"kind": "numerical", "buckets": 3}, "l": {"kind": "list"}}
+    valid, data = write(tmp_path / "valid.csv", head + parts["valid"]), write(tmp_path / "data.csv", "s,n,b,l\nz,100,9,z|z|z|z\n")
+    config = {"label": "y", "features": kinds}
+    flags = ("--valid", valid, "--data", data, "--dictionary_days", "all")
+    leaky = make(tmp_path, head + parts["train"], head + parts["test"], *flags, config=config)
+    assert "warning: --dictionary_days all: values of test rows are in the vocabularies" in capsys.readouterr().err
+    whole = make(tmp_path, head + "".join(parts.values()), head + parts["test"], config=config, dst="whole")
+    for name in ("s", "l"):
+        assert leaky.vocabulary(name) == whole.vocabulary(name)
+    assert leaky.metadata["transforms"] == whole.metadata["transforms"]
+    assert leaky.metadata["transforms"]["n"]["mean"] == 4 and leaky.metadata["transforms"]["l"]["max_hotness"] == 3
+    assert leaky.metadata["dictionary_days"] == "all" and "dictionary_days" not in whole.metadata
+    assert leaky["test"] == whole["test"]
+    with pytest.raises(UserError, match="--dictionary_days all: with --vocabulary nothing is learned"):
+        make(tmp_path, None, head + parts["test"], "--vocabulary", tmp_path / "out", "--dictionary_days", "all", dst="frozen")
+
+
+def test_dictionary_days_all_extends_by_the_values_of_test_rows_too(tmp_path):
+    make(tmp_path, "s,y\na,1\n", "s,y\na,1\n", "--label", "y", dst="old")
+    flags = ("--vocabulary", tmp_path / "old", "--extend_vocabulary", "--dictionary_days", "all")
+    made = make(tmp_path, "s,y\nb,1\n", "s,y\nc,1\nc,0\n", *flags, dst="new")
+    assert made.values("s") == ["a", "c", "b"]
