@@ -68,9 +68,8 @@ def _complete(content: Any) -> list[str]:
 def _cardinalities(spec: FeatureSpec, names: list[str]) -> dict[str, int]:
     """One more than the greatest id of each feature, or of the features that share its table, in any split."""
     greatest = dict.fromkeys((feature.table_name for feature in spec.categorical), -1)
-    for split in (split for split in SPLITS if spec.sources is None or split in spec.sources):
-        if spec.sources is None and split == "valid":
-            continue
+    splits = {"train": 0, "test": 0} if spec.sources is None else spec.sources
+    for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS)):
         check_csv_files(spec, split)
         with contextlib.redirect_stderr(io.StringIO()):  # notes about the files, which are made again when they are read for good
             for _, ids, _, _ in read_csv_split(spec, split, _BATCH_ROWS):

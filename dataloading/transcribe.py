@@ -38,7 +38,7 @@ from dataloading.bayes import bayes_metrics
 from dataloading.contract import TFRECORDS, DatasetError, bytes_per_sample, check_quick, split_files
 from dataloading.csv_source import check_csv_files, csv_paths, read_csv_split
 from dataloading.csv_spec import read_csv_spec
-from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec
 from dataloading.keys import KEYS, check_keys, copy_keys
 from dataloading.ranges import check_ids, check_labels, check_numerical
 from dataloading.split_dataset import split_spec, write_split_spec
@@ -83,8 +83,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--dst_dataset_path", type=Path, help="folder to write; created when missing. Source type split: the source's own by default")
     add("--dst_feature_spec", default=DEFAULT_FILE_NAME, help=f"name of the written specification (default: {DEFAULT_FILE_NAME})")
     add("--max_batches_train", type=int, default=-1, help="batches of the training split; -1: all the source has (default: -1)")
-    add("--max_batches_test", type=int, help="batches of the test split; -1: all the source has (default: -1)")
-    add("--train_only", action="store_true", help="write no test split")
+    add("--max_batches_test", type=int, help="batches of the test split, and of each other one but train; -1: all the source has (default: -1)")
+    add("--splits", metavar="A,B,…", help="splits to write (default: all that the source has; of synthetic data train and test)")
+    add("--train_only", action="store_true", help="write the training split only, as --splits train does")
     add("--seed", type=int, help=f"synthetic: seed of all random numbers (default: {DEFAULT_SEED})")
     add("--signal", type=float, help=f"synthetic: standard deviation of the planted logit; 0: labels are noise (default: {DEFAULT_SIGNAL})")
     add("--overwrite", action="store_true", help="replace a dataset in the destination")
@@ -98,8 +99,8 @@ def warn_needless(args: argparse.Namespace) -> None:
     reasons = {}
     if args.src_dataset_type != "synthetic":
         reasons |= dict.fromkeys(("--seed", "--signal"), f"with --src_dataset_type {args.src_dataset_type}")
-    if args.train_only:
-        reasons["--max_batches_test"] = "with --train_only"
+    if args.train_only or args.splits == "train":
+        reasons["--max_batches_test"] = "with --train_only" if args.train_only else "with --splits train"
     reasons |= {flag: f"here: {reason}" for flag, reason in _NO_EFFECT.items()}
     for flag, reason in reasons.items():
         value = getattr(args, flag.removeprefix("--"))
@@ -107,13 +108,15 @@ def warn_needless(args: argparse.Namespace) -> None:
             print(f"{NAME}: warning: {flag} has no effect {reason}", file=sys.stderr)
 
 
-def check_arguments(args: argparse.Namespace, splits: Sequence[str], batches: dict[str, int]) -> None:
+def check_arguments(args: argparse.Namespace, batches: dict[str, int]) -> None:
     """Raise UserError for values that no mode accepts."""
+    if args.train_only and args.splits:
+        raise UserError("--train_only and --splits: expected one of them")
     if args.src_batch_size < 1:
         raise UserError(f"--src_batch_size is {args.src_batch_size}, expected at least 1 row")
     if Path(args.dst_feature_spec).name != args.dst_feature_spec or args.dst_feature_spec in ("", ".", ".."):
         raise UserError(f"--dst_feature_spec is {args.dst_feature_spec!r}, expected a file name; it is written into --dst_dataset_path")
-    for split in splits:
+    for split in ("train",) if args.train_only or args.splits == "train" else ("train", "test"):
         if batches[split] < 1 and batches[split] != -1:
             hint = "; --train_only writes no test split" if split == "test" else ""
             raise UserError(f"--max_batches_{split} is {batches[split]}, expected -1 (all) or at least 1{hint}")
@@ -121,6 +124,31 @@ def check_arguments(args: argparse.Namespace, splits: Sequence[str], batches: di
             raise UserError(f"synthetic data has no end: give --max_batches_{split} (batches of {args.src_batch_size} rows)")
     if args.signal is not None and not 0 <= args.signal < 100:
         raise UserError(f"--signal is {args.signal}, expected a number from 0 to 100")
+
+
+def splits_of(args: argparse.Namespace, spec: FeatureSpec) -> tuple[str, ...]:
+    """The splits to write: train, valid and test first, then the others as the specification has them.
+
+    Raises:
+        UserError: `--splits` names one that the source has not, or one twice.
+    """
+    if args.src_dataset_type == "synthetic":
+        known, all_of_them = SPLITS, ("train", "test")
+    elif args.src_dataset_type == TFRECORDS:
+        known = all_of_them = tuple(name for name in SPLITS if name != "valid" or (spec.base_directory / name).is_dir())
+    elif spec.sources is None:
+        known = all_of_them = ("train", "test")
+    else:
+        known = all_of_them = tuple(sorted(spec.sources, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS)))
+    if args.train_only:
+        all_of_them = ("train",)
+    if args.splits is None:
+        return all_of_them
+    chosen = args.splits.split(",")
+    for split in chosen:
+        if split not in known or chosen.count(split) > 1:
+            raise UserError(f"--splits {args.splits}: expected names of {', '.join(known)}, each once and separated by commas, found {split!r}")
+    return tuple(split for split in known if split in chosen)
 
 
 def refuse_own_files(args: argparse.Namespace, spec: FeatureSpec, splits: Sequence[str]) -> None:
@@ -245,7 +273,7 @@ def _describe(args: argparse.Namespace) -> int:
     """Write the specification of files that stay where they are."""
     if args.src_feature_spec != DEFAULT_FILE_NAME:
         raise UserError(f"--src_feature_spec {args.src_feature_spec}: a source of type {SPLIT} has none; drop the flag")
-    for flag in ("--max_batches_train", "--max_batches_test", "--train_only"):
+    for flag in ("--max_batches_train", "--max_batches_test", "--splits", "--train_only"):
         if getattr(args, flag.removeprefix("--")) not in (None, -1, False):
             raise UserError(f"{flag} needs a --dst_dataset_path of its own: the files of {args.src_dataset_path} stay as they are")
     spec = write_split_spec(args.src_dataset_path, args.dst_feature_spec, args.overwrite)
@@ -258,12 +286,11 @@ def _describe(args: argparse.Namespace) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, check, transcribe each split, publish, say what was written."""
     args = parse_arguments(argv)
-    splits = ("train",) if args.train_only else ("train", "test")
     batches = {"train": args.max_batches_train, "test": -1 if args.max_batches_test is None else args.max_batches_test}
     if args.dst_dataset_path is None and args.src_dataset_type != SPLIT:
         raise UserError("--dst_dataset_path is missing: the folder to write")
     warn_needless(args)
-    check_arguments(args, splits, batches)
+    check_arguments(args, batches)
     if args.src_dataset_type == SPLIT and args.dst_dataset_path in (None, args.src_dataset_path):
         return _describe(args)
     args.seed = DEFAULT_SEED if args.seed is None else args.seed
@@ -274,11 +301,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         read = read_csv_spec if args.src_dataset_type == "csv" else FeatureSpec.from_yaml
         spec = read(args.src_dataset_path / args.src_feature_spec, "--src_dataset_path and --src_feature_spec")
+    splits = splits_of(args, spec)
+    batches = {split: batches["train" if split == "train" else "test"] for split in splits}
     if args.src_dataset_type == "tf_raw":
         for split, count in check_quick(spec, splits).items():
             check_keys(spec, split, count)
-    if args.src_dataset_type != "synthetic" and "valid" in (spec.sources or {}):
-        print(f"{NAME}: warning: the source's valid split is not written, only {' and '.join(splits)}", file=sys.stderr)
     refuse_own_files(args, spec, splits)
     if args.src_dataset_type == "csv":
         for split in splits:

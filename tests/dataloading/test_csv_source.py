@@ -11,6 +11,7 @@ from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import folder_bytes, named_spec, random_rows
+from utils.errors import UserError
 
 SPEC = named_spec({"user": 5, "item": 40_000}, ("price", "age"), "clicked")
 NAMES = ("user", "item", "price", "age", "clicked")
@@ -210,9 +211,10 @@ def test_chunks_that_do_not_hold_the_split(source, tmp_path, train, message):
 
 def test_missing_split_and_missing_file(source, tmp_path):
     write_spec(source, {"train": [chunk(NAMES, "train.csv")]})
-    with pytest.raises(DatasetError, match="split test is missing"):
-        run(source, tmp_path / "d")
-    assert run(source, tmp_path / "d", "--train_only") == 0
+    with pytest.raises(UserError, match="--splits train,test: expected names of train, each once and separated by commas, found 'test'"):
+        run(source, tmp_path / "d", "--splits", "train,test")
+    assert run(source, tmp_path / "d") == 0
+    assert list(FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml").sources) == ["train"]
     (source / "train.csv").unlink()
     with pytest.raises(DatasetError, match=r"train\.csv: No such file or directory; expected a CSV file"):
         run(source, tmp_path / "e", "--train_only")

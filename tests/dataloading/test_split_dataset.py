@@ -53,8 +53,8 @@ def test_the_specification_is_written_beside_the_files(split, capsys):
 
 def test_a_copy_with_a_folder_of_its_own(split, tmp_path, capsys):
     assert described(split, "--dst_dataset_path", str(tmp_path / "d"), "--max_batches_train", "1", "--src_batch_size", "30") == 0
-    assert "the source's valid split is not written" in capsys.readouterr().err
-    assert TfRawSplit(FeatureSpec.from_yaml(tmp_path / "d/feature_spec.yaml"), "train").num_samples == 30
+    spec = FeatureSpec.from_yaml(tmp_path / "d/feature_spec.yaml")
+    assert {split: TfRawSplit(spec, split).num_samples for split in spec.sources} == {"train": 30, "valid": 20, "test": 20}
 
 
 def spoil(folder, name, content):

@@ -13,6 +13,7 @@ from dataloading.feature_spec import FeatureSpec, FeatureSpecError
 from dataloading.keys import KEYS, check_keys, read_keys
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, small_spec, write_dataset
+from utils.errors import UserError
 
 ROWS = {"train": 50, "test": 20, "today": 30}
 
@@ -104,13 +105,33 @@ def test_transcribe_keeps_what_is_there(tmp_path, capsys):
     copy = ["--src_dataset_path", str(source), "--src_batch_size", "6"]
     assert transcribe.main([*copy, "--dst_dataset_path", str(tmp_path / "all")]) == 0
     old, new = folder_bytes(source), folder_bytes(tmp_path / "all")
-    names = {name for name in old if name.startswith(("train", "test"))}
-    assert "test/keys.parquet" in names and "test/label.bin" not in names
-    assert set(new) == {*names, "feature_spec.yaml"} and all(new[name] == old[name] for name in names)
+    assert "test/keys.parquet" in old and "test/label.bin" not in old
+    assert new == old
+    assert validate.main(["--dataset_path", str(tmp_path / "all")]) == 0
+    assert "today 30 samples" in capsys.readouterr().out
+    assert transcribe.main([*copy, "--dst_dataset_path", str(tmp_path / "few"), "--splits", "today,train"]) == 0
+    few = folder_bytes(tmp_path / "few")
+    assert set(few) == {name for name in old if not name.startswith("test")}
+    assert list(FeatureSpec.from_yaml(tmp_path / "few" / "feature_spec.yaml").sources) == ["train", "today"]
     assert transcribe.main([*copy, "--dst_dataset_path", str(tmp_path / "some"), "--max_batches_test", "2"]) == 0
     some = FeatureSpec.from_yaml(tmp_path / "some" / "feature_spec.yaml")
-    assert check_quick(some, ("test",)) == {"test": 12}
+    assert check_quick(some, ("train", "test", "today")) == {"train": 50, "test": 12, "today": 12}
     assert read_keys(some, "test").equals(pl.read_parquet(source / "test" / KEYS).head(12))
+
+
+def test_a_dataset_of_unlabelled_rows_alone_is_copied(tmp_path):
+    with TfRawWriter(tmp_path / "d", small_spec(), ("today",), unlabelled=("today",)) as writer:
+        writer.append("today", *random_rows(small_spec(), 9)[:2], None)
+        writer.publish({})
+    put_keys(tmp_path / "d", "today", 9)
+    assert transcribe.main(["--src_dataset_path", str(tmp_path / "d"), "--dst_dataset_path", str(tmp_path / "copy")]) == 0
+    assert folder_bytes(tmp_path / "copy") == folder_bytes(tmp_path / "d")
+
+
+@pytest.mark.parametrize("flags", [("--splits", "nope"), ("--splits", "train,train"), ("--splits", ""), ("--splits", "train", "--train_only")])
+def test_splits_that_cannot_be_are_named(dataset, tmp_path, flags):
+    with pytest.raises(UserError, match=r"--splits.*: expected (names of train, test, today, each once|one of them)"):
+        transcribe.main(["--src_dataset_path", str(dataset), "--dst_dataset_path", str(tmp_path / "copy"), *flags])
 
 
 @pytest.mark.parametrize(
