@@ -1,7 +1,7 @@
 """Work on two threads, with its results in the order of the tasks."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -24,3 +24,14 @@ def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def by_size(tasks: Sequence[tuple[int, Callable[[], T]]], small: int) -> list[T]:
+    """What tasks return, in their order; those of a size up to `small` run on two threads, the others one at a time, for their memory."""
+    found: list[T | None] = [None] * len(tasks)
+    few = [place for place, (size, _) in enumerate(tasks) if size <= small]
+    for place, result in zip(few, in_order(tasks[place][1] for place in few), strict=True):
+        found[place] = result
+    for place in {*range(len(tasks))} - {*few}:
+        found[place] = tasks[place][1]()
+    return found

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from preproc.table_inference import inferred
 from preproc.table_reading import TableFile
 from preproc.table_splits import SPLITS, TRAIN, Rule
 from preproc.table_stage import Reading, Tally, stage
-from preproc.table_staging import LABEL, TableStaging
+from preproc.table_staging import LABEL, StagedRows, TableStaging
 from utils.encoding import transforms
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals
@@ -77,10 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
         splits = {split: splits[split] for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))}
         statistics = {split: _statistics(split, staging, found, tallies, split != reading.unlabelled) for split, found in splits.items()}
-        scan = partial(staging.scan, TRAIN, splits[TRAIN].rows) if TRAIN in splits else None
-        said, plan = plan, plan if old is not None else fitted(plan, scan, _warn)
+        train = StagedRows(staging, TRAIN, splits[TRAIN].rows) if TRAIN in splits else None
+        said, plan = plan, plan if old is not None else fitted(plan, train, _warn)
         with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
-            learned = scan if old is None or args.extend_vocabulary else None
+            learned = train if old is None or args.extend_vocabulary else None
             rows = write_vocabularies(plan, learned, args.vocabulary, staging.folder, bar.update)
         dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
         spec = table_write.spec_of(plan, rows, dtype)
@@ -155,13 +154,13 @@ def _write(plan: Plan, staging: TableStaging, splits: dict[str, Split], writer: 
     """Fill the dataset's files."""
     with tqdm(total=len(splits) * len(writer.spec.categorical), desc="ids", unit="column", disable=None) as bar:
         for name, split in splits.items():
-            scan = partial(staging.scan, split.group, split.rows)
-            cut = table_write.write_split(scan, plan, writer.spec, writer.files(name), writer.folder, bar.update)
+            rows = StagedRows(staging, split.group, split.rows)
+            cut = table_write.write_split(rows, plan, writer.spec, writer.files(name), writer.folder, bar.update)
             for feature, lists in cut.items():
                 most = plan.features[feature].max_hotness
                 bar.write(f"{NAME}: {name}: feature {feature}: lists cut to their first {most} values: {lists:,}", file=sys.stderr)
             if reading.keep:
-                table_write.write_keys(scan, reading.keep, writer.folder / name)
+                table_write.write_keys(rows, reading.keep, writer.folder / name)
 
 
 def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows: dict[str, int], args: argparse.Namespace) -> dict[str, Any]:

@@ -27,13 +27,15 @@ _SAMPLE_LINES = 1000  # of JSON, by which its columns are known
 class Block:
     """Sound rows of a file: texts of CSV and JSON lines, else of the types in the file.
 
-    `lines` are their places, from 1, counted in `unit`; `faults` says what was wrong with each line that was skipped.
+    `lines` are their places, from 1, counted in `unit`; `faults` says what was wrong with each line that was skipped. `coded` are columns that hold
+    categories, which are this block's own, and null for empty texts.
     """
 
     frame: pl.DataFrame
     lines: Sequence[int]
     unit: str = "line"
     faults: tuple[str, ...] = ()
+    coded: frozenset[str] = frozenset()
 
 
 class TableFile:
@@ -87,7 +89,7 @@ class TableFile:
             on_read: called with the number of bytes read from the disk.
             byte_range: (start, stop) of a plain text file: the lines that begin in [start, stop), numbered from 1; there may be none. Each line is
                 a row then: rows that span lines are bad. The header is read, and skipped, where the range begins at 0.
-            coded: columns that may come as categories, each block with its own, and with null for an empty text.
+            coded: columns that may come as `Block.coded`.
 
         Raises:
             DatasetError: a column is missing, or, from a task, a line is bad and `skip_bad_lines` is not set.
@@ -122,7 +124,8 @@ class TableFile:
         frame = self._parsed(block.text, names, coded)
         if frame is None:
             return self._repaired(block, names)
-        return Block(_with_line_ends(frame, block.stand_in), block.lines)
+        held = frozenset(name for name in coded if isinstance(frame.schema[name], pl.Categorical))
+        return Block(_with_line_ends(frame, block.stand_in), block.lines, coded=held)
 
     def _check_names(self, wanted: Sequence[str] | None) -> None:
         for name in wanted or ():
@@ -167,7 +170,7 @@ class TableFile:
             guarded = text.startswith(_COMPRESSED)
             kinds = {name: pl.String() for name in self.names}
             if not marked:  # of quotes that stand inside a value, categories are made without a word
-                kinds |= {name: pl.Categorical(pl.Categories.random()) for name in coded}
+                kinds |= {name: pl.Categorical(pl.Categories.random()) for name in coded if name in kinds}
             frame = pl.read_csv(
                 io.BytesIO(_NOT_COMPRESSED + text if guarded else text),
                 skip_lines=int(guarded),
