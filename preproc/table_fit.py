@@ -39,7 +39,7 @@ def fitted(plan: Plan, rows: StagedRows, warn: Callable[[str], None]) -> Plan:
     features = dict(plan.features)
     for name, recipe in plan.features.items():
         if recipe.gives == LISTS and recipe.max_hotness is None:
-            features[name] = replace(recipe, max_hotness=_longest(name, column_of(rows, name), warn))
+            features[name] = replace(recipe, max_hotness=_longest(name, rows, warn))
         elif recipe.buckets is not None and recipe.boundaries is None:
             features[name] = replace(recipe, boundaries=boundaries(recipe, engine.counts(column_of(rows, name))))
     wanted = {name: recipe for name, recipe in plan.of(NUMBERS).items() if recipe.transform == STANDARDISE and recipe.mean is None}
@@ -104,8 +104,8 @@ class Moments:
         return mean, std if std > 1e-9 * abs(mean) else 1.0
 
 
-def _longest(name: str, column: pl.LazyFrame, warn: Callable[[str], None]) -> int:
-    longest = max(column.select(pl.col(engine.VALUE).list.len().max()).collect(engine="streaming").item() or 0, 1)
+def _longest(name: str, rows: StagedRows, warn: Callable[[str], None]) -> int:
+    longest = max(1, *(codes.list.len().max() or 0 for codes, _ in rows.coded(name)))
     if longest > MAX_HOTNESS:
         raise DatasetError(
             f"feature {name}: a list of {longest:,} values, expected at most {MAX_HOTNESS:,}; max_hotness (--max_hotness) cuts longer ones"

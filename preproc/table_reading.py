@@ -12,7 +12,7 @@ from dataloading.contract import DatasetError
 from preproc.quoted_rows import MOST_LINES, QuotedRows
 from preproc.stores import Source, local_path
 from preproc.table_files import ARROW, CSV, JSON_LINES, PARQUET, Form, fields_of, header_of
-from preproc.text_blocks import NEWLINE, TextBlock, TextForm, count, text_blocks
+from preproc.text_blocks import TextBlock, TextForm, count, text_blocks
 
 _ONE, _END = "\x1f", "."  # stand for a separator of several characters, and behind the end of a line, while a block is parsed
 _NOT_COMPRESSED = b".\n"  # before a block that Polars would take for a compressed file
@@ -121,7 +121,7 @@ class TableFile:
         return replace(_TEXT, rows=QuotedRows(self.form.separator, len(self.names)))
 
     def _block(self, block: TextBlock, names: list[str], coded: frozenset[str]) -> Block:
-        frame = self._parsed(block.text, names, coded)
+        frame = self._parsed(block.text, len(block.lines), names, coded)
         if frame is None:
             return self._repaired(block, names)
         held = frozenset(name for name in coded if isinstance(frame.schema[name], pl.Categorical))
@@ -149,13 +149,13 @@ class TableFile:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise _damaged(self.path, self.form, error) from None
 
-    def _parsed(self, text: bytes, names: list[str], coded: frozenset[str] = frozenset()) -> pl.DataFrame | None:
-        """A block's columns, or None where any of its lines is bad."""
+    def _parsed(self, text: bytes, num_rows: int, names: list[str], coded: frozenset[str] = frozenset()) -> pl.DataFrame | None:
+        """The columns of rows of a line each, or None where any of them is bad."""
         try:
             if self.form.kind == JSON_LINES:
                 schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
                 frame = pl.read_ndjson(text, schema=schema)
-                return frame if frame.height == count(text, NEWLINE) else None
+                return frame if frame.height == num_rows else None
             separator = self.form.separator
             if len(separator) > 1 or not separator.isascii():
                 if _ONE.encode() in text:
@@ -165,7 +165,7 @@ class TableFile:
             marked = self.form.quote is not None and self.form.quote.encode() in text
             if marked:
                 text = text.replace(b"\n", f"{separator}{_END}\n".encode())
-            elif count(text, ord(separator)) != count(text, NEWLINE) * (len(self.names) - 1):
+            elif count(text, ord(separator)) != num_rows * (len(self.names) - 1):
                 return None
             guarded = text.startswith(_COMPRESSED)
             kinds = {name: pl.String() for name in self.names}
@@ -182,7 +182,7 @@ class TableFile:
             )
         except pl.exceptions.PolarsError:
             return None
-        if frame.height != count(text, NEWLINE) or (marked and not (frame["end"] == _END).all()):
+        if frame.height != num_rows or (marked and not (frame["end"] == _END).all()):
             return None
         return frame.select(pl.col(str(self.names.index(name))).alias(name) for name in names)
 
@@ -194,7 +194,7 @@ class TableFile:
         waiting = [(0, block.text.split(b"\n")[:-1])]
         while waiting:
             first, lines = waiting.pop()
-            frame = self._parsed(b"\n".join([*lines, b""]), names)
+            frame = self._parsed(b"\n".join([*lines, b""]), len(lines), names)
             if frame is not None:
                 frames.append(_with_line_ends(frame, block.stand_in))
                 numbers += block.lines[first : first + len(lines)]
