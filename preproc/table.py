@@ -15,7 +15,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from tqdm import tqdm
 
 from dataloading.contract import VOCABULARY, DatasetError
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
-from dataloading.keys import TAKEN
+from dataloading.keys import KEYS, TAKEN
 from dataloading.spec_parsing import check_tables
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
 from preproc import table_flags, table_write
+from preproc.resume import DATASET, Progress, dataset_files
 from preproc.stores import Source, fetch_to
 from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file, tables_of
 from preproc.table_files import files_of, form_of
@@ -41,6 +42,7 @@ from preproc.table_splits import SPLITS, TRAIN, Rule
 from preproc.table_stage import Reading, Tally, stage
 from preproc.table_staging import LABEL, TableStaging
 from utils.encoding import transforms
+from utils.encoding.recipe import recipe_of
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
@@ -71,28 +73,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
     _check_flags(args, files, rule)
 
-    with TableStaging(args.dst, tuple(files)) as staging:
+    progress = _progress(args, files)
+    with TableStaging(args.dst, tuple(files), progress) as staging:
+        progress.start(staging.folder)
         fetch_to(staging.folder, files.values())
         plan = _plan(args, old, files, reading)
-        tallies = stage(files, plan, rule, reading, staging)
+        tallies = stage(files, plan, rule, reading, staging, progress)
         splits = {split: Split(TRAIN, rows) for split, rows in rule.bounds(staging).items()} if TRAIN in files else {}
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
         splits = {split: splits[split] for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))}
         statistics = {split: _statistics(split, staging, found, tallies, split != reading.unlabelled) for split, found in splits.items()}
         scan = _learned_from(staging, splits, reading.unlabelled, args.dictionary_days == ALL)
-        said, plan = plan, plan if old is not None else fitted(plan, scan, _warn)
+        said, plan = plan, plan if old is not None else _fitted(plan, scan, progress)
+        folder = staging.folder / DATASET
+        folder.mkdir(exist_ok=True)
         with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
             learned = scan if old is None or args.extend_vocabulary else None
-            rows = write_vocabularies(plan, learned, args.vocabulary, staging.folder, bar.update)
+            rows = write_vocabularies(plan, learned, args.vocabulary, folder, bar.update, progress)
         dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
         spec = table_write.spec_of(plan, rows, dtype)
         check_tables(spec.categorical)
-        with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=filter(None, [reading.unlabelled])) as writer:
-            (staging.folder / VOCABULARY).rename(writer.folder / VOCABULARY)
-            _write(plan, staging, splits, writer, reading)
+        unlabelled = filter(None, [reading.unlabelled])
+        with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=unlabelled, within=folder) as writer:
+            _write(plan, staging, splits, writer, reading, progress)
             with naming(writer.folder / FILE):
                 (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
-            spec = writer.publish(_metadata(plan, statistics, writer, rows, args))
+            metadata = _metadata(plan, statistics, writer, rows, args)
+            progress.publishing(folder)
+            spec = writer.publish(metadata)
     print(_summary(args.dst, spec, statistics, time.monotonic() - started))
     return 0
 
@@ -155,6 +163,21 @@ def _learned_from(staging: TableStaging, splits: dict[str, Split], unlabelled: s
     return lambda *columns: pl.concat([staging.scan(split.group, split.rows, *columns) for split in labelled])
 
 
+def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progress:
+    """What of this run is complete: by the flags on which bytes depend, and by all files that are read."""
+    command = {flag: value for flag, value in vars(args).items() if flag not in table_flags.NOT_OF_THE_BYTES}
+    read = [*itertools.chain(*files.values()), *filter(None, [args.config])]
+    read += dataset_files(args.vocabulary) if args.vocabulary is not None else []
+    groups = {group: len(paths) for group, paths in files.items()}
+    return Progress(NAME, command | {"number of files of each split": groups}, read, args.dst, args.resume)
+
+
+def _fitted(plan: Plan, scan: Scan, progress: Progress) -> Plan:
+    """The plan with what the rows say of numbers and lists."""
+    learned = progress.once("learned", [], lambda: {name: recipe.to_dict() for name, recipe in fitted(plan, scan, _warn).features.items()})
+    return replace(plan, features={name: recipe_of(name, entry, fitted=True) for name, entry in learned.items()})
+
+
 def _statistics(name: str, staging: TableStaging, split: Split, tallies: dict[str, Tally], labelled: bool) -> dict[str, Any]:
     """The split's part of the dataset's metadata. Raises DatasetError where it holds no rows."""
     counts = [pl.len().alias("rows")] + ([pl.col(LABEL).sum().alias("clicks")] if labelled else [])
@@ -166,17 +189,18 @@ def _statistics(name: str, staging: TableStaging, split: Split, tallies: dict[st
     return {"files": tally.files, "rows": found["rows"], **rate, "bad_lines_skipped": tally.bad_lines}
 
 
-def _write(plan: Plan, staging: TableStaging, splits: dict[str, Split], writer: TfRawWriter, reading: Reading) -> None:
+def _write(plan: Plan, staging: TableStaging, splits: dict[str, Split], writer: TfRawWriter, reading: Reading, progress: Progress) -> None:
     """Fill the dataset's files."""
     with tqdm(total=len(splits) * len(writer.spec.categorical), desc="ids", unit="column", disable=None) as bar:
         for name, split in splits.items():
             scan = partial(staging.scan, split.group, split.rows)
-            cut = table_write.write_split(scan, plan, writer.spec, writer.files(name), writer.folder, bar.update)
+            cut = table_write.write_split(scan, plan, writer.spec, writer.files(name), writer.folder, bar.update, progress)
             for feature, lists in cut.items():
                 most = plan.features[feature].max_hotness
                 bar.write(f"{NAME}: {name}: feature {feature}: lists cut to their first {most} values: {lists:,}", file=sys.stderr)
             if reading.keep:
-                table_write.write_keys(scan, reading.keep, writer.folder / name)
+                keys = writer.folder / name / KEYS
+                progress.once(f"column {name}/{KEYS}", [keys], partial(table_write.write_keys, scan, reading.keep, keys))
 
 
 def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows: dict[str, int], args: argparse.Namespace) -> dict[str, Any]:

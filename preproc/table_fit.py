@@ -1,8 +1,9 @@
 """What is learned from the training rows: vocabularies, means and standard deviations, the boundaries of buckets, the lengths of lists."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import polars as pl
 
 from dataloading.contract import VOCABULARY, DatasetError
 from preproc.engines import polars_engine as engine
+from preproc.resume import Progress
 from preproc.table_columns import Plan, tables_of
 from preproc.table_staging import feature_column
 from utils.encoding.numbers import bounded
@@ -113,7 +115,9 @@ def _longest(name: str, column: pl.LazyFrame, warn: Callable[[str], None]) -> in
     return longest
 
 
-def write_vocabularies(plan: Plan, scan: Scan | None, old: Path | None, folder: Path, advance: Callable[[], object]) -> dict[str, int]:
+def write_vocabularies(
+    plan: Plan, scan: Scan | None, old: Path | None, folder: Path, advance: Callable[[], object], progress: Progress
+) -> dict[str, int]:
     """Write the vocabulary of every feature that has one; returns the rows of each feature's table.
 
     Args:
@@ -122,6 +126,7 @@ def write_vocabularies(plan: Plan, scan: Scan | None, old: Path | None, folder: 
         old: a dataset whose vocabularies are extended, or taken as they are; None for new ones.
         folder: of the dataset.
         advance: called after each table.
+        progress: knows which are written already.
 
     Raises:
         DatasetError: an old vocabulary cannot be read, or is not what `preproc.table` writes.
@@ -129,21 +134,9 @@ def write_vocabularies(plan: Plan, scan: Scan | None, old: Path | None, folder: 
     rows = {}
     (folder / VOCABULARY).mkdir(exist_ok=True)
     for features in tables_of(plan).values():
-        recipe = plan.features[features[0]]
-        known = None if old is None else _read(vocabulary_path(old, features[0]))
-        if scan is None:
-            vocabulary = known
-        else:
-            columns = [_texts(column_of(scan, name), plan.features[name]) for name in features]
-            if known is None:
-                vocabulary = engine.dictionary(columns, recipe.frequency_threshold, recipe.max_ids)
-            else:
-                vocabulary = engine.extended(known, columns, recipe.frequency_threshold, recipe.max_ids)
-        for name in features:
-            path = vocabulary_path(folder, name)
-            with naming(path):
-                vocabulary.write_parquet(path)
-            rows[name] = vocabulary.height + 1
+        paths = [vocabulary_path(folder, name) for name in features]
+        height = progress.once(f"vocabulary {features[0]}", paths, partial(_write_vocabulary, plan, features, scan, old, paths))
+        rows |= dict.fromkeys(features, height + 1)
         advance()
     for name, recipe in plan.features.items():
         if recipe.hash_buckets is not None:
@@ -151,6 +144,24 @@ def write_vocabularies(plan: Plan, scan: Scan | None, old: Path | None, folder: 
         elif recipe.buckets is not None:
             rows[name] = len(recipe.boundaries) + 2
     return rows
+
+
+def _write_vocabulary(plan: Plan, features: Sequence[str], scan: Scan | None, old: Path | None, paths: Sequence[Path]) -> int:
+    """Write the vocabulary of a table for each of its features; returns its number of values."""
+    recipe = plan.features[features[0]]
+    known = None if old is None else _read(vocabulary_path(old, features[0]))
+    if scan is None:
+        vocabulary = known
+    else:
+        columns = [_texts(column_of(scan, name), plan.features[name]) for name in features]
+        if known is None:
+            vocabulary = engine.dictionary(columns, recipe.frequency_threshold, recipe.max_ids)
+        else:
+            vocabulary = engine.extended(known, columns, recipe.frequency_threshold, recipe.max_ids)
+    for path in paths:
+        with naming(path):
+            vocabulary.write_parquet(path)
+    return vocabulary.height
 
 
 def _texts(column: pl.LazyFrame, recipe: Recipe) -> pl.LazyFrame:

@@ -18,6 +18,8 @@ FIT, ENCODE = MODES = ("fit", "encode")
 _UNLABELLED = "new"  # the split of rows without a label, unless it is named
 _NAMED = ("label", "group", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator", "max_hotness")
 _PLANNED = (*_NAMED, "pooling", "time_unit", "numerical_transform")  # what a configuration or an older dataset says
+# flags that say nothing of the bytes, or name files, which are compared themselves
+NOT_OF_THE_BYTES = ("train", "valid", "test", "data", "config", "vocabulary", "dst", "block_bytes", "resume", "overwrite")
 
 
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
@@ -41,6 +43,9 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
         help="rows that vocabularies, means and boundaries are made from; all lets the test rows leak into them, for comparison (default: train)",
     )
     group.add_argument("--max_ids", type=_whole(1), metavar="N", help="keep the N most frequent values of a column (default: all)")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on where such a run ended early, and keep what is complete should this one end early, too"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
     args = parser.parse_strictly(argv)
     _check(args)

@@ -10,6 +10,7 @@ import polars as pl
 from tqdm import tqdm
 
 from dataloading.contract import DatasetError
+from preproc.resume import Progress
 from preproc.stores import Source, release
 from preproc.table_columns import Plan
 from preproc.table_files import FormFlags, form_of
@@ -45,8 +46,10 @@ class Reading:
     unlabelled_names: tuple[str, ...] | None = None
 
 
-def stage(files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading, staging: TableStaging) -> dict[str, Tally]:
-    """Read every file once.
+def stage(
+    files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading, staging: TableStaging, progress: Progress
+) -> dict[str, Tally]:
+    """Read every file once, but those that an earlier run has read.
 
     Args:
         files: of each group.
@@ -54,6 +57,7 @@ def stage(files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading
         rule: how those of the group `train` are divided.
         reading: how they are read.
         staging: where the rows go.
+        progress: knows which files are read already.
 
     Returns:
         what was found in each group.
@@ -69,7 +73,14 @@ def stage(files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading
             made = replace(plan, label=None) if group == reading.unlabelled else plan
             wanted = list(dict.fromkeys([*made.columns, *reading.keep, *([divide.column] if divide.column else [])]))
             form = replace(reading.form, names=reading.unlabelled_names or reading.form.names) if group == reading.unlabelled else reading.form
-            for path in paths:
+            fresh = False  # whether a file was read anew: what was staged behind it is then not in its place
+            for place, path in enumerate(paths):
+                if not fresh and (known := progress.done(f"read {group} {place}")):
+                    tally.rows, tally.bad_lines, blocks = known["value"]
+                    staging.restore(group, blocks)
+                    bar.update(path.stat().st_size)
+                    continue
+                fresh, first_block = True, staging.count(group)
                 file = TableFile(path, form_of(path, form), reading.skip_bad_lines)
                 bad_lines, first_fault = 0, ""
                 for block in _ahead(file.blocks(wanted, plan.list_columns, reading.block_bytes, bar.update)):
@@ -85,6 +96,8 @@ def stage(files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading
                 if bad_lines:
                     bar.write(f"preproc.table: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}", file=sys.stderr)
                 tally.bad_lines += bad_lines
+                value = [tally.rows, tally.bad_lines, staging.count(group)]
+                progress.complete(f"read {group} {place}", staging.blocks(group, first_block), value)
             if not tally.rows:
                 why = f"; {tally.bad_lines:,} bad lines were skipped" if tally.bad_lines else ""
                 raise DatasetError(f"the {group} files hold no rows: {', '.join(tally.files)}{why}")

@@ -1,5 +1,6 @@
 """What lies on the disk between reading a table and writing the dataset: what features are made of, block by block, and read back by columns."""
 
+import glob
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -7,6 +8,7 @@ from types import TracebackType
 import polars as pl
 
 from dataloading.contract import DatasetError
+from preproc.resume import Progress
 from preproc.stores import Source
 from utils.naming import naming
 from utils.scratch import Scratch
@@ -32,8 +34,8 @@ class TableStaging:
     read of all others where they are.
     """
 
-    def __init__(self, destination: Path, groups: Sequence[str]):
-        self._scratch = Scratch(destination, "staging")
+    def __init__(self, destination: Path, groups: Sequence[str], progress: Progress):
+        self._scratch, self._progress = Scratch(destination, "staging", progress.takes), progress
         self.folder = self._scratch.folder
         self._blocks: dict[str, int] = dict.fromkeys(groups, 0)
         self._schema: pl.Schema | None = None
@@ -43,7 +45,23 @@ class TableStaging:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._scratch.remove()
+        self._progress.end(self._scratch, kind is not None)
+
+    def blocks(self, group: str, first: int = 0) -> list[Path]:
+        """The files of a group's blocks from the first on."""
+        return [self._path(group, part, block) for block in range(first, self._blocks[group]) for part in range(len(self._parts))]
+
+    def count(self, group: str) -> int:
+        """How many blocks a group has."""
+        return self._blocks[group]
+
+    def restore(self, group: str, blocks: int) -> None:
+        """Take the first blocks of a group as an earlier run staged them."""
+        self._blocks[group] = blocks
+        if blocks and not self._parts:
+            parts = sorted(self.folder.glob(f"{glob.escape(group)}-*-000000.parquet"), key=lambda path: int(path.name.split("-")[-2]))
+            self._schema = pl.Schema({name: dtype for path in parts for name, dtype in pl.read_parquet_schema(path).items()})
+            self._parts = _parts(self._schema)
 
     def append(self, group: str, rows: pl.DataFrame, source: Source) -> None:
         """Add rows, in their order. Raises DatasetError where a column is of another type than in the files before."""

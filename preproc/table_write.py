@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,8 @@ import polars as pl
 
 from dataloading.contract import DatasetError, SplitFiles
 from dataloading.feature_spec import Categorical, FeatureSpec, smallest_dtype
-from dataloading.keys import KEYS
 from preproc.engines import polars_engine as engine
+from preproc.resume import Progress
 from preproc.table_columns import Plan
 from preproc.table_fit import column_of, read_vocabulary
 from preproc.table_staging import GROUP, LABEL, feature_column, key_column
@@ -45,7 +46,9 @@ def _free(name: str, taken: set[str]) -> str:
     return name if name not in taken else _free(f"{name}_", taken)
 
 
-def write_split(scan: Scan, plan: Plan, spec: FeatureSpec, files: SplitFiles, folder: Path, advance: Callable[[], object]) -> dict[str, int]:
+def write_split(
+    scan: Scan, plan: Plan, spec: FeatureSpec, files: SplitFiles, folder: Path, advance: Callable[[], object], progress: Progress
+) -> dict[str, int]:
     """Fill a split's files.
 
     Args:
@@ -55,6 +58,7 @@ def write_split(scan: Scan, plan: Plan, spec: FeatureSpec, files: SplitFiles, fo
         files: of the split.
         folder: of the dataset, with its vocabularies.
         advance: called after each categorical feature.
+        progress: knows which are filled already.
 
     Returns:
         how many lists were cut, of each feature that had such.
@@ -62,28 +66,35 @@ def write_split(scan: Scan, plan: Plan, spec: FeatureSpec, files: SplitFiles, fo
     Raises:
         DatasetError: a number is beyond the dataset's dtype.
     """
+
+    def once(path: Path, work: Callable[[], int | None]) -> int | None:
+        return progress.once(f"column {path.relative_to(folder)}", [path], work)
+
     if files.label is not None:
-        _write(files.label, (batch[LABEL].to_numpy() for batch in engine.batches(scan(LABEL))), "bool")
+        once(files.label, lambda: _write(files.label, (batch[LABEL].to_numpy() for batch in engine.batches(scan(LABEL))), "bool"))
     if files.group is not None:
-        _write(files.group, (batch[GROUP].to_numpy() for batch in engine.batches(scan(GROUP))), "int64")
+        once(files.group, lambda: _write(files.group, (batch[GROUP].to_numpy() for batch in engine.batches(scan(GROUP))), "int64"))
     if files.numerical is not None:
-        _write(files.numerical, _numericals(scan, plan, spec, files.numerical), spec.numerical_dtype)
+        once(files.numerical, lambda: _write(files.numerical, _numericals(scan, plan, spec, files.numerical), spec.numerical_dtype))
     cut = {}
     for feature, path in zip(spec.categorical, files.categorical, strict=True):
-        recipe, column = plan.features[feature.name], column_of(scan, feature.name)
-        if recipe.gives == LISTS:
-            _write(path, _lists(column, recipe, feature, folder), feature.dtype)
-            too_long = column.select((pl.col(engine.VALUE).list.len() > recipe.max_hotness).sum()).collect(engine="streaming").item()
-            cut |= {feature.name: too_long} if too_long else {}
-        else:
-            _write(path, _ids(column, recipe, feature.name, folder), feature.dtype)
+        too_long = once(path, partial(_write_categorical, column_of(scan, feature.name), plan.features[feature.name], feature, path, folder))
+        cut |= {feature.name: too_long} if too_long else {}
         advance()
     return cut
 
 
-def write_keys(scan: Scan, names: tuple[str, ...], folder: Path) -> None:
+def _write_categorical(column: pl.LazyFrame, recipe: Recipe, feature: Categorical, path: Path, folder: Path) -> int:
+    """Write the ids of a feature; returns how many lists were cut."""
+    if recipe.gives != LISTS:
+        _write(path, _ids(column, recipe, feature.name, folder), feature.dtype)
+        return 0
+    _write(path, _lists(column, recipe, feature, folder), feature.dtype)
+    return column.select((pl.col(engine.VALUE).list.len() > recipe.max_hotness).sum()).collect(engine="streaming").item()
+
+
+def write_keys(scan: Scan, names: tuple[str, ...], path: Path) -> None:
     """Write the columns that predictions carry, in row order."""
-    path = folder / KEYS
     with naming(path):
         scan(*(pl.col(key_column(name)).alias(name) for name in names)).sink_parquet(path, maintain_order=True)
 
