@@ -270,6 +270,8 @@ class TfRawWriter:
 
 def refuse_dataset(destination: Path, spec_name: str, overwrite: bool) -> None:
     """Raise DatasetError where `destination` holds a dataset and may not be overwritten."""
+    if destination.is_symlink() and not destination.exists():
+        raise DatasetError(f"{destination} is a link to {os.readlink(destination)}, which is not there; make that folder, or remove the link")
     if destination.is_file():
         raise DatasetError(f"{destination} is a file; expected a folder for the dataset")
     if not overwrite and (destination / spec_name).exists():

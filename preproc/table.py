@@ -78,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         progress.start(staging.folder)
         fetch_to(staging.folder, files.values())
         plan = _plan(args, old, files, reading)
+        table_write.check_names(plan)
         tallies = stage(files, plan, rule, reading, staging, progress)
         splits = {split: Split(TRAIN, rows) for split, rows in rule.bounds(staging).items()} if TRAIN in files else {}
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
@@ -101,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             metadata = _metadata(plan, statistics, writer, rows, args)
             progress.publishing(folder)
             spec = writer.publish(metadata)
-    print(_summary(args.dst, spec, statistics, time.monotonic() - started))
+    print(_summary(args.dst, spec, statistics, sum(tally.bad_lines for tally in tallies.values()), time.monotonic() - started))
     return 0
 
 
@@ -109,8 +110,11 @@ def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[S
     """The files of each split that has its own."""
     given = {split: getattr(args, split) for split in SPLITS} | {unlabelled: args.data}
     files = {group: files_of(paths) for group, paths in given.items() if paths}
+    places: dict[str, str] = {}
     for group, paths in files.items():
         for path in paths:
+            if (other := places.setdefault(str(path.resolve() if isinstance(path, Path) else path), group)) != group:
+                _warn(f"{path} is given for {other} and for {group}: the same rows are in both")
             path.open("rb").close()
             if not isinstance(path, Path):
                 continue
@@ -123,18 +127,54 @@ def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[S
 def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, list[Source]], reading: Reading) -> Plan:
     """What becomes of each column: of the older dataset, of the configuration, or inferred."""
     if old is not None:
-        return plan_of_dataset(old)
+        plan = plan_of_dataset(old)
+        _check_label(plan, files, reading, f"--vocabulary {args.vocabulary}: its metadata name no label")
+        return plan
     first = TableFile(files[TRAIN][0], form_of(files[TRAIN][0], reading.form), skip_bad_lines=True)
+    _check_columns(args, first)
     if args.config is not None:
         plan = plan_of_file(args.config)
+        _check_label(plan, files, reading, f"{args.config}: label: missing; expected a column, or a comparison such as 'rating >= 4'")
+        if first.names and (unknown := [name for name in plan.ignored if name not in first.names]):
+            _warn(f"{args.config}: ignore: no column {', '.join(unknown[:8])} in {first.path}")
         known = {*plan.columns, *plan.ignored, args.split_by, args.split_key, args.split_column, *reading.keep}
         if left := [name for name in first.names if name not in known]:
             _warn(f"{args.config} does not name the columns {', '.join(left[:8])}{', …' if len(left) > 8 else ''}, which are left out")
         return plan
-    sample = next((block.frame for block in itertools.islice(first.blocks(None, frozenset(), min(reading.block_bytes, _SAMPLE_BYTES)), 1)), None)
-    if sample is None or not sample.height:
-        raise DatasetError(f"{files[TRAIN][0]}: holds no rows; what its columns are is told by the first rows")
-    return inferred(sample, table_flags.named_of(args), _warn)
+    return inferred(_first_rows(files[TRAIN], reading), table_flags.named_of(args), _warn)
+
+
+def _check_label(plan: Plan, files: dict[str, list[Source]], reading: Reading, fault: str) -> None:
+    """Raise DatasetError where there are rows with a label, and none is named."""
+    if plan.label is None and set(files) - {reading.unlabelled}:
+        raise DatasetError(fault)
+
+
+def _first_rows(paths: Sequence[Source], reading: Reading) -> pl.DataFrame:
+    """The first rows of the first file that has any, all columns. Raises DatasetError where there are none, with what is wrong."""
+    for path in paths:
+        file = TableFile(path, form_of(path, reading.form), skip_bad_lines=True)
+        block = next(itertools.islice(file.blocks(None, frozenset(), min(reading.block_bytes, _SAMPLE_BYTES)), 1), None)
+        if block is not None and not block.frame.width:
+            raise DatasetError(f"{path}: no line is a JSON object; expected one a line")
+        if block is not None and block.frame.height:
+            return block.frame
+        if block is not None and block.faults:
+            raise DatasetError(
+                f"{path}, {block.faults[0]}; and none of the first lines is sound (--format, --separator and --columns say what they are)"
+            )
+    raise DatasetError(f"{paths[0]}: holds no rows; what its columns are is told by the first rows")
+
+
+def _check_columns(args: argparse.Namespace, first: TableFile) -> None:
+    """Raise DatasetError where a flag names a column that the first file does not have, as far as its header says."""
+    for flag in ("split_by", "split_key", "split_column", "keep"):
+        given = getattr(args, flag) or ()
+        for name in [given] if isinstance(given, str) else given:
+            if first.names and name not in first.names:
+                raise DatasetError(
+                    f"--{flag} {name}: no such column; there are {', '.join(first.names[:12])}{', …' if len(first.names) > 12 else ''}"
+                )
 
 
 def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule: Rule) -> None:
@@ -185,6 +225,8 @@ def _statistics(name: str, staging: TableStaging, split: Split, tallies: dict[st
     if not found["rows"]:
         raise DatasetError(f"the {name} split holds no rows: {tallies[split.group].rows:,} were read; hold out other fractions, or check --split_by")
     tally = tallies[split.group]
+    if labelled and found["clicks"] in (0, found["rows"]):
+        _warn(f"the {name} split: every label is {1 if found['clicks'] else 0}; is --label what was meant?")
     rate = {"click_rate": round(found["clicks"] / found["rows"], 6)} if labelled else {}
     return {"files": tally.files, "rows": found["rows"], **rate, "bad_lines_skipped": tally.bad_lines}
 
@@ -221,12 +263,11 @@ def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows:
     }
 
 
-def _summary(destination: Path, spec: FeatureSpec, statistics: dict[str, Any], seconds: float) -> str:
+def _summary(destination: Path, spec: FeatureSpec, statistics: dict[str, Any], skipped: int, seconds: float) -> str:
     rows = sum(found["rows"] for found in statistics.values())
     rate: Callable[[dict], str] = lambda found: f" (click rate {found['click_rate']:.4f})" if "click_rate" in found else ""  # noqa: E731
     shares = ", ".join(f"{split} {found['rows']:,} rows{rate(found)}" for split, found in statistics.items())
     tables = f"{len(spec.numerical)} numerical and {len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} ids"
-    skipped = sum(found["bad_lines_skipped"] for found in statistics.values())
     return f"{destination}: {shares}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
 
 

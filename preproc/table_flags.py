@@ -27,7 +27,7 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     parser = Parser(prog=f"python -m {NAME}", description=description)
     parser.add_argument("--mode", choices=MODES, default=FIT, help="fit: a dataset to train with; encode: rows without a label only")
     parser.add_argument(
-        "--dst", type=Path, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files"
+        "--dst", type=_folder, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files"
     )
     _add_files(parser)
     _add_columns(parser)
@@ -190,10 +190,16 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name for name in text.split(",") if name)
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(f"expected names separated by commas, each once, found {text!r}")
     return names
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a folder, found ''")
+    return Path(text)
 
 
 def _separator(text: str) -> str:

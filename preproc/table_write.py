@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from dataloading.contract import DatasetError, SplitFiles
-from dataloading.feature_spec import Categorical, FeatureSpec, smallest_dtype
+from dataloading.feature_spec import Categorical, FeatureSpec, FeatureSpecError, smallest_dtype
 from preproc.engines import polars_engine as engine
 from preproc.resume import Progress
 from preproc.table_columns import Plan
@@ -39,6 +40,15 @@ def spec_of(plan: Plan, rows: dict[str, int], numerical_dtype: str) -> FeatureSp
     group = None if plan.group is None else _free(plan.group, {*taken, label})
     dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(numerical, numerical_dtype) | {label: "bool"}
     return FeatureSpec(tuple(categorical), numerical, label, dtypes | ({} if group is None else {group: "int64"}), group=group)
+
+
+def check_names(plan: Plan) -> None:
+    """Raise DatasetError where a feature's name cannot be that of its file."""
+    features = {name: replace(recipe, max_hotness=1) if recipe.gives == LISTS else recipe for name, recipe in plan.features.items()}
+    try:
+        spec_of(replace(plan, features=features), dict.fromkeys(features, 2), "float32").as_tf_raw(("train",))
+    except FeatureSpecError as error:
+        raise DatasetError(f"{error}: in --config the feature may have another name, with column: NAME") from None
 
 
 def _free(name: str, taken: set[str]) -> str:
