@@ -1,9 +1,11 @@
 """The command line of preproc.table."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from dataloading.contract import VOCABULARY
 from preproc.table_files import FORMATS, FormFlags
 from preproc.table_inference import Named
 from preproc.table_splits import COLUMN, FILES, KEY, ROWS, SPLITS, TIME, Rule
@@ -171,6 +173,8 @@ def _check(args: argparse.Namespace) -> None:
     for flag in ("split_name", "data_columns"):
         if getattr(args, flag) and not args.data:
             raise UserError(f"--{flag} needs --data: rows without a label")
+    if args.split_name and (not re.fullmatch(r"\w[\w-]*", args.split_name) or args.split_name == VOCABULARY):
+        raise UserError(f"--split_name {args.split_name}: expected letters, digits, _ and -, and not {VOCABULARY}: a folder of the dataset is called so")
     if args.split_name in SPLITS:
         raise UserError(f"--split_name {args.split_name}: splits of that name have labels; choose another")
     if args.mode == FIT and not args.train and (args.vocabulary is None or args.extend_vocabulary or not (args.test or args.valid)):
