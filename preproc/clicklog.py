@@ -7,18 +7,17 @@ and categorical values, or without the label, of the same form, are read alike (
 
 import functools
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import polars as pl
 
 from dataloading.contract import DatasetError
-from preproc.compressed import read_chunks
+from preproc.in_order import in_order
 from preproc.log_lines import CHARACTERS, Columns, parse_block
 from preproc.stores import Source
+from preproc.text_blocks import TextBlock, TextForm, text_blocks
 from utils.encoding import hexadecimal
 
 LABEL = "label"
@@ -68,10 +67,7 @@ class LogForm:
 CRITEO = LogForm()
 NUMERICAL, CATEGORICAL, FIELDS = CRITEO.numerical, CRITEO.categorical, CRITEO.fields
 
-_NEWLINE = 10
-_COUNTED_BYTES = 1 << 18  # what is compared stays in the cache
-_THREADS = 2  # that parse; each has a block at a time
-_LONGEST_LINE_BYTES = 1 << 20  # a real line has some 250; without a limit a file of another kind would be read whole into memory
+_TEXT = TextForm("a click log in text form", 1 << 20)  # a real line has some 250 bytes
 _INTEGER = re.compile(rb"-?[0-9]+").fullmatch
 _HEX = re.compile(rb"[0-9a-fA-F]{1,8}").fullmatch
 
@@ -89,53 +85,43 @@ class Rows:
     faults: tuple[str, ...] = ()
 
 
-def read_rows(
+def read_rows(path: Source, block_bytes: int, skip_bad_lines: bool = False, form: LogForm = CRITEO, **options: Any) -> Iterator[Rows]:
+    """The rows of one log file, block by block, two threads ahead; see `row_tasks`, which has the arguments."""
+    return in_order(row_tasks(path, block_bytes, skip_bad_lines, form, **options))
+
+
+def row_tasks(
     path: Source,
     block_bytes: int,
     skip_bad_lines: bool = False,
-    on_read: Callable[[int], object] = lambda count: None,
     form: LogForm = CRITEO,
-) -> Iterator[Rows]:
-    """The rows of one log file, block by block; memory depends on `block_bytes` and not on the file's size.
+    on_read: Callable[[int], object] = lambda count: None,
+    byte_range: tuple[int, int] | None = None,
+) -> Iterator[Callable[[], Rows]]:
+    """What parses each block of one log file, in the file's order; memory depends on `block_bytes` and not on the file's size.
 
     Args:
         path: the log, plain, gzip or zstd.
         block_bytes: text parsed at once, in bytes; a block is cut after its last whole line.
         skip_bad_lines: leave malformed lines out and report them in `Rows.faults`.
-        on_read: called with the number of bytes read from the disk.
         form: of a line.
+        on_read: called with the number of bytes read from the disk.
+        byte_range: (start, stop) of a plain file: the lines that begin in [start, stop), numbered from 1; there may be none.
 
     Raises:
-        DatasetError: the file is empty, damaged or truncated, or a line is malformed and `skip_bad_lines` is not set.
+        DatasetError: the file is empty, damaged or truncated, or, from a task, a line is malformed and `skip_bad_lines` is not set.
     """
-
-    def parsed(text: bytes, lines: range) -> Rows:
-        frame = _parse(text, len(lines), form)
-        return Rows(frame, lines) if frame is not None else _rows_one_by_one(path, text, lines.start, skip_bad_lines, form)
-
-    next_line, waiting = 1, deque()
-    with ThreadPoolExecutor(_THREADS) as pool:
-        try:
-            for text in _blocks(path, block_bytes, on_read):
-                lines = range(next_line, next_line + _count_lines(text))
-                next_line = lines.stop
-                waiting.append(pool.submit(parsed, text, lines))
-                del text
-                if len(waiting) > _THREADS:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-    if next_line == 1:
+    empty = byte_range is None
+    for block in text_blocks(path, _TEXT, block_bytes, on_read, byte_range):
+        empty = False
+        yield functools.partial(_rows, path, block, skip_bad_lines, form)
+    if empty:
         raise DatasetError(f"{path}: holds no lines; expected a click log of {len(form.fields)} tab-separated fields a line")
 
 
-def _count_lines(text: bytes) -> int:
-    """Newlines; faster than `bytes.count`, and other threads go on meanwhile."""
-    data = np.frombuffer(text, np.uint8)
-    return sum(int(np.count_nonzero(data[start : start + _COUNTED_BYTES] == _NEWLINE)) for start in range(0, len(data), _COUNTED_BYTES))
+def _rows(path: Source, block: TextBlock, skip_bad_lines: bool, form: LogForm) -> Rows:
+    frame = _parse(block.text, len(block.lines), form)
+    return Rows(frame, block.lines) if frame is not None else _rows_one_by_one(path, block, skip_bad_lines, form)
 
 
 def line_fault(line: bytes, form: LogForm = CRITEO) -> str | None:
@@ -162,38 +148,6 @@ def _is_int64(value: bytes) -> bool:
         return False
     digits = value.lstrip(b"-").lstrip(b"0")  # int() refuses texts of several thousand digits
     return len(digits) <= 19 and -(2**63) <= (-1 if value.startswith(b"-") else 1) * int(digits or b"0") < 2**63
-
-
-def _blocks(path: Source, block_bytes: int, on_read: Callable[[int], object]) -> Iterator[bytes]:
-    """Whole lines, each ended by one newline, in blocks near `block_bytes`; newlines at the file's end are dropped."""
-    pending: list[bytes] = []
-    size = 0
-    for chunk in read_chunks(path, block_bytes, on_read):
-        pending.append(chunk)
-        size += len(chunk)
-        if size < block_bytes:
-            continue
-        text = b"".join(pending)
-        cut = text.rfind(b"\n") + 1
-        if not cut and size > max(block_bytes, _LONGEST_LINE_BYTES):
-            raise DatasetError(f"{path}: a line is longer than {_LONGEST_LINE_BYTES >> 20} MiB; this is not a click log in text form")
-        block, blank = _trim(text[:cut])
-        if block:
-            yield block
-        pending = [blank, text[cut:]]
-        size = sum(map(len, pending))
-    block, _ = _trim(b"".join([*pending, b"\n"]))
-    if block:
-        yield block
-
-
-def _trim(text: bytes) -> tuple[bytes, bytes]:
-    """Lines with plain line ends, and the blank lines that followed them: an error if more text comes, nothing at the file's end."""
-    text = text.replace(b"\r\n", b"\n") if b"\r" in text else text
-    if text.endswith(b"\n") and text[-2:-1] not in (b"", b"\n"):
-        return text, b""
-    end = len(text.rstrip(b"\n"))
-    return (text[: end + 1], text[end + 1 :]) if end else (b"", text)
 
 
 def _parse(text: bytes, num_lines: int, form: LogForm = CRITEO) -> pl.DataFrame | None:
@@ -232,9 +186,9 @@ def _parse_by_polars(text: bytes, num_lines: int, form: LogForm) -> pl.DataFrame
     return frame.select(*labels, *form.numerical).hstack(values)
 
 
-def _rows_one_by_one(path: Source, text: bytes, first_line: int, skip_bad_lines: bool, form: LogForm) -> Rows:
+def _rows_one_by_one(path: Source, block: TextBlock, skip_bad_lines: bool, form: LogForm) -> Rows:
     good, lines, faults = [], [], []
-    for number, line in enumerate(text[:-1].split(b"\n"), first_line):
+    for number, line in zip(block.lines, block.text[:-1].split(b"\n"), strict=True):
         fault = None if form.good_line(line) else line_fault(line, form)
         if fault is None:
             good.append(line)
@@ -245,7 +199,5 @@ def _rows_one_by_one(path: Source, text: bytes, first_line: int, skip_bad_lines:
             raise DatasetError(f"{path}: {faults[0]}; --bad_lines skip leaves such lines out")
     frame = _parse(b"\n".join([*good, b""]), len(good), form) if good else pl.DataFrame(schema=form.typed)
     if frame is None:
-        raise RuntimeError(
-            f"{path}: lines {first_line} to {first_line + len(good) + len(faults) - 1} pass the check of each line and not that of the block"
-        )
+        raise RuntimeError(f"{path}: lines {block.lines[0]} to {block.lines[-1]} pass the check of each line and not that of the block")
     return Rows(frame, lines, tuple(faults))

@@ -170,7 +170,7 @@ def _stage(staging: Staging, options: Options, transform: str, progress: Progres
                     bar.update(path.stat().st_size)
                     continue
                 bad_lines, first_fault, before = 0, "", tally.rows
-                for rows in read_rows(path, options.block_bytes, options.skip_bad_lines, bar.update, form):
+                for rows in read_rows(path, options.block_bytes, options.skip_bad_lines, form, on_read=bar.update):
                     first_fault = first_fault or next(iter(rows.faults), "")
                     bad_lines += len(rows.faults)
                     if rows.lines:

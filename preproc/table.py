@@ -34,13 +34,13 @@ from preproc.resume import DATASET, Progress, dataset_files
 from preproc.stores import Source, fetch_to
 from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file, tables_of
 from preproc.table_files import files_of, form_of
-from preproc.table_fit import Scan, fitted, vocabulary_path, write_vocabularies
+from preproc.table_fit import fitted, vocabulary_path, write_vocabularies
 from preproc.table_flags import ALL, ENCODE, NAME
 from preproc.table_inference import inferred
 from preproc.table_reading import TableFile
 from preproc.table_splits import SPLITS, TRAIN, Rule
 from preproc.table_stage import Reading, Tally, stage
-from preproc.table_staging import LABEL, TableStaging
+from preproc.table_staging import LABEL, StagedRows, TableStaging
 from utils.encoding import transforms
 from utils.encoding.recipe import recipe_of
 from utils.errors import UserError, run_command
@@ -84,12 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
         splits = {split: splits[split] for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))}
         statistics = {split: _statistics(split, staging, found, tallies, split != reading.unlabelled) for split, found in splits.items()}
-        scan = _learned_from(staging, splits, reading.unlabelled, args.dictionary_days == ALL)
-        said, plan = plan, plan if old is not None else _fitted(plan, scan, progress)
+        train = _learned_from(staging, splits, reading.unlabelled, args.dictionary_days == ALL)
+        said, plan = plan, plan if old is not None else _fitted(plan, train, progress)
         folder = staging.folder / DATASET
         folder.mkdir(exist_ok=True)
         with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
-            learned = scan if old is None or args.extend_vocabulary else None
+            learned = train if old is None or args.extend_vocabulary else None
             rows = write_vocabularies(plan, learned, args.vocabulary, folder, bar.update, progress)
         dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
         spec = table_write.spec_of(plan, rows, dtype)
@@ -192,15 +192,14 @@ def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule:
         )
 
 
-def _learned_from(staging: TableStaging, splits: dict[str, Split], unlabelled: str | None, leak: bool) -> Scan | None:
-    """Columns of the rows that vocabularies and means are made from: of the training rows, or of all that have a label. None: there are none."""
+def _learned_from(staging: TableStaging, splits: dict[str, Split], unlabelled: str | None, leak: bool) -> StagedRows | None:
+    """The rows that vocabularies and means are made from: those for training, or all that have a label. None: there are none."""
     if TRAIN not in splits:
         return None
-    if not leak:
-        return partial(staging.scan, TRAIN, splits[TRAIN].rows)
-    _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, which flatters the model")
-    labelled = [split for name, split in splits.items() if name != unlabelled]
-    return lambda *columns: pl.concat([staging.scan(split.group, split.rows, *columns) for split in labelled])
+    if leak:
+        _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, which flatters the model")
+    learned = [split for name, split in splits.items() if name == TRAIN or (leak and name != unlabelled)]
+    return StagedRows(staging, [(split.group, split.rows) for split in learned])
 
 
 def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progress:
@@ -212,9 +211,9 @@ def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progr
     return Progress(NAME, command | {"number of files of each split": groups}, read, args.dst, args.resume)
 
 
-def _fitted(plan: Plan, scan: Scan, progress: Progress) -> Plan:
+def _fitted(plan: Plan, rows: StagedRows, progress: Progress) -> Plan:
     """The plan with what the rows say of numbers and lists."""
-    learned = progress.once("learned", [], lambda: {name: recipe.to_dict() for name, recipe in fitted(plan, scan, _warn).features.items()})
+    learned = progress.once("learned", [], lambda: {name: recipe.to_dict() for name, recipe in fitted(plan, rows, _warn).features.items()})
     return replace(plan, features={name: recipe_of(name, entry, fitted=True) for name, entry in learned.items()})
 
 
@@ -235,14 +234,14 @@ def _write(plan: Plan, staging: TableStaging, splits: dict[str, Split], writer: 
     """Fill the dataset's files."""
     with tqdm(total=len(splits) * len(writer.spec.categorical), desc="ids", unit="column", disable=None) as bar:
         for name, split in splits.items():
-            scan = partial(staging.scan, split.group, split.rows)
-            cut = table_write.write_split(scan, plan, writer.spec, writer.files(name), writer.folder, bar.update, progress)
+            rows = StagedRows(staging, [(split.group, split.rows)])
+            cut = table_write.write_split(rows, plan, writer.spec, writer.files(name), writer.folder, bar.update, progress)
             for feature, lists in cut.items():
                 most = plan.features[feature].max_hotness
                 bar.write(f"{NAME}: {name}: feature {feature}: lists cut to their first {most} values: {lists:,}", file=sys.stderr)
             if reading.keep:
                 keys = writer.folder / name / KEYS
-                progress.once(f"column {name}/{KEYS}", [keys], partial(table_write.write_keys, scan, reading.keep, keys))
+                progress.once(f"column {name}/{KEYS}", [keys], partial(table_write.write_keys, rows, reading.keep, keys))
 
 
 def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows: dict[str, int], args: argparse.Namespace) -> dict[str, Any]:

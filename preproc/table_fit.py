@@ -1,7 +1,7 @@
 """What is learned from the training rows: vocabularies, means and standard deviations, the boundaries of buckets, the lengths of lists."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,18 +11,19 @@ import polars as pl
 
 from dataloading.contract import VOCABULARY, DatasetError
 from preproc.engines import polars_engine as engine
+from preproc.in_order import by_size
 from preproc.resume import Progress
 from preproc.table_columns import Plan, tables_of
-from preproc.table_staging import feature_column
+from preproc.table_staging import Coded, StagedRows, feature_column
 from utils.encoding.numbers import bounded
 from utils.encoding.recipe import LISTS, NUMBERS, STANDARDISE, Recipe
 from utils.naming import naming
 from utils.options import MAX_HOTNESS
 
-Scan = Callable[..., pl.LazyFrame]  # staged columns of the training rows
 _VALUES_AT_ONCE = 1 << 22  # numbers in memory
 _DIGITS = 12  # of means and deviations: what rows in blocks of other sizes agree on
 _LONG_LIST = 100
+SMALL = 4_000_000  # texts of a feature's blocks, up to which two features may be in memory
 
 
 def vocabulary_path(folder: Path, feature: str) -> Path:
@@ -30,7 +31,7 @@ def vocabulary_path(folder: Path, feature: str) -> Path:
     return folder / VOCABULARY / f"{feature}.parquet"
 
 
-def fitted(plan: Plan, scan: Scan, warn: Callable[[str], None]) -> Plan:
+def fitted(plan: Plan, rows: StagedRows, warn: Callable[[str], None]) -> Plan:
     """The plan with what the training rows say of numbers and lists, where it is not known yet.
 
     Raises:
@@ -39,13 +40,13 @@ def fitted(plan: Plan, scan: Scan, warn: Callable[[str], None]) -> Plan:
     features = dict(plan.features)
     for name, recipe in plan.features.items():
         if recipe.gives == LISTS and recipe.max_hotness is None:
-            features[name] = replace(recipe, max_hotness=_longest(name, column_of(scan, name), warn))
+            features[name] = replace(recipe, max_hotness=_longest(name, rows, warn))
         elif recipe.buckets is not None and recipe.boundaries is None:
-            features[name] = replace(recipe, boundaries=boundaries(recipe, engine.counts([column_of(scan, name)])))
+            features[name] = replace(recipe, boundaries=boundaries(recipe, engine.counts(column_of(rows, name))))
     wanted = {name: recipe for name, recipe in plan.of(NUMBERS).items() if recipe.transform == STANDARDISE and recipe.mean is None}
     known = {name: Moments() for name in wanted}
     if wanted:
-        for batch in engine.batches(scan(*map(feature_column, wanted)), max(_VALUES_AT_ONCE // len(wanted), 256)):
+        for batch in engine.batches(rows.scan(*map(feature_column, wanted)), max(_VALUES_AT_ONCE // len(wanted), 256)):
             for name, recipe in wanted.items():
                 known[name].add(bounded(recipe, batch[feature_column(name)].fill_null(math.nan).to_numpy()))
     for name, moments in known.items():
@@ -54,9 +55,9 @@ def fitted(plan: Plan, scan: Scan, warn: Callable[[str], None]) -> Plan:
     return replace(plan, features=features)
 
 
-def column_of(scan: Scan, name: str) -> pl.LazyFrame:
+def column_of(rows: StagedRows, name: str) -> pl.LazyFrame:
     """A feature's staged column, called `value`."""
-    return scan(pl.col(feature_column(name)).alias(engine.VALUE))
+    return rows.scan(pl.col(feature_column(name)).alias(engine.VALUE))
 
 
 def boundaries(recipe: Recipe, counts: pl.DataFrame) -> tuple[float, ...]:
@@ -104,8 +105,8 @@ class Moments:
         return mean, std if std > 1e-9 * abs(mean) else 1.0
 
 
-def _longest(name: str, column: pl.LazyFrame, warn: Callable[[str], None]) -> int:
-    longest = max(column.select(pl.col(engine.VALUE).list.len().max()).collect(engine="streaming").item() or 0, 1)
+def _longest(name: str, rows: StagedRows, warn: Callable[[str], None]) -> int:
+    longest = max(1, *(codes.list.len().max() or 0 for codes, _ in rows.coded(name)))
     if longest > MAX_HOTNESS:
         raise DatasetError(
             f"feature {name}: a list of {longest:,} values, expected at most {MAX_HOTNESS:,}; max_hotness (--max_hotness) cuts longer ones"
@@ -116,13 +117,13 @@ def _longest(name: str, column: pl.LazyFrame, warn: Callable[[str], None]) -> in
 
 
 def write_vocabularies(
-    plan: Plan, scan: Scan | None, old: Path | None, folder: Path, advance: Callable[[], object], progress: Progress
+    plan: Plan, rows: StagedRows | None, old: Path | None, folder: Path, advance: Callable[[], object], progress: Progress
 ) -> dict[str, int]:
     """Write the vocabulary of every feature that has one; returns the rows of each feature's table.
 
     Args:
         plan: fitted.
-        scan: of the training rows; None where the old vocabularies stay as they are.
+        rows: of training; None where the old vocabularies stay as they are.
         old: a dataset whose vocabularies are extended, or taken as they are; None for new ones.
         folder: of the dataset.
         advance: called after each table.
@@ -131,42 +132,50 @@ def write_vocabularies(
     Raises:
         DatasetError: an old vocabulary cannot be read, or is not what `preproc.table` writes.
     """
-    rows = {}
     (folder / VOCABULARY).mkdir(exist_ok=True)
-    for features in tables_of(plan).values():
+
+    def write(features: list[str]) -> int:
+        recipe = plan.features[features[0]]
+        vocabulary = None if old is None else _read(vocabulary_path(old, features[0]))
+        if rows is not None:
+            found = engine.text_counts(block for name in features for block in coded(rows, name, plan.features[name]))
+            if vocabulary is None:
+                vocabulary = engine.dictionary(found, recipe.frequency_threshold, recipe.max_ids)
+            else:
+                vocabulary = engine.extended(vocabulary, found, recipe.frequency_threshold, recipe.max_ids)
+        for name in features:
+            path = vocabulary_path(folder, name)
+            with naming(path):
+                vocabulary.write_parquet(path)
+        return vocabulary.height + 1
+
+    def once(features: list[str]) -> int:
         paths = [vocabulary_path(folder, name) for name in features]
-        height = progress.once(f"vocabulary {features[0]}", paths, partial(_write_vocabulary, plan, features, scan, old, paths))
-        rows |= dict.fromkeys(features, height + 1)
+        height = progress.once(f"vocabulary {features[0]}", paths, partial(write, features))
         advance()
+        return height
+
+    tables = list(tables_of(plan).values())
+    sizes = [0 if rows is None else sum(map(rows.staging.num_texts, features)) for features in tables]
+    heights = by_size([(size, partial(once, features)) for size, features in zip(sizes, tables, strict=True)], SMALL)
+    found = {name: height for height, features in zip(heights, tables, strict=True) for name in features}
     for name, recipe in plan.features.items():
         if recipe.hash_buckets is not None:
-            rows[name] = recipe.hash_buckets + 1
+            found[name] = recipe.hash_buckets + 1
         elif recipe.buckets is not None:
-            rows[name] = len(recipe.boundaries) + 2
-    return rows
+            found[name] = len(recipe.boundaries) + 2
+    return found
 
 
-def _write_vocabulary(plan: Plan, features: Sequence[str], scan: Scan | None, old: Path | None, paths: Sequence[Path]) -> int:
-    """Write the vocabulary of a table for each of its features; returns its number of values."""
-    recipe = plan.features[features[0]]
-    known = None if old is None else _read(vocabulary_path(old, features[0]))
-    if scan is None:
-        vocabulary = known
-    else:
-        columns = [_texts(column_of(scan, name), plan.features[name]) for name in features]
-        if known is None:
-            vocabulary = engine.dictionary(columns, recipe.frequency_threshold, recipe.max_ids)
-        else:
-            vocabulary = engine.extended(known, columns, recipe.frequency_threshold, recipe.max_ids)
-    for path in paths:
-        with naming(path):
-            vocabulary.write_parquet(path)
-    return vocabulary.height
+def coded(rows: StagedRows, feature: str, recipe: Recipe) -> Iterator[Coded]:
+    """A feature's codes and texts; of lists, those of the values that count, one after another."""
+    for codes, texts in rows.coded(feature):
+        yield Coded(values_of(codes.list.head(recipe.max_hotness)) if recipe.gives == LISTS else codes, texts)
 
 
-def _texts(column: pl.LazyFrame, recipe: Recipe) -> pl.LazyFrame:
-    """What a vocabulary is made of: of lists, the values that count."""
-    return engine.words(column.select(pl.col(engine.VALUE).list.head(recipe.max_hotness))) if recipe.gives == LISTS else column
+def values_of(lists: pl.Series) -> pl.Series:
+    """The values of lists, one after another."""
+    return lists.filter(lists.list.len() > 0).explode()
 
 
 def read_vocabulary(folder: Path, feature: str) -> pl.DataFrame:

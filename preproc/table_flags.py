@@ -174,7 +174,9 @@ def _check(args: argparse.Namespace) -> None:
         if getattr(args, flag) and not args.data:
             raise UserError(f"--{flag} needs --data: rows without a label")
     if args.split_name and (not re.fullmatch(r"\w[\w-]*", args.split_name) or args.split_name == VOCABULARY):
-        raise UserError(f"--split_name {args.split_name}: expected letters, digits, _ and -, and not {VOCABULARY}: a folder of the dataset is called so")
+        raise UserError(
+            f"--split_name {args.split_name}: expected letters, digits, _ and -, and not {VOCABULARY}: a folder of the dataset is called so"
+        )
     if args.split_name in SPLITS:
         raise UserError(f"--split_name {args.split_name}: splits of that name have labels; choose another")
     if args.mode == FIT and not args.train and (args.vocabulary is None or args.extend_vocabulary or not (args.test or args.valid)):

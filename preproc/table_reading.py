@@ -1,38 +1,41 @@
 """A table's files as blocks of rows, in bounded memory: CSV with any separator, JSON lines, Parquet and Arrow."""
 
+import functools
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import polars as pl
 
 from dataloading.contract import DatasetError
-from preproc.compressed import read_chunks
+from preproc.quoted_rows import MOST_LINES, QuotedRows
 from preproc.stores import Source, local_path
 from preproc.table_files import ARROW, CSV, JSON_LINES, PARQUET, Form, fields_of, header_of
+from preproc.text_blocks import TextBlock, TextForm, count, text_blocks
 
 _ONE, _END = "\x1f", "."  # stand for a separator of several characters, and behind the end of a line, while a block is parsed
-_NOT_COMPRESSED = b".\n"  # before a block that begins with "x^", which Polars would take for a compressed file
-_LONGEST_LINE_BYTES = 64 << 20
+_NOT_COMPRESSED = b".\n"  # before a block that Polars would take for a compressed file
+_COMPRESSED = (b"x", b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # zlib, gzip, zstd: how a block may begin that has to be told from them
+_TEXT = TextForm("a table in text form", 64 << 20)
+_NOTHING = TextBlock(b"", ())
 _BLOCK_ROWS = 1 << 17
 _SAMPLE_LINES = 1000  # of JSON, by which its columns are known
-_COUNTED = 1 << 18  # bytes at once
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class Block:
     """Sound rows of a file: texts of CSV and JSON lines, else of the types in the file.
 
-    `lines` are their places, from 1, counted in `unit`; `faults` says what was wrong with each line that was skipped.
+    `lines` are their places, from 1, counted in `unit`; `faults` says what was wrong with each line that was skipped. `coded` are columns that hold
+    categories, which are this block's own, and null for empty texts.
     """
 
     frame: pl.DataFrame
     lines: Sequence[int]
     unit: str = "line"
     faults: tuple[str, ...] = ()
+    coded: frozenset[str] = frozenset()
 
 
 class TableFile:
@@ -58,41 +61,71 @@ class TableFile:
             self.names = _names_of(path, form)
 
     def blocks(
-        self, wanted: Sequence[str] | None, lists: frozenset[str], block_bytes: int, on_read: Callable[[int], object] = lambda count: None
+        self,
+        wanted: Sequence[str] | None,
+        lists: frozenset[str],
+        block_bytes: int,
+        on_read: Callable[[int], object] = lambda count: None,
+        byte_range: tuple[int, int] | None = None,
     ) -> Iterator[Block]:
-        """The rows, block by block.
+        """The rows, block by block; see `tasks`."""
+        return (task() for task in self.tasks(wanted, lists, block_bytes, on_read, byte_range))
+
+    def tasks(
+        self,
+        wanted: Sequence[str] | None,
+        lists: frozenset[str],
+        block_bytes: int,
+        on_read: Callable[[int], object] = lambda count: None,
+        byte_range: tuple[int, int] | None = None,
+        coded: frozenset[str] = frozenset(),
+    ) -> Iterator[Callable[[], Block]]:
+        """What parses each block, in the file's order; blocks can be parsed on several threads.
 
         Args:
             wanted: the columns; None for all (of JSON lines: those of the first block).
             lists: columns that may hold lists, of JSON lines.
             block_bytes: text parsed at once, in bytes.
             on_read: called with the number of bytes read from the disk.
+            byte_range: (start, stop) of a plain text file: the lines that begin in [start, stop), numbered from 1; there may be none. Each line is
+                a row then: rows that span lines are bad. The header is read, and skipped, where the range begins at 0.
+            coded: columns that may come as `Block.coded`.
 
         Raises:
-            DatasetError: a column is missing, or a line is bad and `skip_bad_lines` is not set.
+            DatasetError: a column is missing, or, from a task, a line is bad and `skip_bad_lines` is not set.
         """
-        if self.form.kind != JSON_LINES:
-            self._check_names(wanted)
         if self.form.kind in (PARQUET, ARROW):
-            yield from self._binary_blocks(wanted, on_read)
+            if byte_range is not None:
+                raise DatasetError(f"{self.path}: is {self.form.kind}; expected a file of text, of which a byte range can be read")
+            self._check_names(wanted)
+            yield from (functools.partial(lambda block: block, block) for block in self._binary_blocks(wanted, on_read))
             return
-        for first, text in text_blocks(self.path, block_bytes, on_read):
-            if first == 1 and self.form.kind == CSV and self.form.names is None:
-                text = text[text.index(b"\n") + 1 :]
-                first = 2
-                if not text:
-                    continue
-            if first == 1 and self.form.kind == JSON_LINES:
-                self.names, held = _keys(text)
-                self._lists = held if wanted is None else held & lists
-                self._check_names(wanted)
-            names = list(wanted or self.names)
-            count = _count(text, b"\n")
-            frame = self._parsed(text, names)
-            if frame is not None:
-                yield Block(frame, range(first, first + count))
-            else:
-                yield self._repaired(text, first, names)
+        if self.form.kind == JSON_LINES:
+            self.names, held = _keys(next(text_blocks(self.path, _TEXT, block_bytes), _NOTHING).text)
+            self._lists = held if wanted is None else held & lists
+        self._check_names(wanted)
+        names, empty, headed = list(wanted or self.names), byte_range is None, self.form.kind == CSV and self.form.names is None
+        for block in text_blocks(self.path, self._text_form(byte_range), block_bytes, on_read, byte_range):
+            if headed and block.lines[0] == 1 and not (byte_range and byte_range[0]):
+                block = block._replace(text=block.text[block.text.index(b"\n") + 1 :], lines=block.lines[1:])
+            empty = False
+            if block.text:
+                yield functools.partial(self._block, block, names, coded)
+        if empty:
+            raise DatasetError(f"{self.path}: holds no lines; expected a table")
+
+    def _text_form(self, byte_range: tuple[int, int] | None) -> TextForm:
+        """Where rows may span lines: CSV with quotes, read whole."""
+        if self.form.kind != CSV or self.form.quote is None or byte_range is not None:
+            return _TEXT
+        return replace(_TEXT, rows=QuotedRows(self.form.separator, len(self.names)))
+
+    def _block(self, block: TextBlock, names: list[str], coded: frozenset[str]) -> Block:
+        frame = self._parsed(block.text, len(block.lines), names, coded)
+        if frame is None:
+            return self._repaired(block, names)
+        held = frozenset(name for name in coded if isinstance(frame.schema[name], pl.Categorical))
+        return Block(_with_line_ends(frame, block.stand_in), block.lines, coded=held)
 
     def _check_names(self, wanted: Sequence[str] | None) -> None:
         for name in wanted or ():
@@ -116,13 +149,13 @@ class TableFile:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise _damaged(self.path, self.form, error) from None
 
-    def _parsed(self, text: bytes, names: list[str]) -> pl.DataFrame | None:
-        """A block's columns, or None where any of its lines is bad."""
+    def _parsed(self, text: bytes, num_rows: int, names: list[str], coded: frozenset[str] = frozenset()) -> pl.DataFrame | None:
+        """The columns of rows of a line each, or None where any of them is bad."""
         try:
             if self.form.kind == JSON_LINES:
                 schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
                 frame = pl.read_ndjson(text, schema=schema)
-                return frame if frame.height == _count(text, b"\n") else None
+                return frame if frame.height == num_rows else None
             separator = self.form.separator
             if len(separator) > 1 or not separator.isascii():
                 if _ONE.encode() in text:
@@ -132,44 +165,54 @@ class TableFile:
             marked = self.form.quote is not None and self.form.quote.encode() in text
             if marked:
                 text = text.replace(b"\n", f"{separator}{_END}\n".encode())
-            elif _count(text, separator.encode()) != _count(text, b"\n") * (len(self.names) - 1):
+            elif count(text, ord(separator)) != num_rows * (len(self.names) - 1):
                 return None
+            guarded = text.startswith(_COMPRESSED)
+            kinds = {name: pl.String() for name in self.names}
+            if not marked:  # of quotes that stand inside a value, categories are made without a word
+                kinds |= {name: pl.Categorical(pl.Categories.random()) for name in coded if name in kinds}
             frame = pl.read_csv(
-                io.BytesIO(_NOT_COMPRESSED + text),
-                skip_lines=1,
+                io.BytesIO(_NOT_COMPRESSED + text if guarded else text),
+                skip_lines=int(guarded),
                 has_header=False,
                 separator=separator,
                 quote_char=self.form.quote if marked else None,
-                schema={f"{i}": pl.String for i in range(len(self.names) + marked)},
+                schema={f"{i}": kind for i, kind in enumerate(kinds.values())} | ({"end": pl.String()} if marked else {}),
                 empty_string_is_null=False,
             )
         except pl.exceptions.PolarsError:
             return None
-        if frame.height != _count(text, b"\n") or (marked and not (frame[frame.columns[-1]] == _END).all()):
+        if frame.height != num_rows or (marked and not (frame["end"] == _END).all()):
             return None
         return frame.select(pl.col(str(self.names.index(name))).alias(name) for name in names)
 
-    def _repaired(self, text: bytes, first: int, names: list[str]) -> Block:
+    def _repaired(self, block: TextBlock, names: list[str]) -> Block:
         """The sound lines of a block that has bad ones, which halving finds: what is sound is what `_parsed` takes."""
         frames: list[pl.DataFrame] = []
         numbers: list[int] = []
         faults: list[str] = []
-        waiting = [(first, text.split(b"\n")[:-1])]
+        waiting = [(0, block.text.split(b"\n")[:-1])]
         while waiting:
-            start, lines = waiting.pop()
-            frame = self._parsed(b"\n".join([*lines, b""]), names)
+            first, lines = waiting.pop()
+            frame = self._parsed(b"\n".join([*lines, b""]), len(lines), names)
             if frame is not None:
-                frames.append(frame)
-                numbers += range(start, start + len(lines))
+                frames.append(_with_line_ends(frame, block.stand_in))
+                numbers += block.lines[first : first + len(lines)]
             elif len(lines) > 1:
                 half = len(lines) // 2
-                waiting += [(start + half, lines[half:]), (start, lines[:half])]
+                waiting += [(first + half, lines[half:]), (first, lines[:half])]
             else:
-                faults.append(f"line {start}: {_fault(lines[0], self.form, self.names, bool(self._lists))}")
+                line = lines[0].replace(block.stand_in, b"\n") if block.stand_in else lines[0]
+                faults.append(f"line {block.lines[first]}: {_fault(line, self.form, self.names, bool(self._lists))}")
                 if not self._skip:
                     raise DatasetError(f"{self.path}, {faults[-1]}; --bad_lines skip leaves such lines out")
         schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
         return Block(pl.concat(frames) if frames else pl.DataFrame(schema=schema), numbers, faults=tuple(faults))
+
+
+def _with_line_ends(frame: pl.DataFrame, stand_in: bytes) -> pl.DataFrame:
+    """Texts with their line ends, for which a character stood."""
+    return frame.with_columns(pl.col(pl.String).str.replace_all(stand_in.decode(), "\n", literal=True)) if stand_in else frame
 
 
 def _binary(path: Source, form: Form) -> pl.LazyFrame:
@@ -196,48 +239,6 @@ def _damaged(path: Source, form: Form, error: BaseException) -> DatasetError:
     return DatasetError(f"{path}: cannot be read as {form.kind}: {_brief(error)}")
 
 
-def text_blocks(path: Source, block_bytes: int, on_read: Callable[[int], object] = lambda count: None) -> Iterator[tuple[int, bytes]]:
-    """Whole lines near `block_bytes`, each ended by one newline, and the number of the first, from 1; blank lines at the file's end are dropped.
-
-    Raises:
-        DatasetError: the file holds no lines, or one that is too long for a table.
-    """
-    pending, size, line = [], 0, 1
-    for chunk in read_chunks(path, block_bytes, on_read):
-        pending.append(chunk)
-        size += len(chunk)
-        if size < block_bytes:
-            continue
-        text = b"".join(pending)
-        cut = text.rfind(b"\n", 0, len(text.rstrip(b"\r\n"))) + 1  # the last line stays, with the blank lines behind it
-        if not cut and size > max(_LONGEST_LINE_BYTES, block_bytes):
-            raise DatasetError(f"{path}, line {line}: longer than {_LONGEST_LINE_BYTES >> 20} MiB; expected a table in text form")
-        pending, size = [text[cut:]], len(text) - cut
-        if cut:
-            block = _plain(text[:cut], line)
-            yield line, block
-            line += _count(block, b"\n")
-    block = _plain(b"".join(pending).rstrip(b"\r\n"), line)
-    if block:
-        yield line, block + b"\n"
-    elif line == 1:
-        raise DatasetError(f"{path}: holds no lines; expected a table")
-
-
-def _count(text: bytes, what: bytes) -> int:
-    """How often a byte (or a few) stands in a text."""
-    if len(what) > 1:
-        return text.count(what)
-    # In parts that fit a cache this takes an eighth of the time of `bytes.count`, which looks for the next one again and again.
-    values = np.frombuffer(text, np.uint8)
-    return sum(int(np.count_nonzero(values[i : i + _COUNTED] == what[0])) for i in range(0, len(values), _COUNTED))
-
-
-def _plain(text: bytes, line: int) -> bytes:
-    text = text.removeprefix(_BOM) if line == 1 else text
-    return text.replace(b"\r\n", b"\n") if b"\r" in text else text
-
-
 def _fault(line: bytes, form: Form, names: Sequence[str], lists: bool) -> str:
     """What is wrong with a line that cannot be parsed."""
     try:
@@ -251,11 +252,14 @@ def _fault(line: bytes, form: Form, names: Sequence[str], lists: bool) -> str:
             return f"not JSON: {_brief(error)}"
         return f"{str(found)[:60]!r} is no object of texts, numbers{' and lists' if lists else ''}; expected one a line"
     if form.quote and text.count(form.quote) % 2:
-        return "a quote is opened and not closed on its line; expected one row a line (--quote none takes quotes as they are)"
-    count = len(fields_of(text, form)) if text else 0
-    if count != len(names):
+        return (
+            f"a quote is opened and not closed, or the {MOST_LINES:,} lines from it on do not make a row of {len(names)} values; expected quotes "
+            "around values that hold a quote, which is doubled, or a line end (--quote none takes quotes as they are)"
+        )
+    values = len(fields_of(text, form)) if text else 0
+    if values != len(names):
         shown = {"\t": "tabs", " ": "spaces"}.get(form.separator, repr(form.separator))
-        return f"{count} values, expected {len(names)} separated by {shown}"
+        return f"{values} values, expected {len(names)} separated by {shown}"
     return f"{text[:60]!r}: a quote stands inside a value; expected it doubled in a quoted value (--quote none takes quotes as they are)"
 
 

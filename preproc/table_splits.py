@@ -76,7 +76,7 @@ class Rule:
 
     def _by_values(self, staging: TableStaging) -> dict[str, pl.Expr | None]:
         """The splits of a column whose values name them, or of the given values."""
-        found = set(engine.counts([staging.scan(TRAIN, None, pl.col(SPLIT).alias(engine.VALUE))])[engine.VALUE])
+        found = set(engine.counts(staging.scan(TRAIN, None, pl.col(SPLIT).alias(engine.VALUE)))[engine.VALUE])
         chosen = {VALID: self.valid_values, TEST: self.test_values}
         if self.by_name:
             if other := sorted(found - {*SPLITS}):
@@ -93,7 +93,7 @@ class Rule:
 
 def _times(staging: TableStaging, valid_fraction: float, test_fraction: float) -> tuple[int, int]:
     """The times from which rows are for validation and for testing; rows of one time stay together, on the later side."""
-    found = engine.counts([staging.scan(TRAIN, None, pl.col(SPLIT).alias(engine.VALUE))]).sort(engine.VALUE)
+    found = engine.counts(staging.scan(TRAIN, None, pl.col(SPLIT).alias(engine.VALUE))).sort(engine.VALUE)
     last = found["count"].cum_sum().to_numpy()
     rows = int(last[-1])
 

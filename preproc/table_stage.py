@@ -1,15 +1,15 @@
 """Reading a table's files into staging: every value checked, bad rows said with file, line, column and value."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
 
 import polars as pl
 from tqdm import tqdm
 
 from dataloading.contract import DatasetError
+from preproc.in_order import in_order
 from preproc.resume import Progress
 from preproc.stores import Source, release
 from preproc.table_columns import Plan
@@ -17,8 +17,10 @@ from preproc.table_files import FormFlags, form_of
 from preproc.table_reading import Block, TableFile
 from preproc.table_splits import ROWS, TRAIN, Rule
 from preproc.table_staging import GROUP, LABEL, SPLIT, TableStaging, feature_column, key_column
+from preproc.text_places import TextPlaces
 from utils.encoding import columns
 from utils.encoding.columns import Made
+from utils.encoding.recipe import CATEGORICAL
 
 
 @dataclass
@@ -73,50 +75,45 @@ def stage(
             made = replace(plan, label=None) if group == reading.unlabelled else plan
             wanted = list(dict.fromkeys([*made.columns, *reading.keep, *([divide.column] if divide.column else [])]))
             form = replace(reading.form, names=reading.unlabelled_names or reading.form.names) if group == reading.unlabelled else reading.form
-            fresh = False  # whether a file was read anew: what was staged behind it is then not in its place
+            coded = _plain_columns(made, {*reading.keep, divide.column})
+            first_block = -1  # of the last file that was read anew: what an earlier run staged behind it is not in its place
             for place, path in enumerate(paths):
-                if not fresh and (known := progress.done(f"read {group} {place}")):
-                    tally.rows, tally.bad_lines, blocks = known["value"]
-                    staging.restore(group, blocks)
+                if first_block < 0 and (known := progress.done(f"read {group} {place}")):
+                    tally.rows, tally.bad_lines, state = known["value"]
+                    staging.restore(group, state)
                     bar.update(path.stat().st_size)
                     continue
-                fresh, first_block = True, staging.count(group)
+                first_block = staging.state(group)["blocks"]
                 file = TableFile(path, form_of(path, form), reading.skip_bad_lines)
                 bad_lines, first_fault = 0, ""
-                for block in _ahead(file.blocks(wanted, plan.list_columns, reading.block_bytes, bar.update)):
-                    faults = list(block.faults)
-                    rows = _staged(path, block, made, divide, reading, faults)
+                blocks = file.tasks(wanted, plan.list_columns, reading.block_bytes, bar.update, coded=coded)
+                for rows, texts, faults in in_order(partial(_staged, path, block, made, divide, reading) for block in blocks):
                     if divide.by == ROWS:
                         rows = rows.with_columns(divide.places(tally.rows, rows.height))
                     if rows.height:
-                        staging.append(group, rows, path)
+                        staging.append(group, rows, texts, path)
                     tally.rows += rows.height
                     bad_lines, first_fault = bad_lines + len(faults), first_fault or next(iter(faults), "")
                 release(path)
                 if bad_lines:
                     bar.write(f"preproc.table: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}", file=sys.stderr)
                 tally.bad_lines += bad_lines
-                value = [tally.rows, tally.bad_lines, staging.count(group)]
-                progress.complete(f"read {group} {place}", staging.blocks(group, first_block), value)
+                value = [tally.rows, tally.bad_lines, staging.state(group)]
+                progress.complete(f"read {group} {place}", staging.files(group, first_block), value)
             if not tally.rows:
                 why = f"; {tally.bad_lines:,} bad lines were skipped" if tally.bad_lines else ""
                 raise DatasetError(f"the {group} files hold no rows: {', '.join(tally.files)}{why}")
     return tallies
 
 
-def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
-    """The same blocks, the next one read while one is worked on."""
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(next, blocks, None)
-        while (block := waiting.result()) is not None:
-            waiting = pool.submit(next, blocks, None)
-            yield block
-
-
-def _staged(path: Source, block: Block, plan: Plan, divide: Rule, reading: Reading, faults: list[str]) -> pl.DataFrame:
-    """The staged columns of the sound rows of a block; what is wrong with the others is added to `faults`, or raised."""
+def _staged(
+    path: Source, parsed: Callable[[], Block], plan: Plan, divide: Rule, reading: Reading
+) -> tuple[pl.DataFrame, dict[str, pl.Series], list[str]]:
+    """The staged columns of the sound rows of a block, the texts that codes among them stand for, and what is wrong with the other rows, which is
+    raised unless such rows are skipped."""
+    block = parsed()
     try:
-        found = _expressions(block.frame.schema, plan, divide)
+        found = _expressions(block, plan, divide)
         keys = [_key(block.frame.schema, name) for name in reading.keep]
     except ValueError as error:
         raise DatasetError(f"{path}: {error}") from None
@@ -127,29 +124,53 @@ def _staged(path: Source, block: Block, plan: Plan, divide: Rule, reading: Readi
         frame = block.frame.select(*values, *keys, *bad)
     except pl.exceptions.PolarsError as error:  # a type that has no texts, a form of times that is none
         raise DatasetError(f"{path}: {' '.join(str(error).split())[:200]}; --config says what becomes of each column") from None
-    if not bad:
-        return frame
-    wrong = frame.select(pl.any_horizontal(f"bad {i}" for i in range(len(bad)))).to_series().fill_null(False)
-    rows = frame.drop(f"bad {i}" for i in range(len(bad)))
-    if not wrong.any():
-        return rows
+    rows, faults = frame.drop(f"bad {i}" for i in range(len(bad))), list(block.faults)
+    wrong = frame.select(pl.any_horizontal(pl.lit(False), *(f"bad {i}" for i in range(len(bad))))).to_series().fill_null(False)
     for row in wrong.arg_true():
         name = next(name for i, name in enumerate(checks) if frame[f"bad {i}"][row])
         faults.append(_fault(block, row, name, found[name], plan, divide))
         if not reading.skip_bad_lines:
-            raise DatasetError(f"{path}, {faults[0]}; --bad_lines skip leaves such rows out")
-    return rows.filter(~wrong)
+            raise DatasetError(f"{path}, {faults[-1]}; --bad_lines skip leaves such rows out")
+    return *_coded(rows.filter(~wrong) if wrong.any() else rows), faults
 
 
-def _expressions(schema: Mapping[str, Any], plan: Plan, divide: Rule) -> dict[str, Made]:
+def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
+    """Features made of texts as codes, and the texts of each; see `table_staging.Coded`."""
+    codes, texts = [], {}
+    for name, dtype in rows.schema.items():
+        if not name.startswith("f ") or dtype == pl.Float64:
+            continue
+        if isinstance(dtype, pl.Categorical):
+            places, found = rows[name].to_physical(), dtype.categories.to_series()
+        else:
+            table = TextPlaces()
+            value = pl.col(name).list.eval(table.of(pl.element())) if dtype == pl.List else table.of(pl.col(name))
+            places, found = rows.select(value).to_series(), table.texts
+        texts[name] = found.set(found == "", None).extend(pl.Series([None], dtype=pl.String))
+        codes.append(places if dtype == pl.List else places.fill_null(len(texts[name]) - 1))
+    return rows.with_columns(codes), texts
+
+
+def _expressions(block: Block, plan: Plan, divide: Rule) -> dict[str, Made]:
     """What is staged, by the name it is staged under. Raises ValueError where a column's type does not fit."""
-    found = {feature_column(name): columns.made(recipe, schema) for name, recipe in plan.features.items()}
+    schema, found = block.frame.schema, {}
+    for name, recipe in plan.features.items():
+        coded = recipe.columns[0] in block.coded
+        found[feature_column(name)] = Made(pl.col(recipe.columns[0]), None, "") if coded else columns.made(recipe, schema)
     if plan.label is not None:
         found[LABEL] = columns.label(plan.comparison, schema[plan.comparison.column])
     if plan.group is not None:
         found[GROUP] = columns.group(plan.group, schema[plan.group])
     split = divide.staged(schema)
     return found if split is None else found | {SPLIT: split}
+
+
+def _plain_columns(plan: Plan, others: set[str | None]) -> frozenset[str]:
+    """Columns that are read as ids only, as they stand."""
+    ids = [name for name, recipe in plan.features.items() if recipe.kind == CATEGORICAL]
+    others = {*others, plan.group, None if plan.label is None else plan.comparison.column}
+    others |= {column for name, recipe in plan.features.items() if name not in ids for column in recipe.inputs}
+    return frozenset(plan.features[name].columns[0] for name in ids) - others
 
 
 def _key(schema: Mapping[str, pl.DataType], name: str) -> pl.Expr:

@@ -12,16 +12,16 @@ import polars as pl
 from dataloading.contract import DatasetError, SplitFiles
 from dataloading.feature_spec import Categorical, FeatureSpec, FeatureSpecError, smallest_dtype
 from preproc.engines import polars_engine as engine
+from preproc.in_order import by_size
 from preproc.resume import Progress
 from preproc.table_columns import Plan
-from preproc.table_fit import column_of, read_vocabulary
-from preproc.table_staging import GROUP, LABEL, feature_column, key_column
+from preproc.table_fit import SMALL, column_of, read_vocabulary, values_of
+from preproc.table_staging import GROUP, LABEL, StagedRows, feature_column, key_column
 from utils.encoding.ids import hashed_ids, padded
 from utils.encoding.numbers import bucketed, stored, transformed
 from utils.encoding.recipe import LISTS, NUMBERS, Recipe
 from utils.naming import naming
 
-Scan = Callable[..., pl.LazyFrame]  # columns of a split's rows
 _VALUES_AT_ONCE = 1 << 22  # numericals in memory
 
 
@@ -57,12 +57,12 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def write_split(
-    scan: Scan, plan: Plan, spec: FeatureSpec, files: SplitFiles, folder: Path, advance: Callable[[], object], progress: Progress
+    rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFiles, folder: Path, advance: Callable[[], object], progress: Progress
 ) -> dict[str, int]:
     """Fill a split's files.
 
     Args:
-        scan: of the split's rows.
+        rows: of the split.
         plan: fitted.
         spec: of the dataset.
         files: of the split.
@@ -81,32 +81,39 @@ def write_split(
         return progress.once(f"column {path.relative_to(folder)}", [path], work)
 
     if files.label is not None:
-        once(files.label, lambda: _write(files.label, (batch[LABEL].to_numpy() for batch in engine.batches(scan(LABEL))), "bool"))
+        once(files.label, lambda: _write(files.label, (batch[LABEL].to_numpy() for batch in engine.batches(rows.scan(LABEL))), "bool"))
     if files.group is not None:
-        once(files.group, lambda: _write(files.group, (batch[GROUP].to_numpy() for batch in engine.batches(scan(GROUP))), "int64"))
+        once(files.group, lambda: _write(files.group, (batch[GROUP].to_numpy() for batch in engine.batches(rows.scan(GROUP))), "int64"))
     if files.numerical is not None:
-        once(files.numerical, lambda: _write(files.numerical, _numericals(scan, plan, spec, files.numerical), spec.numerical_dtype))
-    cut = {}
-    for feature, path in zip(spec.categorical, files.categorical, strict=True):
-        too_long = once(path, partial(_write_categorical, column_of(scan, feature.name), plan.features[feature.name], feature, path, folder))
-        cut |= {feature.name: too_long} if too_long else {}
+        once(files.numerical, lambda: _write(files.numerical, _numericals(rows, plan, spec, files.numerical), spec.numerical_dtype))
+
+    def write(feature: Categorical, path: Path) -> int:
+        recipe = plan.features[feature.name]
+        if recipe.buckets is not None:
+            batches = engine.batches(column_of(rows, feature.name))
+            _write(path, (bucketed(recipe, batch[engine.VALUE].fill_null(float("nan")).to_numpy()) for batch in batches), feature.dtype)
+        ids_of = None if recipe.buckets is not None else _ids_of(recipe, feature.name, folder)
+        longer: list[int] = []
+        if recipe.gives == LISTS:
+            _write(path, _lists(rows, recipe, feature, ids_of, longer), feature.dtype)
+        elif ids_of is not None:
+            _write(path, (ids_of(texts).astype(feature.dtype)[codes] for codes, texts in rows.coded(feature.name)), feature.dtype)
+        return sum(longer)
+
+    def write_once(feature: Categorical, path: Path) -> int:
+        longer = once(path, partial(write, feature, path))
         advance()
-    return cut
+        return longer
+
+    tasks = [(feature.cardinality, partial(write_once, feature, path)) for feature, path in zip(spec.categorical, files.categorical, strict=True)]
+    cut = zip(spec.categorical, by_size(tasks, SMALL), strict=True)
+    return {feature.name: longer for feature, longer in cut if longer}
 
 
-def _write_categorical(column: pl.LazyFrame, recipe: Recipe, feature: Categorical, path: Path, folder: Path) -> int:
-    """Write the ids of a feature; returns how many lists were cut."""
-    if recipe.gives != LISTS:
-        _write(path, _ids(column, recipe, feature.name, folder), feature.dtype)
-        return 0
-    _write(path, _lists(column, recipe, feature, folder), feature.dtype)
-    return column.select((pl.col(engine.VALUE).list.len() > recipe.max_hotness).sum()).collect(engine="streaming").item()
-
-
-def write_keys(scan: Scan, names: tuple[str, ...], path: Path) -> None:
+def write_keys(rows: StagedRows, names: tuple[str, ...], path: Path) -> None:
     """Write the columns that predictions carry, in row order."""
     with naming(path):
-        scan(*(pl.col(key_column(name)).alias(name) for name in names)).sink_parquet(path, maintain_order=True)
+        rows.scan(*(pl.col(key_column(name)).alias(name) for name in names)).sink_parquet(path, maintain_order=True)
 
 
 def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str) -> None:
@@ -122,10 +129,10 @@ def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str) -> None:
             file.close()
 
 
-def _numericals(scan: Scan, plan: Plan, spec: FeatureSpec, path: Path) -> Iterator[np.ndarray]:
+def _numericals(rows: StagedRows, plan: Plan, spec: FeatureSpec, path: Path) -> Iterator[np.ndarray]:
     names = spec.numerical
     row = 0
-    for batch in engine.batches(scan(*map(feature_column, names)), max(_VALUES_AT_ONCE // len(names), 256)):
+    for batch in engine.batches(rows.scan(*map(feature_column, names)), max(_VALUES_AT_ONCE // len(names), 256)):
         numbers = np.empty((batch.height, len(names)), spec.numerical_dtype)
         for place, name in enumerate(names):
             values = batch[feature_column(name)].fill_null(float("nan")).to_numpy()
@@ -139,26 +146,18 @@ def _numericals(scan: Scan, plan: Plan, spec: FeatureSpec, path: Path) -> Iterat
         yield numbers
 
 
-def _ids(column: pl.LazyFrame, recipe: Recipe, name: str, folder: Path) -> Iterator[np.ndarray]:
-    if recipe.has_vocabulary:
-        yield from engine.encoded(column, read_vocabulary(folder, name))
-        return
-    for batch in engine.batches(column):
-        values = batch[engine.VALUE]
-        yield hashed_ids(values, recipe.hash_buckets) if recipe.hash_buckets else bucketed(recipe, values.fill_null(float("nan")).to_numpy())
+def _ids_of(recipe: Recipe, name: str, folder: Path) -> Callable[[pl.Series], np.ndarray]:
+    """The ids `[n]` int32 of texts: by a hash, or by the vocabulary that was written."""
+    if recipe.hash_buckets is not None:
+        return partial(hashed_ids, buckets=recipe.hash_buckets)
+    return engine.TextIds(read_vocabulary(folder, name)).of
 
 
-def _lists(column: pl.LazyFrame, recipe: Recipe, feature: Categorical, folder: Path) -> Iterator[np.ndarray]:
-    """`[n, h]`, or `[n]` where the hotness is 1: the lengths of the lists and the ids in them are two streams, read side by side."""
-    column = column.select(pl.col(engine.VALUE).list.head(recipe.max_hotness))
-    ids = _ids(engine.words(column), recipe, feature.name, folder)
-    waiting = np.empty(0, np.int32)
-    for batch in engine.batches(column.select(pl.col(engine.VALUE).list.len())):
-        lengths = batch[engine.VALUE].to_numpy().astype(np.int64)
-        parts, missing = [waiting], int(lengths.sum()) - len(waiting)
-        while missing > 0:
-            parts.append(next(ids))
-            missing -= len(parts[-1])
-        found = np.concatenate(parts)
-        yield padded(found[: lengths.sum()], lengths, feature.hotness)
-        waiting = found[lengths.sum() :]
+def _lists(
+    rows: StagedRows, recipe: Recipe, feature: Categorical, ids_of: Callable[[pl.Series], np.ndarray], longer: list[int]
+) -> Iterator[np.ndarray]:
+    """`[n, h]`, or `[n]` where the hotness is 1; how many lists of each block were cut is added to `longer`."""
+    for codes, texts in rows.coded(feature.name):
+        longer.append(int((codes.list.len() > recipe.max_hotness).sum()))
+        kept = codes.list.head(recipe.max_hotness)
+        yield padded(ids_of(texts)[values_of(kept)], kept.list.len().to_numpy().astype(np.int64), feature.hotness)

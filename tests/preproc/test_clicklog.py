@@ -73,7 +73,7 @@ def test_a_byte_that_is_not_text(tmp_path):
 
 def test_a_binary_file_is_not_read_whole(tmp_path):
     (tmp_path / "day").write_bytes(bytes(3 << 20))
-    with pytest.raises(DatasetError, match="a line is longer than 1 MiB; this is not a click log in text form"):
+    with pytest.raises(DatasetError, match="line 1: longer than 1 MiB; expected a click log in text form"):
         list(read_rows(tmp_path / "day", 1 << 20))
 
 

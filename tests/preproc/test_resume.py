@@ -174,7 +174,7 @@ def test_a_stage_whose_file_is_gone_or_cut_is_done_again(tmp_path, capfd, monkey
     flags = tables(tmp_path)
     folder = left(tmp_path, monkeypatch, flags)
     table.main([*flags, "--dst", str(tmp_path / "whole")])
-    next(folder.glob("train-0-000001.parquet")).write_bytes(b"cut")
+    next(folder.glob("train-0-000001.arrow")).write_bytes(b"cut")
     assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 

@@ -11,7 +11,7 @@ from tables import Made, make, write
 
 from dataloading.contract import DatasetError
 from preproc import table
-from preproc.table_reading import text_blocks
+from preproc.text_blocks import TextForm, text_blocks
 
 ROWS = [
     ("x", "1.5", "a|b", "1"),
@@ -157,7 +157,7 @@ BAD = [
     (b"s,n,y\na,1,1\nb,2,0,\n", "line 3: 4 values, expected 3"),
     (b"s,n,y\na,1,1\n\nb,2,0\n", "line 3: 0 values, expected 3"),
     (b"s,n,y\na,1,1\n\xff,2,0\n", "line 3: byte 1, 0xff, is not UTF-8"),
-    (b's,n,y\na,1,1\n"b,2,0\nc",3,1\n', "line 3: a quote is opened and not closed on its line"),
+    (b's,n,y\na,1,1\n"b,2,0\nc,3,1\n', "line 3: a quote is opened and not closed, or the 1,000 lines from it on do not make a row"),
     (b's,n,y\na,1,1\n"b"c,2,0\n', "line 3: '\"b\"c,2,0': a quote stands inside a value"),
     (b"s,n,y\na,1,1\nb,two,0\n", "line 3, column n: 'two', expected a finite number, or nothing"),
     (b"s,n,y\na,1,1\nb,inf,0\n", "line 3, column n: 'inf', expected a finite number"),
@@ -229,9 +229,7 @@ def test_a_bad_row_of_parquet_is_named(tmp_path):
 @pytest.mark.parametrize("block_bytes", [1, 2, 5, 100])
 def test_blocks_are_whole_lines_in_order(tmp_path, block_bytes):
     path = write(tmp_path / "t", "\xef\xbb\xbf".encode("latin1") + b"ab\r\n\r\nc\nlonger than a block\n\n\n")
-    blocks = list(text_blocks(path, block_bytes))
-    assert b"".join(text for _, text in blocks) == b"ab\n\nc\nlonger than a block\n"
-    line = 1
-    for first, text in blocks:
-        assert first == line and text.endswith(b"\n")
-        line += text.count(b"\n")
+    blocks = list(text_blocks(path, TextForm("a table", 1 << 20), block_bytes))
+    assert b"".join(block.text for block in blocks) == b"ab\n\nc\nlonger than a block\n"
+    assert [line for block in blocks for line in block.lines] == [1, 2, 3, 4]
+    assert all(block.text.count(b"\n") == len(block.lines) and block.text.endswith(b"\n") for block in blocks)

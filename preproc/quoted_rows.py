@@ -1,0 +1,84 @@
+"""Rows of separated values of which quoted ones may hold line ends (RFC 4180, section 2, rule 6): where they end."""
+
+import itertools
+import re
+
+import numpy as np
+
+QUOTE = b'"'
+MOST_LINES, MOST_BYTES = 1000, 64 << 20  # of a row; a quote that is not closed within them is an error of its line alone
+_NEWLINE = 10
+_STAND_INS = range(0xE000, 0xF900)  # Unicode's private characters
+_OPEN = -1
+
+
+class QuotedRows:
+    """Where rows end.
+
+    A line of an even number of quotes is a row: if it is well formed its quotes are closed, and if not, it is a bad row. A line of an odd number may
+    begin a row that spans lines. It does where the values that follow are well formed and make a whole row within 1,000 lines and 64 MiB; else it
+    is a bad row by itself. So a quote too many costs its own line, and not those up to the next quote.
+
+    Args:
+        separator: between values.
+        num_values: of a row.
+    """
+
+    def __init__(self, separator: str, num_values: int):
+        between = re.escape(separator.encode())
+        value = rb'(?:"(?:[^"]++|"")*+"|(?:(?!%b)[^"\n])*+)' % between
+        self._row = re.compile(rb"(?:%b%b){%d}%b\n" % (value, between, num_values - 1, value))
+        self._begun = re.compile(rb"(?:%b%b){0,%d}+" % (value, between, num_values - 1))
+        self._quoted = re.compile(rb'"(?:[^"]++|"")*+"')
+
+    def odd_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray] | None:
+        """The lines of an odd number of quotes, and the places of all newlines; None where there are no such lines."""
+        if QUOTE not in text:
+            return None
+        data = np.frombuffer(text, np.uint8)
+        ends = np.flatnonzero(data == _NEWLINE)
+        quotes = np.searchsorted(np.flatnonzero(data == QUOTE[0]), ends)  # before each
+        odd = np.flatnonzero(np.diff(quotes, prepend=0) & 1)
+        return (odd, ends) if len(odd) else None
+
+    def joined(self, text: bytes, odd: np.ndarray, ends: np.ndarray, at_end: bool) -> tuple[bytes, np.ndarray, bytes, bytes]:
+        """Rows of a line each.
+
+        Args:
+            text: whole lines, the first of which begins a row.
+            odd: see `odd_lines`.
+            ends: see `odd_lines`.
+            at_end: whether no more text follows.
+
+        Returns:
+            the rows, in which `stand_in` has replaced the newlines inside values; the lines, from 0, that they begin at; `stand_in`; and the lines
+            behind the rows, of which more text has to say whether they are one row.
+        """
+        inner, stop, behind = [], len(ends), 0
+        for line in odd.tolist():
+            if line < behind:
+                continue
+            start = int(ends[line - 1]) + 1 if line else 0
+            most = min(int(ends[min(line + MOST_LINES, len(ends)) - 1]) + 1, start + MOST_BYTES)
+            end = self._end(text, start, most)
+            if end == _OPEN and most == len(text) and not at_end:
+                stop = line
+                break
+            if end > 0:
+                behind = int(np.searchsorted(ends, end - 1)) + 1
+                inner += range(line, behind - 1)
+        cut = int(ends[stop - 1]) + 1 if stop else 0
+        starts = np.setdiff1d(np.arange(stop), np.asarray(inner, np.int64) + 1, assume_unique=True)
+        text, rest = text[:cut], text[cut:]
+        if not inner:
+            return text, starts, b"", rest
+        stand_in = next(found for found in (chr(point).encode() for point in _STAND_INS) if found not in text)
+        places = [-1, *ends[inner].tolist(), cut]
+        return stand_in.join(text[a + 1 : b] for a, b in itertools.pairwise(places)), starts, stand_in, rest
+
+    def _end(self, text: bytes, start: int, stop: int) -> int:
+        """Behind the row that begins at `start`; `_OPEN` where `stop` stands inside a quoted value, 0 where it is no row."""
+        if row := self._row.match(text, start, stop):
+            return row.end()
+        begun = self._begun.match(text, start, stop).end()
+        return _OPEN if text.startswith(QUOTE, begun) and begun < stop and not self._quoted.match(text, begun, stop) else 0
