@@ -126,7 +126,8 @@ class TfRawWriter:
             writer.append("train", numerical, ids, labels)      # or fill the files at writer.files("train") yourself
             writer.publish(metadata)
 
-    Splits in `unlabelled` have no labels and are for prediction only.
+    Splits in `unlabelled` have no labels and are for prediction only. `within` is a hidden folder of the caller's in the destination: files may stand
+    there already, and it stays.
 
     Raises:
         DatasetError: the destination holds a dataset already and `overwrite` is not given.
@@ -140,20 +141,20 @@ class TfRawWriter:
         spec_name: str = DEFAULT_FILE_NAME,
         overwrite: bool = False,
         unlabelled: Collection[str] = (),
+        within: Path | None = None,
     ):
         self._destination, self._spec_name = Path(destination), spec_name
         self._source, self._splits, self._unlabelled = spec, tuple(splits), frozenset(unlabelled)
         self.spec = spec.as_tf_raw(splits, {}, self._unlabelled)
         self._overwrite = overwrite
         self._refuse_replacing()
-        self._open: dict[Path, Any] = {}
-        self._scratch = Scratch(self._destination, "writing")
-        self._folder = self._scratch.folder
+        self._open, self._scratch = {}, Scratch(self._destination, "writing") if within is None else None
+        self._folder = within or self._scratch.folder
         try:
             for split in self._splits:
-                (self._folder / split).mkdir()
+                (self._folder / split).mkdir(exist_ok=within is not None)
         except BaseException:
-            self._scratch.remove()
+            self.__exit__(None, None, None)
             raise
 
     def __enter__(self) -> "TfRawWriter":
@@ -163,7 +164,8 @@ class TfRawWriter:
         for file in self._open.values():
             with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
                 file.close()
-        self._scratch.remove()
+        if self._scratch is not None:
+            self._scratch.remove()
 
     @property
     def folder(self) -> Path:
@@ -249,12 +251,11 @@ class TfRawWriter:
         target.unlink(missing_ok=True)
         if (self._destination / VOCABULARY).is_dir():
             shutil.rmtree(self._destination / VOCABULARY)  # the values of other ids, where this dataset brings none
-        for entry in self._scratch.entries():
+        for entry in sorted({*(self._scratch.entries() if self._scratch else self._folder.iterdir())} - {spec}):
             old = self._destination / entry.name
-            if entry != spec:
-                if old.is_dir():
-                    shutil.rmtree(old)
-                entry.rename(old)
+            if old.is_dir():
+                shutil.rmtree(old)
+            entry.rename(old)
         spec.rename(target)
 
     def _placed(self, folder: Path, metadata: dict[str, Any] | None = None) -> FeatureSpec:
@@ -269,6 +270,8 @@ class TfRawWriter:
 
 def refuse_dataset(destination: Path, spec_name: str, overwrite: bool) -> None:
     """Raise DatasetError where `destination` holds a dataset and may not be overwritten."""
+    if destination.is_symlink() and not destination.exists():
+        raise DatasetError(f"{destination} is a link to {os.readlink(destination)}, which is not there; make that folder, or remove the link")
     if destination.is_file():
         raise DatasetError(f"{destination} is a file; expected a folder for the dataset")
     if not overwrite and (destination / spec_name).exists():

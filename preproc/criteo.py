@@ -12,9 +12,10 @@ values that are missing, rare or not in the training days. Rows keep the order o
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from preproc.criteo_options import NAME, NEW, SPLITS, Options, parse
 from preproc.id_table import write_table_ids
 from preproc.known_vocabulary import KnownVocabularies, known_vocabularies
 from preproc.log_table import log_plus_3
+from preproc.resume import DATASET, Progress, dataset_files, link
 from preproc.row_order import INPUT, shuffle_file, shuffled_parts
 from preproc.staging import Staging
 from preproc.stores import Source
@@ -83,21 +85,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.leak:
         print(f"{NAME}: warning: --dictionary_days all: values of test rows are in the dictionaries, which flatters the model", file=sys.stderr)
 
-    with Staging(options.destination, options.splits) as staging:
-        tallies = _stage(staging, options, transform)
-        folder = staging.folder / VOCABULARY
-        folder.mkdir()
-        cardinalities = _vocabularies(staging, options, known, folder)
+    progress = _progress(options)
+    with Staging(options.destination, options.splits, progress) as staging:
+        progress.start(staging.folder)
+        tallies = _stage(staging, options, transform, progress)
+        dataset = staging.folder / DATASET
+        folder = dataset / VOCABULARY
+        folder.mkdir(parents=True, exist_ok=True)
+        cardinalities = _vocabularies(staging, options, known, folder, progress)
         spec = generator_spec(cardinalities, options.form.num_numerical, alpha=0.0)
-        with TfRawWriter(options.destination, spec, options.splits, overwrite=options.overwrite, unlabelled=[NEW]) as writer:
-            _write_columns(staging, writer, options.splits)
+        with TfRawWriter(options.destination, spec, options.splits, overwrite=options.overwrite, unlabelled=[NEW], within=dataset) as writer:
+            _write_columns(staging, writer, options, progress)
             if options.ordering != INPUT:
-                _shuffle(writer, shuffled_parts(options.ordering, tallies["train"].file_rows), options.seed, staging.folder / "shuffled")
+                parts = shuffled_parts(options.ordering, tallies["train"].file_rows)
+                _shuffle(writer, parts, options.seed, staging.folder / "shuffled", progress)
             metadata = _metadata(tallies, options, transform, writer.spec, folder)
-            folder.rename(writer.folder / VOCABULARY)
+            progress.publishing(dataset)
             spec = writer.publish(metadata)
     print(_summary(options.destination, spec, tallies, time.monotonic() - started))
     return 0
+
+
+def _progress(options: Options) -> Progress:
+    """What of this run is complete: by the options on which bytes depend, and by all files that are read."""
+    command = {
+        "num_numerical": options.form.num_numerical,
+        "num_categorical": options.form.num_categorical,
+        "frequency_threshold": options.thresholds and options.thresholds.described(),
+        "numerical_transform": options.transform,
+        "halve_test": options.halve,
+        "output_ordering": options.ordering,
+        "seed": options.seed,
+        "extend_vocabulary": options.extend,
+        "dictionary_days": options.leak,
+        "bad_lines": options.skip_bad_lines,
+    }
+    command["number of files of each split"] = {split: len(paths) for split, paths in options.logs.items()}
+    read = [path for paths in options.logs.values() for path in paths] + (dataset_files(options.vocabulary) if options.vocabulary else [])
+    return Progress(NAME, command, read, options.destination, options.resume)
 
 
 def _check_log(path: Source, destination: Path) -> None:
@@ -127,15 +152,23 @@ def _transform(options: Options, known: KnownVocabularies | None) -> str:
     return known.numerical_transform
 
 
-def _stage(staging: Staging, options: Options, transform: str) -> dict[str, Tally]:
-    """Read every log once; returns what was found in each split."""
+def _stage(staging: Staging, options: Options, transform: str, progress: Progress) -> dict[str, Tally]:
+    """Read every log once, but those that an earlier run has read; returns what was found in each split."""
     tallies = {split: Tally([path.name for path in paths], labelled=split != NEW) for split, paths in options.logs.items()}
+    places = [(split, place) for split, paths in options.logs.items() for place in range(len(paths))]
+    read = _restore(staging, tallies, ["read halved", *(f"read {split} {place}" for split, place in reversed(places))], progress)
+    if read == len(places) + 1:
+        staging.flush()
+        return {split: tallies[split] for split in options.splits}
     total_bytes = sum(path.stat().st_size for paths in options.logs.values() for path in paths)
     with tqdm(total=total_bytes, desc="reading", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:
         for split, paths in options.logs.items():
             tally = tallies[split]
             form = replace(options.form, labelled=tally.labelled)
-            for path in paths:
+            for place, path in enumerate(paths):
+                if (split, place) in places[:read]:
+                    bar.update(path.stat().st_size)
+                    continue
                 bad_lines, first_fault, before = 0, "", tally.rows
                 for rows in read_rows(path, options.block_bytes, options.skip_bad_lines, form, on_read=bar.update):
                     first_fault = first_fault or next(iter(rows.faults), "")
@@ -150,12 +183,33 @@ def _stage(staging: Staging, options: Options, transform: str) -> dict[str, Tall
                     bar.write(f"preproc.criteo: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}", file=sys.stderr)
                 tally.bad_lines += bad_lines
                 tally.file_rows.append(tally.rows - before)
+                if not (options.halve and split == "test" and place == len(paths) - 1):  # halving takes from it, so that both are one stage
+                    _record(f"read {split} {place}", staging, tallies, progress)
             if not tally.rows:
                 raise DatasetError(f"the {split} split holds no rows: every line of {', '.join(tally.files)} is malformed")
     staging.flush()
     if options.halve:
         tallies["valid"] = _halve(staging, tallies["test"])
+        _record("read halved", staging, tallies, progress)
     return {split: tallies[split] for split in options.splits}
+
+
+def _record(stage: str, staging: Staging, tallies: dict[str, Tally], progress: Progress) -> None:
+    """Record what has been read so far."""
+    if progress.on:
+        value = {"staging": staging.state(), "tallies": {split: asdict(tally) for split, tally in tallies.items()}}
+        progress.complete(stage, [], value, growing=staging.paths())
+
+
+def _restore(staging: Staging, tallies: dict[str, Tally], stages: Sequence[str], progress: Progress) -> int:
+    """Go back to the last of the stages (the latest first) that an earlier run completed; returns how many are done."""
+    for place, stage in enumerate(stages):
+        known = progress.done(stage)
+        if known and staging.restore(known["value"]["staging"]):
+            tallies |= {split: Tally(**tally) for split, tally in known["value"]["tallies"].items()}
+            return len(stages) - place
+    staging.restore(None)
+    return 0
 
 
 def _halve(staging: Staging, test: Tally) -> Tally:
@@ -183,11 +237,11 @@ def _transformed(path: Source, rows: Rows, names: Sequence[str], transform: str)
     return numerical.unchanged(numbers)
 
 
-def _vocabularies(staging: Staging, options: Options, known: KnownVocabularies | None, folder: Path) -> list[int]:
+def _vocabularies(staging: Staging, options: Options, known: KnownVocabularies | None, folder: Path, progress: Progress) -> list[int]:
     """Write the vocabulary of every feature; returns the cardinalities."""
     counted = [split for split in options.splits if split != NEW] if options.leak else ["train"]
-    cardinalities = []
-    for feature in tqdm(options.form.categorical, desc="dictionaries", unit="feature", disable=None):
+
+    def write(feature: str) -> int:
         path = folder / f"{feature}.parquet"
         if known is None:
             vocabulary = build_vocabulary(staging.values(counted, feature), options.thresholds.of(feature))
@@ -200,29 +254,41 @@ def _vocabularies(staging: Staging, options: Options, known: KnownVocabularies |
                 vocabulary.write_parquet(path)
             else:
                 shutil.copyfile(stored_vocabulary(known.spec, feature), path)
-        cardinalities.append(vocabulary.height + 1)
-    return cardinalities
+        return vocabulary.height + 1
+
+    features = tqdm(options.form.categorical, desc="dictionaries", unit="feature", disable=None)
+    return [progress.once(f"vocabulary {feature}", [folder / f"{feature}.parquet"], partial(write, feature)) for feature in features]
 
 
-def _write_columns(staging: Staging, writer: TfRawWriter, splits: Sequence[str]) -> None:
+def _write_columns(staging: Staging, writer: TfRawWriter, options: Options, progress: Progress) -> None:
     """Fill the dataset's files: labels and numerical features are moved, ids are written column by column."""
+    splits = options.splits
+
+    def once(split: str, path: Path, work: Callable[[], None]) -> None:
+        stage = _column(path)
+        if split == "train" and options.ordering != INPUT:  # done when it is shuffled
+            if not progress.done(stage):
+                work()
+        else:
+            progress.once(stage, [path], work)
+
     for split in splits:
         files = writer.files(split)
-        if files.label is not None:
-            staging.labels(split).rename(files.label)
-        if files.numerical is not None:
-            staging.numerical(split).rename(files.numerical)
+        for source, path in ((staging.labels(split), files.label), (staging.numerical(split), files.numerical)):
+            if path is not None:
+                once(split, path, partial(link if progress.on else Path.rename, source, path))
 
     def write(place: int) -> None:
         feature = writer.spec.categorical[place]
-        vocabulary = pl.read_parquet(staging.folder / VOCABULARY / f"{feature.name}.parquet", columns=["value", "id"])
+        vocabulary = pl.read_parquet(writer.folder / VOCABULARY / f"{feature.name}.parquet", columns=["value", "id"])
         for split in splits:
-            write_table_ids(staging.columns(split, feature.name), vocabulary, feature.dtype, writer.files(split).categorical[place])
-            progress.update(1 / len(splits))
+            path = writer.files(split).categorical[place]
+            once(split, path, partial(write_table_ids, staging.columns(split, feature.name), vocabulary, feature.dtype, path))
+            bar.update(1 / len(splits))
 
     places = range(len(writer.spec.categorical))
     small = [place for place in places if writer.spec.categorical[place].cardinality <= _SMALL]
-    with tqdm(total=len(places), desc="ids", unit="feature", disable=None) as progress, ThreadPoolExecutor(_THREADS) as pool:
+    with tqdm(total=len(places), desc="ids", unit="feature", disable=None) as bar, ThreadPoolExecutor(_THREADS) as pool:
         for _ in pool.map(write, small):
             pass
         for place in places:  # of the large ones, one table at a time is in memory
@@ -230,11 +296,15 @@ def _write_columns(staging: Staging, writer: TfRawWriter, splits: Sequence[str])
                 write(place)
 
 
-def _shuffle(writer: TfRawWriter, parts: Sequence[int], seed: int, scratch: Path) -> None:
+def _column(path: Path) -> str:
+    return f"column {path.parent.name}/{path.name}"
+
+
+def _shuffle(writer: TfRawWriter, parts: Sequence[int], seed: int, scratch: Path, progress: Progress) -> None:
     """Bring the training rows into their random order, column by column."""
     columns = zip(writer.files("train").all(), bytes_per_sample(writer.spec).values(), strict=True)
     for path, row_bytes in tqdm(list(columns), desc="shuffling", unit="column", disable=None):
-        shuffle_file(path, row_bytes, parts, seed, scratch)
+        progress.once(_column(path), [path], partial(shuffle_file, path, row_bytes, parts, seed, scratch))
 
 
 def _metadata(tallies: dict[str, Tally], options: Options, transform: str, spec: FeatureSpec, folder: Path) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class Options:
         skip_bad_lines: or stop at the first.
         overwrite: whether a dataset may be replaced.
         block_bytes: text parsed at once, in bytes.
+        resume: whether stages that are complete are recorded, and not done again.
     """
 
     logs: Mapping[str, list[Source]]
@@ -71,6 +72,7 @@ class Options:
     skip_bad_lines: bool
     overwrite: bool
     block_bytes: int
+    resume: bool
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -104,6 +106,7 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
         skip_bad_lines=given.bad_lines == "skip",
         overwrite=given.overwrite,
         block_bytes=given.block_bytes,
+        resume=given.resume,
     )
 
 
@@ -142,6 +145,7 @@ def _parser(description: str) -> Parser:
         help="days that dictionaries are made from; all lets the test rows leak into them, as NVIDIA's does, for comparison (default: train)",
     )
     add("--bad_lines", choices=("error", "skip"), default="error", help="stop at a malformed line, or leave it out and report it (default: error)")
+    add("--resume", action="store_true", help="go on where such a run ended early, and keep what is complete should this one end early, too")
     add("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
     add(
         "--block_bytes",

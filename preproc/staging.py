@@ -1,14 +1,16 @@
 """What lies on the disk between reading the log and writing the dataset: typed columns in a hidden folder of the destination."""
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import polars as pl
 
+from preproc.resume import Progress
 from utils.naming import naming
 from utils.scratch import Scratch
 
@@ -24,15 +26,15 @@ class Staging:
     where this made it and nothing was put there.
     """
 
-    def __init__(self, destination: Path, splits: tuple[str, ...]):
-        self._scratch = Scratch(destination, "staging")
+    def __init__(self, destination: Path, splits: tuple[str, ...], progress: Progress):
+        self._scratch, self._progress = Scratch(destination, "staging", progress.takes), progress
         self.folder = self._scratch.folder
         self._chunks: dict[str, list[tuple[Path, int]]] = {split: [] for split in splits}  # with their rows
         self._files: dict[Path, BinaryIO] = {}
         try:
             for split in splits:
-                for path in (self.labels(split), self.numerical(split)):
-                    self._files[path] = path.open("wb")
+                for path in self._bytes(split):
+                    self._files[path] = path.open("ab")
         except BaseException:
             self._scratch.remove()
             raise
@@ -44,7 +46,7 @@ class Staging:
         for file in self._files.values():
             with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
                 file.close()
-        self._scratch.remove()
+        self._progress.end(self._scratch, kind is not None)
 
     def labels(self, split: str) -> Path:
         """The file of the split's labels, 1 byte a row."""
@@ -68,13 +70,46 @@ class Staging:
                 self._files[path].write(values.data if values is not None and values.size else b"")
         self._add_chunk(split, categorical)
 
+    def _bytes(self, split: str) -> tuple[Path, Path]:
+        return self.labels(split), self.numerical(split)
+
+    def _chunk(self, split: str, place: int) -> Path:
+        return self.folder / f"{split}-{place:06d}.arrow"
+
     def _add_chunk(self, split: str, categorical: pl.DataFrame) -> None:
         chunks = self._chunks[split]
-        path = self.folder / f"{split}-{len(chunks):06d}.arrow"
+        path = self._chunk(split, len(chunks))
         # Not Parquet with zstd: three quarters of the size, and a tenth of the whole run's time.
         with naming(path):
             categorical.write_ipc(path)
         chunks.append((path, categorical.height))
+
+    def state(self) -> dict[str, Any]:
+        """What was appended so far, for `restore`: rows of each chunk and sizes of the other files, by split."""
+        for path, file in self._files.items():
+            if not file.closed:
+                with naming(path):
+                    file.flush()
+        return {
+            split: {"rows": [rows for _, rows in chunks], "sizes": [path.stat().st_size for path in (self.labels(split), self.numerical(split))]}
+            for split, chunks in self._chunks.items()
+        }
+
+    def paths(self) -> list[Path]:
+        """Every file that holds what was appended."""
+        return [path for split in self._chunks for path in (self.labels(split), self.numerical(split), *(path for path, _ in self._chunks[split]))]
+
+    def restore(self, state: dict[str, Any] | None) -> bool:
+        """Go back to an earlier state in a folder that an earlier run left, None for its beginning; False where its files do not hold that."""
+        state = state or {split: {"rows": [], "sizes": [0, 0]} for split in self._chunks}
+        chunks = {split: [(self._chunk(split, i), rows) for i, rows in enumerate(found["rows"])] for split, found in state.items()}
+        files = [(path, size) for split, found in state.items() for path, size in zip(self._bytes(split), found["sizes"], strict=True)]
+        if any(path.stat().st_size < size for path, size in files) or not all(path.exists() for found in chunks.values() for path, _ in found):
+            return False
+        for path, size in files:
+            os.truncate(path, size)
+        self._chunks |= chunks
+        return True
 
     def flush(self) -> None:
         """Close the label and numerical files, so that they can be moved; nothing can be appended afterwards."""

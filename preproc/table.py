@@ -15,7 +15,8 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from tqdm import tqdm
 
 from dataloading.contract import VOCABULARY, DatasetError
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
-from dataloading.keys import TAKEN
+from dataloading.keys import KEYS, TAKEN
 from dataloading.spec_parsing import check_tables
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
 from preproc import table_flags, table_write
+from preproc.resume import DATASET, Progress, dataset_files
 from preproc.stores import Source, fetch_to
 from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file, tables_of
 from preproc.table_files import files_of, form_of
@@ -40,6 +42,7 @@ from preproc.table_splits import SPLITS, TRAIN, Rule
 from preproc.table_stage import Reading, Tally, stage
 from preproc.table_staging import LABEL, StagedRows, TableStaging
 from utils.encoding import transforms
+from utils.encoding.recipe import recipe_of
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
@@ -70,29 +73,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
     _check_flags(args, files, rule)
 
-    with TableStaging(args.dst, tuple(files)) as staging:
+    progress = _progress(args, files)
+    with TableStaging(args.dst, tuple(files), progress) as staging:
+        progress.start(staging.folder)
         fetch_to(staging.folder, files.values())
         plan = _plan(args, old, files, reading)
-        tallies = stage(files, plan, rule, reading, staging)
+        table_write.check_names(plan)
+        tallies = stage(files, plan, rule, reading, staging, progress)
         splits = {split: Split(TRAIN, rows) for split, rows in rule.bounds(staging).items()} if TRAIN in files else {}
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
         splits = {split: splits[split] for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))}
         statistics = {split: _statistics(split, staging, found, tallies, split != reading.unlabelled) for split, found in splits.items()}
         train = _learned_from(staging, splits, reading.unlabelled, args.dictionary_days == ALL)
-        said, plan = plan, plan if old is not None else fitted(plan, train, _warn)
+        said, plan = plan, plan if old is not None else _fitted(plan, train, progress)
+        folder = staging.folder / DATASET
+        folder.mkdir(exist_ok=True)
         with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
             learned = train if old is None or args.extend_vocabulary else None
-            rows = write_vocabularies(plan, learned, args.vocabulary, staging.folder, bar.update)
+            rows = write_vocabularies(plan, learned, args.vocabulary, folder, bar.update, progress)
         dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
         spec = table_write.spec_of(plan, rows, dtype)
         check_tables(spec.categorical)
-        with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=filter(None, [reading.unlabelled])) as writer:
-            (staging.folder / VOCABULARY).rename(writer.folder / VOCABULARY)
-            _write(plan, staging, splits, writer, reading)
+        unlabelled = filter(None, [reading.unlabelled])
+        with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=unlabelled, within=folder) as writer:
+            _write(plan, staging, splits, writer, reading, progress)
             with naming(writer.folder / FILE):
                 (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
-            spec = writer.publish(_metadata(plan, statistics, writer, rows, args))
-    print(_summary(args.dst, spec, statistics, time.monotonic() - started))
+            metadata = _metadata(plan, statistics, writer, rows, args)
+            progress.publishing(folder)
+            spec = writer.publish(metadata)
+    print(_summary(args.dst, spec, statistics, sum(tally.bad_lines for tally in tallies.values()), time.monotonic() - started))
     return 0
 
 
@@ -100,8 +110,11 @@ def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[S
     """The files of each split that has its own."""
     given = {split: getattr(args, split) for split in SPLITS} | {unlabelled: args.data}
     files = {group: files_of(paths) for group, paths in given.items() if paths}
+    places: dict[str, str] = {}
     for group, paths in files.items():
         for path in paths:
+            if (other := places.setdefault(str(path.resolve() if isinstance(path, Path) else path), group)) != group:
+                _warn(f"{path} is given for {other} and for {group}: the same rows are in both")
             path.open("rb").close()
             if not isinstance(path, Path):
                 continue
@@ -114,18 +127,54 @@ def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[S
 def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, list[Source]], reading: Reading) -> Plan:
     """What becomes of each column: of the older dataset, of the configuration, or inferred."""
     if old is not None:
-        return plan_of_dataset(old)
+        plan = plan_of_dataset(old)
+        _check_label(plan, files, reading, f"--vocabulary {args.vocabulary}: its metadata name no label")
+        return plan
     first = TableFile(files[TRAIN][0], form_of(files[TRAIN][0], reading.form), skip_bad_lines=True)
+    _check_columns(args, first)
     if args.config is not None:
         plan = plan_of_file(args.config)
+        _check_label(plan, files, reading, f"{args.config}: label: missing; expected a column, or a comparison such as 'rating >= 4'")
+        if first.names and (unknown := [name for name in plan.ignored if name not in first.names]):
+            _warn(f"{args.config}: ignore: no column {', '.join(unknown[:8])} in {first.path}")
         known = {*plan.columns, *plan.ignored, args.split_by, args.split_key, args.split_column, *reading.keep}
         if left := [name for name in first.names if name not in known]:
             _warn(f"{args.config} does not name the columns {', '.join(left[:8])}{', …' if len(left) > 8 else ''}, which are left out")
         return plan
-    sample = next((block.frame for block in itertools.islice(first.blocks(None, frozenset(), min(reading.block_bytes, _SAMPLE_BYTES)), 1)), None)
-    if sample is None or not sample.height:
-        raise DatasetError(f"{files[TRAIN][0]}: holds no rows; what its columns are is told by the first rows")
-    return inferred(sample, table_flags.named_of(args), _warn)
+    return inferred(_first_rows(files[TRAIN], reading), table_flags.named_of(args), _warn)
+
+
+def _check_label(plan: Plan, files: dict[str, list[Source]], reading: Reading, fault: str) -> None:
+    """Raise DatasetError where there are rows with a label, and none is named."""
+    if plan.label is None and set(files) - {reading.unlabelled}:
+        raise DatasetError(fault)
+
+
+def _first_rows(paths: Sequence[Source], reading: Reading) -> pl.DataFrame:
+    """The first rows of the first file that has any, all columns. Raises DatasetError where there are none, with what is wrong."""
+    for path in paths:
+        file = TableFile(path, form_of(path, reading.form), skip_bad_lines=True)
+        block = next(itertools.islice(file.blocks(None, frozenset(), min(reading.block_bytes, _SAMPLE_BYTES)), 1), None)
+        if block is not None and not block.frame.width:
+            raise DatasetError(f"{path}: no line is a JSON object; expected one a line")
+        if block is not None and block.frame.height:
+            return block.frame
+        if block is not None and block.faults:
+            raise DatasetError(
+                f"{path}, {block.faults[0]}; and none of the first lines is sound (--format, --separator and --columns say what they are)"
+            )
+    raise DatasetError(f"{paths[0]}: holds no rows; what its columns are is told by the first rows")
+
+
+def _check_columns(args: argparse.Namespace, first: TableFile) -> None:
+    """Raise DatasetError where a flag names a column that the first file does not have, as far as its header says."""
+    for flag in ("split_by", "split_key", "split_column", "keep"):
+        given = getattr(args, flag) or ()
+        for name in [given] if isinstance(given, str) else given:
+            if first.names and name not in first.names:
+                raise DatasetError(
+                    f"--{flag} {name}: no such column; there are {', '.join(first.names[:12])}{', …' if len(first.names) > 12 else ''}"
+                )
 
 
 def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule: Rule) -> None:
@@ -153,6 +202,21 @@ def _learned_from(staging: TableStaging, splits: dict[str, Split], unlabelled: s
     return StagedRows(staging, [(split.group, split.rows) for split in learned])
 
 
+def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progress:
+    """What of this run is complete: by the flags on which bytes depend, and by all files that are read."""
+    command = {flag: value for flag, value in vars(args).items() if flag not in table_flags.NOT_OF_THE_BYTES}
+    read = [*itertools.chain(*files.values()), *filter(None, [args.config])]
+    read += dataset_files(args.vocabulary) if args.vocabulary is not None else []
+    groups = {group: len(paths) for group, paths in files.items()}
+    return Progress(NAME, command | {"number of files of each split": groups}, read, args.dst, args.resume)
+
+
+def _fitted(plan: Plan, rows: StagedRows, progress: Progress) -> Plan:
+    """The plan with what the rows say of numbers and lists."""
+    learned = progress.once("learned", [], lambda: {name: recipe.to_dict() for name, recipe in fitted(plan, rows, _warn).features.items()})
+    return replace(plan, features={name: recipe_of(name, entry, fitted=True) for name, entry in learned.items()})
+
+
 def _statistics(name: str, staging: TableStaging, split: Split, tallies: dict[str, Tally], labelled: bool) -> dict[str, Any]:
     """The split's part of the dataset's metadata. Raises DatasetError where it holds no rows."""
     counts = [pl.len().alias("rows")] + ([pl.col(LABEL).sum().alias("clicks")] if labelled else [])
@@ -160,21 +224,24 @@ def _statistics(name: str, staging: TableStaging, split: Split, tallies: dict[st
     if not found["rows"]:
         raise DatasetError(f"the {name} split holds no rows: {tallies[split.group].rows:,} were read; hold out other fractions, or check --split_by")
     tally = tallies[split.group]
+    if labelled and found["clicks"] in (0, found["rows"]):
+        _warn(f"the {name} split: every label is {1 if found['clicks'] else 0}; is --label what was meant?")
     rate = {"click_rate": round(found["clicks"] / found["rows"], 6)} if labelled else {}
     return {"files": tally.files, "rows": found["rows"], **rate, "bad_lines_skipped": tally.bad_lines}
 
 
-def _write(plan: Plan, staging: TableStaging, splits: dict[str, Split], writer: TfRawWriter, reading: Reading) -> None:
+def _write(plan: Plan, staging: TableStaging, splits: dict[str, Split], writer: TfRawWriter, reading: Reading, progress: Progress) -> None:
     """Fill the dataset's files."""
     with tqdm(total=len(splits) * len(writer.spec.categorical), desc="ids", unit="column", disable=None) as bar:
         for name, split in splits.items():
             rows = StagedRows(staging, [(split.group, split.rows)])
-            cut = table_write.write_split(rows, plan, writer.spec, writer.files(name), writer.folder, bar.update)
+            cut = table_write.write_split(rows, plan, writer.spec, writer.files(name), writer.folder, bar.update, progress)
             for feature, lists in cut.items():
                 most = plan.features[feature].max_hotness
                 bar.write(f"{NAME}: {name}: feature {feature}: lists cut to their first {most} values: {lists:,}", file=sys.stderr)
             if reading.keep:
-                table_write.write_keys(rows, reading.keep, writer.folder / name)
+                keys = writer.folder / name / KEYS
+                progress.once(f"column {name}/{KEYS}", [keys], partial(table_write.write_keys, rows, reading.keep, keys))
 
 
 def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows: dict[str, int], args: argparse.Namespace) -> dict[str, Any]:
@@ -195,12 +262,11 @@ def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows:
     }
 
 
-def _summary(destination: Path, spec: FeatureSpec, statistics: dict[str, Any], seconds: float) -> str:
+def _summary(destination: Path, spec: FeatureSpec, statistics: dict[str, Any], skipped: int, seconds: float) -> str:
     rows = sum(found["rows"] for found in statistics.values())
     rate: Callable[[dict], str] = lambda found: f" (click rate {found['click_rate']:.4f})" if "click_rate" in found else ""  # noqa: E731
     shares = ", ".join(f"{split} {found['rows']:,} rows{rate(found)}" for split, found in statistics.items())
     tables = f"{len(spec.numerical)} numerical and {len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} ids"
-    skipped = sum(found["bad_lines_skipped"] for found in statistics.values())
     return f"{destination}: {shares}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
 
 

@@ -3,6 +3,7 @@
 import csv
 import glob
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,13 @@ QUOTE = '"'
 _SEPARATORS = (",", "\t", ";", "|", "::")  # in the order in which they are preferred
 _SAMPLE_BYTES, _SAMPLE_LINES = 1 << 20, 20
 _BOM = b"\xef\xbb\xbf"
+_OTHERS = {  # by their first bytes: what is taken for a table in text form
+    rb"PK\x03\x04": "a zip archive",
+    rb"BZh[1-9]1AY&": "compressed by bzip2",
+    rb"\xfd7zXZ\x00": "compressed by xz",
+    rb"\xff\xfe|\xfe\xff": "text in UTF-16",
+    rb"Obj\x01": "an Avro file",
+}
 
 
 @dataclass(frozen=True)
@@ -57,10 +65,7 @@ def files_of(given: Iterable[str]) -> list[Source]:
         elif path.is_file():
             found.append(path)
         elif glob.has_magic(text):
-            matches = sorted(Path(name) for name in glob.glob(text, recursive=True))
-            if not matches:
-                raise DatasetError(f"{text}: matches no file")
-            found += [path for path in matches if path.is_file()]
+            found += _matches(text)
         else:
             raise DatasetError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a file, a folder or a glob")
     seen: set[str] = set()
@@ -69,6 +74,19 @@ def files_of(given: Iterable[str]) -> list[Source]:
         if place in seen:
             raise DatasetError(f"{path}: is given twice")
         seen.add(place)
+    return found
+
+
+def _matches(text: str) -> list[Path]:
+    """The files that a glob matches."""
+    found = sorted(Path(name) for name in glob.glob(text, recursive=True))
+    found = [path for path in found if not (path.is_dir() and "**" in text)]  # which matches every folder on the way
+    if not found:
+        raise DatasetError(f"{text}: matches no file")
+    for path in found:
+        if not path.is_file():
+            what = f"a folder; name it, or match its files: {text}/*" if path.is_dir() else "not a file; expected globs that match files only"
+            raise DatasetError(f"{path}: is matched by {text} and is {what}")
     return found
 
 
@@ -86,7 +104,12 @@ def form_of(path: Source, flags: FormFlags) -> Form:
     kind = flags.kind or (PARQUET if magic.startswith(b"PAR1") else ARROW if magic.startswith((b"ARROW1", b"\xff\xff\xff\xff")) else None)
     if kind in (PARQUET, ARROW):
         return Form(kind)
+    for first, what in _OTHERS.items():
+        if kind is None and re.match(first, magic):
+            raise DatasetError(f"{path}: is {what}; expected text in UTF-8, Parquet or Arrow, plain or compressed by gzip or zstd")
     sample = _sample(path)
+    if kind is None and sample.split(maxsplit=1)[0][:1] == b"[" and sample.replace(b" ", b"")[1:3].strip()[:1] in (b"{", b"["):
+        raise DatasetError(f"{path}: is one JSON array; expected JSON lines, an object a line (jq -c '.[]' makes them)")
     if kind == JSON_LINES or (kind is None and sample.lstrip()[:1] == b"{"):
         return Form(JSON_LINES)
     lines = [line.decode(errors="replace").rstrip("\r") for line in sample.split(b"\n")[:_SAMPLE_LINES]]
@@ -97,8 +120,16 @@ def form_of(path: Source, flags: FormFlags) -> Form:
 
 def header_of(path: Source, form: Form) -> list[str]:
     """The names in a CSV file's first line, or those that were given. Raises DatasetError where one stands twice or is missing."""
-    first = _sample(path).split(b"\n")[0].decode(errors="replace").rstrip("\r")
-    names = list(form.names or [name.strip() for name in fields_of(first, form)])
+    try:
+        first = _sample(path).split(b"\n")[0].decode().rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise DatasetError(
+            f"{path}, line 1: byte {error.start + 1}, {error.object[error.start]:#04x}, is not UTF-8; expected text in UTF-8"
+        ) from None
+    found = [name.strip() for name in fields_of(first, form)]
+    names = list(form.names or found)
+    if form.names and found == names:
+        raise DatasetError(f"{path}, line 1: has the names that --columns gives; remove --columns, which is for files without a header")
     for i, name in enumerate(names):
         if not name:
             raise DatasetError(f"{path}, line 1: column {i + 1} has no name; --columns A,B,… gives the names of files without a header")

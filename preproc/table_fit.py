@@ -12,6 +12,7 @@ import polars as pl
 from dataloading.contract import VOCABULARY, DatasetError
 from preproc.engines import polars_engine as engine
 from preproc.in_order import by_size
+from preproc.resume import Progress
 from preproc.table_columns import Plan, tables_of
 from preproc.table_staging import Coded, StagedRows, feature_column
 from utils.encoding.numbers import bounded
@@ -115,7 +116,9 @@ def _longest(name: str, rows: StagedRows, warn: Callable[[str], None]) -> int:
     return longest
 
 
-def write_vocabularies(plan: Plan, rows: StagedRows | None, old: Path | None, folder: Path, advance: Callable[[], object]) -> dict[str, int]:
+def write_vocabularies(
+    plan: Plan, rows: StagedRows | None, old: Path | None, folder: Path, advance: Callable[[], object], progress: Progress
+) -> dict[str, int]:
     """Write the vocabulary of every feature that has one; returns the rows of each feature's table.
 
     Args:
@@ -124,6 +127,7 @@ def write_vocabularies(plan: Plan, rows: StagedRows | None, old: Path | None, fo
         old: a dataset whose vocabularies are extended, or taken as they are; None for new ones.
         folder: of the dataset.
         advance: called after each table.
+        progress: knows which are written already.
 
     Raises:
         DatasetError: an old vocabulary cannot be read, or is not what `preproc.table` writes.
@@ -143,12 +147,17 @@ def write_vocabularies(plan: Plan, rows: StagedRows | None, old: Path | None, fo
             path = vocabulary_path(folder, name)
             with naming(path):
                 vocabulary.write_parquet(path)
-        advance()
         return vocabulary.height + 1
+
+    def once(features: list[str]) -> int:
+        paths = [vocabulary_path(folder, name) for name in features]
+        height = progress.once(f"vocabulary {features[0]}", paths, partial(write, features))
+        advance()
+        return height
 
     tables = list(tables_of(plan).values())
     sizes = [0 if rows is None else sum(map(rows.staging.num_texts, features)) for features in tables]
-    heights = by_size([(size, partial(write, features)) for size, features in zip(sizes, tables, strict=True)], SMALL)
+    heights = by_size([(size, partial(once, features)) for size, features in zip(sizes, tables, strict=True)], SMALL)
     found = {name: height for height, features in zip(heights, tables, strict=True) for name in features}
     for name, recipe in plan.features.items():
         if recipe.hash_buckets is not None:

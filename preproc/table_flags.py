@@ -1,9 +1,11 @@
 """The command line of preproc.table."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from dataloading.contract import VOCABULARY
 from preproc.table_files import FORMATS, FormFlags
 from preproc.table_inference import Named
 from preproc.table_splits import COLUMN, FILES, KEY, ROWS, SPLITS, TIME, Rule
@@ -18,6 +20,8 @@ FIT, ENCODE = MODES = ("fit", "encode")
 _UNLABELLED = "new"  # the split of rows without a label, unless it is named
 _NAMED = ("label", "group", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator", "max_hotness")
 _PLANNED = (*_NAMED, "pooling", "time_unit", "numerical_transform")  # what a configuration or an older dataset says
+# flags that say nothing of the bytes, or name files, which are compared themselves
+NOT_OF_THE_BYTES = ("train", "valid", "test", "data", "config", "vocabulary", "dst", "block_bytes", "resume", "overwrite")
 
 
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
@@ -25,7 +29,7 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     parser = Parser(prog=f"python -m {NAME}", description=description)
     parser.add_argument("--mode", choices=MODES, default=FIT, help="fit: a dataset to train with; encode: rows without a label only")
     parser.add_argument(
-        "--dst", type=Path, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files"
+        "--dst", type=_folder, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files"
     )
     _add_files(parser)
     _add_columns(parser)
@@ -41,6 +45,9 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
         help="rows that vocabularies, means and boundaries are made from; all lets the test rows leak into them, for comparison (default: train)",
     )
     group.add_argument("--max_ids", type=_whole(1), metavar="N", help="keep the N most frequent values of a column (default: all)")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on where such a run ended early, and keep what is complete should this one end early, too"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
     args = parser.parse_strictly(argv)
     _check(args)
@@ -166,6 +173,10 @@ def _check(args: argparse.Namespace) -> None:
     for flag in ("split_name", "data_columns"):
         if getattr(args, flag) and not args.data:
             raise UserError(f"--{flag} needs --data: rows without a label")
+    if args.split_name and (not re.fullmatch(r"\w[\w-]*", args.split_name) or args.split_name == VOCABULARY):
+        raise UserError(
+            f"--split_name {args.split_name}: expected letters, digits, _ and -, and not {VOCABULARY}: a folder of the dataset is called so"
+        )
     if args.split_name in SPLITS:
         raise UserError(f"--split_name {args.split_name}: splits of that name have labels; choose another")
     if args.mode == FIT and not args.train and (args.vocabulary is None or args.extend_vocabulary or not (args.test or args.valid)):
@@ -185,10 +196,16 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name for name in text.split(",") if name)
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(f"expected names separated by commas, each once, found {text!r}")
     return names
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("expected a folder, found ''")
+    return Path(text)
 
 
 def _separator(text: str) -> str:

@@ -13,6 +13,7 @@ from utils.encoding.recipe import CATEGORICAL, HOUR, LIST, NUMERICAL, STANDARDIS
 
 _INTEGER, _DECIMAL = r"^(0|-?[1-9][0-9]*)$", r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 _FEW, _SHARE_FEW, _SHARE_MANY = 20, 0.05, 0.5  # distinct values of a column that may be ids, and as shares of the rows
+_SHARE_NUMBERS = 0.9  # of the values, above which a column of texts may be one of numbers
 _MANY_ROWS = 100  # fewer rows say nothing about how many values repeat
 _EARLY_S = 3e8  # July 1979
 _BOOLEANS = ("true", "false", "yes", "no", "t", "f", "y", "n")
@@ -55,9 +56,11 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
     except ValueError as error:
         raise DatasetError(f"--label {error}") from None
     if label not in sample.columns:
-        raise DatasetError(f"--label {named.label}: no column {label}; there are {', '.join(sample.columns[:12])}")
+        expected = "expected a column, or a comparison such as 'rating >= 4'"
+        one = "" if sample.width > 1 else "; is --separator what stands between them?"
+        raise DatasetError(f"--label {named.label}: no column {label}; {expected}; there are {', '.join(sample.columns[:12])}{one}")
     features: dict[str, Recipe] = {}
-    doubtful: dict[str, list[str]] = {"few": [], "many": [], "empty": [], "unknown": []}
+    doubtful: dict[str, list[str]] = {"few": [], "many": [], "empty": [], "unknown": [], "mostly": []}
     ignored = list(named.ignored)
     for column in sample.columns:
         if column in kinds:
@@ -164,6 +167,8 @@ def _kind(values: pl.Series) -> tuple[str | None, str]:
     if given.str.contains(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}").all():
         found = given.alias("time").to_frame().select(moment("time", pl.String(), None, None).bad)
         return (CATEGORICAL, "") if found.to_series().any() else (TIME, "")
+    if _SHARE_NUMBERS < given.str.contains(_DECIMAL).mean() < 1:
+        return CATEGORICAL, "mostly"
     return CATEGORICAL, _doubt(given, few=False)
 
 
@@ -178,8 +183,9 @@ def _ask(doubtful: dict[str, list[str]], warn: Callable[[str], None]) -> None:
     said = {
         "few": "whole numbers of few values are taken for numbers; if they are ids: --categorical {0}; if not: --numerical {0}",
         "many": "nearly as many values as rows; if they name the row: --ignore {0}; if they are ids: --categorical {0}; if numbers: --numerical {0}",
-        "empty": "hold nothing in the first rows and are left out; --categorical, --numerical or --ignore {0} says what they are",
-        "unknown": "hold what no feature is made of and are left out (--ignore {0})",
+        "empty": "nothing in the first rows, left out; --categorical {0}, --numerical {0} or --ignore {0} says what they are",
+        "unknown": "of a type that no feature is made of, left out (--ignore {0})",
+        "mostly": "nearly all values are numbers, and some are not: taken for ids; if numbers: --numerical {0}, which says which are none",
     }
     for doubt, columns in doubtful.items():
         if columns:

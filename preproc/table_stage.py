@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from dataloading.contract import DatasetError
 from preproc.in_order import in_order
+from preproc.resume import Progress
 from preproc.stores import Source, release
 from preproc.table_columns import Plan
 from preproc.table_files import FormFlags, form_of
@@ -47,8 +48,10 @@ class Reading:
     unlabelled_names: tuple[str, ...] | None = None
 
 
-def stage(files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading, staging: TableStaging) -> dict[str, Tally]:
-    """Read every file once.
+def stage(
+    files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading, staging: TableStaging, progress: Progress
+) -> dict[str, Tally]:
+    """Read every file once, but those that an earlier run has read.
 
     Args:
         files: of each group.
@@ -56,6 +59,7 @@ def stage(files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading
         rule: how those of the group `train` are divided.
         reading: how they are read.
         staging: where the rows go.
+        progress: knows which files are read already.
 
     Returns:
         what was found in each group.
@@ -72,7 +76,14 @@ def stage(files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading
             wanted = list(dict.fromkeys([*made.columns, *reading.keep, *([divide.column] if divide.column else [])]))
             form = replace(reading.form, names=reading.unlabelled_names or reading.form.names) if group == reading.unlabelled else reading.form
             coded = _plain_columns(made, {*reading.keep, divide.column})
-            for path in paths:
+            first_block = -1  # of the last file that was read anew: what an earlier run staged behind it is not in its place
+            for place, path in enumerate(paths):
+                if first_block < 0 and (known := progress.done(f"read {group} {place}")):
+                    tally.rows, tally.bad_lines, state = known["value"]
+                    staging.restore(group, state)
+                    bar.update(path.stat().st_size)
+                    continue
+                first_block = staging.state(group)["blocks"]
                 file = TableFile(path, form_of(path, form), reading.skip_bad_lines)
                 bad_lines, first_fault = 0, ""
                 blocks = file.tasks(wanted, plan.list_columns, reading.block_bytes, bar.update, coded=coded)
@@ -87,6 +98,8 @@ def stage(files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading
                 if bad_lines:
                     bar.write(f"preproc.table: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}", file=sys.stderr)
                 tally.bad_lines += bad_lines
+                value = [tally.rows, tally.bad_lines, staging.state(group)]
+                progress.complete(f"read {group} {place}", staging.files(group, first_block), value)
             if not tally.rows:
                 why = f"; {tally.bad_lines:,} bad lines were skipped" if tally.bad_lines else ""
                 raise DatasetError(f"the {group} files hold no rows: {', '.join(tally.files)}{why}")

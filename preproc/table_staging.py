@@ -4,11 +4,12 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from dataloading.contract import DatasetError
+from preproc.resume import Progress
 from preproc.stores import Source
 from utils.naming import naming
 from utils.scratch import Scratch
@@ -43,8 +44,8 @@ class TableStaging:
     time that it takes for Arrow files.
     """
 
-    def __init__(self, destination: Path, groups: Sequence[str]):
-        self._scratch = Scratch(destination, "staging")
+    def __init__(self, destination: Path, groups: Sequence[str], progress: Progress):
+        self._scratch, self._progress = Scratch(destination, "staging", progress.takes), progress
         self.folder = self._scratch.folder
         self._blocks: dict[str, int] = dict.fromkeys(groups, 0)
         self._schema: pl.Schema | None = None
@@ -56,7 +57,7 @@ class TableStaging:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._scratch.remove()
+        self._progress.end(self._scratch, kind is not None)
 
     def append(self, group: str, rows: pl.DataFrame, texts: Mapping[str, pl.Series], source: Source) -> None:
         """Add rows, in their order.
@@ -93,6 +94,23 @@ class TableStaging:
         for name, found in texts.items():
             self._num_texts[name] = self._num_texts.get(name, 0) + len(found)
         self._blocks[group] += 1
+
+    def state(self, group: str) -> dict[str, Any]:
+        """What has been staged so far, for `restore`."""
+        return {"blocks": self._blocks[group], "parts": self._parts, "coded": self._coded, "num_texts": self._num_texts}
+
+    def files(self, group: str, first: int) -> list[Path]:
+        """The files of a group's blocks from the first on."""
+        blocks = range(first, self._blocks[group])
+        coded = [path for block in blocks for part in sorted({*self._coded.values()}) for path in self._coded_paths(group, part, block)]
+        return [self._path(group, part, block) for block in blocks for part in range(len(self._parts))] + coded
+
+    def restore(self, group: str, state: dict[str, Any]) -> None:
+        """Take the blocks of a group as an earlier run staged them."""
+        self._blocks[group], self._parts, self._coded, self._num_texts = (state[name] for name in ("blocks", "parts", "coded", "num_texts"))
+        if self._blocks[group]:
+            schemas = [pl.read_ipc_schema(self._path(group, part, 0)) for part in range(len(self._parts))]
+            self._schema = pl.Schema({name: dtype for schema in [*schemas, self._schema or {}] for name, dtype in schema.items()})
 
     def scan(self, group: str, rows: pl.Expr | None, *columns: str | pl.Expr) -> pl.LazyFrame:
         """Columns of those rows of a group for which the expression holds (None: all), as a stream in row order.

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,10 +10,10 @@ import numpy as np
 import polars as pl
 
 from dataloading.contract import DatasetError, SplitFiles
-from dataloading.feature_spec import Categorical, FeatureSpec, smallest_dtype
-from dataloading.keys import KEYS
+from dataloading.feature_spec import Categorical, FeatureSpec, FeatureSpecError, smallest_dtype
 from preproc.engines import polars_engine as engine
 from preproc.in_order import by_size
+from preproc.resume import Progress
 from preproc.table_columns import Plan
 from preproc.table_fit import SMALL, column_of, read_vocabulary, values_of
 from preproc.table_staging import GROUP, LABEL, StagedRows, feature_column, key_column
@@ -41,12 +42,23 @@ def spec_of(plan: Plan, rows: dict[str, int], numerical_dtype: str) -> FeatureSp
     return FeatureSpec(tuple(categorical), numerical, label, dtypes | ({} if group is None else {group: "int64"}), group=group)
 
 
+def check_names(plan: Plan) -> None:
+    """Raise DatasetError where a feature's name cannot be that of its file."""
+    features = {name: replace(recipe, max_hotness=1) if recipe.gives == LISTS else recipe for name, recipe in plan.features.items()}
+    try:
+        spec_of(replace(plan, features=features), dict.fromkeys(features, 2), "float32").as_tf_raw(("train",))
+    except FeatureSpecError as error:
+        raise DatasetError(f"{error}: in --config the feature may have another name, with column: NAME") from None
+
+
 def _free(name: str, taken: set[str]) -> str:
     """The name, or the first after it that no feature has."""
     return name if name not in taken else _free(f"{name}_", taken)
 
 
-def write_split(rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFiles, folder: Path, advance: Callable[[], object]) -> dict[str, int]:
+def write_split(
+    rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFiles, folder: Path, advance: Callable[[], object], progress: Progress
+) -> dict[str, int]:
     """Fill a split's files.
 
     Args:
@@ -56,6 +68,7 @@ def write_split(rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFil
         files: of the split.
         folder: of the dataset, with its vocabularies.
         advance: called after each categorical feature.
+        progress: knows which are filled already.
 
     Returns:
         how many lists were cut, of each feature that had such.
@@ -63,12 +76,16 @@ def write_split(rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFil
     Raises:
         DatasetError: a number is beyond the dataset's dtype.
     """
+
+    def once(path: Path, work: Callable[[], int | None]) -> int | None:
+        return progress.once(f"column {path.relative_to(folder)}", [path], work)
+
     if files.label is not None:
-        _write(files.label, (batch[LABEL].to_numpy() for batch in engine.batches(rows.scan(LABEL))), "bool")
+        once(files.label, lambda: _write(files.label, (batch[LABEL].to_numpy() for batch in engine.batches(rows.scan(LABEL))), "bool"))
     if files.group is not None:
-        _write(files.group, (batch[GROUP].to_numpy() for batch in engine.batches(rows.scan(GROUP))), "int64")
+        once(files.group, lambda: _write(files.group, (batch[GROUP].to_numpy() for batch in engine.batches(rows.scan(GROUP))), "int64"))
     if files.numerical is not None:
-        _write(files.numerical, _numericals(rows, plan, spec, files.numerical), spec.numerical_dtype)
+        once(files.numerical, lambda: _write(files.numerical, _numericals(rows, plan, spec, files.numerical), spec.numerical_dtype))
 
     def write(feature: Categorical, path: Path) -> int:
         recipe = plan.features[feature.name]
@@ -81,17 +98,20 @@ def write_split(rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFil
             _write(path, _lists(rows, recipe, feature, ids_of, longer), feature.dtype)
         elif ids_of is not None:
             _write(path, (ids_of(texts).astype(feature.dtype)[codes] for codes, texts in rows.coded(feature.name)), feature.dtype)
-        advance()
         return sum(longer)
 
-    tasks = [(feature.cardinality, partial(write, feature, path)) for feature, path in zip(spec.categorical, files.categorical, strict=True)]
+    def write_once(feature: Categorical, path: Path) -> int:
+        longer = once(path, partial(write, feature, path))
+        advance()
+        return longer
+
+    tasks = [(feature.cardinality, partial(write_once, feature, path)) for feature, path in zip(spec.categorical, files.categorical, strict=True)]
     cut = zip(spec.categorical, by_size(tasks, SMALL), strict=True)
     return {feature.name: longer for feature, longer in cut if longer}
 
 
-def write_keys(rows: StagedRows, names: tuple[str, ...], folder: Path) -> None:
+def write_keys(rows: StagedRows, names: tuple[str, ...], path: Path) -> None:
     """Write the columns that predictions carry, in row order."""
-    path = folder / KEYS
     with naming(path):
         rows.scan(*(pl.col(key_column(name)).alias(name) for name in names)).sink_parquet(path, maintain_order=True)
 

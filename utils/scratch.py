@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from utils.interrupt import uninterrupted
@@ -19,6 +19,7 @@ from utils.naming import naming
 _LOCK = ".in-use"
 _REST_S = 86_400
 _TRIES = 100
+_LEFT = "left"  # in the lock's file: its run left the folder for another to go on with, on whatever machine
 _FORM = re.compile(r"\.(staging|writing)-[a-z0-9_]{8}").fullmatch
 
 
@@ -31,9 +32,10 @@ class Scratch:
     Args:
         destination: made where it is missing.
         kind: "staging" or "writing".
+        takes: asked of each folder that a run which is no more left in the destination; the first for which it holds becomes this one.
     """
 
-    def __init__(self, destination: Path, kind: str):
+    def __init__(self, destination: Path, kind: str, takes: Callable[[Path], bool] | None = None):
         self._made: list[Path] = []
         self.folder: Path | None = None
         self._lock = -1
@@ -42,9 +44,12 @@ class Scratch:
             for _ in range(_TRIES):  # another run that ends may take away what this one is about to use
                 with contextlib.suppress(FileNotFoundError):
                     self._make_destination(destination)
+                    with uninterrupted():
+                        self.folder, self._lock = _taken(destination, takes) if takes else (None, -1)
                     remove_abandoned(destination)
                     with uninterrupted():
-                        self._make(destination, f".{kind}-")
+                        if self.folder is None:
+                            self._make(destination, f".{kind}-")
                     break
             else:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(destination))
@@ -78,6 +83,15 @@ class Scratch:
         """What was put into the folder."""
         return sorted(entry for entry in self.folder.iterdir() if entry.name != _LOCK)
 
+    def leave(self) -> None:
+        """Keep the folder and what it holds for a later run that takes it; one that does not removes it."""
+        with uninterrupted():
+            atexit.unregister(self.remove)
+            with contextlib.suppress(OSError):  # a full disk: then only this machine can tell that it is left
+                os.pwrite(self._lock, f" {_LEFT}".encode(), os.fstat(self._lock).st_size)
+            os.close(self._lock)
+            self.folder, self._made = None, []
+
     def remove(self) -> None:
         """Remove the folder and what it holds; what cannot be removed stays, for whatever ended the run is what is to be told."""
         with uninterrupted():
@@ -93,7 +107,27 @@ class Scratch:
 
 def remove_abandoned(destination: Path) -> None:
     """Remove the scratch folders of runs that are no more: nobody holds their locks. On a file system without locks nothing is removed."""
-    for folder in destination.iterdir():
+    for folder, lock in _abandoned(destination):
+        by_choice = _LEFT in _words(lock)
+        _remove(folder, lock)
+        print(f"{folder}: left by a run that {'ended early' if by_choice else 'was killed'}; removed", file=sys.stderr)
+
+
+def _taken(destination: Path, takes: Callable[[Path], bool]) -> tuple[Path | None, int]:
+    """The first abandoned folder that is wanted, and its lock, which is held; None where there is none."""
+    for folder, lock in _abandoned(destination):
+        if takes(folder):
+            with contextlib.suppress(OSError), naming(folder):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, " ".join(_machine()).encode(), 0)
+            return folder, lock
+        os.close(lock)
+    return None, -1
+
+
+def _abandoned(destination: Path) -> Iterator[tuple[Path, int]]:
+    """The scratch folders of runs that are no more, each with its lock, which is held now and is the caller's to close."""
+    for folder in sorted(destination.iterdir()):
         if not _FORM(folder.name) or folder.is_symlink() or not folder.is_dir():
             continue
         try:
@@ -107,14 +141,18 @@ def remove_abandoned(destination: Path) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.stat(folder / _LOCK)  # its run may have removed it meanwhile
-            abandoned = bool(_machine() & set(os.pread(descriptor, 200, 0).decode(errors="replace").split())) or _rested(folder)
+            abandoned = bool(({_LEFT} | _machine()) & _words(descriptor)) or _rested(folder)
         except OSError:  # in use, or a network file system without locks
             abandoned = False
-        if not abandoned:
+        if abandoned:
+            yield folder, descriptor
+        else:
             os.close(descriptor)
-            continue
-        _remove(folder, descriptor)
-        print(f"{folder}: left by a run that was killed; removed", file=sys.stderr)
+
+
+def _words(lock: int) -> set[str]:
+    """What the file of a lock says: the machine of its run, and whether that left the folder on purpose."""
+    return set(os.pread(lock, 200, 0).decode(errors="replace").split())
 
 
 @contextlib.contextmanager

@@ -203,9 +203,9 @@ def test_full_disks_are_one_line_with_a_path_and_leave_nothing(tmp_path):
         command = run["said"].split(":")[0]
         files.append((command == "preproc.table", re.sub(r"-\w{8}/|\d+", "", said[1])))
     others = {re.sub("train|test", "", file) for table, file in files if not table}
-    assert {"staging-.arrow", "stagingvocabulary/cat_.parquet", "writing/cat_.bin"} <= others, others
+    assert {"staging-.arrow", "stagingdataset/vocabulary/cat_.parquet", "stagingdataset//cat_.bin"} <= others, others
     tables = {file for table, file in files if table}
-    assert all(any(file.startswith(kind) for file in tables) for kind in ("stagingtrain-", "stagingvocabulary/", "writing")), tables
+    assert all(any(file.startswith(kind) for file in tables) for kind in ("stagingtrain-", "stagingdataset/vocabulary/", "stagingdataset/t")), tables
 
 
 def test_a_file_that_cannot_grow_is_one_line_with_its_path(tmp_path):

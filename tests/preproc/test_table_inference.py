@@ -33,7 +33,7 @@ def test_texts(tmp_path, capsys):
     made = make(tmp_path, text, text, "--label", "y")
     found = {name: entry["kind"] for name, entry in made.metadata["transforms"].items()}
     assert found == KINDS
-    assert "column nothing: hold nothing in the first rows and are left out" in capsys.readouterr().err
+    assert "column nothing: nothing in the first rows, left out" in capsys.readouterr().err
 
 
 def test_types(tmp_path, capsys):
@@ -66,7 +66,7 @@ def test_types(tmp_path, capsys):
         "category": "categorical",
     }
     assert made["train"]["numbers"] == [[1, 2], [-1, -1]] and made["train"]["flag"] == [2, 1]
-    assert "column record: hold what no feature is made of" in capsys.readouterr().err
+    assert "column record: of a type that no feature is made of, left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [(), ("--categorical", "few,many"), ("--numerical", "few,many"), ("--ignore", "few,many")])
