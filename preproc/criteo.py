@@ -12,11 +12,11 @@ values that are missing, rare or not in the training days. Rows keep the order o
 import shutil
 import sys
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -26,9 +26,10 @@ from dataloading.contract import VOCABULARY, DatasetError, bytes_per_sample, sto
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
-from preproc.clicklog import LABEL, Rows, read_rows
+from preproc.clicklog import LABEL, LogForm, Rows, row_tasks
 from preproc.criteo_options import NAME, NEW, SPLITS, Options, parse
 from preproc.id_table import write_table_ids
+from preproc.in_order import by_size, in_order
 from preproc.known_vocabulary import KnownVocabularies, known_vocabularies
 from preproc.log_table import log_plus_3
 from preproc.row_order import INPUT, shuffle_file, shuffled_parts
@@ -39,8 +40,7 @@ from utils.errors import run_command
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
 
-_SMALL = 1_000_000  # values of a table of which two may be in memory
-_THREADS = 2
+_SMALL = 4_000_000  # values of a table of which two may be in memory
 
 
 @dataclass
@@ -133,15 +133,14 @@ def _stage(staging: Staging, options: Options, transform: str) -> dict[str, Tall
             form = replace(options.form, labelled=tally.labelled)
             for path in paths:
                 bad_lines, first_fault, before = 0, "", tally.rows
-                for rows in read_rows(path, options.block_bytes, options.skip_bad_lines, form, on_read=bar.update):
-                    first_fault = first_fault or next(iter(rows.faults), "")
-                    bad_lines += len(rows.faults)
-                    if rows.lines:
-                        labels = rows.frame[LABEL].to_numpy() if tally.labelled else None
-                        numbers = _transformed(path, rows, options.form.numerical, transform)
-                        staging.append(split, labels, numbers, rows.frame.select(options.form.categorical))
-                        tally.rows += rows.frame.height
-                        tally.clicks += 0 if labels is None else int(labels.sum())
+                blocks = row_tasks(path, options.block_bytes, options.skip_bad_lines, form, bar.update)
+                for found in in_order(partial(_staged, path, block, form, transform) for block in blocks):
+                    first_fault = first_fault or next(iter(found.faults), "")
+                    bad_lines += len(found.faults)
+                    if found.categorical.height:
+                        staging.append(split, found.labels, found.numbers, found.categorical)
+                        tally.rows += found.categorical.height
+                        tally.clicks += 0 if found.labels is None else int(found.labels.sum())
                 if bad_lines:
                     bar.write(f"preproc.criteo: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}", file=sys.stderr)
                 tally.bad_lines += bad_lines
@@ -164,6 +163,21 @@ def _halve(staging: Staging, test: Tally) -> Tally:
     return Tally(test.files[-1:], held, clicks)
 
 
+class Staged(NamedTuple):
+    """What is staged of a block of n rows (`Staging.append`), and what was wrong with the lines that were skipped."""
+
+    labels: np.ndarray | None
+    numbers: np.ndarray
+    categorical: pl.DataFrame
+    faults: tuple[str, ...]
+
+
+def _staged(path: Path, block: Callable[[], Rows], form: LogForm, transform: str) -> Staged:
+    rows = block()
+    labels = rows.frame[LABEL].to_numpy() if form.labelled else None
+    return Staged(labels, _transformed(path, rows, form.numerical, transform), rows.frame.select(form.categorical), rows.faults)
+
+
 def _transformed(path: Path, rows: Rows, names: Sequence[str], transform: str) -> np.ndarray:
     """The numerical features of a block, `[n, M]` float16."""
     if not names:
@@ -182,8 +196,8 @@ def _transformed(path: Path, rows: Rows, names: Sequence[str], transform: str) -
 def _vocabularies(staging: Staging, options: Options, known: KnownVocabularies | None, folder: Path) -> list[int]:
     """Write the vocabulary of every feature; returns the cardinalities."""
     counted = [split for split in options.splits if split != NEW] if options.leak else ["train"]
-    cardinalities = []
-    for feature in tqdm(options.form.categorical, desc="dictionaries", unit="feature", disable=None):
+
+    def write(feature: str) -> int:
         path = folder / f"{feature}.parquet"
         if known is None:
             vocabulary = build_vocabulary(staging.values(counted, feature), options.thresholds.of(feature))
@@ -196,8 +210,12 @@ def _vocabularies(staging: Staging, options: Options, known: KnownVocabularies |
                 vocabulary.write_parquet(path)
             else:
                 shutil.copyfile(stored_vocabulary(known.spec, feature), path)
-        cardinalities.append(vocabulary.height + 1)
-    return cardinalities
+        progress.update()
+        return vocabulary.height + 1
+
+    rows = staging.num_rows(counted)  # as many different values as a feature can have
+    with tqdm(total=len(options.form.categorical), desc="dictionaries", unit="feature", disable=None) as progress:
+        return by_size([(rows, partial(write, feature)) for feature in options.form.categorical], _SMALL)
 
 
 def _write_columns(staging: Staging, writer: TfRawWriter, splits: Sequence[str]) -> None:
@@ -216,14 +234,9 @@ def _write_columns(staging: Staging, writer: TfRawWriter, splits: Sequence[str])
             write_table_ids(staging.columns(split, feature.name), vocabulary, feature.dtype, writer.files(split).categorical[place])
             progress.update(1 / len(splits))
 
-    places = range(len(writer.spec.categorical))
-    small = [place for place in places if writer.spec.categorical[place].cardinality <= _SMALL]
-    with tqdm(total=len(places), desc="ids", unit="feature", disable=None) as progress, ThreadPoolExecutor(_THREADS) as pool:
-        for _ in pool.map(write, small):
-            pass
-        for place in places:  # of the large ones, one table at a time is in memory
-            if place not in small:
-                write(place)
+    sizes = [feature.cardinality for feature in writer.spec.categorical]
+    with tqdm(total=len(sizes), desc="ids", unit="feature", disable=None) as progress:
+        by_size([(size, partial(write, place)) for place, size in enumerate(sizes)], _SMALL)
 
 
 def _shuffle(writer: TfRawWriter, parts: Sequence[int], seed: int, scratch: Path) -> None:
