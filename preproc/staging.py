@@ -120,7 +120,7 @@ class Staging:
 
     def num_rows(self, splits: Sequence[str]) -> int:
         """The rows of some splits."""
-        return sum(count for split in splits for _, count in self._chunks[split])
+        return sum(count for split in splits for _, count in self._chunks.get(split, ()))
 
     def values(self, splits: Sequence[str], feature: str) -> pl.LazyFrame:
         """One categorical feature of some splits, one after another, as a stream in row order."""
