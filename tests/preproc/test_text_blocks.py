@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import itertools
 import tempfile
 import time
 from pathlib import Path
@@ -33,7 +34,7 @@ def test_ranges_that_cover_a_file_give_each_line_once(content, cuts, block_bytes
         path = write(Path(folder) / "t", content)
         whole = b"".join(block.text for block in text_blocks(path, FORM, block_bytes))
         found = []
-        for start, stop in zip(places, places[1:], strict=False):
+        for start, stop in itertools.pairwise(places):
             blocks = list(text_blocks(path, FORM, block_bytes, byte_range=(start, stop)))
             lines = [line for block in blocks for line in block.lines]
             assert lines == list(range(1, len(lines) + 1))
@@ -49,7 +50,7 @@ def test_ranges_of_a_table_and_of_a_click_log(tmp_path):
     file = TableFile(path, form_of(path, FormFlags()))
     size = path.stat().st_size
     cuts = [0, 3, 9, size // 3, size // 2, size]
-    frames = [block.frame for cut in zip(cuts, cuts[1:], strict=False) for block in file.blocks(["n", "s"], frozenset(), 300, byte_range=cut)]
+    frames = [block.frame for cut in itertools.pairwise(cuts) for block in file.blocks(["n", "s"], frozenset(), 300, byte_range=cut)]
     assert pl.concat(frames).rows() == [(n, s) for s, n in rows]
     log = write(tmp_path / "log", "".join("0" + f"\t{i}" * 13 + f"\t{i:x}" * 26 + "\n" for i in range(200)))
     half = log.stat().st_size // 2
