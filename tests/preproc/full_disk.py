@@ -17,7 +17,11 @@ from preproc import criteo, table
 from utils.errors import run_command
 
 ROOT = Path(__file__).parents[2]
-SIZES = {criteo: (10, 150, 360, 700, 1200, 1400), transcribe: (12, 100, 440), table: (20, 120, 150, 180, 210, 270)}  # KiB: each kind of file in turn
+SIZES = {
+    criteo: (10, 150, 360, 700, 1200, 1400),
+    transcribe: (12, 100, 440),
+    table: (20, 300, 400, 430, 460, 490, 520, 550, 580, 620),
+}  # KiB: each kind of file in turn
 
 
 def main(folder: Path) -> None:
