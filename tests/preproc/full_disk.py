@@ -17,7 +17,11 @@ from preproc import criteo, table
 from utils.errors import run_command
 
 ROOT = Path(__file__).parents[2]
-SIZES = {criteo: (10, 150, 360, 700, 1200, 1400), transcribe: (12, 100, 440), table: (20, 260, 360, 520, 540, 580, 600)}  # KiB: each kind of file in turn
+SIZES = {
+    criteo: (10, 150, 360, 700, 1200, 1400),
+    transcribe: (12, 100, 440),
+    table: (20, 260, 360, 520, 540, 580, 600),
+}  # KiB: each kind of file in turn
 
 
 def main(folder: Path) -> None:
