@@ -126,6 +126,8 @@ def header_of(path: Source, form: Form) -> list[str]:
         raise DatasetError(
             f"{path}, line 1: byte {error.start + 1}, {error.object[error.start]:#04x}, is not UTF-8; expected text in UTF-8"
         ) from None
+    if "\r" in first and '"' not in first:
+        raise DatasetError(f"{path}: its lines end in CR alone; expected LF or CRLF (tr '\\r' '\\n' makes them)")
     found = [name.strip() for name in fields_of(first, form)]
     names = list(form.names or found)
     if form.names and found == names:

@@ -110,7 +110,8 @@ class TableStaging:
         """Take the blocks of a group as an earlier run staged them."""
         self._blocks[group], self._parts, self._coded, self._num_texts = (state[name] for name in ("blocks", "parts", "coded", "num_texts"))
         if self._blocks[group]:
-            schemas = [pl.read_ipc_schema(self._path(group, part, 0)) for part in range(len(self._parts))]
+            paths = [self._path(group, part, 0) for part in range(len(self._parts))]
+            schemas = [pl.read_parquet_schema(path) if path.suffix == _KEYS else pl.read_ipc_schema(path) for path in paths]
             self._schema = pl.Schema({name: dtype for schema in [*schemas, self._schema or {}] for name, dtype in schema.items()})
 
     def scan(self, group: str, rows: pl.Expr | None, *columns: str | pl.Expr) -> pl.LazyFrame:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 SIZES = {
     criteo: (10, 150, 360, 700, 1200, 1400),
     transcribe: (12, 100, 440),
-    table: (20, 300, 400, 430, 460, 490, 520, 550, 580, 620),
+    table: (20, 260, 300, 360, 400, 430, 460, 490, 520, 550),
 }  # KiB: each kind of file in turn
 
 

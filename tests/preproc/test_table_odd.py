@@ -37,6 +37,7 @@ def run(call, folder: Path, monkeypatch, *flags: str) -> tuple[int, str]:
         (b'[{"s": "a", "y": 1},\n {"s": "b", "y": 0}]\n', "t.csv: is one JSON array; expected JSON lines, an object a line"),
         ("sé,y\na,1\n".encode("latin-1"), "t.csv, line 1: byte 2, 0xe9, is not UTF-8; expected text in UTF-8"),
         (b"\x81\x82\n" * 9, "t.csv, line 1: byte 1, 0x81, is not UTF-8; expected text in UTF-8"),
+        (ROWS.replace("\n", "\r").encode(), r"t.csv: its lines end in CR alone; expected LF or CRLF (tr '\r' '\n' makes them)"),
         (b"s,y\na\na\n", "t.csv, line 2: 1 values, expected 2 separated by ','; and none of the first lines is sound"),
         (
             ROWS.replace(",", ";").replace("s;n;y", "s;n;z").encode(),
