@@ -98,13 +98,13 @@ class TableFile:
         if self.form.kind in (PARQUET, ARROW):
             if byte_range is not None:
                 raise DatasetError(f"{self.path}: is {self.form.kind}; expected a file of text, of which a byte range can be read")
-            self._check_names(wanted)
-            yield from (functools.partial(lambda block: block, block) for block in self._binary_blocks(wanted, on_read))
+            _check_names(self.path, self.names, wanted)
+            yield from (functools.partial(lambda block: block, block) for block in _binary_blocks(self.path, self.form, wanted, on_read))
             return
         if self.form.kind == JSON_LINES:
             self.names, held = _keys(next(text_blocks(self.path, _TEXT, block_bytes), _NOTHING).text)
             self._lists = held if wanted is None else held & lists
-        self._check_names(wanted)
+        _check_names(self.path, self.names, wanted)
         names, empty, headed = list(wanted or self.names), byte_range is None, self.form.kind == CSV and self.form.names is None
         for block in text_blocks(self.path, self._text_form(byte_range), block_bytes, on_read, byte_range):
             if headed and block.lines[0] == 1 and not (byte_range and byte_range[0]):
@@ -127,22 +127,6 @@ class TableFile:
             return self._repaired(block, names)
         held = frozenset(name for name in coded if isinstance(frame.schema[name], pl.Categorical))
         return Block(_with_line_ends(frame, block.stand_in), block.lines, coded=held)
-
-    def _check_names(self, wanted: Sequence[str] | None) -> None:
-        for name in wanted or ():
-            if name not in self.names:
-                shown = ", ".join(self.names[:8]) + (", …" if len(self.names) > 8 else "")
-                raise DatasetError(f"{self.path}: has no column {name}; it has {shown}")
-
-    def _binary_blocks(self, wanted: Sequence[str] | None, on_read: Callable[[int], object]) -> Iterator[Block]:
-        first = 1
-        try:
-            for batch in _stream(self.path, wanted, on_read) if _is_stream(self.path) else _batches(self.path, self.form, wanted, on_read):
-                if batch.height:
-                    yield Block(batch, range(first, first + batch.height), "row")
-                    first += batch.height
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise _damaged(self.path, self.form, error) from None
 
     def _parsed(self, text: bytes, num_rows: int, names: list[str], coded: frozenset[str] = frozenset()) -> pl.DataFrame | None:
         """The columns of rows of a line each, or None where any of them is bad."""
@@ -205,9 +189,26 @@ class TableFile:
         return Block(pl.concat(frames) if frames else pl.DataFrame(schema=schema), numbers, faults=tuple(faults))
 
 
+def _check_names(path: Source, names: Sequence[str], wanted: Sequence[str] | None) -> None:
+    for name in wanted or ():
+        if name not in names:
+            raise DatasetError(f"{path}: has no column {name}; it has {', '.join(names[:8]) + (', …' if len(names) > 8 else '')}")
+
+
 def _with_line_ends(frame: pl.DataFrame, stand_in: bytes) -> pl.DataFrame:
     """Texts with their line ends, for which a character stood."""
     return frame.with_columns(pl.col(pl.String).str.replace_all(stand_in.decode(), "\n", literal=True)) if stand_in else frame
+
+
+def _binary_blocks(path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object]) -> Iterator[Block]:
+    first = 1
+    try:
+        for batch in _stream(path, wanted, on_read) if _is_stream(path) else _batches(path, form, wanted, on_read):
+            if batch.height:
+                yield Block(batch, range(first, first + batch.height), "row")
+                first += batch.height
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise _damaged(path, form, error) from None
 
 
 def _is_stream(path: Source) -> bool:
