@@ -21,7 +21,7 @@ SIZES = {
     criteo: (10, 150, 360, 700, 1200, 1400),
     transcribe: (12, 100, 440),
     table: (20, 260, 360, 520, 540, 580, 600),
-}  # KiB: each kind of file in turn
+}  # KiB: each kind in turn
 
 
 def main(folder: Path) -> None:
