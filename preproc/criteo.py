@@ -13,11 +13,10 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -27,9 +26,10 @@ from dataloading.contract import VOCABULARY, DatasetError, bytes_per_sample, sto
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
-from preproc.clicklog import LABEL, Rows, read_rows
+from preproc.clicklog import LABEL, LogForm, Rows, row_tasks
 from preproc.criteo_options import NAME, NEW, SPLITS, Options, parse
 from preproc.id_table import write_table_ids
+from preproc.in_order import by_size, in_order
 from preproc.known_vocabulary import KnownVocabularies, known_vocabularies
 from preproc.log_table import log_plus_3
 from preproc.resume import DATASET, Progress, dataset_files, link
@@ -42,8 +42,7 @@ from utils.errors import run_command
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
 
-_SMALL = 1_000_000  # values of a table of which two may be in memory
-_THREADS = 2
+_SMALL = 4_000_000  # values of a table of which two may be in memory
 
 
 @dataclass
@@ -108,21 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _progress(options: Options) -> Progress:
     """What of this run is complete: by the options on which bytes depend, and by all files that are read."""
-    command = {
-        "num_numerical": options.form.num_numerical,
-        "num_categorical": options.form.num_categorical,
-        "frequency_threshold": options.thresholds and options.thresholds.described(),
-        "numerical_transform": options.transform,
-        "halve_test": options.halve,
-        "output_ordering": options.ordering,
-        "seed": options.seed,
-        "extend_vocabulary": options.extend,
-        "dictionary_days": options.leak,
-        "bad_lines": options.skip_bad_lines,
-    }
-    command["number of files of each split"] = {split: len(paths) for split, paths in options.logs.items()}
     read = [path for paths in options.logs.values() for path in paths] + (dataset_files(options.vocabulary) if options.vocabulary else [])
-    return Progress(NAME, command, read, options.destination, options.resume)
+    return Progress(NAME, options.of_the_bytes(), read, options.destination, options.resume)
 
 
 def _check_log(path: Source, destination: Path) -> None:
@@ -170,15 +156,14 @@ def _stage(staging: Staging, options: Options, transform: str, progress: Progres
                     bar.update(path.stat().st_size)
                     continue
                 bad_lines, first_fault, before = 0, "", tally.rows
-                for rows in read_rows(path, options.block_bytes, options.skip_bad_lines, form, on_read=bar.update):
-                    first_fault = first_fault or next(iter(rows.faults), "")
-                    bad_lines += len(rows.faults)
-                    if rows.lines:
-                        labels = rows.frame[LABEL].to_numpy() if tally.labelled else None
-                        numbers = _transformed(path, rows, options.form.numerical, transform)
-                        staging.append(split, labels, numbers, rows.frame.select(options.form.categorical))
-                        tally.rows += rows.frame.height
-                        tally.clicks += 0 if labels is None else int(labels.sum())
+                blocks = row_tasks(path, options.block_bytes, options.skip_bad_lines, form, bar.update)
+                for found in in_order(partial(_staged, path, block, form, transform) for block in blocks):
+                    first_fault = first_fault or next(iter(found.faults), "")
+                    bad_lines += len(found.faults)
+                    if found.categorical.height:
+                        staging.append(split, found.labels, found.numbers, found.categorical)
+                        tally.rows += found.categorical.height
+                        tally.clicks += 0 if found.labels is None else int(found.labels.sum())
                 if bad_lines:
                     bar.write(f"preproc.criteo: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}", file=sys.stderr)
                 tally.bad_lines += bad_lines
@@ -222,6 +207,21 @@ def _halve(staging: Staging, test: Tally) -> Tally:
     return Tally(test.files[-1:], held, clicks)
 
 
+class Staged(NamedTuple):
+    """What is staged of a block of n rows (`Staging.append`), and what was wrong with the lines that were skipped."""
+
+    labels: np.ndarray | None
+    numbers: np.ndarray
+    categorical: pl.DataFrame
+    faults: tuple[str, ...]
+
+
+def _staged(path: Source, block: Callable[[], Rows], form: LogForm, transform: str) -> Staged:
+    rows = block()
+    labels = rows.frame[LABEL].to_numpy() if form.labelled else None
+    return Staged(labels, _transformed(path, rows, form.numerical, transform), rows.frame.select(form.categorical), rows.faults)
+
+
 def _transformed(path: Source, rows: Rows, names: Sequence[str], transform: str) -> np.ndarray:
     """The numerical features of a block, `[n, M]` float16."""
     if not names:
@@ -254,10 +254,15 @@ def _vocabularies(staging: Staging, options: Options, known: KnownVocabularies |
                 vocabulary.write_parquet(path)
             else:
                 shutil.copyfile(stored_vocabulary(known.spec, feature), path)
+        bar.update()
         return vocabulary.height + 1
 
-    features = tqdm(options.form.categorical, desc="dictionaries", unit="feature", disable=None)
-    return [progress.once(f"vocabulary {feature}", [folder / f"{feature}.parquet"], partial(write, feature)) for feature in features]
+    def once(feature: str) -> int:
+        return progress.once(f"vocabulary {feature}", [folder / f"{feature}.parquet"], partial(write, feature))
+
+    rows = staging.num_rows(counted)  # as many different values as a feature can have
+    with tqdm(total=len(options.form.categorical), desc="dictionaries", unit="feature", disable=None) as bar:
+        return by_size([(rows, partial(once, feature)) for feature in options.form.categorical], _SMALL)
 
 
 def _write_columns(staging: Staging, writer: TfRawWriter, options: Options, progress: Progress) -> None:
@@ -286,14 +291,9 @@ def _write_columns(staging: Staging, writer: TfRawWriter, options: Options, prog
             once(split, path, partial(write_table_ids, staging.columns(split, feature.name), vocabulary, feature.dtype, path))
             bar.update(1 / len(splits))
 
-    places = range(len(writer.spec.categorical))
-    small = [place for place in places if writer.spec.categorical[place].cardinality <= _SMALL]
-    with tqdm(total=len(places), desc="ids", unit="feature", disable=None) as bar, ThreadPoolExecutor(_THREADS) as pool:
-        for _ in pool.map(write, small):
-            pass
-        for place in places:  # of the large ones, one table at a time is in memory
-            if place not in small:
-                write(place)
+    sizes = [feature.cardinality for feature in writer.spec.categorical]
+    with tqdm(total=len(sizes), desc="ids", unit="feature", disable=None) as bar:
+        by_size([(size, partial(write, place)) for place, size in enumerate(sizes)], _SMALL)
 
 
 def _column(path: Path) -> str:

@@ -153,6 +153,10 @@ class Staging:
             self._add_chunk(other, values.slice(keep))
         return clicks
 
+    def num_rows(self, splits: Sequence[str]) -> int:
+        """The rows of some splits."""
+        return sum(count for split in splits for _, count in self._chunks.get(split, ()))
+
     def values(self, splits: Sequence[str], feature: str) -> pl.LazyFrame:
         """One categorical feature of some splits, one after another, as a stream in row order."""
         return pl.scan_ipc([path for split in splits for path, _ in self._chunks[split]], glob=False).select(feature)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from dataloading.contract import DatasetError
+from preproc.arrow_stream import MARK, stream_batches, stream_schema
 from preproc.quoted_rows import MOST_LINES, QuotedRows
 from preproc.stores import Source, local_path
 from preproc.table_files import ARROW, CSV, JSON_LINES, PARQUET, Form, fields_of, header_of
@@ -134,18 +135,12 @@ class TableFile:
                 raise DatasetError(f"{self.path}: has no column {name}; it has {shown}")
 
     def _binary_blocks(self, wanted: Sequence[str] | None, on_read: Callable[[int], object]) -> Iterator[Block]:
-        done, first = 0, 1
+        first = 1
         try:
-            frame = _binary(self.path, self.form)
-            frame = frame if wanted is None else frame.select(wanted)
-            total = frame.select(pl.len()).collect().item()
-            size = self.path.stat().st_size
-            for batch in frame.collect_batches(chunk_size=_BLOCK_ROWS, maintain_order=True, engine="streaming"):
+            for batch in _stream(self.path, wanted, on_read) if _is_stream(self.path) else _batches(self.path, self.form, wanted, on_read):
                 if batch.height:
                     yield Block(batch, range(first, first + batch.height), "row")
                     first += batch.height
-                    on_read(size * (first - 1) // total - done)
-                    done = size * (first - 1) // total
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise _damaged(self.path, self.form, error) from None
 
@@ -215,22 +210,40 @@ def _with_line_ends(frame: pl.DataFrame, stand_in: bytes) -> pl.DataFrame:
     return frame.with_columns(pl.col(pl.String).str.replace_all(stand_in.decode(), "\n", literal=True)) if stand_in else frame
 
 
+def _is_stream(path: Source) -> bool:
+    with local_path(path).open("rb") as file:
+        return file.read(len(MARK)) == MARK
+
+
+def _stream(path: Source, wanted: Sequence[str] | None, on_read: Callable[[int], object]) -> Iterator[pl.DataFrame]:
+    return (batch if wanted is None else batch.select(wanted) for batch in stream_batches(local_path(path), on_read))
+
+
+def _batches(path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object]) -> Iterator[pl.DataFrame]:
+    """Of a Parquet or Arrow file."""
+    frame = _binary(path, form)
+    frame = frame if wanted is None else frame.select(wanted)
+    total, size = frame.select(pl.len()).collect().item(), path.stat().st_size
+    rows = done = 0
+    for batch in frame.collect_batches(chunk_size=_BLOCK_ROWS, maintain_order=True, engine="streaming"):
+        yield batch
+        rows += batch.height
+        on_read(size * rows // max(total, 1) - done)
+        done = size * rows // max(total, 1)
+
+
 def _binary(path: Source, form: Form) -> pl.LazyFrame:
-    """A Parquet or Arrow file; Arrow's streams have no end to begin at and are read whole."""
+    """A Parquet or Arrow file."""
     local = local_path(path)
     try:
-        if form.kind == PARQUET:
-            return pl.scan_parquet(local, glob=False)
-        with local.open("rb") as file:
-            stream = file.read(4) == b"\xff\xff\xff\xff"
-        return pl.read_ipc_stream(local).lazy() if stream else pl.scan_ipc(local)
+        return pl.scan_parquet(local, glob=False) if form.kind == PARQUET else pl.scan_ipc(local, glob=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _damaged(path, form, error) from None
 
 
 def _names_of(path: Source, form: Form) -> list[str]:
     try:
-        return _binary(path, form).collect_schema().names()
+        return (stream_schema(local_path(path)) if _is_stream(path) else _binary(path, form).collect_schema()).names()
     except pl.exceptions.PolarsError as error:
         raise _damaged(path, form, error) from None
 

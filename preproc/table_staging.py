@@ -16,6 +16,7 @@ from utils.scratch import Scratch
 
 LABEL, GROUP, SPLIT = "label", "group", "split"
 _COLUMNS_A_FILE = 32
+_KEYS = ".parquet"  # of texts, nearly all of them different, half the size of Arrow
 
 
 def feature_column(name: str) -> str:
@@ -81,9 +82,9 @@ class TableStaging:
                 raise DatasetError(f"{source}: column {name[2:]} holds {dtype}, and {before} in the files before it; expected one type (--keep)")
         block = self._blocks[group]
         for part, names in enumerate(self._parts):
-            path = self._path(group, part, block)
+            path, kept = self._path(group, part, block), rows.select(name for name in dict.fromkeys([*names, SPLIT]) if name in rows.schema)
             with naming(path):
-                rows.select(name for name in dict.fromkeys([*names, SPLIT]) if name in rows.schema).write_ipc(path)
+                kept.write_parquet(path, compression="lz4", statistics=False) if path.suffix == _KEYS else kept.write_ipc(path)
         for part in sorted({*self._coded.values()}):
             names = [name for name in texts if self._coded[name] == part]
             codes, words = self._coded_paths(group, part, block)
@@ -109,7 +110,8 @@ class TableStaging:
         """Take the blocks of a group as an earlier run staged them."""
         self._blocks[group], self._parts, self._coded, self._num_texts = (state[name] for name in ("blocks", "parts", "coded", "num_texts"))
         if self._blocks[group]:
-            schemas = [pl.read_ipc_schema(self._path(group, part, 0)) for part in range(len(self._parts))]
+            paths = [self._path(group, part, 0) for part in range(len(self._parts))]
+            schemas = [pl.read_parquet_schema(path) if path.suffix == _KEYS else pl.read_ipc_schema(path) for path in paths]
             self._schema = pl.Schema({name: dtype for schema in [*schemas, self._schema or {}] for name, dtype in schema.items()})
 
     def scan(self, group: str, rows: pl.Expr | None, *columns: str | pl.Expr) -> pl.LazyFrame:
@@ -119,7 +121,8 @@ class TableStaging:
         """
         names = {name for column in columns for name in ([column] if isinstance(column, str) else column.meta.root_names())}
         part = next(i for i, part in enumerate(self._parts) if names <= {*part, SPLIT})
-        frame = pl.scan_ipc([self._path(group, part, block) for block in range(self._blocks[group])], glob=False)
+        paths = [self._path(group, part, block) for block in range(self._blocks[group])]
+        frame = pl.scan_parquet(paths, glob=False) if paths[0].suffix == _KEYS else pl.scan_ipc(paths, glob=False)
         return (frame if rows is None else frame.filter(rows)).select(*columns)
 
     def coded(self, group: str, rows: pl.Expr | None, feature: str) -> Iterator[Coded]:
@@ -136,7 +139,8 @@ class TableStaging:
         return self._num_texts.get(feature_column(feature), 0)
 
     def _path(self, group: str, part: int, block: int) -> Path:
-        return self.folder / f"{group}-{part}-{block:06d}.arrow"
+        keys = self._parts[part][0].startswith("k ")
+        return self.folder / f"{group}-{part}-{block:06d}{_KEYS if keys else '.arrow'}"
 
     def _coded_paths(self, group: str, part: int, block: int) -> tuple[Path, Path]:
         return self.folder / f"{group}-{part}-{block:06d}.codes", self.folder / f"{group}-{part}-{block:06d}.texts"

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars
 import pytest
 import yaml
-from launching import dlrm
+from launching import dlrm, launch
 from small_data import BATCH, CARDINALITIES, FLAGS, NUM_NUMERICAL, ROWS, SEED
 
 TRAIN_BATCHES = 6
@@ -24,23 +26,49 @@ class Run:
 
     final: dict
     losses: list[float]
-    folder: object
-    err: str
+    folder: Path
+    err: str  # of all runs of the launch
+
+    @classmethod
+    def of(cls, folder: Path, err: str) -> "Run":
+        lines = [json.loads(line.removeprefix("DLLL ")) for line in (folder / "log.json").read_text().splitlines()]
+        losses = [line["data"]["loss"] for line in lines if line["type"] == "LOG" and "loss" in line["data"]]
+        return cls(lines[-1]["data"], losses, folder, err)
+
+    @property
+    def predictions(self) -> polars.DataFrame:
+        return polars.read_parquet(self.folder / "p.parquet")
+
+
+def words(folder: Path, flags) -> list[str]:
+    """Flags of dlrm.py for a run whose files lie in a folder."""
+    return ["--log_path", str(folder / "log.json"), *(str(flag).replace("{folder}", str(folder)) for flag in flags)]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Run dlrm.py on N workers in a folder of its own."""
+    """Run dlrm.py on N workers in a folder of its own, two of them by horovodrun."""
 
     def call(workers, *flags):
         folder = tmp_path_factory.mktemp(f"on-{workers}")
-        log = folder / "log.json"
-        result = dlrm(workers, "--log_path", log, *(str(flag).replace("{folder}", str(folder)) for flag in flags), horovodrun=workers == 2)
-        assert result.code == 0, result.err
-        assert not result.errors and "Traceback" not in result.err
-        lines = [json.loads(line.removeprefix("DLLL ")) for line in log.read_text().splitlines()]
-        losses = [line["data"]["loss"] for line in lines if line["type"] == "LOG" and "loss" in line["data"]]
-        return Run(lines[-1]["data"], losses, folder, result.err)
+        result = dlrm(workers, *words(folder, flags), horovodrun=workers == 2)
+        assert result.code == 0 and not result.errors and "Traceback" not in result.err, result.err
+        return Run.of(folder, result.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def in_turn(tmp_path_factory):
+    """Run several command lines of dlrm.py in one launch on N workers, each in a folder of its own; by name."""
+
+    def call(workers, commands):
+        folders = {name: tmp_path_factory.mktemp(name) for name in commands}
+        path = tmp_path_factory.mktemp("commands") / "commands.json"
+        path.write_text(json.dumps([words(folders[name], flags) for name, flags in commands.items()]))
+        result = launch(workers, sys.executable, "-u", Path(__file__).with_name("commands.py"), path)
+        assert result.code == 0 and not result.errors and "Traceback" not in result.err, result.err
+        return {name: Run.of(folder, result.err) for name, folder in folders.items()}
 
     return call
 
@@ -54,15 +82,53 @@ def saved(run):
 
 
 @pytest.fixture(scope="module")
-def evaluated(run, saved, dataset):
-    """Figures of the stored test split, whose rows no batch and no N divides, by workers that wrote and that read the checkpoint."""
-    pairs = [(1, 1), (1, 2), (2, 3), (4, 1)]  # and 4 to 2 below
-    found = {}
-    for wrote, read in pairs:
-        path = saved[wrote].folder / "checkpoint"
-        where = MIXED if read == 3 else ()
-        found[wrote, read] = run(read, "--cpu", "--mode", "eval", "--dataset_path", dataset, "--restore_checkpoint_path", path, *where).final
-    return found
+def unlabelled(dataset, tmp_path_factory):
+    """The dataset with a test split without labels, and keys beside it."""
+    folder = shutil.copytree(dataset, tmp_path_factory.mktemp("unlabelled") / "dataset")
+    content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
+    content["source_spec"]["test"] = [chunk for chunk in content["source_spec"]["test"] if chunk["features"] != ["label"]]
+    (folder / "feature_spec.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    polars.DataFrame({"user": [f"u{row}" for row in range(ROWS["test"])]}).write_parquet(folder / "test" / "keys.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def damaged(saved, tmp_path_factory):
+    """What four workers wrote, with a newer checkpoint that is damaged: the folder, and the one that is whole."""
+    folder = shutil.copytree(saved[4].folder / "checkpoint", tmp_path_factory.mktemp("damaged") / "checkpoint")
+    whole = next(folder.glob("step-*"))
+    newer = shutil.copytree(whole, folder / "step-00000099")
+    (folder / "latest").write_text(f"{newer.name}\n")
+    chunk = next(path for path in newer.glob("tables/*/weights/c/**/*") if path.is_file())
+    content = bytearray(chunk.read_bytes())
+    content[0] ^= 1
+    chunk.write_bytes(content)
+    return folder, whole
+
+
+@pytest.fixture(scope="module")
+def read(in_turn, saved, dataset, unlabelled, damaged):
+    """By workers that read, what they made of checkpoints and of the stored test split, whose rows no batch and no N divides."""
+    checkpoints = {workers: result.folder / "checkpoint" for workers, result in saved.items()}
+
+    def evaluate(path, *flags):
+        return ("--cpu", "--mode", "eval", "--dataset_path", dataset, "--restore_checkpoint_path", path, *flags)
+
+    def predict(folder, *flags):
+        restored = ("--restore_checkpoint_path", checkpoints[4], "--predictions_path", "{folder}/p.parquet")
+        return ("--cpu", "--mode", "predict", "--dataset_path", folder, *restored, *flags)
+
+    commands = {
+        1: {"of_1": evaluate(checkpoints[1]), "of_4": evaluate(checkpoints[4]), "predicted": predict(dataset)},
+        2: {
+            "of_1": evaluate(checkpoints[1]),
+            "predicted": predict(dataset),
+            "unlabelled": predict(unlabelled, "--split", "test"),
+            "fallen_back": evaluate(damaged[0], "--restore_fallback"),
+        },
+        3: {"of_2": evaluate(checkpoints[2], *MIXED)},
+    }
+    return {workers: in_turn(workers, some) for workers, some in commands.items()}
 
 
 def test_synthetic_data_is_the_same_for_any_number_of_workers(saved):
@@ -75,13 +141,14 @@ def test_synthetic_data_is_the_same_for_any_number_of_workers(saved):
         assert result.final["validation_loss"] == pytest.approx(saved[1].final["validation_loss"], abs=1e-6)
 
 
-def test_any_number_of_workers_evaluates_what_any_number_wrote(evaluated):
-    expected = evaluated[1, 1]
+def test_any_number_of_workers_evaluates_what_any_number_wrote(read):
+    expected = read[1]["of_1"].final
     assert expected["samples"] == ROWS["test"]
-    for pair, found in evaluated.items():
-        assert found["samples"] == ROWS["test"], pair
-        assert found["auc"] == pytest.approx(expected["auc"], abs=1e-6), pair
-        assert found["test_loss"] == pytest.approx(expected["test_loss"], abs=1e-6), pair
+    for workers, name in [(2, "of_1"), (3, "of_2"), (1, "of_4"), (2, "fallen_back")]:  # what four wrote, that is
+        found = read[workers][name].final
+        assert found["samples"] == ROWS["test"], (workers, name)
+        assert found["auc"] == pytest.approx(expected["auc"], abs=1e-6), (workers, name)
+        assert found["test_loss"] == pytest.approx(expected["test_loss"], abs=1e-6), (workers, name)
 
 
 def test_checkpoints_of_any_number_of_workers_hold_the_same_arrays(saved):
@@ -91,37 +158,20 @@ def test_checkpoints_of_any_number_of_workers_hold_the_same_arrays(saved):
         assert manifest["features"] == manifests[0]["features"]
 
 
-def test_predictions_of_two_workers_equal_those_of_one(run, saved, dataset):
-    predict = ("--cpu", "--mode", "predict", "--dataset_path", dataset, "--restore_checkpoint_path", saved[4].folder / "checkpoint")
-    one, two = (polars.read_parquet(run(workers, *predict, "--predictions_path", "{folder}/p.parquet").folder / "p.parquet") for workers in (1, 2))
+def test_predictions_of_two_workers_equal_those_of_one(read):
+    one, two = (read[workers]["predicted"].predictions for workers in (1, 2))
     assert one["row"].to_list() == two["row"].to_list() == list(range(ROWS["test"]))
     assert one["label"].to_list() == two["label"].to_list()
     assert two["score"].to_list() == pytest.approx(one["score"].to_list(), abs=1e-6)
 
 
-def test_two_workers_score_a_split_without_labels_and_carry_its_keys(run, saved, dataset, tmp_path):
-    folder = shutil.copytree(dataset, tmp_path / "dataset")
-    content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
-    content["source_spec"]["test"] = [chunk for chunk in content["source_spec"]["test"] if chunk["features"] != ["label"]]
-    (folder / "feature_spec.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-    keys = polars.DataFrame({"user": [f"u{row}" for row in range(ROWS["test"])]})
-    keys.write_parquet(folder / "test" / "keys.parquet")
-    predict = ("--cpu", "--mode", "predict", "--restore_checkpoint_path", saved[4].folder / "checkpoint", "--predictions_path", "{folder}/p.parquet")
-    labelled = polars.read_parquet(run(2, *predict, "--dataset_path", dataset).folder / "p.parquet")
-    found = polars.read_parquet(run(2, *predict, "--dataset_path", folder, "--split", "test").folder / "p.parquet")
-    assert found.columns == ["user", "row", "score"] and found.select("user").equals(keys)
+def test_two_workers_score_a_split_without_labels_and_carry_its_keys(read, unlabelled):
+    found, labelled = (read[2][name].predictions for name in ("unlabelled", "predicted"))
+    assert found.columns == ["user", "row", "score"] and found.select("user").equals(polars.read_parquet(unlabelled / "test" / "keys.parquet"))
     assert found.select("row", "score").equals(labelled.select("row", "score"))
 
 
-def test_two_workers_fall_back_to_the_newest_checkpoint_that_is_whole(run, saved, evaluated, dataset, tmp_path):
-    folder = shutil.copytree(saved[4].folder / "checkpoint", tmp_path / "checkpoint")
-    whole = next(folder.glob("step-*"))
-    damaged = shutil.copytree(whole, folder / "step-00000099")
-    (folder / "latest").write_text(f"{damaged.name}\n")
-    chunk = next(path for path in damaged.glob("tables/*/weights/c/**/*") if path.is_file())
-    content = bytearray(chunk.read_bytes())
-    content[0] ^= 1
-    chunk.write_bytes(content)
-    result = run(2, "--cpu", "--mode", "eval", "--dataset_path", dataset, "--restore_checkpoint_path", folder, "--restore_fallback")
-    assert f"the checkpoint is damaged; --restore_fallback: {whole} is tried instead" in result.err
-    assert result.final["auc"] == pytest.approx(evaluated[4, 1]["auc"], abs=1e-6)
+def test_two_workers_fall_back_to_the_newest_checkpoint_that_is_whole(read, damaged):
+    result = read[2]["fallen_back"]
+    assert f"the checkpoint is damaged; --restore_fallback: {damaged[1]} is tried instead" in result.err
+    assert result.final["auc"] == pytest.approx(read[1]["of_4"].final["auc"], abs=1e-6)

@@ -16,8 +16,11 @@ class Case:
     operations: dict[str, tuple[str, ...]]
 
     def kinds(self, where: str, workers: int) -> tuple[str, ...]:
-        """The operations that update so many workers' tables there; four show one kind, which two have shown to be equal to the other."""
-        return self.operations[where][: 1 if workers == 4 else None]
+        """The operations that update so many workers' tables there.
+
+        Two show both kinds only where columns of a row are on both, which whole tables are a part of; four show one kind.
+        """
+        return self.operations[where][: 1 if workers == 4 or (workers == 2 and where == "whole") else None]
 
     def columns(self) -> dict[str, slice]:
         """Of each feature in a sample's vectors."""
@@ -29,6 +32,7 @@ class Case:
 
 
 RATES = (0.3, 0.0, 0.2)
+SLICES = 8  # of the batch's gradients: two each of four workers, added before they travel
 BOTH = ("C++", "TensorFlow")  # the operations that update
 FLAGS = {
     "sgd": (),
@@ -41,7 +45,7 @@ FLAGS = {
 }
 PLACEMENTS = {  # thresholds in elements
     "whole": {},
-    "sliced": {"column_slice_threshold": 100},  # into thirds, too, which are no subtree of the tree of sums
+    "sliced": {"column_slice_threshold": 200},  # into thirds, too, which are no subtree of the tree of sums
     "replicated": {"data_parallel_threshold": 10_000},
     "mixed": {"column_slice_threshold": 300, "data_parallel_threshold": 90},
 }
@@ -156,8 +160,8 @@ def _updated(case: Case, world, rule, thresholds, native) -> dict[str, np.ndarra
     for step in range(STEPS):
         rate, number, own = tf.constant(RATES[step]), tf.constant(step, tf.int64), tf.constant(batch(case, step)[1][mine])
         ids, local_ids = read(step)
-        # Slices of one sample: every number of workers adds them in one order.
-        sums = embedding.replicated_gradients(local_ids, own, 1.0, BATCH // world.size)
+        # Every number of workers adds the slices in one order.
+        sums = embedding.replicated_gradients(local_ids, own, 1.0, SLICES // world.size)
         sums = [tf.reshape(sum_in_order(tf.reshape(total, [-1]), world, "dense_gradients"), total.shape) for total in sums]
         embedding.update(rule, ids, own, rate, number)
         embedding.update_replicated(rule, sums, rate, number)

@@ -1,0 +1,24 @@
+"""Runs several command lines of dlrm.py in turn in one process, on any number of workers: a process's start takes longer than most of them.
+
+mpirun -np N … python tests/distributed/commands.py FILE
+
+FILE holds a JSON list of lists of words. The first command that fails ends it, with its code.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import dlrm
+from run.command import do, run_command
+
+
+def main(commands: list[list[str]]) -> int:
+    for words in commands:
+        if code := run_command(lambda words=words: do(words, dlrm.NAME, ""), dlrm.NAME):
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(Path(sys.argv[1]).read_text())))
