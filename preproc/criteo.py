@@ -107,21 +107,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _progress(options: Options) -> Progress:
     """What of this run is complete: by the options on which bytes depend, and by all files that are read."""
-    command = {
-        "num_numerical": options.form.num_numerical,
-        "num_categorical": options.form.num_categorical,
-        "frequency_threshold": options.thresholds and options.thresholds.described(),
-        "numerical_transform": options.transform,
-        "halve_test": options.halve,
-        "output_ordering": options.ordering,
-        "seed": options.seed,
-        "extend_vocabulary": options.extend,
-        "dictionary_days": options.leak,
-        "bad_lines": options.skip_bad_lines,
-    }
-    command["number of files of each split"] = {split: len(paths) for split, paths in options.logs.items()}
     read = [path for paths in options.logs.values() for path in paths] + (dataset_files(options.vocabulary) if options.vocabulary else [])
-    return Progress(NAME, command, read, options.destination, options.resume)
+    return Progress(NAME, options.of_the_bytes(), read, options.destination, options.resume)
 
 
 def _check_log(path: Source, destination: Path) -> None:

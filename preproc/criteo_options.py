@@ -80,6 +80,22 @@ class Options:
         found = {*self.logs, *(["valid"] if self.halve else [])}
         return tuple(split for split in SPLITS if split in found)
 
+    def of_the_bytes(self) -> dict[str, Any]:
+        """What the dataset's bytes depend on besides the logs, by flag."""
+        return {
+            "num_numerical": self.form.num_numerical,
+            "num_categorical": self.form.num_categorical,
+            "frequency_threshold": self.thresholds and self.thresholds.described(),
+            "numerical_transform": self.transform,
+            "halve_test": self.halve,
+            "output_ordering": self.ordering,
+            "seed": self.seed,
+            "extend_vocabulary": self.extend,
+            "dictionary_days": self.leak,
+            "bad_lines": self.skip_bad_lines,
+            "number of files of each split": {split: len(paths) for split, paths in self.logs.items()},
+        }
+
 
 def parse(argv: Sequence[str] | None, description: str) -> Options:
     """Parse the command line. Raises UserError where it is wrong."""

@@ -91,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
             learned = train if old is None or args.extend_vocabulary else None
             rows = write_vocabularies(plan, learned, args.vocabulary, folder, bar.update, progress)
+        if empty := [name for name, recipe in plan.features.items() if recipe.has_vocabulary and rows[name] == 1]:
+            _warn(f"features {', '.join(empty[:8])}: no value is kept (--frequency_threshold?), every row has id 0")
         dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
         spec = table_write.spec_of(plan, rows, dtype)
         check_tables(spec.categorical)

@@ -3,6 +3,7 @@
 import csv
 import glob
 import itertools
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def files_of(given: Iterable[str]) -> list[Source]:
         if is_url(text):
             found += stored_files(text)
         elif path.is_dir():
-            inside = sorted(entry for entry in path.rglob("*") if entry.is_file() and not _hidden(entry.relative_to(path)))
+            inside = sorted(entry for entry in _inside(path) if entry.is_file() and not _hidden(entry.relative_to(path)))
             if not inside:
                 raise DatasetError(f"{path}: a folder without files; expected the files of a table")
             found += inside
@@ -75,6 +76,15 @@ def files_of(given: Iterable[str]) -> list[Source]:
             raise DatasetError(f"{path}: is given twice")
         seen.add(place)
     return found
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Everything in a folder and below it. Raises OSError where one of them cannot be read, which `rglob` would pass over."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    return [Path(place) / name for place, _, names in os.walk(folder, onerror=refuse) for name in names]
 
 
 def _matches(text: str) -> list[Path]:

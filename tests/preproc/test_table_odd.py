@@ -98,6 +98,21 @@ def test_a_glob_says_what_it_matches_that_is_no_file(tmp_path, call, monkeypatch
     assert Made(tmp_path / "out").metadata["train"]["files"] == ["1.csv", "2.csv"]
 
 
+def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, call, monkeypatch):
+    (tmp_path / "days" / "sub").mkdir(parents=True)
+    write(tmp_path / "days" / "1.csv", ROWS)
+    scandir = os.scandir
+
+    def refuse(path):  # tests may run as root, whom no permission stops
+        if str(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    code, said = run(call, tmp_path, monkeypatch, "--train", "days")
+    assert (code, said) == (1, "command: error: days/sub: Permission denied\n")
+
+
 @pytest.mark.parametrize(
     ("content", "flags", "expected"),
     [
@@ -108,6 +123,7 @@ def test_a_glob_says_what_it_matches_that_is_no_file(tmp_path, call, monkeypatch
         ),
         (ROWS.replace(",1\n", ",0\n"), "", "warning: the train split: every label is 0; is --label what was meant?"),
         (ROWS.replace(",0\n", ",1\n"), "", "warning: the test split: every label is 1; is --label what was meant?"),
+        (ROWS, "--frequency_threshold 99", "warning: features s: no value is kept (--frequency_threshold?), every row has id 0"),
         (ROWS, "--data t.csv", "warning: t.csv is given for train and for new: the same rows are in both"),
         (ROWS + "a,b\n1,2,3,4\n", "--bad_lines skip", "; 2 bad lines skipped; "),
         (ROWS, "--config ignores.yaml", "warning: ignores.yaml: ignore: no column zz in t.csv"),
