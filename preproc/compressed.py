@@ -61,3 +61,9 @@ def read_chunks(path: Path, chunk_bytes: int = _PLAIN_READ_BYTES, on_read: Calla
                     yield content
         if decoder is not None:
             raise DatasetError(f"{path}: truncated {kind} file: it ends before its compressed stream does; fetch or compress it again")
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether `read_chunks` decompresses the file."""
+    with path.open("rb") as file:
+        return file.read(4).startswith((_GZIP, _ZSTD))

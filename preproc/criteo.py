@@ -2,6 +2,9 @@
 
     python -m preproc.criteo --train day_0.gz day_1.gz --test day_2.gz --dst criteo_t15 --frequency_threshold 15
 
+    # the same bytes by a Spark cluster (docs/preprocessing.md)
+    python -m preproc.criteo --engine spark --spark_master spark://HOST:7077 --train day_0 --test day_1 --dst criteo_t15 --frequency_threshold 15
+
     # the ids of that dataset for the days that follow, so that a model trained on it can score them
     python -m preproc.criteo --unlabelled day_3.gz --vocabulary criteo_t15 --dst day_3
 
@@ -9,16 +12,16 @@ Dictionaries come from the training days only: ids from 1 by falling frequency (
 values that are missing, rare or not in the training days. Rows keep the order of the logs.
 """
 
+import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 from tqdm import tqdm
 
@@ -26,14 +29,17 @@ from dataloading.contract import VOCABULARY, DatasetError, bytes_per_sample, sto
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
-from preproc.clicklog import LABEL, Rows, read_rows
+from preproc.clicklog import LABEL, read_rows
 from preproc.criteo_options import NAME, NEW, SPLITS, Options, parse
+from preproc.criteo_rows import Tally, skipped, transformed
+from preproc.criteo_spark import SparkCriteo
+from preproc.engines.spark_engine import SparkEngine
 from preproc.id_table import write_table_ids
 from preproc.known_vocabulary import KnownVocabularies, known_vocabularies
-from preproc.log_table import log_plus_3
 from preproc.row_order import INPUT, shuffle_file, shuffled_parts
 from preproc.staging import Staging
-from utils.encoding import numerical, transforms
+from preproc.vocabulary_file import write_vocabulary
+from utils.encoding import transforms
 from utils.encoding.vocabulary import build_vocabulary
 from utils.errors import run_command
 from utils.interrupt import EndedBySignals
@@ -41,27 +47,6 @@ from utils.naming import naming
 
 _SMALL = 1_000_000  # values of a table of which two may be in memory
 _THREADS = 2
-
-
-@dataclass
-class Tally:
-    """What was read into one split."""
-
-    files: list[str]
-    rows: int = 0
-    clicks: int = 0
-    bad_lines: int = 0
-    labelled: bool = True
-    file_rows: list[int] = field(default_factory=list)  # of each file
-
-    def statistics(self) -> dict[str, Any]:
-        """The split's part of the dataset's metadata."""
-        clicks = {"click_rate": round(self.clicks / self.rows, 6)} if self.labelled else {}
-        return {"files": self.files, "rows": self.rows, **clicks, "bad_lines_skipped": self.bad_lines}
-
-    def described(self) -> str:
-        """For people."""
-        return f"{self.rows:,} rows" + (f" (click rate {self.clicks / self.rows:.4f})" if self.labelled else "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,21 +67,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.leak:
         print(f"{NAME}: warning: --dictionary_days all: values of test rows are in the dictionaries, which flatters the model", file=sys.stderr)
 
-    with Staging(options.destination, options.splits) as staging:
-        tallies = _stage(staging, options, transform)
+    with Staging(options.staging or options.destination, options.splits) as staging, _spark(options, staging) as spark:
+        tallies = _stage(staging, options, transform, spark)
         folder = staging.folder / VOCABULARY
         folder.mkdir()
-        cardinalities = _vocabularies(staging, options, known, folder)
+        cardinalities = _vocabularies(staging, options, known, folder, spark)
         spec = generator_spec(cardinalities, options.form.num_numerical, alpha=0.0)
         with TfRawWriter(options.destination, spec, options.splits, overwrite=options.overwrite, unlabelled=[NEW]) as writer:
             _write_columns(staging, writer, options.splits)
+            if spark:
+                spark.write_ids(folder, writer)
+            else:
+                _write_ids(staging, writer, options.splits)
             if options.ordering != INPUT:
-                _shuffle(writer, shuffled_parts(options.ordering, tallies["train"].file_rows), options.seed, staging.folder / "shuffled")
+                _shuffle(writer, shuffled_parts(options.ordering, tallies["train"].file_rows), options.seed, writer.folder / "shuffled")
             metadata = _metadata(tallies, options, transform, writer.spec, folder)
-            folder.rename(writer.folder / VOCABULARY)
+            shutil.move(folder, writer.folder / VOCABULARY)
             spec = writer.publish(metadata)
     print(_summary(options.destination, spec, tallies, time.monotonic() - started))
     return 0
+
+
+@contextlib.contextmanager
+def _spark(options: Options, staging: Staging) -> Iterator[SparkCriteo | None]:
+    """The steps that executors do, where Spark is the engine."""
+    if options.spark is None:
+        yield None
+        return
+    with SparkEngine(options.spark, staging.folder) as engine:
+        yield SparkCriteo(engine, options, staging)
 
 
 def _check_log(path: Path, destination: Path) -> None:
@@ -123,9 +122,21 @@ def _transform(options: Options, known: KnownVocabularies | None) -> str:
     return known.numerical_transform
 
 
-def _stage(staging: Staging, options: Options, transform: str) -> dict[str, Tally]:
+def _stage(staging: Staging, options: Options, transform: str, spark: SparkCriteo | None) -> dict[str, Tally]:
     """Read every log once; returns what was found in each split."""
     tallies = {split: Tally([path.name for path in paths], labelled=split != NEW) for split, paths in options.logs.items()}
+    if spark:
+        spark.stage(tallies, transform)
+    else:
+        _read(staging, options, transform, tallies)
+    staging.flush()
+    if options.halve:
+        tallies["valid"] = _halve(staging, tallies["test"])
+    return {split: tallies[split] for split in options.splits}
+
+
+def _read(staging: Staging, options: Options, transform: str, tallies: dict[str, Tally]) -> None:
+    """Read every log in this process."""
     total_bytes = sum(path.stat().st_size for paths in options.logs.values() for path in paths)
     with tqdm(total=total_bytes, desc="reading", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:
         for split, paths in options.logs.items():
@@ -138,20 +149,15 @@ def _stage(staging: Staging, options: Options, transform: str) -> dict[str, Tall
                     bad_lines += len(rows.faults)
                     if rows.lines:
                         labels = rows.frame[LABEL].to_numpy() if tally.labelled else None
-                        numbers = _transformed(path, rows, options.form.numerical, transform)
+                        numbers = transformed(path, rows, options.form.numerical, transform)
                         staging.append(split, labels, numbers, rows.frame.select(options.form.categorical))
                         tally.rows += rows.frame.height
                         tally.clicks += 0 if labels is None else int(labels.sum())
                 if bad_lines:
-                    bar.write(f"preproc.criteo: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}", file=sys.stderr)
+                    bar.write(skipped(path, bad_lines, first_fault), file=sys.stderr)
                 tally.bad_lines += bad_lines
                 tally.file_rows.append(tally.rows - before)
-            if not tally.rows:
-                raise DatasetError(f"the {split} split holds no rows: every line of {', '.join(tally.files)} is malformed")
-    staging.flush()
-    if options.halve:
-        tallies["valid"] = _halve(staging, tallies["test"])
-    return {split: tallies[split] for split in options.splits}
+            tally.check_rows(split)
 
 
 def _halve(staging: Staging, test: Tally) -> Tally:
@@ -164,50 +170,42 @@ def _halve(staging: Staging, test: Tally) -> Tally:
     return Tally(test.files[-1:], held, clicks)
 
 
-def _transformed(path: Path, rows: Rows, names: Sequence[str], transform: str) -> np.ndarray:
-    """The numerical features of a block, `[n, M]` float16."""
-    if not names:
-        return np.empty((rows.frame.height, 0), np.float16)
-    numbers = rows.frame.select(names)
-    if transform == "log":
-        return log_plus_3(numbers)
-    if found := numerical.beyond_float16(numbers):
-        # An error under --bad_lines skip too: the line is sound, and large values are too common to be dropped unseen.
-        row, name, value = found
-        where = f"{path}: line {rows.lines[row]}: field {rows.frame.columns.index(name) + 1} ({name})"
-        raise DatasetError(f"{where} is {value}, expected at most ±{numerical.FLOAT16_MAX}, what float16 holds; use --numerical_transform log")
-    return numerical.unchanged(numbers)
-
-
-def _vocabularies(staging: Staging, options: Options, known: KnownVocabularies | None, folder: Path) -> list[int]:
+def _vocabularies(staging: Staging, options: Options, known: KnownVocabularies | None, folder: Path, spark: SparkCriteo | None) -> list[int]:
     """Write the vocabulary of every feature; returns the cardinalities."""
+    makes = known is None or options.extend
     counted = [split for split in options.splits if split != NEW] if options.leak else ["train"]
+    dictionaries = spark.dictionaries(known) if spark and makes else None
     cardinalities = []
-    for feature in tqdm(options.form.categorical, desc="dictionaries", unit="feature", disable=None):
+    for place, feature in enumerate(tqdm(options.form.categorical, desc="vocabularies", unit="feature", disable=None)):
         path = folder / f"{feature}.parquet"
-        if known is None:
-            vocabulary = build_vocabulary(staging.values(counted, feature), options.thresholds.of(feature))
-        elif options.extend:
-            vocabulary = known.extended(feature, staging.values(counted, feature), options.thresholds.of(feature))
-        else:
-            vocabulary = known.read(feature)
-        with naming(path):
-            if known is None or options.extend:
-                vocabulary.write_parquet(path)
-            else:
+        if not makes:
+            known.scan(feature)  # checks it
+            rows = known.rows(feature)
+            with naming(path):
                 shutil.copyfile(stored_vocabulary(known.spec, feature), path)
-        cardinalities.append(vocabulary.height + 1)
+        elif dictionaries:
+            rows = dictionaries.write(place, path)
+        else:
+            values, threshold = staging.values(counted, feature), options.thresholds.of(feature)
+            vocabulary = build_vocabulary(values, threshold) if known is None else known.extended(feature, values, threshold)
+            rows = vocabulary.height
+            write_vocabulary(path, [vocabulary], rows, vocabulary.schema)
+        cardinalities.append(rows + 1)
     return cardinalities
 
 
 def _write_columns(staging: Staging, writer: TfRawWriter, splits: Sequence[str]) -> None:
-    """Fill the dataset's files: labels and numerical features are moved, ids are written column by column."""
+    """Fill the dataset's files of labels and numerical features, by moving them."""
     for split in splits:
         files = writer.files(split)
         if files.label is not None:
-            staging.labels(split).rename(files.label)
+            shutil.move(staging.labels(split), files.label)
         if files.numerical is not None:
-            staging.numerical(split).rename(files.numerical)
+            shutil.move(staging.numerical(split), files.numerical)
+
+
+def _write_ids(staging: Staging, writer: TfRawWriter, splits: Sequence[str]) -> None:
+    """Fill the dataset's files of ids, column by column."""
 
     def write(place: int) -> None:
         feature = writer.spec.categorical[place]

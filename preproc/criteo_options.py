@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from preproc.clicklog import LogForm
+from preproc.engines.spark_settings import SparkSettings, add_engine_flags, spark_settings
 from preproc.row_order import INPUT, ORDERINGS
 from utils.encoding import numerical
 from utils.errors import UserError
@@ -54,6 +55,8 @@ class Options:
         skip_bad_lines: or stop at the first.
         overwrite: whether a dataset may be replaced.
         block_bytes: text parsed at once, in bytes.
+        staging: folder for what is read until its ids are known; None for the destination.
+        spark: where Spark runs; None for Polars on this machine.
     """
 
     logs: Mapping[str, list[Path]]
@@ -70,6 +73,8 @@ class Options:
     skip_bad_lines: bool
     overwrite: bool
     block_bytes: int
+    staging: Path | None
+    spark: SparkSettings | None
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -103,6 +108,8 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
         skip_bad_lines=given.bad_lines == "skip",
         overwrite=given.overwrite,
         block_bytes=given.block_bytes,
+        staging=given.staging,
+        spark=spark_settings(given, NAME),
     )
 
 
@@ -149,6 +156,7 @@ def _parser(description: str) -> Parser:
         metavar="BYTES",
         help="text parsed at once, in bytes; memory grows with it (default: %(default)s, 32 MiB)",
     )
+    add_engine_flags(parser)
     return parser
 
 

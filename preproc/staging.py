@@ -9,6 +9,7 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
+from preproc.joining import append_file
 from utils.naming import naming
 from utils.scratch import Scratch
 
@@ -75,6 +76,25 @@ class Staging:
         with naming(path):
             categorical.write_ipc(path)
         chunks.append((path, categorical.height))
+
+    def adopt(self, split: str, labels: Path, numerical: Path, chunks: Sequence[tuple[Path, int]]) -> None:
+        """Append rows that another process has written in the same form.
+
+        Args:
+            split: which split they belong to.
+            labels: their file, empty where the split has none; it is removed, as the next is.
+            numerical: their file.
+            chunks: Arrow files of the categorical values, which stay where they are, with their rows.
+        """
+        for path, source in ((self.labels(split), labels), (self.numerical(split), numerical)):
+            with naming(path):
+                append_file(source, self._files[path])
+            source.unlink()
+        self._chunks[split] += chunks
+
+    def chunks(self, split: str) -> Sequence[tuple[Path, int]]:
+        """The files of the split's categorical values, in row order, with their rows."""
+        return tuple(self._chunks[split])
 
     def flush(self) -> None:
         """Close the label and numerical files, so that they can be moved; nothing can be appended afterwards."""
