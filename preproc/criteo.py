@@ -209,7 +209,7 @@ def _write_ids(staging: Staging, writer: TfRawWriter, splits: Sequence[str]) -> 
 
     def write(place: int) -> None:
         feature = writer.spec.categorical[place]
-        vocabulary = pl.read_parquet(staging.folder / VOCABULARY / f"{feature.name}.parquet", columns=["value", "id"])
+        vocabulary = pl.read_parquet(staging.folder / VOCABULARY / f"{feature.name}.parquet", columns=["value", "id"], glob=False)
         for split in splits:
             write_table_ids(staging.columns(split, feature.name), vocabulary, feature.dtype, writer.files(split).categorical[place])
             progress.update(1 / len(splits))
