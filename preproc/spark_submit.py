@@ -2,7 +2,7 @@
 
     spark-submit --master yarn --conf spark.executor.memory=4g preproc/spark_submit.py preproc.criteo --train day_0 --test day_1 ...
 
-`--engine spark` is added. Where only this file is sent to the cluster (--deploy-mode cluster), bring the code with --py-files (docs/preprocessing.md).
+`--engine spark` is added. Where only this file reaches the cluster (--deploy-mode cluster), bring the code with --py-files (docs/preprocessing.md).
 """
 
 import runpy

@@ -126,7 +126,8 @@ def _started(settings: SparkSettings, folder: Path, log: Path) -> "SparkContext"
     with _output_to(log), _handlers_kept():
         gateway = SparkContext._gateway  # of a session that this process had before: a JVM serves several, one after another
         if gateway is not None:
-            gateway.jvm.org.apache.spark.util.Utils.clearLocalRootDirs()  # it would go on using the folder of the first
+            utils = getattr(gateway.jvm.org.apache.spark.util, "Utils$")
+            getattr(utils, "MODULE$").clearLocalRootDirs()  # it would go on using the folder of the first
         gateway = gateway or launch_gateway(asked)
         conf = SparkConf(_jvm=gateway.jvm)  # with what spark-submit and spark-defaults.conf say
         for key, value in asked.getAll():
