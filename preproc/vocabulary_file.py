@@ -8,8 +8,8 @@ from polars.io.plugins import register_io_source
 
 from utils.naming import naming
 
-# Polars 2.0 makes row groups of about this many rows of a frame in memory, all but the last of one size. What is written as a
-# stream comes in such pieces, and is then the same file.
+# Polars 2.0 makes row groups of about this many rows of a frame in memory, the first of them of one row more where their number
+# does not divide the rows. What is written as a stream comes in such pieces, and is then the same file.
 _GROUP_ROWS = 122_880
 
 
@@ -26,25 +26,23 @@ def write_vocabulary(path: Path, frames: Iterable[pl.DataFrame], rows: int, sche
         OSError, UserError: of the path, where it cannot be written.
     """
     groups = max(1, (2 * rows + _GROUP_ROWS) // (2 * _GROUP_ROWS))
-    group_rows = max(1, -(-rows // groups))
+    sizes = [rows // groups + (place < rows % groups) for place in range(groups if rows else 0)]
 
     def pieces(*_) -> Iterator[pl.DataFrame]:
         yield schema.to_frame()
-        yield from _of_equal_rows(frames, group_rows)
+        yield from _of_rows(frames, sizes)
 
     with naming(path):
         register_io_source(pieces, schema=schema).sink_parquet(path)
 
 
-def _of_equal_rows(frames: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
-    waiting: list[pl.DataFrame] = []
-    held = 0
-    for frame in frames:
-        waiting.append(frame)
-        held += frame.height
-        while held >= rows:
-            joined = pl.concat(waiting)
-            yield joined.head(rows).rechunk()
-            waiting, held = [joined.slice(rows)], held - rows
-    if held:
-        yield pl.concat(waiting).rechunk()
+def _of_rows(frames: Iterable[pl.DataFrame], sizes: Iterable[int]) -> Iterator[pl.DataFrame]:
+    """The rows of all frames in frames of these sizes, one after another."""
+    source, waiting = iter(frames), pl.DataFrame()
+    for size in sizes:
+        parts = [waiting] if waiting.height else []
+        while sum(part.height for part in parts) < size:
+            parts.append(next(source))
+        joined = pl.concat(parts) if parts else waiting
+        yield joined.head(size).rechunk()
+        waiting = joined.slice(size)

@@ -116,7 +116,7 @@ def test_joined_files(tmp_path, monkeypatch, kernel):
     assert (tmp_path / "nothing").read_bytes() == b""
 
 
-@pytest.mark.parametrize("rows", [0, 1, 61_440, 184_319, 184_320, 262_144, 262_145, 400_000])
+@pytest.mark.parametrize("rows", [0, 1, 61_440, 184_319, 184_320, 262_144, 262_145, 400_000, 1_111_111])
 @pytest.mark.parametrize("cuts", [(), (0.1, 0.1, 0.8), tuple(np.linspace(0, 1, 40)[1:-1])])
 def test_a_vocabulary_as_a_stream_is_the_file_of_the_frame(tmp_path, rows, cuts):
     """That is what preprocessing wrote before there was another engine than Polars."""
