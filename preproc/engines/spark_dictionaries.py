@@ -1,6 +1,7 @@
-"""Dictionaries by Spark SQL: counts of all features together, in the order of the ids, on the disk.
+"""Dictionaries by Spark: partial counts of all features are added up and brought into the order of the ids, on the disk.
 
-The shuffle is Spark's own, which goes to the disk where memory does not do: no feature has to fit an executor, and none the driver.
+Up to some ten million partial counts, a task for each feature does so in memory: Spark SQL takes longer to get going. Beyond, it is Spark SQL, whose
+shuffle goes to the disk where memory does not do: no feature has to fit an executor, and none the driver.
 """
 
 import re
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 
+from preproc.engines.merged_counts import MERGED, Merging, merge
 from preproc.engines.polars_engine import batches
 from preproc.engines.spark_engine import SparkEngine
 from preproc.vocabulary_file import write_vocabulary
@@ -16,6 +18,7 @@ from preproc.vocabulary_file import write_vocabulary
 SCHEMA = pl.Schema({"value": pl.UInt32, "id": pl.Int32, "count": pl.UInt32})
 _COUNTED = "feature INT, value BIGINT, count BIGINT"
 _PARTITION_ROWS = 2_000_000
+TASK_COUNTS = 32 << 20  # of all features that are added up by tasks: every task reads them all, 16 bytes each before they are compressed
 _SPECIAL = re.compile(r"([\[\]{}*?\\])")
 
 
@@ -33,33 +36,46 @@ class Dictionaries:
 
     def __init__(self, engine: SparkEngine, counts: str, rows: int, thresholds: Sequence[int], known: Mapping[int, pl.LazyFrame] | None = None):
         self._engine, self._thresholds = engine, thresholds
-        self._ordered = engine.folder / "ordered"
-        patterns = [counts]
+        self._known = engine.folder / "known" if known else None
+        self._parts: list[list[Path]] = []  # of each feature
         if known:
-            rows += _write_known(engine.folder / "known", known)
-            patterns.append("known")
-        partitions = max(engine.parallelism, -(-rows // _PARTITION_ROWS))
-        engine.run(lambda: self._order(patterns, partitions, bool(known)), "dictionaries")
-        self._parts = sorted(self._ordered.glob("part-*.parquet"))
+            rows += _write_known(self._known, known)
+        if rows <= TASK_COUNTS:
+            self._merge(counts)
+        else:
+            ordered = engine.folder / "ordered"
+            engine.run(lambda: self._order(counts, ordered, max(engine.parallelism, -(-rows // _PARTITION_ROWS))), "dictionaries")
+            self._parts = [sorted(ordered.glob("part-*.parquet"))] * len(thresholds)
 
-    def _order(self, patterns: Sequence[str], partitions: int, known: bool) -> None:
+    def _merge(self, counts: str) -> None:
+        files = sorted(self._engine.folder.glob(counts))
+        known = [self._known and _known_file(self._known, place) for place in range(len(self._thresholds))]
+        items = [Merging(place, files, known[place], threshold) for place, threshold in enumerate(self._thresholds)]
+        _, error = self._engine.map("dictionaries", merge, items, "feature")
+        if error is not None:
+            raise error
+        self._parts = [[self._engine.task_folder("dictionaries", place) / MERGED] for place in range(len(items))]
+
+    def _order(self, counts: str, ordered: Path, partitions: int) -> None:
         from pyspark.sql import functions as sql
 
+        known = self._known is not None
         session = self._engine.sql
         if not session.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
             session.conf.set("spark.sql.shuffle.partitions", str(partitions))
-        paths = [f"file://{_plain(self._engine.folder)}/{pattern}" for pattern in patterns]
+        paths = [f"file://{_plain(self._engine.folder)}/{pattern}" for pattern in (counts, *(["known"] if known else []))]
         found = session.read.schema(_COUNTED + (", id BIGINT" if known else "")).parquet(*paths)
         sums = [sql.sum("count").alias("count"), *([sql.max("id").alias("id")] if known else [])]
         least = sql.array(*map(sql.lit, self._thresholds))[sql.col("feature")]
         kept = sql.col("count") >= least
         found = found.groupBy("feature", "value").agg(*sums).filter(kept | sql.col("id").isNotNull() if known else kept)
         order = [sql.col("id").asc_nulls_last()] if known else []
-        found.orderBy("feature", *order, sql.col("count").desc(), "value").write.parquet(f"file://{self._ordered}")
+        found.orderBy("feature", *order, sql.col("count").desc(), "value").write.parquet(f"file://{ordered}")
 
     def write(self, feature: int, path: Path) -> int:
         """Write a feature's vocabulary (by its place). Returns its values."""
-        scan = pl.scan_parquet(self._parts, glob=False).filter(pl.col("feature") == feature)
+        scan = pl.scan_parquet(self._parts[feature], glob=False)
+        scan = scan.filter(pl.col("feature") == feature) if "feature" in scan.collect_schema() else scan
         rows = scan.select(pl.len()).collect(engine="streaming").item()
         write_vocabulary(path, self._frames(scan), rows, SCHEMA)
         return rows
@@ -73,6 +89,10 @@ class Dictionaries:
             first += batch.height
 
 
+def _known_file(folder: Path, feature: int) -> Path:
+    return folder / f"{feature:06d}.parquet"
+
+
 def _plain(folder: Path) -> str:
     """A folder's name where patterns are read as well."""
     return _SPECIAL.sub(r"\\\1", str(folder))
@@ -83,5 +103,5 @@ def _write_known(folder: Path, known: Mapping[int, pl.LazyFrame]) -> int:
     folder.mkdir()
     for feature, frame in known.items():
         place = pl.lit(feature, pl.Int32).alias("feature")
-        frame.select(place, pl.col("value", "count", "id").cast(pl.Int64)).sink_parquet(folder / f"{feature:06d}.parquet", compression="snappy")
+        frame.select(place, pl.col("value", "count", "id").cast(pl.Int64)).sink_parquet(_known_file(folder, feature), compression="snappy")
     return sum(frame.select(pl.len()).collect().item() for frame in known.values())

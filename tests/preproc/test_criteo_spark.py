@@ -13,6 +13,7 @@ import pytest
 import zstandard
 
 from preproc import criteo, criteo_spark
+from preproc.engines import spark_dictionaries
 from tests.preproc.conftest import make_line
 from tests.preproc.spark_cluster import Cluster, cluster, needs_spark
 
@@ -68,17 +69,23 @@ def arguments(logs: Path, *more: object, threshold: object = 2) -> list:
     return [*days, "--frequency_threshold", threshold, "--bad_lines", "skip", "--block_bytes", 20_000, *more]
 
 
+@pytest.fixture
+def by_sql(monkeypatch):
+    """Dictionaries as of very many values."""
+    monkeypatch.setattr(spark_dictionaries, "TASK_COUNTS", 0)
+
+
 def test_several_files_compressed_and_malformed(logs, tmp_path, capsys):
     files = same(tmp_path, arguments(logs), capsys)
     assert len(files["train/label.bin"]) == 1500 - 3 + 400 + 300  # and the blank lines at the end are no lines
 
 
-def test_flags_of_splits_and_orders(logs, tmp_path, capsys):
+def test_flags_of_splits_and_orders(logs, tmp_path, capsys, by_sql):
     flags = ("--halve_test", "--dictionary_days", "all", "--output_ordering", "day_random", "--seed", 3)
     same(tmp_path, arguments(logs, *flags, threshold="20:9,14:1,0"), capsys)
 
 
-def test_the_ids_of_another_dataset(logs, tmp_path, capsys):
+def test_the_ids_of_another_dataset(logs, tmp_path, capsys, request):
     days = ["--train", logs / "day_4", "--test", logs / "day_5", "--frequency_threshold", 3]
     assert criteo.main(list(map(str, [*days, "--dst", tmp_path / "known"]))) == 0
     known = ("--vocabulary", tmp_path / "known")
@@ -87,10 +94,13 @@ def test_the_ids_of_another_dataset(logs, tmp_path, capsys):
     same(tmp_path / "frozen", ["--unlabelled", tmp_path / "new", "--valid", logs / "day_5", *known], capsys)
     (tmp_path / "extended").mkdir()
     more = ["--train", logs / "day_5", "--test", logs / "day_4", *known, "--extend_vocabulary", "--frequency_threshold", 2]
-    same(tmp_path / "extended", more, capsys)
+    expected = same(tmp_path / "extended", more, capsys)
+    request.getfixturevalue("by_sql")
+    assert criteo.main([*map(str, more), "--dst", str(tmp_path / "sql"), *LOCAL]) == 0
+    assert tree(tmp_path / "sql") == expected
 
 
-def test_other_fields_transforms_and_a_folder_with_signs_in_its_name(tmp_path, capsys):
+def test_other_fields_transforms_and_a_folder_with_signs_in_its_name(tmp_path, capsys, by_sql):
     folder = tmp_path / "a[1] {b}*?"
     folder.mkdir()
     random = np.random.default_rng(0)
@@ -124,7 +134,7 @@ def on(workers: Cluster) -> tuple:
     return ("--engine", "spark", "--spark_master", workers.url, *(word for setting in conf for word in ("--spark_conf", setting)), *QUICK)
 
 
-def test_a_cluster_of_which_an_executor_is_killed(logs, tmp_path, capsys, workers):
+def test_a_cluster_of_which_an_executor_is_killed(logs, tmp_path, capsys, workers, by_sql):
     """It is killed while it reads: when the first task has ended, and long before the last."""
     (tmp_path / "day_0").write_text("".join(f"{line}\n" for line in log(3000, 7)) * 8)
     words = ["--train", tmp_path / "day_0", logs / "day_10", "--test", logs / "day_4", "--frequency_threshold", 2, "--block_bytes", 60_000]
