@@ -31,9 +31,10 @@ fi
 [ ! -e "$final_output_dir/feature_spec.yaml" ] || die "$final_output_dir holds a dataset that this did not make; choose another final_output_dir"
 # A second name for each file and no second copy, where the file system has that.
 mkdir -p "$final_output_dir"
-for name in train valid test vocabulary feature_spec.yaml _SUCCESS; do # which says that it is complete, last
+for name in train valid test vocabulary feature_spec.yaml; do
     rm -rf "${final_output_dir:?}/$name"
     cp -rl "$spark_output_path/$name" "$final_output_dir/" 2>/dev/null ||
         { rm -rf "${final_output_dir:?}/$name"; cp -r "$spark_output_path/$name" "$final_output_dir/"; }
 done
+cp "$spark_output_path/_SUCCESS" "$final_output_dir/"
 echo "prepare_dataset.sh: $final_output_dir is complete: train with  python dlrm.py --dataset_path $final_output_dir"
