@@ -67,3 +67,9 @@ def _counted(file: BinaryIO, first: bytes, size: int, on_read: Callable[[int], o
         on_read(len(chunk))
         yield chunk
         chunk = file.read(size)
+
+
+def is_compressed(path: Source) -> bool:
+    """Whether `read_chunks` decompresses the file."""
+    with path.open("rb") as file:
+        return file.read(4).startswith((_GZIP, _ZSTD))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from preproc.clicklog import LogForm
+from preproc.engines.spark_settings import SPARK, SparkSettings, add_engine_flags, spark_settings
 from preproc.row_order import INPUT, ORDERINGS
 from preproc.stores import Source, is_url, stored_files
 from utils.encoding import numerical
@@ -56,6 +57,8 @@ class Options:
         overwrite: whether a dataset may be replaced.
         block_bytes: text parsed at once, in bytes.
         resume: whether stages that are complete are recorded, and not done again.
+        staging: folder for what is read until its ids are known; None for the destination.
+        spark: where Spark runs; None for Polars on this machine.
     """
 
     logs: Mapping[str, list[Source]]
@@ -73,6 +76,8 @@ class Options:
     overwrite: bool
     block_bytes: int
     resume: bool
+    staging: Path | None
+    spark: SparkSettings | None
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -123,6 +128,8 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
         overwrite=given.overwrite,
         block_bytes=given.block_bytes,
         resume=given.resume,
+        staging=given.staging,
+        spark=spark_settings(given, NAME),
     )
 
 
@@ -170,6 +177,7 @@ def _parser(description: str) -> Parser:
         metavar="BYTES",
         help="text parsed at once, in bytes; memory grows with it (default: %(default)s, 32 MiB)",
     )
+    add_engine_flags(parser)
     return parser
 
 
@@ -191,6 +199,13 @@ def _check_together(given: argparse.Namespace) -> None:
         raise UserError(f"--halve_test: {'--valid is given too; drop one of them' if given.valid else '--test is missing, whose last day is cut'}")
     if given.output_ordering != INPUT and given.train is None:
         raise UserError(f"--output_ordering {given.output_ordering}: --train is missing, whose rows are brought into that order")
+    if given.resume and (given.engine == SPARK or given.staging):
+        why = (
+            "--engine spark: Spark does lost tasks again by itself"
+            if given.engine == SPARK
+            else "--staging: what is complete is kept in the destination"
+        )
+        raise UserError(f"--resume and {why}; drop one of them")
     if given.dictionary_days == ALL and frozen:
         raise UserError("--dictionary_days all: with --vocabulary no dictionary is made, unless --extend_vocabulary; drop the flag")
 

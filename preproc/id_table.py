@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -60,6 +61,16 @@ class IdTable:
         return found
 
 
+class Lookup(Protocol):
+    """What gives values their ids: `IdTable`, or another of the same results."""
+
+    dtype: np.dtype
+    knows_zero: bool  # whether 0 is a value that has an id
+
+    def ids(self, values: np.ndarray) -> np.ndarray:
+        """Ids `[n]` of values `[n]` uint32; 0 for what the vocabulary lacks."""
+
+
 def write_table_ids(columns: Iterable[pl.Series], vocabulary: pl.DataFrame, dtype: str, path: Path) -> None:
     """Write the ids of a column of values to a binary file, in row order; what the vocabulary lacks, and what is missing, gets id 0.
 
@@ -69,7 +80,11 @@ def write_table_ids(columns: Iterable[pl.Series], vocabulary: pl.DataFrame, dtyp
         dtype: int8, int16 or int32.
         path: the file, which is replaced.
     """
-    table = IdTable(vocabulary, dtype)
+    write_looked_up(columns, IdTable(vocabulary, dtype), path)
+
+
+def write_looked_up(columns: Iterable[pl.Series], table: Lookup, path: Path) -> None:
+    """The same by a table that is there already."""
     file = path.open("wb")
     try:
         for column in columns:

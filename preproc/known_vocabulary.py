@@ -30,13 +30,21 @@ class KnownVocabularies:
 
     def read(self, feature: str) -> pl.DataFrame:
         """A feature's `value`, `id` and `count`, in the order of the ids. Raises DatasetError where they are damaged."""
-        path = _path(self.spec, feature)
-        cardinality = next(known.cardinality for known in self.spec.categorical if known.name == feature)
-        read_vocabulary(path, 0, cardinality)
-        found = pl.read_parquet(path, glob=False)
-        if dict(found.schema) != _COLUMNS or found.height != cardinality - 1 or (found.height and found["id"][0] != 1):
-            raise DatasetError(f"{path}: expected {cardinality - 1:,} values with the ids from 1 on, as preproc.criteo writes them; is it another's?")
+        return self.scan(feature).collect()
+
+    def scan(self, feature: str) -> pl.LazyFrame:
+        """The same, checked and not yet in memory."""
+        path, rows = _path(self.spec, feature), self.rows(feature)
+        read_vocabulary(path, 0, rows + 1)
+        found = pl.scan_parquet(path, glob=False)
+        first = found.head(1).collect()
+        if dict(first.schema) != _COLUMNS or found.select(pl.len()).collect().item() != rows or (rows and first["id"][0] != 1):
+            raise DatasetError(f"{path}: expected {rows:,} values with the ids from 1 on, as preproc.criteo writes them; is it another's?")
         return found
+
+    def rows(self, feature: str) -> int:
+        """How many values a feature has."""
+        return next(known.cardinality for known in self.spec.categorical if known.name == feature) - 1
 
     def extended(self, feature: str, values: pl.LazyFrame, threshold: int) -> pl.DataFrame:
         """A feature's vocabulary with the new values of another dataset.

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import polars as pl
 
+from preproc.joining import append_file
 from preproc.resume import Progress
 from utils.naming import naming
 from utils.scratch import Scratch
@@ -91,13 +92,13 @@ class Staging:
                 with naming(path):
                     file.flush()
         return {
-            split: {"rows": [rows for _, rows in chunks], "sizes": [path.stat().st_size for path in (self.labels(split), self.numerical(split))]}
+            split: {"rows": [rows for _, rows in chunks], "sizes": [path.stat().st_size for path in self._bytes(split)]}
             for split, chunks in self._chunks.items()
         }
 
     def paths(self) -> list[Path]:
         """Every file that holds what was appended."""
-        return [path for split in self._chunks for path in (self.labels(split), self.numerical(split), *(path for path, _ in self._chunks[split]))]
+        return [path for split in self._chunks for path in (*self._bytes(split), *(path for path, _ in self._chunks[split]))]
 
     def restore(self, state: dict[str, Any] | None) -> bool:
         """Go back to an earlier state in a folder that an earlier run left, None for its beginning; False where its files do not hold that."""
@@ -111,6 +112,18 @@ class Staging:
         self._chunks |= chunks
         return True
 
+    def adopt(self, split: str, labels: Path, numerical: Path, chunks: Sequence[tuple[Path, int]]) -> None:
+        """Append rows that another process has written in the same form: two files, which are removed, and Arrow files with their rows, which stay."""
+        for path, source in ((self.labels(split), labels), (self.numerical(split), numerical)):
+            with naming(path):
+                append_file(source, self._files[path])
+            source.unlink()
+        self._chunks[split] += chunks
+
+    def chunks(self, split: str) -> Sequence[tuple[Path, int]]:
+        """The files of the split's categorical values, in row order, with their rows."""
+        return tuple(self._chunks[split])
+
     def flush(self) -> None:
         """Close the label and numerical files, so that they can be moved; nothing can be appended afterwards."""
         for path, file in self._files.items():
@@ -118,27 +131,10 @@ class Staging:
                 file.close()
 
     def cut(self, split: str, rows: int, other: str) -> int:
-        """After `flush`: the rows of a split behind its first ones become those of another, which has none yet.
-
-        Args:
-            split: that is cut.
-            rows: that it keeps.
-            other: the split that gets the others.
-
-        Returns:
-            the sum of the labels that it gets.
-        """
+        """After `flush`: a split keeps its first rows, and another, which has none yet, gets the others. Returns the sum of the labels that it gets."""
         held = sum(count for _, count in self._chunks[split])
-        clicks = 0
-        for path_of in (self.labels, self.numerical):
-            path, target = path_of(split), path_of(other)
-            width = path.stat().st_size // held
-            with path.open("r+b") as source, naming(target), target.open("wb") as tail:
-                source.seek(rows * width)
-                while content := source.read(_COPIED_BYTES):
-                    tail.write(content)
-                    clicks += sum(content) if path_of == self.labels else 0
-                source.truncate(rows * width)
+        clicks = _cut_file(self.labels(split), rows, held, self.labels(other))
+        _cut_file(self.numerical(split), rows, held, self.numerical(other))
         chunks, self._chunks[split], first = self._chunks[split], [], 0
         for path, count in chunks:
             keep = min(max(rows - first, 0), count)
@@ -164,3 +160,15 @@ class Staging:
     def columns(self, split: str, feature: str) -> Iterator[pl.Series]:
         """One categorical feature of a split, in blocks in row order."""
         return (pl.scan_ipc(path, glob=False).select(feature).collect().to_series() for path, _ in self._chunks[split])
+
+
+def _cut_file(path: Path, rows: int, held: int, target: Path) -> int:
+    """Move the rows of a file behind its first ones to another; returns the sum of their bytes."""
+    width, total = path.stat().st_size // held, 0
+    with path.open("r+b") as source, naming(target), target.open("wb") as tail:
+        source.seek(rows * width)
+        while content := source.read(_COPIED_BYTES):
+            tail.write(content)
+            total += int(np.frombuffer(content, np.uint8).sum())
+        source.truncate(rows * width)
+    return total

@@ -17,6 +17,7 @@ from benchmarks.workload import MLPERF_HOTNESS, hotness_of_tables
 from dataloading.feature_spec import FeatureSpec
 from preproc import criteo
 from tests.dataloading.make_data import small_spec, write_dataset
+from tests.preproc.spark_cluster import needs_spark
 
 ROOT = Path(__file__).parents[2]
 NAMES = (
@@ -26,6 +27,7 @@ NAMES = (
     "embedding_bags",
     "metrics",
     "preproc",
+    "preproc_spark",
     "resources",
     "scaling",
     "small_sample",
@@ -68,6 +70,15 @@ def test_preproc(tmp_path):
         assert sound(*figures[kind]["rows_per_s"].values(), *figures[kind]["peak_mib"].values())
     assert {"preproc.criteo", "pandas, scikit-learn"} <= set(figures["log"]["rows_per_s"])
     assert "pandas, scikit-learn" in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+
+
+@needs_spark
+def test_preproc_spark(tmp_path):
+    figures, printed = quick("preproc_spark", tmp_path, "--folder", tmp_path)
+    rates, peaks = figures["log"]["rows_per_s"], figures["log"]["peak_mib"]
+    assert set(rates) == {"polars", "local[2]", "1 workers"} and sound(*rates.values(), *peaks.values())
+    assert "hours a day of 180 million" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
 
 

@@ -29,7 +29,8 @@ class Install:
 
     def __init__(self, folder):
         self.folder, self.calls = folder / "clone", folder / "calls"
-        for path in ("scripts/install", "scripts/prove_install.py", "scripts/horovod_shim", "requirements.txt", "requirements-dev.txt", "ops/build"):
+        files = ("scripts/install", "scripts/prove_install.py", "scripts/horovod_shim", "requirements.txt", "requirements-dev.txt", "ops/build")
+        for path in (*files, "requirements-spark.txt"):
             copy = shutil.copytree if (ROOT / path).is_dir() else shutil.copy
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             copy(ROOT / path, self.folder / path)
@@ -53,10 +54,10 @@ class Install:
             "DLRM_CACHE_DIR": str(folder / "cache"),
         }
 
-    def run(self, **environment):
+    def run(self, *flags, **environment):
         self.calls.write_text("")
         return subprocess.run(
-            ["bash", "scripts/install"], cwd=self.folder, env=self.environment | environment, capture_output=True, text=True, timeout=60
+            ["bash", "scripts/install", *flags], cwd=self.folder, env=self.environment | environment, capture_output=True, text=True, timeout=60
         )
 
     def requirements(self):
@@ -117,3 +118,34 @@ def test_a_second_run_installs_nothing(install):
     result = install.run()
     assert result.returncode == 0 and "up to date" in result.stderr
     assert "pip" not in install.calls.read_text() and "ops/build" in install.calls.read_text()
+
+
+def java(install, version):
+    path = install.calls.with_name("bin") / "java"
+    path.write_text(f"#!/bin/bash\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    path.chmod(0o755)
+
+
+def test_spark_is_installed_where_it_is_asked_for_and_once(install):
+    java(install, "17.0.15")
+    assert install.run("--spark").returncode == 0
+    assert sum("requirements-spark.txt" in line for line in install.calls.read_text().splitlines()) == 1
+    for flags in (("--spark",), ()):
+        result = install.run(*flags)
+        assert result.returncode == 0 and "up to date" in result.stderr and "pip" not in install.calls.read_text()
+    result = install.run("--sparks")
+    assert result.returncode != 0 and "expected --spark or nothing" in result.stderr
+
+
+@pytest.mark.parametrize(("version", "wanted"), [("1.8.0_392", True), ("11.0.2", True), ("17", False), ("21.0.1", False)])
+def test_spark_brings_java_17_where_there_is_none(install, version, wanted):
+    """As a user of a machine without it: the one command that needs root."""
+    java(install, version)
+    for name, script in (("dpkg-query", "case $* in *openjdk*) ;; *) echo install ok installed ;; esac"), ("id", "echo 1000")):
+        path = install.calls.with_name("bin") / name
+        path.write_text(f"#!/bin/bash\n{script}\n")
+        path.chmod(0o755)
+    result = install.run("--spark")
+    assert (result.returncode != 0) == wanted
+    assert ("apt-get install -y --no-install-recommends openjdk-17-jre-headless" in result.stderr) == wanted
+    assert install.run().returncode == 0  # and is not asked for without --spark

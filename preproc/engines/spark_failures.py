@@ -1,0 +1,66 @@
+"""What Spark says when a job or its start fails, in one line: the cause, without the traces of two languages."""
+
+import re
+
+from utils.errors import UserError
+
+_EXECUTOR = re.compile(r"\((?:TID \d+\) \()?([\w.:-]+) executor (\w+)\)")
+_TRACE = "Traceback (most recent call last):"
+_MODULE = re.compile(r"No module named '?([\w.]+)")
+_PYTHON = "the executors need this Python with the packages of requirements.txt: name it in PYSPARK_PYTHON"
+
+
+def one_line(error: BaseException) -> UserError:
+    """The cause of a job's failure."""
+    text = _message(error)
+    cause = _cause(text)
+    where = _EXECUTOR.search(text)
+    at = f" (executor {where[2]} on {where[1]})" if where and where[2] != "driver" else ""
+    return UserError(f"Spark: {cause}{at}{_mend(cause)}")
+
+
+def start_failure(error: BaseException, master: str, log: str) -> UserError:
+    """The cause of a session that did not start: of the error, or of what Spark wrote to its log."""
+    text = _message(error)
+    if "JAVA_GATEWAY_EXITED" in text or "Java gateway process exited" in text:
+        lines = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith(("\tat ", "WARNING", "Using "))]
+        text = next((line for line in lines if "Exception" in line or "rror" in line), lines[-1] if lines else text)
+    if "All masters are unresponsive" in log or "MASTER_UNRESPONSIVE" in text:
+        text = "no master answers there"
+    return UserError(f"Spark did not start on {master}: {_cause(text)}; --spark_log FILE keeps all that it says")
+
+
+def _message(error: BaseException) -> str:
+    java = getattr(error, "java_exception", None)
+    if java is None:
+        return str(error)
+    try:
+        text, cause = str(java.getMessage() or java.toString()), java.getCause()
+        while cause is not None:
+            text, cause = f"{text}\n{cause.toString()}", cause.getCause()
+    except Exception:  # the JVM is gone: nothing more can be asked
+        return str(error)
+    return text
+
+
+def _cause(text: str) -> str:
+    if _TRACE in text:
+        trace = text.rpartition(_TRACE)[2].split("\n\n")[0].split("\n\tat ")[0]
+        lines = [line for line in trace.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+        return _plain(lines[-1]) if lines else _plain(trace)
+    found = re.search(r"Reason: ([^\n]+)|executor \w+\): ([^\n]+)", text)
+    if found:
+        return _plain(found[1] or found[2])
+    lines = [line for line in text.splitlines() if line.strip()]
+    return _plain(lines[0]) if lines else "it says nothing"
+
+
+def _plain(line: str) -> str:
+    """Without the packages of the exceptions' names."""
+    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:Exception|Error)\b)", "", " ".join(line.split())).rstrip(".")
+
+
+def _mend(cause: str) -> str:
+    if (missing := _MODULE.search(cause)) or "PYTHON_VERSION_MISMATCH" in cause or "Cannot run program" in cause:
+        return f"; {_PYTHON}" if missing is None else f"; {missing[1]} is missing: {_PYTHON}"
+    return ""

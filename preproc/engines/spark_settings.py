@@ -1,0 +1,77 @@
+"""The flags by which a command of preprocessing is handed to Spark."""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from utils.errors import UserError
+from utils.flags import Parser
+
+POLARS, SPARK = ENGINES = ("polars", "spark")
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """Where Spark runs, and how.
+
+    Attributes:
+        name: of the application: the command's.
+        master: URL; None for what spark-submit or spark-defaults.conf say, else local[*].
+        conf: Spark's own settings, before those of spark-defaults.conf.
+        log: where Spark's log of the driver goes; None for nowhere.
+        wait_s: how long the first task may wait for an executor, in seconds.
+    """
+
+    name: str
+    master: str | None
+    conf: Mapping[str, str]
+    log: Path | None
+    wait_s: float
+
+
+def add_engine_flags(parser: Parser) -> None:
+    """Add --engine and what belongs to it."""
+    add = parser.add_argument_group("engine").add_argument
+    add("--engine", choices=ENGINES, default=POLARS, help="polars: this machine; spark: a cluster, the same bytes (default: %(default)s)")
+    add(
+        "--staging", type=Path, metavar="FOLDER", help="where what is read waits for its ids; executors of Spark see it, too (default: that of --dst)"
+    )
+    add("--spark_master", metavar="URL", help="local[N], spark://HOST:PORT, yarn or k8s://URL (default: what spark-submit says, else local[*])")
+    add("--spark_conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark; may be given several times")
+    add("--spark_log", type=Path, metavar="FILE", help="where the log of Spark's driver goes (default: nowhere)")
+    add("--spark_wait", type=_seconds, metavar="SECONDS", help="how long the first task may wait for an executor (default: 120)")
+
+
+def spark_settings(given: argparse.Namespace, name: str) -> SparkSettings | None:
+    """The settings of a run by Spark; None of another engine's. Raises UserError where a flag is wrong."""
+    if given.engine != SPARK:
+        for flag in ("spark_master", "spark_conf", "spark_log", "spark_wait"):
+            if getattr(given, flag):
+                print(f"{name}: warning: --{flag} has no effect without --engine {SPARK}", file=sys.stderr)
+        return None
+    conf = {}
+    for setting in given.spark_conf:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise UserError(f"--spark_conf {setting}: expected KEY=VALUE with a key of Spark, as in spark.executor.memory=8g")
+        conf[key] = value
+    if given.spark_master and given.spark_master.startswith("sc://"):
+        raise UserError(
+            f"--spark_master {given.spark_master}: Spark Connect has no executors of its own; expected local[N], spark://, yarn or k8s://"
+        )
+    if given.spark_log and not given.spark_log.parent.is_dir():
+        raise UserError(f"--spark_log {given.spark_log}: no such folder: {given.spark_log.parent}")
+    return SparkSettings(name, given.spark_master, conf, given.spark_log and Path(os.path.abspath(given.spark_log)), given.spark_wait or 120.0)
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e6:
+        raise argparse.ArgumentTypeError(f"expected a number of seconds above 0, found {text!r}")
+    return found

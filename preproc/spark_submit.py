@@ -1,0 +1,28 @@
+"""A command of preprocessing under spark-submit, which wants a file and not a module.
+
+    spark-submit --master yarn --conf spark.executor.memory=4g preproc/spark_submit.py preproc.criteo --train day_0 --test day_1 ...
+
+`--engine spark` is added. Where only this file reaches the cluster (--deploy-mode cluster), bring the code with --py-files (docs/preprocessing.md).
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+COMMANDS = ("preproc.criteo",)
+
+
+def main() -> None:
+    """Run the module that the first argument names, with the others as its own."""
+    name, *flags = sys.argv[1:] or [""]
+    if name not in COMMANDS:
+        sys.exit(f"spark_submit.py: error: {name or 'no command'}: expected {' or '.join(COMMANDS)} and its flags")
+    root = Path(__file__).resolve().parents[1]
+    # The folder of this file, which Python puts first, would make `preproc.engines` reachable as `engines`.
+    sys.path[:] = [str(root)] * (root / "preproc" / "criteo.py").is_file() + [path for path in sys.path if Path(path).resolve() != root / "preproc"]
+    sys.argv = [name, "--engine", "spark", *flags]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""preproc.criteo on Spark, local and on a cluster of two workers: the very files that Polars writes."""
+
+import gzip
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import zstandard
+
+from preproc import criteo, criteo_spark
+from preproc.engines import spark_dictionaries
+from tests.preproc.conftest import make_line
+from tests.preproc.spark_cluster import Cluster, cluster, needs_spark
+
+pytestmark = needs_spark
+# A machine that compiles quickly and not well: these runs are short.
+QUICK = ("--spark_conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+LOCAL = ("--engine", "spark", "--spark_master", "local[2]", *QUICK)
+
+
+def log(rows: int, seed: int, values: int = 300) -> list[str]:
+    """Lines in which every kind of value occurs."""
+    random, lines = np.random.default_rng(seed), []
+    for _ in range(rows):
+        num = {i: random.integers(-4, 10 ** random.integers(1, 12)) for i in range(13) if random.random() < 0.8}
+        cat = {i: f"{random.zipf(1.3) % values:x}" for i in range(26) if random.random() < 0.9}
+        lines.append(make_line(str(random.integers(2)), num, cat))
+    return lines
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """What `diff -rq` compares."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def same(folder: Path, arguments: list, capsys, engine=LOCAL) -> dict[str, bytes]:
+    """Run both engines; their files and what they say of bad lines are the same."""
+    words = list(map(str, arguments))
+    assert criteo.main([*words, "--dst", str(folder / "polars")]) == 0
+    said = capsys.readouterr().err
+    assert criteo.main([*words, "--dst", str(folder / "spark"), *engine]) == 0
+    assert capsys.readouterr().err == said
+    expected = tree(folder / "polars")
+    assert tree(folder / "spark") == expected and sorted(path.name for path in (folder / "spark").iterdir() if path.name.startswith(".")) == []
+    return expected
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory) -> Path:
+    """day_2, day_10 (gzip, CRLF) and day_3 (zstd) with malformed and blank lines; day_4 and day_5 without."""
+    folder = tmp_path_factory.mktemp("logs with a space")
+    lines = log(1500, 0)
+    lines[7], lines[700], lines[1499] = "what", "", lines[3] + "\t"
+    (folder / "day_2").write_text("\n".join([*lines, "", ""]))
+    (folder / "day_10").write_bytes(gzip.compress("\r\n".join(log(400, 1)).encode(), mtime=0))
+    (folder / "day_3").write_bytes(zstandard.compress("\n".join([*log(300, 2), "2" + "\t" * 39]).encode()))
+    for number in (4, 5):
+        (folder / f"day_{number}").write_text("\n".join([*log(501, number), ""]))
+    return folder
+
+
+def arguments(logs: Path, *more: object, threshold: object = 2) -> list:
+    days = ("--train", logs / "day_2", logs / "day_10", logs / "day_3", "--test", logs / "day_5", logs / "day_4")
+    return [*days, "--frequency_threshold", threshold, "--bad_lines", "skip", "--block_bytes", 20_000, *more]
+
+
+@pytest.fixture
+def by_sql(monkeypatch):
+    """Dictionaries as of very many values."""
+    monkeypatch.setattr(spark_dictionaries, "TASK_COUNTS", 0)
+
+
+def test_several_files_compressed_and_malformed(logs, tmp_path, capsys):
+    files = same(tmp_path, arguments(logs), capsys)
+    assert len(files["train/label.bin"]) == 1500 - 3 + 400 + 300  # and the blank lines at the end are no lines
+
+
+def test_flags_of_splits_and_orders(logs, tmp_path, capsys, by_sql):
+    flags = ("--halve_test", "--dictionary_days", "all", "--output_ordering", "day_random", "--seed", 3)
+    same(tmp_path, arguments(logs, *flags, threshold="20:9,14:1,0"), capsys)
+
+
+def test_the_ids_of_another_dataset(logs, tmp_path, capsys, request):
+    days = ["--train", logs / "day_4", "--test", logs / "day_5", "--frequency_threshold", 3]
+    assert criteo.main(list(map(str, [*days, "--dst", tmp_path / "known"]))) == 0
+    known = ("--vocabulary", tmp_path / "known")
+    (tmp_path / "new").write_text("\n".join(line.split("\t", 1)[1] for line in log(200, 9)))
+    (tmp_path / "frozen").mkdir()
+    same(tmp_path / "frozen", ["--unlabelled", tmp_path / "new", "--valid", logs / "day_5", *known], capsys)
+    (tmp_path / "extended").mkdir()
+    more = ["--train", logs / "day_5", "--test", logs / "day_4", *known, "--extend_vocabulary", "--frequency_threshold", 2]
+    expected = same(tmp_path / "extended", more, capsys)
+    request.getfixturevalue("by_sql")
+    assert criteo.main([*map(str, more), "--dst", str(tmp_path / "sql"), *LOCAL]) == 0
+    assert tree(tmp_path / "sql") == expected
+
+
+def test_other_fields_transforms_and_a_folder_with_signs_in_its_name(tmp_path, capsys, by_sql):
+    folder = tmp_path / "a[1] {b}*?"
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    text = "".join(f"{row % 2}\t{row}\t{random.integers(50):X}\t\t{random.integers(2**32):08x}\n" for row in range(3000))
+    (folder / "day").write_text(text)
+    words = ["--train", folder / "day", "--test", folder / "day", "--num_numerical", 1, "--num_categorical", 3, "--numerical_transform", "none"]
+    same(folder, [*words, "--frequency_threshold", 0, "--block_bytes", 9000], capsys)
+
+
+def test_dictionaries_of_more_than_one_row_group_that_are_searched_in_files(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(criteo_spark, "TABLE_VALUES", 60_000)
+    values = np.random.default_rng(0).permutation(2**21)[:270_000] * np.uint32(2039)
+    values[5] = 0
+    frame = pl.DataFrame({"y": np.arange(270_000) % 2, "v": values}).with_columns(pl.col("v").map_elements("{:x}".format, pl.String))
+    (tmp_path / "day").write_bytes(frame.write_csv(separator="\t", include_header=False).encode() + b"0\t\n" * 9)
+    words = ["--train", tmp_path / "day", "--test", tmp_path / "day", "--num_numerical", 0, "--num_categorical", 1]
+    same(tmp_path, [*words, "--frequency_threshold", 0], capsys)
+
+
+# A cluster ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory) -> Cluster:
+    with cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+def on(workers: Cluster) -> tuple:
+    conf = ("spark.executor.memory=500m", "spark.driver.host=127.0.0.1", "spark.default.parallelism=2", "spark.ui.enabled=false")
+    return ("--engine", "spark", "--spark_master", workers.url, *(word for setting in conf for word in ("--spark_conf", setting)), *QUICK)
+
+
+def test_a_cluster_of_which_an_executor_is_killed(logs, tmp_path, capsys, workers, by_sql):
+    """It is killed while it reads: when the first task has ended, and long before the last."""
+    (tmp_path / "day_0").write_text("".join(f"{line}\n" for line in log(3000, 7)) * 8)
+    words = ["--train", tmp_path / "day_0", logs / "day_10", "--test", logs / "day_4", "--frequency_threshold", 2, "--block_bytes", 60_000]
+    killed = []
+
+    def kill() -> None:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not list(tmp_path.glob("spark/.staging-*/spark/reading-*")):
+            time.sleep(0.005)
+        victim = workers.executors()[0]
+        os.kill(victim.pid, signal.SIGKILL)
+        killed.append(len(list(tmp_path.glob("spark/.staging-*/spark/reading-*"))))
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    same(tmp_path, words, capsys, on(workers))
+    killer.join()
+    assert killed and killed[0] < 40, killed

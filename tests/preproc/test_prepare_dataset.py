@@ -1,0 +1,71 @@
+"""NVIDIA's commands: from raw logs to a dataset, once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from preproc import criteo, sample_log
+from tests.preproc.spark_cluster import needs_spark
+from tests.preproc.test_criteo_spark import tree
+
+PREPROC = Path(__file__).parents[2] / "preproc"
+FOLDERS = {"download_dir": "in", "spark_output_path": "out", "conversion_intermediate_dir": "between", "final_output_dir": "final"}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a script with NVIDIA's folders below `tmp_path`; returns code, output, errors."""
+    environment = os.environ | {name: str(tmp_path / folder) for name, folder in FOLDERS.items()}
+    environment |= {"LAST_DAY": "1", "PYTHON": sys.executable, "TOTAL_CORES": "2", "TOTAL_MEMORY": "2"}
+
+    def call(script, *arguments, **more):
+        words = [PREPROC / script, *map(str, arguments)]
+        done = subprocess.run(words, env=environment | more, capture_output=True, text=True, timeout=300)
+        return done.returncode, done.stdout, done.stderr
+
+    return call
+
+
+@needs_spark
+def test_from_logs_to_a_dataset_and_not_twice(run, tmp_path):
+    assert sample_log.main(["--dst", str(tmp_path / "in"), "--rows", "600", "301"]) == 0
+    code, out, err = run("prepare_dataset.sh", "CPU", 3)
+    assert code == 0, err
+    assert "final is complete: train with  python dlrm.py --dataset_path" in out and list((tmp_path / "between").iterdir()) == []
+    flags = ["--halve_test", "--output_ordering", "total_random", "--dictionary_days", "all", "--frequency_threshold", "3"]
+    days = ["--train", tmp_path / "in" / "day_0.tsv", "--test", tmp_path / "in" / "day_1.tsv", "--dst", tmp_path / "polars"]
+    assert criteo.main([*map(str, days), *flags]) == 0
+    final = tree(tmp_path / "final")
+    assert final.pop("_SUCCESS") == b"days 0 to 1, frequency limit 3, ordering total_random, dictionaries of all days\n"
+    assert final == tree(tmp_path / "polars")
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    code, out, err = run("prepare_dataset.sh", "CPU", 3, PYTHON="/bin/false")  # nothing of it is called
+    assert (code, err) == (0, "") and "final is complete" in out
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
+    code, out, err = run("prepare_dataset.sh", "CPU", 4)
+    assert code == 1 and "out holds another dataset (days 0 to 1, frequency limit 3" in err
+    (tmp_path / "final" / "_SUCCESS").write_text("other\n")
+    code, out, err = run("prepare_dataset.sh", "CPU", 3)
+    assert code == 1 and "final holds another dataset (other); choose another final_output_dir" in err
+
+
+def test_what_is_missing_is_said(run, tmp_path):
+    code, _, err = run("prepare_dataset.sh", "CPU", 3)
+    assert (code, err) == (1, f"verify_criteo_downloaded.sh: error: {tmp_path / 'in'}: no such folder; expected the Criteo logs, day_0 to day_1\n")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "day_0.gz").write_bytes(b"x")
+    (tmp_path / "in" / "day_1").write_bytes(b"")
+    code, _, err = run("verify_criteo_downloaded.sh", tmp_path / "in")
+    assert code == 1 and err.startswith(f"verify_criteo_downloaded.sh: error: {tmp_path / 'in' / 'day_1'}: no such file, or empty")
+    (tmp_path / "in" / "day_1").write_bytes(b"x")
+    assert run("verify_criteo_downloaded.sh", tmp_path / "in")[0] == 0
+    for words, said in (
+        (("TPU",), "expected CPU, GPU or DGX2 first, found 'TPU'"),
+        (("GPU", tmp_path / "in", tmp_path / "out"), "SPARK_RAPIDS_JAR: expected the path of rapids-4-spark_2.13-VERSION.jar, found ''"),
+    ):
+        assert run("run_spark.sh", *words)[::2] == (1, f"run_spark.sh: error: {said}\n")
+    assert run("run_spark.sh", "CPU", TOTAL_CORES="many")[2] == "run_spark.sh: error: TOTAL_CORES is 'many'; expected a whole number of at least 1\n"
+    assert run("prepare_dataset.sh", "CPU")[2].startswith("prepare_dataset.sh: error: expected CPU, GPU or DGX2 and a frequency limit")
