@@ -200,11 +200,7 @@ def _check_together(given: argparse.Namespace) -> None:
     if given.output_ordering != INPUT and given.train is None:
         raise UserError(f"--output_ordering {given.output_ordering}: --train is missing, whose rows are brought into that order")
     if given.resume and (given.engine == SPARK or given.staging):
-        why = (
-            "--engine spark: Spark does lost tasks again by itself"
-            if given.engine == SPARK
-            else "--staging: what is complete is kept in the destination"
-        )
+        why = "--engine spark: Spark does lost tasks again by itself" if given.engine == SPARK else "--staging: it goes on in the destination"
         raise UserError(f"--resume and {why}; drop one of them")
     if given.dictionary_days == ALL and frozen:
         raise UserError("--dictionary_days all: with --vocabulary no dictionary is made, unless --extend_vocabulary; drop the flag")

@@ -113,7 +113,7 @@ class Staging:
         return True
 
     def adopt(self, split: str, labels: Path, numerical: Path, chunks: Sequence[tuple[Path, int]]) -> None:
-        """Append rows that another process has written in the same form: two files, which are removed, and Arrow files with their rows, which stay."""
+        """Append rows that another process has written in the same form: two files, which are removed, and Arrow files, which stay."""
         for path, source in ((self.labels(split), labels), (self.numerical(split), numerical)):
             with naming(path):
                 append_file(source, self._files[path])
@@ -131,7 +131,7 @@ class Staging:
                 file.close()
 
     def cut(self, split: str, rows: int, other: str) -> int:
-        """After `flush`: a split keeps its first rows, and another, which has none yet, gets the others. Returns the sum of the labels that it gets."""
+        """After `flush`: a split keeps its first rows, another, which has none yet, gets the others. Returns the sum of these labels."""
         held = sum(count for _, count in self._chunks[split])
         clicks = _cut_file(self.labels(split), rows, held, self.labels(other))
         _cut_file(self.numerical(split), rows, held, self.numerical(other))
