@@ -31,13 +31,13 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def training(data, tmp_path):
-    """Train on two workers for hours and end their launcher by a signal after 200 steps; what is left, and the launcher's process id."""
-    flags = ("--dataset_path", data, *FLAGS, "--epochs", "100000", "--evals_per_epoch", "0", "--print_freq", "200", "--log_path", tmp_path / "log")
+    """Train on two workers for hours and end their launcher by a signal after 50 steps; what is left, and the launcher's process id."""
+    flags = ("--dataset_path", data, *FLAGS, "--epochs", "100000", "--evals_per_epoch", "0", "--print_freq", "50", "--log_path", tmp_path / "log")
     ended = []
 
     def run(signum, victim=lambda running: running.process.pid, launcher=()):
         def during(running):
-            wait_for(lambda: "step 200/" in running.out, "200 steps", 240)
+            wait_for(lambda: "step 50/" in running.out, "50 steps", 240)
             ended.append(victim(running))
             os.kill(ended[0], signum)
             wait_for(lambda: not processes(running.mark), "the workers end", LIMIT_S)
@@ -70,13 +70,13 @@ def test_workers_save_when_mpirun_is_gone(training):
         return next(number for number, (_, words) in processes(running.mark).items() if words[0] == "mpirun")
 
     _, _, step = training(signal.SIGKILL, mpirun)
-    assert step > 200
+    assert step > 50
 
 
 def test_workers_save_when_the_horovodrun_of_gloo_is_gone(training):
     """Its helpers end the workers five seconds later."""
     _, _, step = training(signal.SIGKILL, launcher=("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2"))
-    assert step > 200
+    assert step > 50
 
 
 # A stand-in for mpirun, and a worker that trains nothing: a tenth of a second each ----------------------------------------------
