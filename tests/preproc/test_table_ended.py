@@ -25,9 +25,9 @@ def flags(folder: Path, rows: int) -> list[str]:
 @contextlib.contextmanager
 def staging(folder: Path):
     """preproc.table at work as a child that has staged something; ended in any case."""
-    before = set(folder.glob("out/.staging-*/*.parquet"))
+    before = set(folder.glob("out/.staging-*/*.arrow"))
     with child([sys.executable, "-m", "preproc.table", *flags(folder, 40_000), "--block_bytes", "500"]) as process:
-        wait_for(lambda: set(folder.glob("out/.staging-*/*.parquet")) - before, process)
+        wait_for(lambda: set(folder.glob("out/.staging-*/*.arrow")) - before, process)
         yield process
 
 
