@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 SIZES = {
     criteo: (10, 150, 360, 700, 1200, 1400),
     transcribe: (12, 100, 440),
-    table: (20, 260, 360, 490, 520, 540, 580, 600),
+    table: (20, 300, 400, 440, 480, 500, 520, 560),
 }  # KiB: each kind in turn
 
 
