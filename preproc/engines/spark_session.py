@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from preproc.engines.spark_failures import start_failure
 from preproc.engines.spark_settings import SparkSettings
 from utils.errors import UserError
+from utils.naming import naming
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -134,7 +135,6 @@ def _started(settings: SparkSettings, folder: Path, log: Path) -> "SparkContext"
             conf.set(key, value)
         _add_defaults(conf, settings, folder)
         context = SparkContext(gateway=gateway, conf=conf)
-    context.setLogLevel("ERROR" if settings.log is None else "WARN")
     return context
 
 
@@ -143,6 +143,7 @@ def _add_defaults(conf: "SparkConf", settings: SparkSettings, folder: Path) -> N
     if conf.get("spark.app.name", "pyspark-shell") == "pyspark-shell":
         conf.setAppName(settings.name)
     conf.set("spark.ui.showConsoleProgress", "false")  # there is a bar of the command's own
+    conf.setIfMissing("spark.log.level", "ERROR" if settings.log is None else "WARN")
     conf.setIfMissing("spark.locality.wait", "0s")  # files are equally far from all executors
     # One process of Python a task: more threads in each would only get in each other's way.
     conf.setIfMissing("spark.executorEnv.POLARS_MAX_THREADS", conf.get("spark.task.cpus", "1"))
@@ -196,7 +197,7 @@ def _sys_path_kept() -> Iterator[None]:
 
 def _packed(path: Path) -> Path:
     """This project's packages as a file that executors import from."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+    with naming(path), zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         for package in PACKAGES:
             for source in sorted((_ROOT / package).rglob("*.py")):
                 packed.write(source, source.relative_to(_ROOT))
