@@ -45,17 +45,20 @@ def session(settings: SparkSettings, folder: Path) -> Iterator["SparkContext"]:
     _check_java(os.environ)
     _check_master(settings.master)
     with _log_file(settings.log) as log:
+        context = None
+        code = _packed(folder / "dlrm_tf2_code.zip")
         try:
-            context = _started(settings, folder, log)
-        except Exception as error:
-            raise start_failure(error, settings.master or "its default master", _tail(log)) from None
-        try:
-            with _sys_path_kept():
-                if _ROOT.is_dir():  # not where spark-submit brought the code in a file of its own, to the executors as well
-                    context.addPyFile(str(_packed(folder / "dlrm_tf2_code.zip")))
+            try:
+                context = _started(settings, folder, log)
+                if code is not None:  # fails, too, where Spark has started and has given up its master meanwhile
+                    with _sys_path_kept():
+                        context.addPyFile(str(code))
+            except Exception as error:
+                raise start_failure(error, settings.master or "its default master", _tail(log)) from None
             yield context
         finally:
-            context.stop()
+            if context is not None:
+                context.stop()
 
 
 def _check_pyspark() -> None:
@@ -195,8 +198,10 @@ def _sys_path_kept() -> Iterator[None]:
         sys.path[:] = before
 
 
-def _packed(path: Path) -> Path:
-    """This project's packages as a file that executors import from."""
+def _packed(path: Path) -> Path | None:
+    """This project's packages as a file that executors import from; None where spark-submit brought one."""
+    if not _ROOT.is_dir():
+        return None
     with naming(path), zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         for package in PACKAGES:
             for source in sorted((_ROOT / package).rglob("*.py")):
