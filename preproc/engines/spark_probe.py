@@ -1,6 +1,7 @@
 """Whether executors come, see the driver's files and have its Python: found out before anything is read."""
 
 import platform
+import re
 import socket
 import sys
 import threading
@@ -54,15 +55,18 @@ def check_executors(context, run_probes: Callable[[], tuple[list, Exception | No
     Raises:
         UserError: no executor took a task in time, one sees another file system, or has another Python or other packages.
     """
-    done, gave_up = threading.Event(), threading.Event()
+    done, gave_up, master = threading.Event(), threading.Event(), context.master
     in_thread(lambda: _give_up(context, wait_s, done, gave_up))
     try:
         found, error = run_probes()
-    except UserError:
+    except UserError as error:
+        if re.search("stopped SparkContext|SparkContext was shut down", str(error)):  # by Spark itself, which gives up a master that is silent
+            mend = "is it a master of this version of Spark? --spark_log FILE keeps what Spark says"
+            raise UserError(f"{master}: Spark gave up waiting for it; {mend}") from None
         if not gave_up.is_set():
             raise
         raise UserError(
-            f"{context.master}: no executor took a task in {wait_s:g} s; are there workers with free cores and memory? (--spark_wait waits longer)"
+            f"{master}: no executor took a task in {wait_s:g} s; are there workers with free cores and memory? (--spark_wait waits longer)"
         ) from None
     finally:
         done.set()

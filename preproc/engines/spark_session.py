@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from preproc.engines.spark_failures import start_failure
 from preproc.engines.spark_settings import SparkSettings
 from utils.errors import UserError
+from utils.naming import naming
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -44,17 +45,20 @@ def session(settings: SparkSettings, folder: Path) -> Iterator["SparkContext"]:
     _check_java(os.environ)
     _check_master(settings.master)
     with _log_file(settings.log) as log:
+        context = None
+        code = _packed(folder / "dlrm_tf2_code.zip")
         try:
-            context = _started(settings, folder, log)
-        except Exception as error:
-            raise start_failure(error, settings.master or "its default master", _tail(log)) from None
-        try:
-            with _sys_path_kept():
-                if _ROOT.is_dir():  # not where spark-submit brought the code in a file of its own, to the executors as well
-                    context.addPyFile(str(_packed(folder / "dlrm_tf2_code.zip")))
+            try:
+                context = _started(settings, folder, log)
+                if code is not None:  # fails, too, where Spark has started and has given up its master meanwhile
+                    with _sys_path_kept():
+                        context.addPyFile(str(code))
+            except Exception as error:
+                raise start_failure(error, settings.master or "its default master", _tail(log)) from None
             yield context
         finally:
-            context.stop()
+            if context is not None:
+                context.stop()
 
 
 def _check_pyspark() -> None:
@@ -134,7 +138,6 @@ def _started(settings: SparkSettings, folder: Path, log: Path) -> "SparkContext"
             conf.set(key, value)
         _add_defaults(conf, settings, folder)
         context = SparkContext(gateway=gateway, conf=conf)
-    context.setLogLevel("ERROR" if settings.log is None else "WARN")
     return context
 
 
@@ -143,6 +146,7 @@ def _add_defaults(conf: "SparkConf", settings: SparkSettings, folder: Path) -> N
     if conf.get("spark.app.name", "pyspark-shell") == "pyspark-shell":
         conf.setAppName(settings.name)
     conf.set("spark.ui.showConsoleProgress", "false")  # there is a bar of the command's own
+    conf.setIfMissing("spark.log.level", "ERROR" if settings.log is None else "WARN")
     conf.setIfMissing("spark.locality.wait", "0s")  # files are equally far from all executors
     # One process of Python a task: more threads in each would only get in each other's way.
     conf.setIfMissing("spark.executorEnv.POLARS_MAX_THREADS", conf.get("spark.task.cpus", "1"))
@@ -194,9 +198,11 @@ def _sys_path_kept() -> Iterator[None]:
         sys.path[:] = before
 
 
-def _packed(path: Path) -> Path:
-    """This project's packages as a file that executors import from."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+def _packed(path: Path) -> Path | None:
+    """This project's packages as a file that executors import from; None where spark-submit brought one."""
+    if not _ROOT.is_dir():
+        return None
+    with naming(path), zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         for package in PACKAGES:
             for source in sorted((_ROOT / package).rglob("*.py")):
                 packed.write(source, source.relative_to(_ROOT))

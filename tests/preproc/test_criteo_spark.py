@@ -3,6 +3,8 @@
 import gzip
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,8 +20,10 @@ from tests.preproc.conftest import make_line
 from tests.preproc.spark_cluster import Cluster, cluster, needs_spark
 
 pytestmark = needs_spark
+ROOT = Path(__file__).parents[2]
 # A machine that compiles quickly and not well: these runs are short.
-QUICK = ("--spark_conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+QUICK = ("--spark_conf", f"spark.driver.extraJavaOptions={JAVA}")
 LOCAL = ("--engine", "spark", "--spark_master", "local[2]", *QUICK)
 
 
@@ -118,6 +122,22 @@ def test_dictionaries_of_more_than_one_row_group_that_are_searched_in_files(tmp_
     (tmp_path / "day").write_bytes(frame.write_csv(separator="\t", include_header=False).encode() + b"0\t\n" * 9)
     words = ["--train", tmp_path / "day", "--test", tmp_path / "day", "--num_numerical", 0, "--num_categorical", 1]
     same(tmp_path, [*words, "--frequency_threshold", 0], capsys)
+
+
+def test_spark_submit(logs, tmp_path):
+    """From another folder, with settings of its own; nothing is said but what the command says."""
+    import pyspark
+
+    words = list(map(str, ["--train", logs / "day_4", "--test", logs / "day_5", "--frequency_threshold", 2]))
+    assert criteo.main([*words, "--dst", str(tmp_path / "polars")]) == 0
+    submit = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", "local[2]", "--driver-java-options", JAVA]
+    command = [*submit, ROOT / "preproc" / "spark_submit.py", "preproc.criteo", *words, "--dst", tmp_path / "spark"]
+    result = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert tree(tmp_path / "spark") == tree(tmp_path / "polars") and " INFO " not in result.stderr.partition("Setting Spark log level")[2]
+    assert result.stdout.startswith(f"{tmp_path / 'spark'}: train 501 rows")
+    result = subprocess.run([sys.executable, ROOT / "preproc" / "spark_submit.py", "other"], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (1, "spark_submit.py: error: other: expected preproc.criteo and its flags\n")
 
 
 # A cluster ---------------------------------------------------------------------------------------------------------------
