@@ -24,6 +24,7 @@ class CriteoInputs:
 
     Attributes:
         columns: of the log: the features themselves.
+        numbers: those that hold numbers, where the others hold texts.
 
     Raises:
         UserError: the checkpoint does not say how raw values became its dataset's, or its vocabularies are damaged.
@@ -31,7 +32,7 @@ class CriteoInputs:
 
     def __init__(self, checkpoint: Checkpoint, numerical: Sequence[str], categorical: Mapping[str, int]):
         known = checkpoint.manifest.get(transforms.NAME, {})
-        self.columns = (*numerical, *categorical)
+        self.columns, self.numbers = (*numerical, *categorical), frozenset(numerical)
         self._transforms = {name: _transform(checkpoint, known, name, TRANSFORMS) for name in numerical}
         for name in categorical:
             _transform(checkpoint, known, name, (transforms.HEXADECIMAL,))
@@ -66,13 +67,14 @@ class TableInputs:
 
     Attributes:
         columns: of the table, those that the features are made of.
+        numbers: those of which only numbers are made; the others can be texts.
 
     Raises:
         UserError: as `CriteoInputs`.
     """
 
     def __init__(self, checkpoint: Checkpoint, features: ModelFeatures):
-        from utils.encoding.recipe import LIST, recipe_of
+        from utils.encoding.recipe import LIST, NUMERICAL, recipe_of
 
         known = checkpoint.manifest[transforms.NAME]
         self._features, self._recipes = features, {}
@@ -82,6 +84,8 @@ class TableInputs:
             except ValueError as error:
                 raise UserError(f"{checkpoint.folder}: the transform of feature {name}: {error}") from None
         self.columns = tuple(dict.fromkeys(column for recipe in self._recipes.values() for column in recipe.inputs))
+        as_texts = {column for recipe in self._recipes.values() if recipe.kind != NUMERICAL for column in recipe.inputs}
+        self.numbers = frozenset(self.columns) - as_texts
         self._lists = {recipe.columns[0] for recipe in self._recipes.values() if recipe.kind == LIST}
         rows = features.categorical
         self._lookups = {name: _lookup(checkpoint, name, rows[name]) for name in rows if self._recipes[name].has_vocabulary}
