@@ -25,6 +25,8 @@ class CriteoInputs:
     Attributes:
         columns: of the log: the features themselves.
         numbers: those that hold numbers, where the others hold texts.
+        transforms: of each feature, by its name.
+        vocabularies: the file of each feature that has one.
 
     Raises:
         UserError: the checkpoint does not say how raw values became its dataset's, or its vocabularies are damaged.
@@ -34,8 +36,8 @@ class CriteoInputs:
         known = checkpoint.manifest.get(transforms.NAME, {})
         self.columns, self.numbers = (*numerical, *categorical), frozenset(numerical)
         self._transforms = {name: _transform(checkpoint, known, name, TRANSFORMS) for name in numerical}
-        for name in categorical:
-            _transform(checkpoint, known, name, (transforms.HEXADECIMAL,))
+        self.transforms = self._transforms | {name: _transform(checkpoint, known, name, (transforms.HEXADECIMAL,)) for name in categorical}
+        self.vocabularies = {name: checkpoint.folder / kept_file(name) for name in categorical}
         self._lookups = {name: _lookup(checkpoint, name, rows) for name, rows in categorical.items()}
 
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -68,6 +70,8 @@ class TableInputs:
     Attributes:
         columns: of the table, those that the features are made of.
         numbers: those of which only numbers are made; the others can be texts.
+        transforms: the recipe of each feature, by its name.
+        vocabularies: the file of each feature that has one.
 
     Raises:
         UserError: as `CriteoInputs`.
@@ -89,6 +93,7 @@ class TableInputs:
         self._lists = {recipe.columns[0] for recipe in self._recipes.values() if recipe.kind == LIST}
         rows = features.categorical
         self._lookups = {name: _lookup(checkpoint, name, rows[name]) for name in rows if self._recipes[name].has_vocabulary}
+        self.transforms, self.vocabularies = self._recipes, {name: checkpoint.folder / kept_file(name) for name in self._lookups}
 
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Numericals `[B, M]` in the dataset's dtype and the ids of each categorical feature. Raises ValueError that names the feature."""

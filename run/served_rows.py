@@ -34,7 +34,8 @@ def test_rows(config: Config, checkpoint: Checkpoint) -> Rows:
         numerical, labels = split.read_numerical(0, count).astype(np.float32), split.read_labels(0, count)
     finally:
         split.close()
-    return Rows(numerical, np.concatenate(columns, axis=1).astype(np.int64), labels, f"the test split of {config.data.dataset_path or 'synthetic data'}")
+    source = f"the test split of {config.data.dataset_path or 'synthetic data'}"
+    return Rows(numerical, np.concatenate(columns, axis=1).astype(np.int64), labels, source)
 
 
 def drawn_rows(features: ModelFeatures, seed: int = 0) -> Rows:

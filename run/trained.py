@@ -1,9 +1,9 @@
 """A trained model out of a checkpoint, for Python: `dlrm.load`."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,13 +25,9 @@ from utils.checkpoint.mapped import MappedArray
 from utils.checkpoint.reading import Checkpoint
 from utils.config import Config, parse
 from utils.distributed import World
-from utils.errors import UserError
 from utils.memory import available_bytes, check_fits
 from utils.metrics.binary import sigmoid
-from utils.options import PREDICT, TRAIN
-
-if TYPE_CHECKING:
-    from run.train import Trained
+from utils.options import PREDICT
 
 
 class TrainedModel:
@@ -146,11 +142,6 @@ def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None) -> T
     return TrainedModel(checkpoint, inherit(parse(flags, "", "dlrm.load"), checkpoint.manifest), mapped)
 
 
-def mapped_model(checkpoint: Checkpoint, config: Config) -> TrainedModel:
-    """A model whose tables stay where they are, under a configuration that the checkpoint has completed."""
-    return TrainedModel(checkpoint, config, mapped=True)
-
-
 def categorical_of(features: ModelFeatures) -> list[Categorical]:
     """As a dataset describes them."""
     return [
@@ -194,23 +185,3 @@ def _mapped(checkpoint: Checkpoint, table: Table) -> MappedArray | packed.Packed
         return packed.PackedTable(checkpoint.folder, table.name, (table.rows, table.dim), precision)
     except ValueError as error:
         raise DamagedError(checkpoint.folder, f"{error}; the export is damaged") from None
-
-
-def train(flags: Mapping[str, Any]) -> "Trained":
-    """See `dlrm.train`."""
-    from run.command import do
-
-    if flags.get("mode", TRAIN) != TRAIN:
-        raise UserError(f"dlrm.train: mode is {flags['mode']!r}, expected {TRAIN!r}; dlrm.load gives a model that scores")
-    words = [word for name, value in flags.items() if value is not None for word in (f"--{name}", _word(value))]
-    result = do(["--mode", TRAIN, *words], "dlrm.train", "")
-    if result is None:  # said already: the run that was to go on is finished
-        raise UserError("dlrm.train: the run is finished, nothing was trained; give it more epochs, or another save_checkpoint_path")
-    return result
-
-
-def _word(value: Any) -> str:
-    """A flag's value as the command line has it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ",".join(map(_word, value)) if isinstance(value, list | tuple) else str(value)

@@ -11,6 +11,7 @@ from serving.proof import Proof
 from serving.triton_config import Tensor
 from utils.checkpoint.reading import Checkpoint
 from utils.config import Config
+from utils.serving_options import RAW
 
 
 def model_card(checkpoint: Checkpoint, config: Config, inputs: Sequence[Tensor], form: str, proof: Proof, precision: str) -> str:
@@ -29,11 +30,11 @@ def model_card(checkpoint: Checkpoint, config: Config, inputs: Sequence[Tensor],
     arrays = {name: array["shape"] for name, array in manifest["arrays"].items() if not name.startswith("optimizer/")}
     dense = sum(int(np.prod(shape)) for name, shape in arrays.items() if name.startswith("dense/"))
     tables = {name.split("/")[1]: shape for name, shape in arrays.items() if name.startswith("tables/") and name.endswith("/weights")}
-    features = manifest["features"]
+    features, parameters = manifest["features"], dense + sum(rows * dim for rows, dim in tables.values())
     lines = [
         f"# {options.names[form]}, version {options.model_version}",
         "",
-        f"A {_name(manifest)} with {dense + sum(rows * dim for rows, dim in tables.values()):,} parameters, {dense:,} of them dense, exported as {form}.",
+        f"A {_name(manifest)} with {parameters:,} parameters, {dense:,} of them dense, exported as {form}.",
         "",
         "| | |",
         "|---|---|",
@@ -84,10 +85,10 @@ def _rows(facts: dict[str, Any]) -> list[str]:
 def _inputs(kind: str, inputs: Sequence[Tensor], features: dict[str, Any]) -> list[str]:
     lines = ["| input | type | shape |", "|---|---|---|"]
     lines += [f"| {one.name} | {'BYTES' if one.kind == 'STRING' else one.kind} | [B, {one.width}] |" for one in inputs]
-    if kind == "raw":
-        return [*lines, "", "Values as they stand in the log; an empty text or NaN where one is missing. A value that training did not see gets id 0."]
-    particulars = features.get("particulars", {})
-    named = [f"{name} ({particulars[name]['hotness']})" if particulars.get(name, {}).get("hotness", 1) > 1 else name for name in features["categorical"]]
+    if kind == RAW:
+        return [*lines, "", "Values as they stand in the log; an empty text or NaN where one is missing. Values that training did not see get id 0."]
+    lists = {name: facts["hotness"] for name, facts in features.get("particulars", {}).items() if facts.get("hotness", 1) > 1}
+    named = [f"{name} ({lists[name]})" if name in lists else name for name in features["categorical"]]
     return [
         *lines,
         "",

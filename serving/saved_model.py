@@ -1,7 +1,7 @@
 """A model as a TensorFlow SavedModel: each weight once, tables from files of any size in little memory."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,36 +9,68 @@ import tensorflow as tf
 
 from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY, ServedModel
 from serving.graph import Graph
+from serving.raw_graph import RawFeatures, RawGraph
+from serving.triton_config import Tensor
 from utils.checkpoint.links import link
 from utils.serving_options import BFLOAT16, FLOAT16, INT8
 
+_KINDS = {"FP32": tf.float32, "INT64": tf.int64, "STRING": tf.string}
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _STORED = {BFLOAT16: tf.bfloat16, FLOAT16: tf.float16, INT8: tf.uint8}
 
 
-def write_saved_model(model: ServedModel, folder: Path) -> None:
+def write_saved_model(model: ServedModel, folder: Path, inputs: Sequence[Tensor], raw: RawFeatures | None = None) -> None:
     """Write the SavedModel, its tables hard links of the model's files where the file system has them.
 
-    Signature `serving_default`: `numerical` float32 `[B, M]` (where M > 0) and `categorical` int64 `[B, K]` -> `probability` float32 `[B, 1]`.
+    Its signature `serving_default` takes `inputs` and gives `probability` float32 `[B, 1]`.
 
     Args:
         model: what to write.
         folder: is made.
+        inputs: `numerical` and `categorical`, or columns of the log.
+        raw: how the features come from the log; None where ids are given.
 
     Raises:
+        UserError: an input has a name that a signature cannot have.
         OSError: it cannot be written.
     """
     graph = Graph(model)
-    specs = [tf.TensorSpec([None, model.ids], tf.int64, CATEGORICAL)]
-    if model.numerical:
-        specs.insert(0, tf.TensorSpec([None, len(model.numerical)], tf.float32, NUMERICAL))
+    specs = [tf.TensorSpec([None, one.width], _KINDS[one.kind], one.name) for one in inputs]
+    texts = folder.with_name(f".{folder.name}.vocabularies")  # TensorFlow copies them into the SavedModel
+    graph.raw = RawGraph(raw.numerical, raw.categorical, model.numerical_dtype, texts) if raw else None
 
-    def score(*inputs):
-        return {PROBABILITY: graph.probabilities(inputs[0] if model.numerical else None, inputs[-1])}
+    def score(*given):
+        by_name = {one.name: tensor for one, tensor in zip(inputs, given, strict=True)}
+        if raw:
+            return {PROBABILITY: graph.probabilities(*graph.raw.encoded(by_name))}
+        return {PROBABILITY: graph.probabilities(by_name.get(NUMERICAL), by_name[CATEGORICAL])}
 
     graph.score = tf.function(score, input_signature=specs, autograph=False)
-    tf.saved_model.save(graph, str(folder), signatures={"serving_default": graph.score.get_concrete_function()})
+    concrete = graph.score.get_concrete_function()
+    tf.saved_model.save(graph, str(folder), signatures={"serving_default": concrete})
+    shutil.rmtree(texts, ignore_errors=True)
     fill_tables(model, folder)
+
+
+class LoadedModel:
+    """A SavedModel as TensorFlow loads it.
+
+    Args:
+        folder: of the SavedModel.
+    """
+
+    def __init__(self, folder: Path):
+        self._model = tf.saved_model.load(str(folder))
+        self._score = self._model.signatures["serving_default"]
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the signature's inputs."""
+        return sorted(self._score.structured_input_signature[1])
+
+    def score(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """`[B]` float32."""
+        return self._score(**{name: tf.convert_to_tensor(values) for name, values in inputs.items()})[PROBABILITY].numpy()[:, 0]
 
 
 def fill_tables(model: ServedModel, folder: Path) -> None:

@@ -22,7 +22,9 @@ _LOG_PATH = "dlrm_tf_log.json"
 class RunConfig:
     """What to do and where to write about it."""
 
-    mode: str = option(TRAIN, "train, evaluate, measure inference, write predictions, show where tables would be placed, or export for serving", choices=MODES)
+    mode: str = option(
+        TRAIN, "train, evaluate, measure inference, write predictions, show where tables would be placed, or export for serving", choices=MODES
+    )
     seed: int = option(0, "seed of weights, batch order and synthetic data")
     log_path: str | None = option(
         None, f"log file of 'DLLL' JSON lines; empty for none; the default is {_LOG_PATH}, and dlrm_tf_log_MODE.json where --mode is not train"

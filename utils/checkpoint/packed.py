@@ -1,6 +1,6 @@
 """Tables for serving in one file each, row after row: float32, or of fewer bits.
 
-`int8` is the row-wise form of FBGEMM: row x becomes bytes q = round((x - min x) * 255 / (max x - min x)), and a scale and a bias, x = scale * q + bias.
+`int8` is the row-wise form of FBGEMM: row x becomes bytes q = round((x - min x) * 255 / (max x - min x)), a scale and a bias: x = scale * q + bias.
 """
 
 from collections.abc import Iterable
