@@ -172,7 +172,8 @@ def _needed_bytes(tables: tuple[Table, ...], formats: tuple[str, ...], precision
     """On the disk of the repository, where the checkpoint is on the same one and its tables are shared."""
     size = sum(packed.stored_bytes(table.rows, table.dim, precision) for table in tables)
     passing = max(packed.stored_bytes(table.rows, table.dim, precision) for table in tables) if SAVEDMODEL in formats else 0  # written twice
-    return (size if _own_tables(formats, precision) else 0) + passing + _REST_BYTES
+    copies = int(_own_tables(formats, precision)) + int(ONNX in formats)
+    return copies * size + passing + _REST_BYTES
 
 
 def _own_tables(formats: tuple[str, ...], precision: str) -> bool:

@@ -19,7 +19,7 @@ from serving.weights import write_weights
 from training.features import ModelFeatures
 from utils.checkpoint.reading import Checkpoint
 from utils.config import Config
-from utils.serving_options import SAVEDMODEL, TRITON
+from utils.serving_options import ONNX, SAVEDMODEL, TRITON
 
 _MODEL_FILE = Path(backend.__file__).with_name("triton_model.py")
 
@@ -75,4 +75,12 @@ def given(inputs: list[Tensor], samples: Samples) -> dict[str, np.ndarray]:
     return {one.name: by_name[one.name] for one in inputs}
 
 
-WRITERS = {TRITON: write_triton, SAVEDMODEL: write_savedmodel}
+def write_onnx(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], np.ndarray]:
+    """A version as ONNX Runtime has it."""
+    from serving import onnx_model
+
+    loaded = onnx_model.OnnxModel(onnx_model.write_onnx(model, version))
+    return lambda: loaded.score(given(source.inputs, samples))
+
+
+WRITERS = {TRITON: write_triton, SAVEDMODEL: write_savedmodel, ONNX: write_onnx}

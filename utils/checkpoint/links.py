@@ -22,7 +22,7 @@ def link(source: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in _UNLINKABLE:
             raise
-        _copy(source, target)
+        clone(source, target)
 
 
 def link_tree(source: Path, target: Path) -> None:
@@ -32,7 +32,8 @@ def link_tree(source: Path, target: Path) -> None:
             link(path, target / path.relative_to(source))
 
 
-def _copy(source: Path, target: Path) -> None:
+def clone(source: Path, target: Path) -> None:
+    """Make `target` a file of its own with the contents of `source`: a reflink, or else a copy. Raises OSError."""
     with source.open("rb") as read, target.open("wb") as written:
         try:
             fcntl.ioctl(written.fileno(), _FICLONE, read.fileno())
