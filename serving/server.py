@@ -3,7 +3,7 @@
   ./scripts/serve REPOSITORY
   python -m serving.server REPOSITORY --http_port 8000 --grpc_port 8001 --metrics_port 8002
 
-It is fetched into the cache folder on first use. SIGINT and SIGTERM end it after the requests in flight. Models that other backends serve are left out.
+It is fetched into the cache folder on first use. SIGINT and SIGTERM end it after the requests in flight. Models of other backends are left out.
 """
 
 import contextlib
