@@ -3,7 +3,7 @@
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from serving.model_card import model_card
 from serving.proof import check, prove
 from serving.raw_graph import check_possible
 from serving.repository import Repository
-from serving.triton_config import Tensor, config_text, inputs_of_columns, inputs_of_ids
+from serving.triton_config import ROWS, Tensor, config_text, inputs_of_columns, inputs_of_ids
 from serving.weights import verified, weights_of
 from training.features import ModelFeatures, saved_features
 from utils.checkpoint import packed
@@ -92,11 +92,12 @@ def export(given: Config, program: str) -> None:
         with plan.repository.staged() as staging:
             model = _described(plan, staging.tables)
             for form, name in options.names.items():
-                version = staging.version(name, config_text(options, form, source.inputs, _parameters(options.inputs) if form == TRITON else {}))
+                version = staging.version(name, config_text(options, form, source.inputs, _parameters(source.features, options.inputs, form)))
                 proof = prove(plan.expected, WRITERS[form](source, model, version, plan.samples), plan.labels)
                 console.say(f"{name}: {form}, {plan.precision}: {proof} ({plan.origin})")
                 check(proof, f"{name} ({form})", plan.precision)
                 staging.card(name, model_card(source.checkpoint, source.config, source.inputs, form, proof, plan.precision))
+                staging.flags(name, _words(source.config))
                 figures |= {f"{form}_{figure}": value for figure, value in proof.figures().items()}
             for path in staging.publish():
                 console.say(f"exported: {path}")
@@ -193,7 +194,19 @@ def _described(plan: Plan, folder: Path) -> ServedModel:
     return model
 
 
-def _parameters(inputs: str) -> dict[str, str]:
-    """For the Python backend: where it finds its Python and this project."""
-    project = str(Path(__file__).resolve().parents[1])
-    return {"EXECUTION_ENV_PATH": sys.prefix, "PROJECT_PATH": project, "INPUTS": inputs}
+def _words(config: Config) -> list[str]:
+    """The flags of an export that the next version is to have, too."""
+    given = {field.name: getattr(config.export, field.name) for field in fields(config.export) if field.name in config.given}
+    given |= {"cpu": config.device.cpu, "out_of_range": config.data.out_of_range}
+    for name in ("export_path", "model_version"):
+        given.pop(name, None)
+    return [word for name, value in given.items() for word in (f"--{name}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value))]
+
+
+def _parameters(features: ModelFeatures, inputs: str, form: str) -> dict[str, str]:
+    """What is in the ids, for who draws some; and for the Python backend where it finds its Python and this project."""
+    shown = {name: f"{rows}*{features.hotness(name)}" if features.hotness(name) > 1 else str(rows) for name, rows in features.categorical.items()}
+    described = {ROWS: ",".join(shown.values())} if inputs != RAW else {}
+    if form != TRITON:
+        return described
+    return {"EXECUTION_ENV_PATH": sys.prefix, "PROJECT_PATH": str(Path(__file__).resolve().parents[1]), "INPUTS": inputs} | described

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from serving.description import PROBABILITY
+from serving.triton_config import ROWS
 from utils.errors import UserError
 
 GRPC, HTTP = "grpc", "http"
@@ -33,6 +34,12 @@ class Connection:
         model: its name.
         version: its number; None for the one that the server chooses.
 
+    Attributes:
+        inputs: of the model.
+        versions: that are served.
+        max_batch_size: samples a request at most.
+        rows: of the table that each of the K ids of a sample names a row of; empty where the server does not say.
+
     Raises:
         UserError: tritonclient is missing, nobody answers, or there is no such model.
     """
@@ -50,7 +57,10 @@ class Connection:
         self.inputs = [Input(one["name"], one["datatype"], int(one["shape"][-1])) for one in metadata["inputs"]]
         self.versions = [int(number) for number in metadata.get("versions", ())]
         config = self._asked(lambda: self._client.get_model_config(model, self._version, **self._as_json), f"model {model}")
-        self.max_batch_size = int(config.get("config", config).get("max_batch_size", 1))
+        config = config.get("config", config)
+        self.max_batch_size = int(config.get("max_batch_size", 1))
+        described = config.get("parameters", {}).get(ROWS, {}).get("string_value", "")
+        self.rows = np.array([rows for word in described.split(",") if word for rows in _repeated(word)], np.int64)
 
     @property
     def _as_json(self) -> dict[str, Any]:
@@ -103,6 +113,12 @@ class Connection:
             raise RequestError(f"{self.url}: {what}: {words[:400]}") from None
         except OSError as error:
             raise UserError(f"{self.url}: {what}: {error.strerror or error}; is a server there? ./scripts/serve starts one") from None
+
+
+def _repeated(word: str) -> list[int]:
+    """`300*6` -> 300, six times."""
+    rows, _, count = word.partition("*")
+    return [int(rows)] * int(count or 1)
 
 
 def _tools(scheme: str) -> Any:

@@ -1,5 +1,6 @@
 """A Triton model repository on the disk: versions are whole or not there, and none is ever replaced."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from utils.scratch import Scratch
 from utils.serving_options import ExportConfig
 
 CONFIG, CARD = "config.pbtxt", "MODEL.md"
+FLAGS = "flags.json"  # of a version: the words it was exported with, but for where from, where to and its number
 
 
 class Repository:
@@ -79,6 +81,10 @@ class Staging:
         """Write a model's card, of this version and as the model's newest."""
         for path in (self._folder / name / CARD, self._folder / name / str(self._number) / CARD):
             path.write_text(text)
+
+    def flags(self, name: str, words: Sequence[str]) -> None:
+        """Keep how a version was exported."""
+        (self._folder / name / str(self._number) / FLAGS).write_text(json.dumps(list(words)))
 
     def publish(self) -> list[Path]:
         """Make every model visible, each at once. Returns the versions. Raises UserError where another export was faster."""
