@@ -188,9 +188,8 @@ def main() -> None:
             table.writerow(astuple(point))
             print(point, flush=True)
     for point in largest(points, config.latency_limit_ms):
-        print(
-            f"within {config.latency_limit_ms:g} ms at p95: {point.rate:,.0f} requests/s of {point.batch_size:,}: {point.samples_per_s:,.0f} samples/s"
-        )
+        rates = f"{point.rate:,.0f} requests/s of {point.batch_size:,} samples, {point.samples_per_s:,.0f} samples/s"
+        print(f"within {config.latency_limit_ms:g} ms at p95: {rates}")
     if config.picture:
         Path(config.picture).write_text(picture(points))
     print(f"written: {config.output}" + (f", {config.picture}" if config.picture else ""))

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from serving.repository import CONFIG, versions
 from serving.triton_install import Installation, installed
+from serving.watchdog import Watchdog
 from utils.errors import UserError, run_command
 from utils.flags import Parser, add_flags, build, check, check_types, option
 
@@ -70,7 +71,7 @@ class Server:
     """
 
     def __init__(self, repository: Path, config: ServerConfig = ServerConfig(), say: Callable[[str], None] = lambda text: None):
-        self._config, self._say = config, say
+        self._config, self._say, self._watchdog = config, say, None
         models = _models(repository, say)
         program = installed(say)
         ports = [port or _free_port(config.address) for port in (config.http_port, config.grpc_port, config.metrics_port)]
@@ -99,6 +100,7 @@ class Server:
             if time.monotonic() - self._start > self._config.ready_seconds:
                 raise UserError(f"not ready after {self._config.ready_seconds:g} s (--ready_seconds): {self._cause()} (all of its log: {self.log})")
             time.sleep(0.05)
+        self._watchdog = Watchdog(self.process.pid, self.http, self._say)
         return time.monotonic() - self._start
 
     def _answers(self) -> bool:
@@ -116,6 +118,8 @@ class Server:
 
     def close(self) -> int:
         """End it after its requests; returns its exit code."""
+        if self._watchdog is not None:
+            self._watchdog.close()
         if self.process.poll() is None:
             self.process.terminate()
             try:
