@@ -32,7 +32,7 @@ def model_card(checkpoint: Checkpoint, config: Config, inputs: Sequence[Tensor],
     tables = {name.split("/")[1]: shape for name, shape in arrays.items() if name.startswith("tables/") and name.endswith("/weights")}
     features, parameters = manifest["features"], dense + sum(rows * dim for rows, dim in tables.values())
     lines = [
-        f"# {options.names[form]}, version {options.model_version}",
+        f"# {options.name_of(form)}, version {options.model_version}",
         "",
         f"A {_name(manifest)} with {parameters:,} parameters, {dense:,} of them dense, exported as {form}.",
         "",

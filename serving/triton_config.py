@@ -40,7 +40,7 @@ def config_text(options: ExportConfig, form: str, inputs: Sequence[Tensor], para
         inputs: of the model.
         parameters: handed to the Python backend.
     """
-    lines = [f"name: {_quoted(options.names[form])}", _ENGINES[form], f"max_batch_size: {options.max_batch_size}"]
+    lines = [f"name: {_quoted(options.name_of(form))}", _ENGINES[form], f"max_batch_size: {options.max_batch_size}"]
     lines += _tensors("input", inputs) + _tensors("output", [Tensor(PROBABILITY, "FP32", 1)])
     kind = "KIND_GPU" if options.device == GPU else "KIND_CPU"
     lines.append(f"instance_group [ {{ count: {options.instances} kind: {kind} }} ]")

@@ -66,4 +66,8 @@ class ExportConfig:
     @property
     def names(self) -> dict[str, str]:
         """The model's name in the repository, by format."""
-        return {form: self.model_name if form == TRITON else f"{self.model_name}_{form}" for form in self.formats}
+        return {form: self.name_of(form) for form in self.formats}
+
+    def name_of(self, form: str) -> str:
+        """The model's name in one of `FORMATS`."""
+        return self.model_name if form == TRITON else f"{self.model_name}_{form}"
