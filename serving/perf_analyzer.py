@@ -51,7 +51,8 @@ class PerfAnalyzer:
             result = subprocess.run([self._program, *words.split()], capture_output=True, text=True)
             if result.returncode or not table.is_file():
                 raise UserError(f"{self._program}: {(result.stderr or result.stdout).strip().splitlines()[-1][:300]}")
-            row = next(csv.DictReader(table.open()))
+            with table.open() as file:
+                row = next(csv.DictReader(file))
         rate = float(row["Inferences/Second"]) / size
         count = max(int(rate * seconds), 1)
         known = [(50, float(row["p50 latency"])), (90, float(row["p90 latency"])), (95, float(row["p95 latency"])), (99, float(row["p99 latency"]))]

@@ -8,21 +8,26 @@ import psutil
 import pytest
 
 from serving.server import Server, ServerConfig
+from serving.triton_install import installed
 from utils.errors import UserError
 
 PORTS = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=2)
 
 
-def started(repository: Path) -> Server:
-    """A server that is ready. Skips the test where the wheel or the client cannot be had."""
+def needed() -> None:
+    """Skip the test where the server or the client cannot be had."""
     for module in ("grpc", "http"):
         pytest.importorskip(f"tritonclient.{module}", reason="requirements-serving.txt is not installed", exc_type=Exception)
     try:
-        server = Server(repository, PORTS)
+        installed()
     except UserError as error:
-        if "cannot be installed" in str(error):
-            pytest.skip(str(error))
-        raise
+        pytest.skip(str(error))
+
+
+def started(repository: Path) -> Server:
+    """A server that is ready."""
+    needed()
+    server = Server(repository, PORTS)
     try:
         server.wait_until_ready()
     except BaseException:
