@@ -33,7 +33,7 @@ from utils.console import Console
 from utils.errors import UserError
 from utils.ineffective import warnings
 from utils.logging import RunLog
-from utils.memory import check_room
+from utils.memory import GIB, available_bytes, check_fits, check_room
 from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, GPU, ONNX, RAW, SAVEDMODEL, TRITON
 
 _DENSE = "dense/"
@@ -101,6 +101,8 @@ def export(given: Config, program: str) -> None:
                 figures |= {f"{form}_{figure}": value for figure, value in proof.figures().items()}
             for path in staging.publish():
                 console.say(f"exported: {path}")
+            size = sum(packed.stored_bytes(table.rows, table.dim, plan.precision) for table in plan.tables)
+            console.say(f"tables of {size / GIB:.2f} GiB: a replica of the Python backend maps them once, however many instances it has")
         log.log((), figures)
     finally:
         log.close()
@@ -129,6 +131,9 @@ def _checked(given: Config, console: Console) -> Plan:
     repository = Repository(Path(options.export_path), options, inputs)
     precision, before, served = _precision(config)
     tables, looked_up = described(config, categorical_of(features), list(features.categorical.values()), len(features.numerical), zeros=True)
+    size = sum(packed.stored_bytes(table.rows, table.dim, precision) for table in tables)
+    if SAVEDMODEL in options.formats:
+        check_fits(size, "--formats savedmodel: TensorFlow holds the tables in memory, also while they are proved: they", available_bytes())
     check_room(Path(options.export_path), _needed_bytes(tables, options.formats, precision), "--export_path")
     rows = _rows(config, checkpoint, features) if raw is None else None
     samples = Samples(rows, drawn_columns(raw) if raw else None)

@@ -47,6 +47,8 @@ def test_exports_of_ids_score_as_the_checkpoint(model, tmp_path, capsys):
     assert len(re.findall(r"2,000 rows: largest difference", said)) == 3
     loaded = dlrm.load(checkpoint, mmap=True)
     rows = drawn_rows(loaded._features, seed=7)
+    if "out_of_range" in MODELS[name][3]:  # clipped or hashed, everywhere alike; no id stays none
+        rows.ids[::3] = np.where(rows.ids[::3] == -1, -1, rows.ids[::3] * 5 - 40)
     expected = loaded.score(by_feature(rows, loaded._features))
     limit = 1e-2 if "bfloat16" in name else 1e-6  # the checkpoint itself computes in 16 bits
     scorer = dlrm.load(tmp_path / "r/dlrm/1/checkpoint", mmap=True).over_arrays()
