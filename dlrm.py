@@ -70,7 +70,7 @@ def train(**flags: Any) -> "Trained":
     Raises:
         UserError: what the command says in one line.
     """
-    from run.trained import train as trained
+    from run.python_call import train as trained
 
     return trained(flags)
 

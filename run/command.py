@@ -9,7 +9,7 @@ from utils.cluster.agreement import compare_flags
 from utils.config import parse
 from utils.distributed import meet
 from utils.errors import run_command
-from utils.options import PLAN
+from utils.options import EXPORT, PLAN
 
 __all__ = ["do", "run_command"]
 
@@ -38,6 +38,10 @@ def do(arguments: Sequence[str], program: str, description: str, defaults: Mappi
     from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
+    if config.run.mode == EXPORT:
+        from run.export import export
+
+        return export(config, program)
     from run.modes import MODES
     from run.prepare import prepared
 

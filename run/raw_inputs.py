@@ -24,6 +24,9 @@ class CriteoInputs:
 
     Attributes:
         columns: of the log: the features themselves.
+        numbers: those that hold numbers, where the others hold texts.
+        transforms: of each feature, by its name.
+        vocabularies: the file of each feature that has one.
 
     Raises:
         UserError: the checkpoint does not say how raw values became its dataset's, or its vocabularies are damaged.
@@ -31,10 +34,10 @@ class CriteoInputs:
 
     def __init__(self, checkpoint: Checkpoint, numerical: Sequence[str], categorical: Mapping[str, int]):
         known = checkpoint.manifest.get(transforms.NAME, {})
-        self.columns = (*numerical, *categorical)
+        self.columns, self.numbers = (*numerical, *categorical), frozenset(numerical)
         self._transforms = {name: _transform(checkpoint, known, name, TRANSFORMS) for name in numerical}
-        for name in categorical:
-            _transform(checkpoint, known, name, (transforms.HEXADECIMAL,))
+        self.transforms = self._transforms | {name: _transform(checkpoint, known, name, (transforms.HEXADECIMAL,)) for name in categorical}
+        self.vocabularies = {name: checkpoint.folder / kept_file(name) for name in categorical}
         self._lookups = {name: _lookup(checkpoint, name, rows) for name, rows in categorical.items()}
 
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -66,13 +69,16 @@ class TableInputs:
 
     Attributes:
         columns: of the table, those that the features are made of.
+        numbers: those of which only numbers are made; the others can be texts.
+        transforms: the recipe of each feature, by its name.
+        vocabularies: the file of each feature that has one.
 
     Raises:
         UserError: as `CriteoInputs`.
     """
 
     def __init__(self, checkpoint: Checkpoint, features: ModelFeatures):
-        from utils.encoding.recipe import LIST, recipe_of
+        from utils.encoding.recipe import LIST, NUMERICAL, recipe_of
 
         known = checkpoint.manifest[transforms.NAME]
         self._features, self._recipes = features, {}
@@ -82,9 +88,12 @@ class TableInputs:
             except ValueError as error:
                 raise UserError(f"{checkpoint.folder}: the transform of feature {name}: {error}") from None
         self.columns = tuple(dict.fromkeys(column for recipe in self._recipes.values() for column in recipe.inputs))
+        as_texts = {column for recipe in self._recipes.values() if recipe.kind != NUMERICAL for column in recipe.inputs}
+        self.numbers = frozenset(self.columns) - as_texts
         self._lists = {recipe.columns[0] for recipe in self._recipes.values() if recipe.kind == LIST}
         rows = features.categorical
         self._lookups = {name: _lookup(checkpoint, name, rows[name]) for name in rows if self._recipes[name].has_vocabulary}
+        self.transforms, self.vocabularies = self._recipes, {name: checkpoint.folder / kept_file(name) for name in self._lookups}
 
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Numericals `[B, M]` in the dataset's dtype and the ids of each categorical feature. Raises ValueError that names the feature."""

@@ -1,9 +1,9 @@
 """A trained model out of a checkpoint, for Python: `dlrm.load`."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,23 +11,23 @@ from dataloading.batches import BatchReader
 from dataloading.feature_spec import Categorical
 from dataloading.memory_split import MemorySplit
 from model.embedding.placement import single
+from model.embedding.table import Table
+from run.array_scorer import ArrayScorer, RawScorer
 from run.inherit import inherit
 from run.opening import restoring
-from run.raw_inputs import raw_inputs
+from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.sample_columns import arrays, given_columns
 from run.tables import described
 from training.features import ModelFeatures, saved_features
+from utils.checkpoint import packed
+from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.mapped import MappedArray
 from utils.checkpoint.reading import Checkpoint
 from utils.config import Config, parse
 from utils.distributed import World
-from utils.errors import UserError
 from utils.memory import available_bytes, check_fits
 from utils.metrics.binary import sigmoid
-from utils.options import PREDICT, TRAIN
-
-if TYPE_CHECKING:
-    from run.train import Trained
+from utils.options import PREDICT
 
 
 class TrainedModel:
@@ -82,17 +82,29 @@ class TrainedModel:
             ValueError: as `score`.
             UserError: the checkpoint does not keep how raw values became its dataset's; datasets of `preproc.criteo` and `preproc.table` say so.
         """
+        raw = self._raw_inputs()
+        return self._scored(*raw.encoded(given_columns(samples, raw.columns)))
+
+    def over_arrays(self) -> ArrayScorer:
+        """What scores arrays of any number of samples, for a server. Only of a model that was loaded with `mmap=True`."""
+        return ArrayScorer(self._features, self._evaluator, self._config.data.out_of_range)
+
+    def over_raw_arrays(self) -> RawScorer:
+        """The same of values as they stand in the log. Raises UserError as `score_raw`."""
+        return RawScorer(self.over_arrays(), self._raw_inputs())
+
+    def _raw_inputs(self) -> CriteoInputs | TableInputs:
         with self._lock:
             if self._raw is None:
                 self._raw = restoring(lambda: raw_inputs(self._opened, self._features))
-        return self._scored(*self._raw.encoded(given_columns(samples, self._raw.columns)))
+        return self._raw
 
     def _scored(self, numerical: np.ndarray, ids: Sequence[np.ndarray]) -> np.ndarray:
         """As `--mode predict` does: the same reader, the same batches, the same evaluator."""
         from run.scoring import pads_short
         from training.device_batch import to_device
 
-        split = MemorySplit(_categorical(self._features), self.numerical, numerical, ids, self._features.numerical_dtype)
+        split = MemorySplit(categorical_of(self._features), self.numerical, numerical, ids, self._features.numerical_dtype)
         if not split.num_samples:
             return np.empty(0, np.float32)
         reader = BatchReader(split, self._batch_size, short_last=pads_short(self._config))
@@ -130,7 +142,7 @@ def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None) -> T
     return TrainedModel(checkpoint, inherit(parse(flags, "", "dlrm.load"), checkpoint.manifest), mapped)
 
 
-def _categorical(features: ModelFeatures) -> list[Categorical]:
+def categorical_of(features: ModelFeatures) -> list[Categorical]:
     """As a dataset describes them."""
     return [
         Categorical(name, rows, "int32", features.hotness(name), pooling=features.pooling(name), table=features.table(name))
@@ -151,9 +163,9 @@ def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, 
 
     precision = Precision(compute_dtype(config.device, device), config.device.xla)
     num_numerical, rows = len(features.numerical), list(features.categorical.values())
-    tables, looked_up = described(config, _categorical(features), rows, num_numerical, zeros=True)
-    if mapped:
-        arrays = restoring(lambda: [MappedArray(checkpoint, f"tables/{table.name}/weights") for table in tables])
+    tables, looked_up = described(config, categorical_of(features), rows, num_numerical, zeros=True)
+    if mapped or packed.NAME in checkpoint.manifest:
+        arrays = restoring(lambda: [_mapped(checkpoint, table) for table in tables])
         model = with_tables(config.model, MappedTables(single(tables, looked_up), arrays), num_numerical, 0, precision)
         evaluator = MappedEvaluator(model, precision.dtype, precision.xla)
     else:
@@ -164,21 +176,12 @@ def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, 
     return evaluator
 
 
-def train(flags: Mapping[str, Any]) -> "Trained":
-    """See `dlrm.train`."""
-    from run.command import do
-
-    if flags.get("mode", TRAIN) != TRAIN:
-        raise UserError(f"dlrm.train: mode is {flags['mode']!r}, expected {TRAIN!r}; dlrm.load gives a model that scores")
-    words = [word for name, value in flags.items() if value is not None for word in (f"--{name}", _word(value))]
-    result = do(["--mode", TRAIN, *words], "dlrm.train", "")
-    if result is None:  # said already: the run that was to go on is finished
-        raise UserError("dlrm.train: the run is finished, nothing was trained; give it more epochs, or another save_checkpoint_path")
-    return result
-
-
-def _word(value: Any) -> str:
-    """A flag's value as the command line has it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return ",".join(map(_word, value)) if isinstance(value, list | tuple) else str(value)
+def _mapped(checkpoint: Checkpoint, table: Table) -> MappedArray | packed.PackedTable:
+    """A table where it lies: in a checkpoint's array, or, of fewer bits, in the file that an export has."""
+    precision = checkpoint.manifest.get(packed.NAME)
+    if precision is None:
+        return MappedArray(checkpoint, f"tables/{table.name}/weights")
+    try:
+        return packed.PackedTable(checkpoint.folder, table.name, (table.rows, table.dim), precision)
+    except ValueError as error:
+        raise DamagedError(checkpoint.folder, f"{error}; the export is damaged") from None

@@ -20,9 +20,10 @@ MAY_IMPORT = {
     "dataloading": {"dataloading", "utils"},
     "model": {"model", "utils"},
     "training": {"training", "model", "utils"},
-    "run": {"run", "training", "model", "preproc", "dataloading", "utils"},
+    "serving": {"serving", "model", "dataloading", "utils"},
+    "run": {"run", "serving", "training", "model", "preproc", "dataloading", "utils"},
     "preproc": {"preproc", "dataloading", "utils"},
-    "benchmarks": {"benchmarks", "run", "training", "model", "preproc", "dataloading", "utils", "dlrm"},
+    "benchmarks": {"benchmarks", "run", "serving", "training", "model", "preproc", "dataloading", "utils", "dlrm"},
     "scripts": set(),
 }
 APPLICATION = tuple(room for room in MAY_IMPORT if room not in ("benchmarks", "scripts"))

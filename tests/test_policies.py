@@ -15,7 +15,7 @@ from utils.config import GROUPS, LEGACY
 
 ROOT = Path(__file__).parents[1]
 FIELDS = [field.name for group in GROUPS for field in dataclasses.fields(group)]
-FOLDERS = ("utils", "model", "training", "run", "dataloading", "preproc")
+FOLDERS = ("utils", "model", "training", "run", "serving", "dataloading", "preproc")
 
 
 def readers():

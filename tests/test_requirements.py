@@ -14,7 +14,7 @@ PACKAGES = {"yaml": "pyyaml", "sklearn": "scikit-learn", "xdist": "pytest-xdist"
 def pins(name):
     """Packages of a requirements file, lower case, and what is said of their version."""
     lines = [line.split("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
-    found = [re.fullmatch(r"([\w-]+)\s*(.*)", line) for line in lines if line]
+    found = [re.fullmatch(r"([\w.-]+?)\s*([=@].*)?", line) for line in lines if line]
     return {match[1].lower(): match[2] for match in found}
 
 
@@ -34,19 +34,21 @@ PROGRAM = [path for path in SOURCES if not name_of(path).startswith("tests/")]
 
 @pytest.mark.parametrize(("package", "path"), sorted((imported(PROGRAM) | {"mpi4py": "the agreement of workers that MPI started"}).items()))
 def test_what_the_program_imports_is_pinned(package, path):
-    names = pins("requirements.txt") | pins("requirements-optional.txt") | pins("requirements-spark.txt")
+    optional = ("requirements-optional.txt", "requirements-spark.txt", "requirements-serving.txt")
+    names = {name: pin for file in ("requirements.txt", *optional) for name, pin in pins(file).items()}
     if path.startswith("benchmarks/"):  # peers that are measured beside us
         names |= pins("requirements-dev.txt") | pins("benchmarks/requirements-peers.txt")
     assert package in names, f"{path} imports {package}"
 
 
 def test_what_the_tests_import_is_required():
-    files = ("requirements.txt", "requirements-dev.txt", "requirements-optional.txt", "requirements-spark.txt", "benchmarks/requirements-peers.txt")
-    names = {package for name in files for package in pins(name)}
+    files = [*ROOT.glob("requirements*.txt"), ROOT / "benchmarks" / "requirements-peers.txt"]
+    assert len(files) == 6
+    names = {package for file in files for package in pins(file)}
     assert not set(imported(SOURCES)) - names
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-spark.txt", "benchmarks/requirements-peers.txt"])
+@pytest.mark.parametrize("name", [f"requirements{kind}.txt" for kind in ("", "-dev", "-spark", "-serving")] + ["benchmarks/requirements-peers.txt"])
 def test_every_version_is_exact(name):
     assert pins(name) and all(re.fullmatch(r"==\d[\w.]*", version) for version in pins(name).values())
 

@@ -1,6 +1,7 @@
 """Scores of a model whose tables stay in the files of a checkpoint."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -10,8 +11,16 @@ from model.embedding.placement import Placement
 from model.embedding.table import MEAN
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator
-from utils.checkpoint.mapped import MappedArray
 from utils.distributed import World
+
+
+class Rows(Protocol):
+    """A table `[V, D]` that is not in memory: a checkpoint's array, or a file of fewer bits."""
+
+    shape: tuple[int, ...]
+
+    def rows(self, numbers: np.ndarray) -> np.ndarray:
+        """Rows by their numbers, `[n] -> [n, D]` float32."""
 
 
 class MappedTables:
@@ -24,7 +33,7 @@ class MappedTables:
 
     shards = replicated = ()
 
-    def __init__(self, placement: Placement, tables: Sequence[MappedArray]):
+    def __init__(self, placement: Placement, tables: Sequence[Rows]):
         self._features, self.widths, self.world = placement.features, placement.widths, World()
         self._tables = [tables[place] for place in placement.table_of]
 
@@ -40,7 +49,7 @@ class MappedTables:
         return np.concatenate(found, axis=1) if len(set(self.widths)) > 1 else np.stack(found, axis=1)
 
 
-def _pooled(table: MappedArray, ids: np.ndarray, mean: bool) -> np.ndarray:
+def _pooled(table: Rows, ids: np.ndarray, mean: bool) -> np.ndarray:
     """Of `[h, B]` ids the sum or the mean of their rows, `[B, D_f]`."""
     if len(ids) == 1:
         return table.rows(ids[0])
@@ -63,6 +72,7 @@ class MappedEvaluator(Evaluator):
     def __init__(self, model: DLRM, dtype: str, xla: bool | str = False):
         super().__init__(model, xla)
         self._dtype = dtype
+        self._any_batch = None
 
     def _after_lookup(self, numerical: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
         return super()._after_lookup(numerical, tf.cast(vectors, self._dtype))
@@ -70,3 +80,15 @@ class MappedEvaluator(Evaluator):
     def logits(self, batch: TensorBatch) -> np.ndarray:
         """Logits `[b]` of a batch, padding included, on the host."""
         return self._dense(batch.inputs.numerical, tf.convert_to_tensor(self._model.embedding.look_up(batch.host.ids))).numpy()
+
+    def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Logits `[b]` of numericals `[b, M]` float32 and ids `[K, b]`, without a batch around them: one graph whatever b is."""
+        vectors = self._model.embedding.look_up(ids)
+        return self._graph(numerical.shape[1], vectors.shape[1:])(tf.convert_to_tensor(numerical), tf.convert_to_tensor(vectors)).numpy()
+
+    def _graph(self, num_numerical: int, vector_shape: tuple[int, ...]):
+        """The dense part for any b. Two threads may make it at the same time; either will do."""
+        if self._any_batch is None:
+            specs = tf.TensorSpec([None, num_numerical], tf.float32), tf.TensorSpec([None, *vector_shape], tf.float32)
+            self._any_batch = tf.function(self._after_lookup, autograph=False).get_concrete_function(*specs)
+        return self._any_batch

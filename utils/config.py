@@ -12,9 +12,10 @@ from utils.flags import Parser, add_flags, build, read_yaml
 from utils.learning_options import OptimizerConfig, RegularisationConfig
 from utils.model_config import expanded
 from utils.nvidia_flags import LEGACY
-from utils.options import PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
+from utils.options import EXPORT, PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
+from utils.serving_options import ExportConfig
 
-GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, PlacementConfig, DeviceConfig)
+GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, PlacementConfig, DeviceConfig, ExportConfig)
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Config:
     training: TrainingConfig
     placement: PlacementConfig
     device: DeviceConfig
+    export: ExportConfig
     given: frozenset[str] = frozenset()
     in_file: frozenset[str] = frozenset()
     file: str | None = None
@@ -47,7 +49,7 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
         values: dict[str, Any] = {}
-        for name in ("run", "data", "model", "optimizer", "regularisation", "training", "placement", "device"):
+        for name in ("run", "data", "model", "optimizer", "regularisation", "training", "placement", "device", "export"):
             values |= asdict(getattr(self, name))
         return values
 
@@ -96,6 +98,10 @@ def _parse(arguments: Sequence[str], description: str, program: str, defaults: M
     except ValueError as error:
         raise UserError(str(error)) from None
     data = config.data
-    if data.dataset_path is None and config.run.mode != PLAN and (data.dataset_type == "tf_raw" or data.synthetic_dataset_use_feature_spec):
+    if (
+        data.dataset_path is None
+        and config.run.mode not in (PLAN, EXPORT)
+        and (data.dataset_type == "tf_raw" or data.synthetic_dataset_use_feature_spec)
+    ):
         raise UserError("--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic to run without files")
     return config

@@ -61,6 +61,15 @@ def check_fits(needed: int, what: str, available: int) -> None:
         raise UserError(f"{what} need {_shown(needed)}, {_shown(available)} are free: {_shown(needed - available)} short")
 
 
+def check_room(folder: Path, needed: int, what: str) -> None:
+    """Raise UserError, with the shortfall, where the disk of a folder, which need not exist yet, has fewer bytes free."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    status = os.statvfs(there)
+    free = status.f_bavail * status.f_frsize
+    if needed > free:
+        raise UserError(f"{what} {folder}: {_shown(needed)} are needed on its disk, {_shown(free)} are free: {_shown(needed - free)} short")
+
+
 def _shown(size: int) -> str:
     if size >= GIB / 10:
         return f"{size / GIB:.1f} GiB"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from utils.flags import Reader, check, check_types, option
 from utils.widths import EXPECTED, widths
 
-TRAIN, EVAL, INFERENCE, PREDICT, PLAN = "train", "eval", "inference", "predict", "plan"
+TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
 DOT, CROSS, CAT = INTERACTIONS = ("dot", "cross", "cat")
-MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN)
+MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT)
 
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
 _MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
@@ -22,7 +22,9 @@ _LOG_PATH = "dlrm_tf_log.json"
 class RunConfig:
     """What to do and where to write about it."""
 
-    mode: str = option(TRAIN, "train, evaluate, measure inference, write predictions, or show where tables would be placed", choices=MODES)
+    mode: str = option(
+        TRAIN, "train, evaluate, measure inference, write predictions, show where tables would be placed, or export for serving", choices=MODES
+    )
     seed: int = option(0, "seed of weights, batch order and synthetic data")
     log_path: str | None = option(
         None, f"log file of 'DLLL' JSON lines; empty for none; the default is {_LOG_PATH}, and dlrm_tf_log_MODE.json where --mode is not train"

@@ -13,6 +13,7 @@ from utils.flags import Parser, add_flags, build
 from utils.ineffective import warnings as warnings_of
 from utils.learning_options import OptimizerConfig, RegularisationConfig
 from utils.options import DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
+from utils.serving_options import ExportConfig
 
 SYNTHETIC = ("--dataset_type", "synthetic")
 FIELDS = [(group, field) for group in GROUPS for field in dataclasses.fields(group)]
@@ -164,6 +165,7 @@ BAD = {
     TrainingConfig: {"epochs": 0},
     PlacementConfig: {"plan_workers": 0},
     DeviceConfig: {"loss_scale": 0.0},
+    ExportConfig: {"max_batch_size": 0},
 }
 
 

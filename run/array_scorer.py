@@ -1,0 +1,109 @@
+"""A trained model over arrays: what a server calls. `score(numerical, ids) -> probabilities`, for any number of samples."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dataloading.ranges import ERROR, into_range, outside_range
+from training.features import ModelFeatures
+from training.mapped import MappedEvaluator
+from utils.metrics.binary import sigmoid
+
+_AT_ONCE = 65_536  # samples
+
+
+class ArrayScorer:
+    """Scores arrays by a model whose tables are mapped. Safe from several threads.
+
+    Args:
+        features: of the model.
+        evaluator: of the model.
+        out_of_range: what becomes of ids beyond a table, as `--out_of_range` says it.
+
+    Attributes:
+        num_numerical: M.
+        num_ids: K, ids a sample over all features.
+    """
+
+    def __init__(self, features: ModelFeatures, evaluator: MappedEvaluator, out_of_range: str):
+        self._features, self._evaluator, self._out_of_range = features, evaluator, out_of_range
+        self._hotness = [features.hotness(name) for name in features.categorical]
+        self.num_numerical, self.num_ids = len(features.numerical), sum(self._hotness)
+
+    def checked(self, numerical: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What `score` takes, of values as a request has them.
+
+        Args:
+            numerical: `[B, M]` float32; rounded to the dtype of the dataset.
+            ids: `[B, K]` whole numbers, each feature's h ids side by side, −1 in a list for none.
+
+        Returns:
+            `[B, M]` float32 and `[B, K]` int32.
+
+        Raises:
+            ValueError: a numerical is not finite, or an id is out of range; names the feature, the sample and the value.
+        """
+        with np.errstate(over="ignore"):
+            held = numerical.astype(self._features.numerical_dtype).astype(np.float32)
+        if not np.isfinite(held).all():
+            sample, column = np.unravel_index(int(np.argmin(np.isfinite(held))), held.shape)
+            raise ValueError(
+                f"feature {self._features.numerical[column]}: value {numerical[sample, column]} of sample {sample} is not a finite "
+                f"{self._features.numerical_dtype}, which the model was trained on"
+            )
+        return held, self._checked_ids(ids)
+
+    def _checked_ids(self, ids: np.ndarray) -> np.ndarray:
+        fitting, first = np.empty(ids.shape, np.int32), 0
+        for (name, rows), hotness in zip(self._features.categorical.items(), self._hotness, strict=True):
+            columns = slice(first, first + hotness)
+            some = ids[:, columns] if hotness > 1 else np.ascontiguousarray(ids[:, first])
+            if self._out_of_range != ERROR:
+                some = into_range(some, rows, self._out_of_range)[0]
+            elif (outside := outside_range(some, rows)) is not None and outside.any():
+                place = np.unravel_index(int(np.argmax(outside)), some.shape)
+                raise ValueError(f"feature {name}: id {some[place]} of sample {place[0]} is not in [0, {rows})")
+            fitting[:, columns] = some if hotness > 1 else some[:, np.newaxis]
+            first += hotness
+        return fitting
+
+    def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Probabilities `[B]` float32 of what `checked` gave."""
+        parts = [
+            self._evaluator.logits_of(numerical[start : start + _AT_ONCE], ids[start : start + _AT_ONCE].T) for start in range(0, len(ids), _AT_ONCE)
+        ]
+        return sigmoid(np.concatenate(parts)) if parts else np.empty(0, np.float32)
+
+
+class RawScorer:
+    """The same of values as they stand in the log.
+
+    Args:
+        scorer: of the model.
+        inputs: what encodes them, see `raw_inputs`.
+
+    Attributes:
+        numbers: for each column of the log in its order, whether it holds numbers; the others hold texts.
+        num_numerical: M.
+        num_ids: K.
+    """
+
+    def __init__(self, scorer: ArrayScorer, inputs: Any):
+        self._scorer, self._inputs = scorer, inputs
+        self.numbers = {name: name in inputs.numbers for name in inputs.columns}
+        self.num_numerical, self.num_ids = scorer.num_numerical, scorer.num_ids
+
+    def checked(self, columns: Mapping[str, Sequence]) -> tuple[np.ndarray, np.ndarray]:
+        """What `score` takes, of a value of every column for each sample: float32, NaN where it is missing, or texts.
+
+        Raises:
+            ValueError: names the feature, the sample and the value that cannot be.
+        """
+        numerical, ids = self._inputs.encoded(columns)
+        side_by_side = [column[:, np.newaxis] if column.ndim == 1 else column for column in ids]
+        return numerical.astype(np.float32), np.concatenate(side_by_side, axis=1)
+
+    def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """As `ArrayScorer.score`."""
+        return self._scorer.score(numerical, ids)

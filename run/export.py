@@ -1,0 +1,217 @@
+"""`--mode export`: a model repository out of a checkpoint, proved before it is visible."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+
+from model.embedding.table import Feature, Table
+from run.export_formats import WRITERS, Samples, Source
+from run.inherit import inherit
+from run.opening import restoring
+from run.raw_inputs import raw_inputs
+from run.raw_rows import drawn_columns, raw_features
+from run.served_rows import Rows, by_feature, drawn_rows, test_rows
+from run.tables import described
+from run.trained import TrainedModel, categorical_of
+from serving.description import ServedModel
+from serving.model_card import model_card
+from serving.proof import check, prove
+from serving.raw_graph import check_possible
+from serving.repository import Repository
+from serving.triton_config import ROWS, Tensor, config_text, inputs_of_columns, inputs_of_ids
+from serving.weights import verified, weights_of
+from training.features import ModelFeatures, saved_features
+from utils.checkpoint import packed
+from utils.checkpoint.reading import Checkpoint
+from utils.cluster import launch
+from utils.config import Config
+from utils.console import Console
+from utils.errors import UserError
+from utils.ineffective import warnings
+from utils.logging import RunLog
+from utils.memory import GIB, available_bytes, check_fits, check_room
+from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, GPU, ONNX, RAW, SAVEDMODEL, TRITON
+
+_DENSE = "dense/"
+_PACKAGES = ("onnx", "onnxruntime")
+_REST_BYTES = 64 << 20  # of an export beside its tables
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be exported, all of it checked.
+
+    Attributes:
+        source: what is exported.
+        tables: of the model.
+        looked_up: the categorical features.
+        precision: of the tables.
+        repository: where it goes.
+        reference: the model out of the checkpoint.
+        samples: to prove it with.
+        labels: of these samples, where they are known.
+        origin: of these samples, in words.
+    """
+
+    source: Source
+    tables: tuple[Table, ...]
+    looked_up: tuple[Feature, ...]
+    precision: str
+    repository: Repository
+    reference: TrainedModel
+    samples: Samples
+    labels: np.ndarray | None
+    origin: str
+
+    @property
+    def expected(self) -> Callable[[], np.ndarray]:
+        """What scores the samples by the checkpoint."""
+        if self.samples.columns is not None:
+            return lambda: self.reference.score_raw(self.samples.columns)
+        columns = by_feature(self.samples.rows, self.source.features)
+        return lambda: self.reference.score(columns)
+
+
+def export(given: Config, program: str) -> None:
+    """Write every format, prove it, and make all visible; nothing is visible where one fails.
+
+    Raises:
+        UserError: the options cannot be carried out, the checkpoint is damaged, or an export does not score as the checkpoint does.
+    """
+    console = Console(program)
+    plan = _checked(given, console)
+    source, options = plan.source, plan.source.config.export
+    log = RunLog(given.run.log_path, source.config.flat(), warn=console.warn)
+    figures: dict = {}
+    try:
+        restoring(lambda: verified(source.checkpoint))
+        with plan.repository.staged() as staging:
+            model = _described(plan, staging.tables)
+            for form, name in options.names.items():
+                version = staging.version(name, config_text(options, form, source.inputs, _parameters(source.features, options.inputs, form)))
+                proof = prove(plan.expected, WRITERS[form](source, model, version, plan.samples), plan.labels)
+                console.say(f"{name}: {form}, {plan.precision}: {proof} ({plan.origin})")
+                check(proof, f"{name} ({form})", plan.precision)
+                staging.card(name, model_card(source.checkpoint, source.config, source.inputs, form, proof, plan.precision))
+                staging.flags(name, _words(source.config))
+                figures |= {f"{form}_{figure}": value for figure, value in proof.figures().items()}
+            for path in staging.publish():
+                console.say(f"exported: {path}")
+            size = sum(packed.stored_bytes(table.rows, table.dim, plan.precision) for table in plan.tables)
+            console.say(f"tables of {size / GIB:.2f} GiB: a replica of the Python backend maps them once, however many instances it has")
+        log.log((), figures)
+    finally:
+        log.close()
+
+
+def _checked(given: Config, console: Console) -> Plan:
+    options = given.export
+    if launch.size() > 1:
+        raise UserError("--mode export runs in one process; start it without horovodrun")
+    if given.training.restore_checkpoint_path is None:
+        raise UserError("--restore_checkpoint_path is missing: --mode export needs a trained model")
+    if options.export_path is None:
+        raise UserError("--export_path is missing: give the folder of a model repository")
+    _check_onnx(options.formats, options.inputs)
+    checkpoint = restoring(lambda: Checkpoint(given.training.restore_checkpoint_path))
+    config = inherit(given, checkpoint.manifest)
+    for line in warnings(config):
+        console.warn(line)
+    if packed.NAME in checkpoint.manifest:
+        raise UserError(f"{checkpoint.folder}: is an export with tables of {checkpoint.manifest[packed.NAME]}; export from the checkpoint")
+    features = saved_features(checkpoint)
+    raw = restoring(lambda: raw_inputs(checkpoint, features)) if options.inputs == RAW else None
+    inputs = inputs_of_columns({name: name in raw.numbers for name in raw.columns}) if raw else _inputs_of_ids(features)
+    if raw and SAVEDMODEL in options.formats:
+        check_possible(sum(raw_features(raw, features.numerical, tuple(features.categorical)), ()))
+    repository = Repository(Path(options.export_path), options, inputs)
+    precision, before, served = _precision(config)
+    tables, looked_up = described(config, categorical_of(features), list(features.categorical.values()), len(features.numerical), zeros=True)
+    size = sum(packed.stored_bytes(table.rows, table.dim, precision) for table in tables)
+    if SAVEDMODEL in options.formats:
+        check_fits(size, "--formats savedmodel: TensorFlow holds the tables in memory, also while they are proved: they", available_bytes())
+    check_room(Path(options.export_path), _needed_bytes(tables, options.formats, precision), "--export_path")
+    rows = _rows(config, checkpoint, features) if raw is None else None
+    samples = Samples(rows, drawn_columns(raw) if raw else None)
+    reference = TrainedModel(checkpoint, before, mapped=True)
+    source = Source(checkpoint, served, features, inputs, raw)
+    labels, origin = (rows.labels, rows.source) if rows else (None, "drawn values")
+    return Plan(source, tables, looked_up, precision, repository, reference, samples, labels, origin)
+
+
+def _check_onnx(formats: tuple[str, ...], inputs: str) -> None:
+    if ONNX not in formats:
+        return
+    if inputs == RAW:
+        raise UserError("--formats onnx takes ids: ONNX has no vocabularies; --inputs raw goes with --formats triton or savedmodel")
+    if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
+        raise UserError(f"--formats onnx needs the package {missing[0]}: python -m pip install --no-deps -r requirements-serving.txt")
+
+
+def _inputs_of_ids(features: ModelFeatures) -> list[Tensor]:
+    return inputs_of_ids(len(features.numerical), sum(map(features.hotness, features.categorical)))
+
+
+def _rows(config: Config, checkpoint: Checkpoint, features: ModelFeatures) -> Rows:
+    """Of the dataset that was named, or drawn ones."""
+    named = config.data.dataset_path is not None or "dataset_type" in config.given
+    return test_rows(config, checkpoint) if named else drawn_rows(features)
+
+
+def _precision(config: Config) -> tuple[str, Config, Config]:
+    """The precision of the tables, and the configuration as the checkpoint is to be scored and as the server computes."""
+    options, trained = config.export, config.device
+    computed = (trained.amp_dtype or BFLOAT16) if trained.amp else FLOAT32
+    precision = options.precision or computed
+    amp = precision == BFLOAT16 or (precision == FLOAT16 and options.device == GPU)
+    served = replace(trained, amp=amp, amp_dtype=precision if amp else None, xla=False)
+    # Scores of 16 bits are no measure of an export of 32.
+    before = replace(trained, xla=False) if precision == computed else replace(trained, amp=False, amp_dtype=None, xla=False)
+    return precision, replace(config, device=before), replace(config, device=served)
+
+
+def _needed_bytes(tables: tuple[Table, ...], formats: tuple[str, ...], precision: str) -> int:
+    """On the disk of the repository, where the checkpoint is on the same one and its tables are shared."""
+    size = sum(packed.stored_bytes(table.rows, table.dim, precision) for table in tables)
+    passing = max(packed.stored_bytes(table.rows, table.dim, precision) for table in tables) if SAVEDMODEL in formats else 0  # written twice
+    copies = int(_own_tables(formats, precision)) + int(ONNX in formats)
+    return copies * size + passing + _REST_BYTES
+
+
+def _own_tables(formats: tuple[str, ...], precision: str) -> bool:
+    """Whether a format needs each table in a file of its own."""
+    return precision != FLOAT32 or set(formats) != {TRITON}
+
+
+def _described(plan: Plan, folder: Path) -> ServedModel:
+    """The model as facts and arrays; its tables are written where a format needs them."""
+    checkpoint, config, features, _, _ = plan.source
+    dense = {name.removeprefix(_DENSE): checkpoint.read(name) for name in weights_of(checkpoint) if name.startswith(_DENSE)}
+    facts = features.numerical, features.numerical_dtype, plan.looked_up, plan.tables, config.model.interaction, dense, config.data.out_of_range
+    model = ServedModel(*facts, plan.precision, (config.device.amp_dtype or BFLOAT16) if config.device.amp else FLOAT32, folder)
+    if _own_tables(config.export.formats, plan.precision):
+        for table in plan.tables:
+            packed.write_table(checkpoint.read_rows(f"tables/{table.name}/weights"), model.files(table), plan.precision)
+    return model
+
+
+def _words(config: Config) -> list[str]:
+    """The flags of an export that the next version is to have, too."""
+    given = {field.name: getattr(config.export, field.name) for field in fields(config.export) if field.name in config.given}
+    given |= {"cpu": config.device.cpu, "out_of_range": config.data.out_of_range}
+    for name in ("export_path", "model_version"):
+        given.pop(name, None)
+    return [word for name, value in given.items() for word in (f"--{name}", ",".join(map(str, value)) if isinstance(value, tuple) else str(value))]
+
+
+def _parameters(features: ModelFeatures, inputs: str, form: str) -> dict[str, str]:
+    """What is in the ids, for who draws some; and for the Python backend where it finds its Python and this project."""
+    shown = {name: f"{rows}*{features.hotness(name)}" if features.hotness(name) > 1 else str(rows) for name, rows in features.categorical.items()}
+    described = {ROWS: ",".join(shown.values())} if inputs != RAW else {}
+    if form != TRITON:
+        return described
+    return {"EXECUTION_ENV_PATH": sys.prefix, "PROJECT_PATH": str(Path(__file__).resolve().parents[1]), "INPUTS": inputs} | described

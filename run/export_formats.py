@@ -1,0 +1,86 @@
+"""A model written in each of the forms that servers take; every function returns what scores by what it wrote."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from run.inherit import inherit
+from run.raw_inputs import CriteoInputs, TableInputs
+from run.raw_rows import raw_features
+from run.served_rows import Rows
+from run.trained import TrainedModel
+from serving import backend
+from serving.description import CATEGORICAL, NUMERICAL, ServedModel
+from serving.triton_config import Tensor
+from serving.weights import write_weights
+from training.features import ModelFeatures
+from utils.checkpoint.reading import Checkpoint
+from utils.config import Config
+from utils.serving_options import ONNX, SAVEDMODEL, TRITON
+
+_MODEL_FILE = Path(backend.__file__).with_name("triton_model.py")
+
+
+class Source(NamedTuple):
+    """What is exported: a checkpoint, the configuration in which the server computes, the model's features, and how raw values become ids."""
+
+    checkpoint: Checkpoint
+    config: Config
+    features: ModelFeatures
+    inputs: list[Tensor]
+    raw: CriteoInputs | TableInputs | None
+
+
+class Samples(NamedTuple):
+    """What an export is proved with: rows, or columns of the log."""
+
+    rows: Rows | None
+    columns: Mapping[str, np.ndarray] | None
+
+
+def write_triton(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], np.ndarray]:
+    """A version for Triton's Python backend."""
+    device = source.config.device
+    changed: Mapping[str, Any] = {"amp": device.amp, "amp_dtype": device.amp_dtype, "xla": False, "out_of_range": model.out_of_range}
+    write_weights(source.checkpoint, version / backend.CHECKPOINT, model.folder, model.precision, changed)
+    shutil.copyfile(_MODEL_FILE, version / "model.py")
+    exported = Checkpoint(version / backend.CHECKPOINT)
+    loaded = TrainedModel(exported, inherit(source.config, exported.manifest), mapped=True)
+    if samples.columns is not None:
+        by_columns = loaded.over_raw_arrays()
+        return lambda: by_columns.score(*by_columns.checked(samples.columns))
+    scorer = loaded.over_arrays()
+    return lambda: scorer.score(*scorer.checked(samples.rows.numerical, samples.rows.ids))
+
+
+def write_savedmodel(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], np.ndarray]:
+    """A version as Triton's TensorFlow backend and TensorFlow itself have it."""
+    from serving.saved_model import LoadedModel, write_saved_model
+
+    folder = version / "model.savedmodel"
+    raw = raw_features(source.raw, source.features.numerical, tuple(source.features.categorical)) if source.raw else None
+    write_saved_model(model, folder, source.inputs, raw)
+    loaded = LoadedModel(folder)
+    return lambda: loaded.score(given(source.inputs, samples))
+
+
+def given(inputs: list[Tensor], samples: Samples) -> dict[str, np.ndarray]:
+    """The samples as the inputs of a model, each `[n, width]`."""
+    if samples.columns is not None:
+        return {one.name: samples.columns[one.name][:, np.newaxis] for one in inputs}
+    by_name = {NUMERICAL: samples.rows.numerical, CATEGORICAL: samples.rows.ids}
+    return {one.name: by_name[one.name] for one in inputs}
+
+
+def write_onnx(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], np.ndarray]:
+    """A version as ONNX Runtime has it."""
+    from serving import onnx_model
+
+    loaded = onnx_model.OnnxModel(onnx_model.write_onnx(model, version))
+    return lambda: loaded.score(given(source.inputs, samples))
+
+
+WRITERS = {TRITON: write_triton, SAVEDMODEL: write_savedmodel, ONNX: write_onnx}

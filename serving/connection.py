@@ -1,0 +1,135 @@
+"""A model on a Triton server, over gRPC or HTTP."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from serving.description import PROBABILITY
+from serving.triton_config import ROWS
+from utils.errors import UserError
+
+GRPC, HTTP = "grpc", "http"
+_TIMEOUT_S = 300.0
+
+
+class Input(NamedTuple):
+    """An input of a model: its name, its type (FP32, INT64, BYTES) and how many values a sample has."""
+
+    name: str
+    kind: str
+    width: int
+
+
+class RequestError(UserError):
+    """The server's answer to a request that failed."""
+
+
+class Connection:
+    """A model on a server. Over gRPC several threads may use it at once, over HTTP one.
+
+    Args:
+        url: `grpc://HOST:PORT`, `http://HOST:PORT`, or HOST:PORT for gRPC.
+        model: its name.
+        version: its number; None for the one that the server chooses.
+
+    Attributes:
+        inputs: of the model.
+        versions: that are served.
+        max_batch_size: samples a request at most.
+        rows: of the table that each of the K ids of a sample names a row of; empty where the server does not say.
+
+    Raises:
+        UserError: tritonclient is missing, nobody answers, or there is no such model.
+    """
+
+    def __init__(self, url: str, model: str, version: int | None = None):
+        scheme, _, place = url.rpartition("://")
+        if scheme not in ("", GRPC, HTTP) or not place:
+            raise UserError(f"--url {url}: expected grpc://HOST:PORT or http://HOST:PORT")
+        self.url, self.model, self._version = url, model, "" if version is None else str(version)
+        self.over_http = scheme == HTTP
+        self._tools = _tools(HTTP if self.over_http else GRPC)
+        timeouts = {"connection_timeout": 10.0, "network_timeout": _TIMEOUT_S} if self.over_http else {}
+        self._client = self._tools.InferenceServerClient(place.rstrip("/"), **timeouts)
+        metadata = self._asked(lambda: self._client.get_model_metadata(model, self._version, **self._as_json), f"model {model}")
+        self.inputs = [Input(one["name"], one["datatype"], int(one["shape"][-1])) for one in metadata["inputs"]]
+        self.versions = [int(number) for number in metadata.get("versions", ())]
+        config = self._asked(lambda: self._client.get_model_config(model, self._version, **self._as_json), f"model {model}")
+        config = config.get("config", config)
+        self.max_batch_size = int(config.get("max_batch_size", 1))
+        described = config.get("parameters", {}).get(ROWS, {}).get("string_value", "")
+        self.rows = np.array([rows for word in described.split(",") if word for rows in _repeated(word)], np.int64)
+
+    @property
+    def _as_json(self) -> dict[str, Any]:
+        return {} if self.over_http else {"as_json": True}
+
+    def infer(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Probabilities `[B]` of inputs `[B, width]`. Raises RequestError with the server's words."""
+        options = {} if self.over_http else {"client_timeout": _TIMEOUT_S}
+        result = self._asked(lambda: self._client.infer(self.model, self._tensors(arrays), self._version, **options), "request")
+        return result.as_numpy(PROBABILITY)[:, 0]
+
+    def begin(self, arrays: Mapping[str, np.ndarray], done: Callable[[np.ndarray | None, Exception | None], None]) -> None:
+        """Send a request and return at once; `done` is called with the probabilities or the error, in another thread. Over gRPC only."""
+
+        def finished(result: Any, error: Exception | None) -> None:
+            done(None if error else result.as_numpy(PROBABILITY)[:, 0], error)
+
+        self._client.async_infer(self.model, self._tensors(arrays), finished, self._version, client_timeout=_TIMEOUT_S)
+
+    def statistics(self) -> dict[str, Any]:
+        """The server's figures of the model, of its newest version that answered."""
+        found = self._asked(lambda: self._client.get_inference_statistics(self.model, self._version, **self._as_json), "statistics")
+        stats = found.get("model_stats", [])
+        if not stats:
+            return {}
+        return max(stats, key=lambda one: int(one.get("last_inference", 0)))
+
+    def load(self) -> None:
+        """Have the server load what its repository has of the model now. Raises RequestError where it cannot; it goes on with what it had."""
+        self._asked(lambda: self._client.load_model(self.model), f"loading model {self.model}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _tensors(self, arrays: Mapping[str, np.ndarray]) -> list[Any]:
+        found = []
+        for one in self.inputs:
+            values = arrays[one.name]
+            tensor = self._tools.InferInput(one.name, list(values.shape), one.kind)
+            tensor.set_data_from_numpy(values)
+            found.append(tensor)
+        return found
+
+    def _asked(self, question: Callable[[], Any], what: str) -> Any:
+        try:
+            return question()
+        except self._tools.InferenceServerException as error:
+            words = " ".join(str(error.message()).split())
+            raise RequestError(f"{self.url}: {what}: {words[:400]}") from None
+        except OSError as error:
+            raise UserError(f"{self.url}: {what}: {error.strerror or error}; is a server there? ./scripts/serve starts one") from None
+
+
+def _repeated(word: str) -> list[int]:
+    """`300*6` -> 300, six times."""
+    rows, _, count = word.partition("*")
+    return [int(rows)] * int(count or 1)
+
+
+def _tools(scheme: str) -> Any:
+    try:
+        return importlib.import_module(f"tritonclient.{scheme}")
+    except (ImportError, RuntimeError) as error:
+        raise UserError(f"tritonclient cannot be used ({error}); python -m pip install --no-deps -r requirements-serving.txt") from None
+
+
+def check_inputs(connection: Connection, expected: Sequence[str]) -> None:
+    """Raise UserError where the model has other inputs than these."""
+    found = [one.name for one in connection.inputs]
+    if sorted(found) != sorted(expected):
+        raise UserError(f"{connection.url}: model {connection.model} takes {', '.join(found[:6])}; expected {', '.join(expected)}")

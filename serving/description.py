@@ -1,0 +1,71 @@
+"""A trained model as plain facts and arrays: what the exported forms are made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from model.embedding.table import Feature, Table
+from utils.checkpoint.packed import TableFiles, table_files
+
+BOTTOM, CROSS, TOP = "bottom_mlp", "cross", "top_mlp"
+NUMERICAL, CATEGORICAL, PROBABILITY = "numerical", "categorical", "probability"  # names of tensors
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model to be exported.
+
+    Attributes:
+        numerical: names of the numerical features, M of them.
+        numerical_dtype: to which they are rounded, as the dataset's were.
+        features: the categorical ones, in the model's order.
+        tables: those they are looked up in.
+        interaction: `dot`, `cross` or `cat`.
+        dense: every dense weight, float32, by its name in the checkpoint (`bottom_mlp/0/kernel`).
+        out_of_range: what becomes of ids beyond their table: `error`, `clip` or `hash`.
+        precision: of the tables' files.
+        compute_dtype: of the products.
+        folder: that holds the tables, one file each, as `packed.table_files` names them.
+    """
+
+    numerical: tuple[str, ...]
+    numerical_dtype: str
+    features: tuple[Feature, ...]
+    tables: tuple[Table, ...]
+    interaction: str
+    dense: Mapping[str, np.ndarray]
+    out_of_range: str
+    precision: str
+    compute_dtype: str
+    folder: Path
+
+    @property
+    def ids(self) -> int:
+        """Ids a sample over all features: K, the sum of h."""
+        return sum(feature.hotness for feature in self.features)
+
+    @property
+    def table_of(self) -> tuple[int, ...]:
+        """The place of each feature's table in `tables`."""
+        places = {table.name: place for place, table in enumerate(self.tables)}
+        return tuple(places[feature.table] for feature in self.features)
+
+    def files(self, table: Table) -> TableFiles:
+        """Where a table lies."""
+        return table_files(self.folder, table.name, self.precision)
+
+    def stack(self, part: str) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Kernel `[in, out]` and bias `[out]` of each layer of `bottom_mlp` or `top_mlp`."""
+        found = []
+        while f"{part}/{len(found)}/kernel" in self.dense:
+            found.append((self.dense[f"{part}/{len(found)}/kernel"], self.dense[f"{part}/{len(found)}/bias"]))
+        return found
+
+    def crosses(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """V `[d, r]`, U `[r, d]` and bias `[d]` of each cross layer."""
+        found = []
+        while (name := f"{CROSS}/{len(found)}") + "/v/kernel" in self.dense:
+            found.append(tuple(self.dense[f"{name}/{part}"] for part in ("v/kernel", "u/kernel", "u/bias")))
+        return found

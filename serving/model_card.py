@@ -1,0 +1,115 @@
+"""`MODEL.md`: what a served model is, for who operates it."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.proof import Proof
+from serving.triton_config import Tensor
+from utils.checkpoint.reading import Checkpoint
+from utils.config import Config
+from utils.serving_options import RAW
+
+
+def model_card(checkpoint: Checkpoint, config: Config, inputs: Sequence[Tensor], form: str, proof: Proof, precision: str) -> str:
+    """The card of a version.
+
+    Args:
+        checkpoint: that it comes from.
+        config: of the export.
+        inputs: of the model.
+        form: of `FORMATS`.
+        proof: that it scores as the checkpoint does.
+        precision: of the tables.
+    """
+    manifest, options = checkpoint.manifest, config.export
+    saved, position = manifest.get("config", {}), manifest.get("position", {})
+    arrays = {name: array["shape"] for name, array in manifest["arrays"].items() if not name.startswith("optimizer/")}
+    dense = sum(int(np.prod(shape)) for name, shape in arrays.items() if name.startswith("dense/"))
+    tables = {name.split("/")[1]: shape for name, shape in arrays.items() if name.startswith("tables/") and name.endswith("/weights")}
+    features, parameters = manifest["features"], dense + sum(rows * dim for rows, dim in tables.values())
+    lines = [
+        f"# {options.name_of(form)}, version {options.model_version}",
+        "",
+        f"A {_name(manifest)} with {parameters:,} parameters, {dense:,} of them dense, exported as {form}.",
+        "",
+        "| | |",
+        "|---|---|",
+        *_rows(
+            {
+                "checkpoint": f"{checkpoint.identity}, step {checkpoint.step:,}, written {manifest.get('time', 'at an unknown time')}",
+                "trained on": saved.get("dataset_path") or saved.get("dataset_type", "unknown"),
+                "rows of it": f"{manifest['run']['train_samples']:,}" if isinstance(manifest.get("run"), dict) else None,
+                "passes over it": position.get("epoch"),
+                "AUC while training, last": position.get("last_auc"),
+                "AUC while training, best": position.get("best_auc"),
+                "proof": str(proof),
+                "precision": precision,
+                "ids out of range": config.data.out_of_range,
+                "code": _commit(),
+            }
+        ),
+        "",
+        "## Inputs",
+        "",
+        *_inputs(options.inputs, inputs, features),
+        "",
+        "The output `probability` is FP32, `[B, 1]`.",
+        "",
+        "## Tables",
+        "",
+        "| table | rows | columns |",
+        "|---|---|---|",
+        *(f"| {name} | {rows:,} | {dim} |" for name, (rows, dim) in tables.items()),
+        "",
+        "## Flags of the export",
+        "",
+        *(f"- `--{name} {_shown(getattr(options, name))}`" for name in _flags(options)),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _name(manifest: dict[str, Any]) -> str:
+    model = manifest.get("model") or {}
+    return f"{model.get('name', 'dlrm')} ({model.get('interaction', 'dot')} interaction)"
+
+
+def _rows(facts: dict[str, Any]) -> list[str]:
+    return [f"| {name} | {value} |" for name, value in facts.items() if value is not None]
+
+
+def _inputs(kind: str, inputs: Sequence[Tensor], features: dict[str, Any]) -> list[str]:
+    lines = ["| input | type | shape |", "|---|---|---|"]
+    lines += [f"| {one.name} | {'BYTES' if one.kind == 'STRING' else one.kind} | [B, {one.width}] |" for one in inputs]
+    if kind == RAW:
+        return [*lines, "", "Values as they stand in the log; an empty text or NaN where one is missing. Values that training did not see get id 0."]
+    lists = {name: facts["hotness"] for name, facts in features.get("particulars", {}).items() if facts.get("hotness", 1) > 1}
+    named = [f"{name} ({lists[name]})" if name in lists else name for name in features["categorical"]]
+    return [
+        *lines,
+        "",
+        f"`numerical`: {', '.join(features['numerical']) or 'none'}.",
+        "",
+        f"`categorical`, ids of each feature side by side (in brackets how many, -1 for none): {', '.join(named)}.",
+    ]
+
+
+def _flags(options: Any) -> list[str]:
+    return [name for name in vars(options) if name != "export_path" and getattr(options, name) not in (None, ())]
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _commit() -> str | None:
+    """Of this project; None where it is not under version control."""
+    command = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,178 @@
+"""A model as an ONNX graph, its tables in files beside it that the graph names; made without a converter."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from model.embedding.table import MEAN, Feature
+from model.layers.interaction import pair_indices
+from serving.description import BOTTOM, CATEGORICAL, NUMERICAL, PROBABILITY, TOP, ServedModel
+from utils.checkpoint.links import clone
+from utils.serving_options import BFLOAT16, FLOAT16, INT8
+
+OPSET = 18
+FILE = "model.onnx"
+_IR_VERSION = 9  # what ONNX Runtime has read since 2023
+_CLIP, _HASH = "clip", "hash"
+_STORED = {BFLOAT16: TensorProto.BFLOAT16, FLOAT16: TensorProto.FLOAT16, INT8: TensorProto.UINT8}
+
+
+def write_onnx(model: ServedModel, folder: Path) -> Path:
+    """Write `model.onnx` and, beside it, the tables: they share the data of the model's files where the file system has reflinks, for ONNX's own
+    reader refuses hard links.
+
+    Inputs `numerical` float32 `[B, M]` (where M > 0) and `categorical` int64 `[B, K]`, output `probability` float32 `[B, 1]`. Products are float32,
+    whatever the precision of the tables. An id out of range fails the request, or is clipped or hashed, as exported; a numerical that is not finite
+    gives NaN.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    graph = _Graph(model, folder)
+    path = folder / FILE
+    onnx.save(graph.built(), path)
+    onnx.checker.check_model(str(path))
+    return path
+
+
+class OnnxModel:
+    """An ONNX file under ONNX Runtime, its tables mapped.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def score(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        """`[B]` float32."""
+        return self._session.run([PROBABILITY], inputs)[0][:, 0]
+
+
+class _Graph:
+    """Nodes and weights while they are put together; each method adds nodes and returns the name of what the last one gives."""
+
+    def __init__(self, model: ServedModel, folder: Path):
+        self._model, self._folder = model, folder
+        self._nodes: list = []
+        self._weights: list = []
+
+    def built(self) -> onnx.ModelProto:
+        """The whole model."""
+        model = self._model
+        first, vectors = 0, []
+        for place, feature in zip(model.table_of, model.features, strict=True):
+            ids = self._add("Slice", CATEGORICAL, self._constant([first]), self._constant([first + feature.hotness]), self._constant([1]))
+            vectors.append(self._looked_up(feature, place, ids))
+            first += feature.hotness
+        last = self._rounded() if model.numerical else None
+        for kernel, bias in model.stack(BOTTOM) if model.numerical else ():
+            last = self._add("Relu", self._dense(last, kernel, bias))
+        last = self._joined(last, vectors)
+        layers = model.stack(TOP)
+        for place, (kernel, bias) in enumerate(layers):
+            last = self._dense(last, kernel, bias)
+            last = self._add("Relu", last) if place < len(layers) - 1 else last
+        self._nodes.append(helper.make_node("Sigmoid", [last], [PROBABILITY]))
+        inputs = [(NUMERICAL, TensorProto.FLOAT, len(model.numerical))] if model.numerical else []
+        inputs.append((CATEGORICAL, TensorProto.INT64, model.ids))
+        given = [helper.make_tensor_value_info(name, kind, ["B", width]) for name, kind, width in inputs]
+        found = [helper.make_tensor_value_info(PROBABILITY, TensorProto.FLOAT, ["B", 1])]
+        graph = helper.make_graph(self._nodes, "scorer", given, found, self._weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION, producer_name="dlrm")
+
+    def _looked_up(self, feature: Feature, place: int, ids: str) -> str:
+        """ids `[B, h]` -> `[B, D]`."""
+        table = self._model.tables[place]
+        ids = self._in_range(feature, table.rows, ids)
+        if feature.hotness == 1:
+            return self._rows(place, self._add("Squeeze", ids, self._constant([1])))
+        there = self._add("GreaterOrEqual", ids, self._constant(0))
+        rows = self._rows(place, self._add("Max", ids, self._constant(0)))  # [B, h, D]
+        mask = self._add("Unsqueeze", self._add("Cast", there, to=TensorProto.FLOAT), self._constant([2]))
+        zeros = self._constant(np.float32(0))
+        total = self._add("ReduceSum", self._add("Where", self._add("Cast", mask, to=TensorProto.BOOL), rows, zeros), self._constant([1]), keepdims=0)
+        if feature.pooling == MEAN:
+            count = self._add("ReduceSum", mask, self._constant([1]), keepdims=0)
+            total = self._add("Div", total, self._add("Max", count, self._constant(np.float32(1))))
+        return total
+
+    def _rows(self, place: int, ids: str) -> str:
+        model, table = self._model, self._model.tables[place]
+        rows, scales = model.files(table)
+        found = self._add(
+            "Gather", self._external(f"table_{place}", rows, _STORED.get(model.precision, TensorProto.FLOAT), table.rows, table.dim), ids
+        )
+        if model.precision in _STORED:
+            found = self._add("Cast", found, to=TensorProto.FLOAT)
+        if scales is None:
+            return found
+        scale = self._add("Gather", self._external(f"scales_{place}", scales, TensorProto.FLOAT, table.rows, 2), ids)
+        factor, bias = (self._add("Gather", scale, self._constant([column]), axis=-1) for column in (0, 1))
+        return self._add("Add", self._add("Mul", found, factor), bias)
+
+    def _in_range(self, feature: Feature, rows: int, ids: str) -> str:
+        """ids `[B, h]`; one out of range becomes V, which Gather refuses, where it would take −1 for the last row."""
+        how, least = self._model.out_of_range, -1 if feature.hotness > 1 else 0
+        if how == _CLIP:
+            fitting = self._add("Min", self._add("Max", ids, self._constant(0)), self._constant(rows - 1))
+        elif how == _HASH:
+            fitting = self._add("Mod", ids, self._constant(rows))
+        else:
+            return self._add("Where", self._add("Less", ids, self._constant(least)), self._constant(rows), ids)
+        return fitting if least == 0 else self._add("Where", self._add("Equal", ids, self._constant(-1)), ids, fitting)
+
+    def _rounded(self) -> str:
+        """The numericals to what the dataset would hold of them, and NaN for what it cannot."""
+        held = NUMERICAL
+        if self._model.numerical_dtype == "float16":
+            held = self._add("Cast", self._add("Cast", NUMERICAL, to=TensorProto.FLOAT16), to=TensorProto.FLOAT)
+        return self._add("Add", held, self._add("Mul", held, self._constant(np.float32(0))))  # infinity * 0 is NaN
+
+    def _joined(self, bottom: str | None, vectors: list[str]) -> str:
+        model, parts = self._model, [*([] if bottom is None else [bottom]), *vectors]
+        if model.interaction != "dot":
+            first = last = self._add("Concat", *parts, axis=1)
+            for v, u, bias in model.crosses():
+                crossed = self._dense(self._add("MatMul", last, self._weight(v)), u, bias)
+                last = self._add("Add", self._add("Mul", first, crossed), last)
+            return last
+        stacked = self._add("Concat", *(self._add("Unsqueeze", part, self._constant([1])) for part in parts), axis=1)
+        products = self._add("MatMul", stacked, self._add("Transpose", stacked, perm=[0, 2, 1]))
+        flat = self._add("Reshape", products, self._constant([-1, len(parts) ** 2]))
+        dots = self._add("Gather", flat, self._constant(pair_indices(len(parts))[0].astype(np.int64)), axis=1)
+        return dots if bottom is None else self._add("Concat", bottom, dots, axis=1)
+
+    def _dense(self, inputs: str, kernel: np.ndarray, bias: np.ndarray) -> str:
+        return self._add("Gemm", inputs, self._weight(kernel), self._weight(bias))
+
+    def _add(self, operation: str, *inputs: str, **attributes) -> str:
+        name = f"{operation.lower()}_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operation, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def _constant(self, values) -> str:
+        return self._weight(np.asarray(values, getattr(values, "dtype", np.int64)))
+
+    def _weight(self, values: np.ndarray) -> str:
+        name = f"weight_{len(self._weights)}"
+        self._weights.append(numpy_helper.from_array(np.ascontiguousarray(values) if values.ndim else values, name))
+        return name
+
+    def _external(self, name: str, source: Path, kind: int, rows: int, columns: int) -> str:
+        """A weight in a file of its own, once."""
+        if all(weight.name != name for weight in self._weights):
+            target = self._folder / f"{name}.bin"
+            clone(source, target)
+            described = TensorProto(name=name, data_type=kind, dims=[rows, columns], data_location=TensorProto.EXTERNAL)
+            for key, value in (("location", target.name), ("offset", "0"), ("length", str(source.stat().st_size))):
+                described.external_data.add(key=key, value=value)
+            self._weights.append(described)
+        return name

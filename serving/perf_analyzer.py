@@ -1,0 +1,60 @@
+"""NVIDIA's perf_analyzer as what sends the requests, where there is one."""
+
+import base64
+import csv
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from serving.generators import Measured
+from utils.errors import UserError
+
+_US = 1e-6
+
+
+class PerfAnalyzer:
+    """Runs it.
+
+    Args:
+        program: its path, or its name on the PATH.
+        url: of the server, `grpc://HOST:PORT`.
+        model: name of the model.
+
+    Raises:
+        UserError: there is none.
+    """
+
+    def __init__(self, program: str, url: str, model: str):
+        found = shutil.which(program)
+        if found is None:
+            raise UserError(f"--perf_analyzer {program}: no such program; docs/serving.md says where it comes from, --tool own needs none")
+        self._program, self._place, self._model = found, url.rpartition("://")[2], model
+
+    def measured(self, inputs: Mapping[str, np.ndarray], concurrency: int, seconds: float) -> Measured:
+        """Its figures of a closed loop. It gives quantiles and no single latencies, of which as many are given back as there were requests."""
+        size = len(next(iter(inputs.values())))
+        with tempfile.TemporaryDirectory() as folder:
+            data, table = Path(folder, "data.json"), Path(folder, "table.csv")
+            entries = [
+                {name: {"b64": base64.b64encode(np.ascontiguousarray(values[row]).tobytes()).decode()} for name, values in inputs.items()}
+                for row in range(size)
+            ]
+            data.write_text(json.dumps({"data": entries}))
+            words = f"-m {self._model} -u {self._place} -i grpc -b {size} --concurrency-range {concurrency} --async --max-threads {concurrency}"
+            # Its check for stability refuses noisy machines: -s is how many percent windows may differ.
+            words += f" -s 999 --max-trials 4 -p {max(int(1000 * seconds), 500)} --percentile 95 --input-data {data} -f {table}"
+            result = subprocess.run([self._program, *words.split()], capture_output=True, text=True)
+            if result.returncode or not table.is_file():
+                raise UserError(f"{self._program}: {(result.stderr or result.stdout).strip().splitlines()[-1][:300]}")
+            with table.open() as file:
+                row = next(csv.DictReader(file))
+        rate = float(row["Inferences/Second"]) / size
+        count = max(int(rate * seconds), 1)
+        known = [(50, float(row["p50 latency"])), (90, float(row["p90 latency"])), (95, float(row["p95 latency"])), (99, float(row["p99 latency"]))]
+        places, values = zip(*known, strict=True)
+        return Measured(_US * np.interp(np.linspace(0, 100, max(count, 200))[:count], places, values), 0, count / max(rate, 1e-9))

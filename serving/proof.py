@@ -1,0 +1,98 @@
+"""Whether an export scores as the checkpoint does."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from utils.errors import UserError
+from utils.metrics.binary import exact_auc
+from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, INT8
+
+ROWS = 2000
+DIFFERENCE = {FLOAT32: 1e-6, BFLOAT16: 1e-2, FLOAT16: 2e-3}  # of probabilities; int8 has none
+_AUC = {INT8: 1e-3}
+_AUC_OTHERWISE = 1e-4
+
+
+class Proof(NamedTuple):
+    """What was found.
+
+    Attributes:
+        rows: scored.
+        difference: the largest between two probabilities.
+        expected_s: seconds that the checkpoint took.
+        seconds: that the export took.
+        auc: of the checkpoint; None without labels of both kinds.
+        auc_change: the export's less the checkpoint's.
+        auc_error: standard error of this change: what it would differ by on other rows.
+    """
+
+    rows: int
+    difference: float
+    expected_s: float
+    seconds: float
+    auc: float | None
+    auc_change: float | None
+    auc_error: float | None
+
+    def figures(self) -> dict[str, float | int | None]:
+        """For the log: each by its name."""
+        return self._asdict()
+
+    def __str__(self) -> str:
+        quality = "" if self.auc is None else f"; AUC {self.auc:.6f}, changed by {self.auc_change:+.1e} (standard error {self.auc_error:.1e})"
+        return (
+            f"{self.rows:,} rows: largest difference {self.difference:.2e}; checkpoint {1e3 * self.expected_s:.0f} ms, "
+            f"export {1e3 * self.seconds:.0f} ms{quality}"
+        )
+
+
+def prove(expected: Callable[[], np.ndarray], found: Callable[[], np.ndarray], labels: np.ndarray | None) -> Proof:
+    """Score by both; each is called twice and timed the second time. `labels` `[n]` of 0 and 1, or None."""
+    (first, expected_s), (second, seconds) = (_second_call(score) for score in (expected, found))
+    second = second.reshape(-1)
+    auc = change = error = None
+    if labels is not None and 0 < labels.mean() < 1:
+        positive = labels.astype(bool)
+        auc = exact_auc(first, positive)
+        change, error = exact_auc(second, positive) - auc, _standard_error(first, second, positive)
+    # A NaN on either side is a difference without bound.
+    difference = float(np.nan_to_num(np.abs(first.astype(np.float64) - second), nan=np.inf).max(initial=0.0))
+    return Proof(len(first), difference, expected_s, seconds, auc, change, error)
+
+
+def check(proof: Proof, what: str, precision: str) -> None:
+    """Raise UserError where the export is not what the precision promises."""
+    limit = DIFFERENCE.get(precision, np.inf)
+    if proof.difference > limit or not np.isfinite(proof.difference):
+        raise UserError(
+            f"{what}: a score differs by {proof.difference:.2e} from the checkpoint's, {precision} allows {limit:g}; nothing is exported"
+            + ("" if precision == FLOAT32 else "; --precision float32 keeps the scores")
+        )
+    limit = _AUC.get(precision, _AUC_OTHERWISE)
+    if proof.auc_change is not None and abs(proof.auc_change) - 2 * proof.auc_error > limit:
+        raise UserError(
+            f"{what}: the AUC of {proof.rows:,} rows is off by {proof.auc_change:+.2e}, {precision} allows {limit:g}; nothing is exported"
+            + ("" if precision == FLOAT32 else "; --precision float32 keeps it")
+        )
+
+
+def _standard_error(first: np.ndarray, second: np.ndarray, positive: np.ndarray) -> float:
+    """Of the difference of two scores' AUC on the same rows (DeLong et al., Biometrics 1988): few rows cannot tell small changes."""
+    changes = [_placements(second, some) - _placements(first, some) for some in (positive, ~positive)]
+    return float(np.sqrt(sum(change.var(ddof=1) / len(change) if len(change) > 1 else 0.25 for change in changes)))
+
+
+def _placements(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
+    """For each of some samples, the share of the others that score below it, ties counting half."""
+    others = np.sort(scores[~some])
+    return (np.searchsorted(others, scores[some], "left") + np.searchsorted(others, scores[some], "right")) / (2 * len(others))
+
+
+def _second_call(score: Callable[[], np.ndarray]) -> tuple[np.ndarray, float]:
+    score()
+    start = time.perf_counter()
+    found = score()
+    return found, time.perf_counter() - start

@@ -1,0 +1,127 @@
+"""A Triton model repository on the disk: versions are whole or not there, and none is ever replaced."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from serving.triton_config import Tensor, config_text, interface
+from utils.checkpoint.durable import sync_tree, write_text
+from utils.errors import UserError
+from utils.scratch import Scratch
+from utils.serving_options import ExportConfig
+
+CONFIG, CARD = "config.pbtxt", "MODEL.md"
+FLAGS = "flags.json"  # of a version: the words it was exported with, but for where from, where to and its number
+
+
+class Repository:
+    """A model repository, to which a version of one or more models is to be added.
+
+    Args:
+        folder: of the repository; need not exist.
+        options: of the export.
+        inputs: of the models.
+
+    Raises:
+        UserError: the version is there already, or the model's other versions have other inputs.
+    """
+
+    def __init__(self, folder: Path, options: ExportConfig, inputs: Sequence[Tensor]):
+        self.folder, self._number = folder, options.model_version
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--export_path {folder}: is a file, expected a folder")
+        for form, name in options.names.items():
+            target = folder / name / str(self._number)
+            if target.exists():
+                newest = max(versions(folder / name))
+                raise UserError(f"{target}: is there already, and no version is ever replaced; --model_version {newest + 1} is the next")
+            config = folder / name / CONFIG
+            if config.exists() and interface(config.read_text()) != interface(config_text(options, form, inputs, {})):
+                raise UserError(f"{config}: the model's versions have other inputs than this one would; export it under another --model_name")
+
+    @contextmanager
+    def staged(self) -> Iterator["Staging"]:
+        """A hidden folder in which the version grows, removed in any case."""
+        scratch = Scratch(self.folder, "writing")
+        try:
+            yield Staging(self.folder, scratch.folder, self._number)
+        finally:
+            scratch.remove()
+
+
+class Staging:
+    """Models that are being written.
+
+    Args:
+        repository: where they go.
+        folder: where they are now.
+        number: of the version.
+
+    Attributes:
+        tables: a folder for files that formats share.
+    """
+
+    def __init__(self, repository: Path, folder: Path, number: int):
+        self._repository, self._folder, self._number = repository, folder / "models", number
+        self.tables = folder / "shared"
+        self._names: list[str] = []
+
+    def version(self, name: str, config: str) -> Path:
+        """Begin a model; returns the folder of its version."""
+        self._names.append(name)
+        path = self._folder / name / str(self._number)
+        path.mkdir(parents=True)
+        (self._folder / name / CONFIG).write_text(config)
+        return path
+
+    def card(self, name: str, text: str) -> None:
+        """Write a model's card, of this version and as the model's newest."""
+        for path in (self._folder / name / CARD, self._folder / name / str(self._number) / CARD):
+            path.write_text(text)
+
+    def flags(self, name: str, words: Sequence[str]) -> None:
+        """Keep how a version was exported."""
+        (self._folder / name / str(self._number) / FLAGS).write_text(json.dumps(list(words)))
+
+    def publish(self) -> list[Path]:
+        """Make every model visible, each at once. Returns the versions. Raises UserError where another export was faster."""
+        sync_tree(self._folder)
+        found = []
+        for name in self._names:
+            source, target = self._folder / name, self._repository / name
+            version = target / str(self._number)
+            try:
+                if target.exists():
+                    _rename(source / str(self._number), version)
+                    for file in (CONFIG, CARD):
+                        write_text(target / file, (source / file).read_text())
+                else:
+                    _rename(source, target)
+            except FileExistsError:
+                raise UserError(f"{version}: another export has written it meanwhile; this one is dropped") from None
+            found.append(version)
+        return found
+
+
+def versions(model: Path) -> list[int]:
+    """The numbers of a model's versions, rising."""
+    if not model.is_dir():
+        return []
+    return sorted(int(path.name) for path in model.iterdir() if path.is_dir() and path.name.isdigit() and not path.name.startswith("0"))
+
+
+def remove_version(model: Path, number: int) -> None:
+    """Remove a version: first out of sight, then from the disk."""
+    hidden = model / f".removed-{number}"
+    (model / str(number)).rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def _rename(source: Path, target: Path) -> None:
+    """Raises FileExistsError where the target is there; an empty folder would be replaced."""
+    if target.exists():
+        raise FileExistsError(target)
+    os.rename(source, target)

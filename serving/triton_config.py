@@ -1,0 +1,67 @@
+"""`config.pbtxt`: what Triton reads of a model."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY
+from utils.serving_options import GPU, ONNX, SAVEDMODEL, TRITON, ExportConfig
+
+ROWS = "ROWS"  # a parameter: rows of each feature's table, `300*6` where it has 6 ids a sample
+_ENGINES = {TRITON: 'backend: "python"', SAVEDMODEL: 'platform: "tensorflow_savedmodel"', ONNX: 'platform: "onnxruntime_onnx"'}
+_INTERFACE = re.compile(r"^(?:input|output) \[\n.*?^\]\n", re.M | re.S)
+
+
+class Tensor(NamedTuple):
+    """A tensor of a model, `[B, width]`."""
+
+    name: str
+    kind: str  # FP32, INT64 or STRING, which requests call BYTES
+    width: int
+
+
+def inputs_of_ids(num_numerical: int, num_ids: int) -> list[Tensor]:
+    """`numerical` `[B, M]`, where M is not 0, and `categorical` `[B, K]`."""
+    numerical = [Tensor(NUMERICAL, "FP32", num_numerical)] if num_numerical else []
+    return [*numerical, Tensor(CATEGORICAL, "INT64", num_ids)]
+
+
+def inputs_of_columns(numbers: Mapping[str, bool]) -> list[Tensor]:
+    """An input for each column of the log: numbers, or texts."""
+    return [Tensor(name, "FP32" if holds else "STRING", 1) for name, holds in numbers.items()]
+
+
+def config_text(options: ExportConfig, form: str, inputs: Sequence[Tensor], parameters: Mapping[str, str]) -> str:
+    """The file's contents.
+
+    Args:
+        options: of the export.
+        form: of `FORMATS`.
+        inputs: of the model.
+        parameters: handed to the Python backend.
+    """
+    lines = [f"name: {_quoted(options.name_of(form))}", _ENGINES[form], f"max_batch_size: {options.max_batch_size}"]
+    lines += _tensors("input", inputs) + _tensors("output", [Tensor(PROBABILITY, "FP32", 1)])
+    kind = "KIND_GPU" if options.device == GPU else "KIND_CPU"
+    lines.append(f"instance_group [ {{ count: {options.instances} kind: {kind} }} ]")
+    if options.max_queue_delay_us:
+        sizes = ", ".join(map(str, options.preferred))
+        lines.append(f"dynamic_batching {{ preferred_batch_size: [ {sizes} ] max_queue_delay_microseconds: {options.max_queue_delay_us} }}")
+    lines += [f"parameters: {{ key: {_quoted(name)} value: {{ string_value: {_quoted(value)} }} }}" for name, value in parameters.items()]
+    return "\n".join(lines) + "\n"
+
+
+def interface(text: str) -> list[str]:
+    """The parts of a `config.pbtxt` of ours that say what clients send and get."""
+    return _INTERFACE.findall(text)
+
+
+def _tensors(kind: str, tensors: Sequence[Tensor]) -> list[str]:
+    described = [f"  {{ name: {_quoted(one.name)} data_type: TYPE_{one.kind} dims: [ {one.width} ] }}" for one in tensors]
+    return [f"{kind} [", ",\n".join(described), "]"]
+
+
+def _quoted(text: str) -> str:
+    """As protobuf's text form has it."""
+    escaped = "".join(f"\\{byte:03o}" if byte < 32 or byte > 126 or chr(byte) in '"\\' else chr(byte) for byte in text.encode())
+    return f'"{escaped}"'

@@ -1,0 +1,63 @@
+"""The weights of a version in a model repository: a checkpoint without its optimizer, sharing the files of the one that it came from."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dataloading.vocabularies import RECORD, kept_file
+from utils.checkpoint import manifest, packed
+from utils.checkpoint.links import link, link_tree
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.zarr_store import file_of
+from utils.serving_options import FLOAT32
+
+_DROPPED = ("checksum", "files", "arrays", "format")
+
+
+def verified(checkpoint: Checkpoint) -> None:
+    """Read every weight once, for its checksum: what is served is mapped, and read without. Raises CheckpointError."""
+    for name in weights_of(checkpoint):
+        for _ in checkpoint.read_rows(name):
+            pass
+
+
+def weights_of(checkpoint: Checkpoint) -> list[str]:
+    """Names of the arrays that scores depend on."""
+    return [name for name in checkpoint.names("") if name.startswith("dense/") or (name.startswith("tables/") and name.endswith("/weights"))]
+
+
+def write_weights(checkpoint: Checkpoint, folder: Path, tables: Path | None, precision: str, config: Mapping[str, Any]) -> None:
+    """Write them into a folder that `dlrm.load` takes.
+
+    Args:
+        checkpoint: of the model.
+        folder: is made.
+        tables: the folder that holds the tables in `precision`; None for those of the checkpoint.
+        precision: of the tables.
+        config: what the manifest's configuration has otherwise.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder.mkdir(parents=True)
+    arrays = {name: checkpoint.manifest["arrays"][name] for name in weights_of(checkpoint)}
+    packs = tables is not None and precision != FLOAT32
+    for name in arrays:
+        if not (packs and name.startswith("tables/")):
+            link_tree(checkpoint.folder / file_of(name), folder / file_of(name))
+    if packs:
+        link_tree(tables, folder)
+    link_all(checkpoint.folder, folder, _vocabularies(checkpoint))
+    kept = {name: value for name, value in checkpoint.manifest.items() if name not in _DROPPED}
+    content = {**kept, "config": {**checkpoint.manifest.get("config", {}), **config}, "arrays": arrays}
+    manifest.write(folder, content | ({packed.NAME: precision} if packs else {}))
+
+
+def link_all(source: Path, folder: Path, names: Iterable[str]) -> None:
+    """Files by their names in both folders."""
+    for name in names:
+        link(source / name, folder / name)
+
+
+def _vocabularies(checkpoint: Checkpoint) -> list[str]:
+    return [name for name in map(kept_file, checkpoint.manifest.get(RECORD, {})) if (checkpoint.folder / name).is_file()]

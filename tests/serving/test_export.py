@@ -1,0 +1,143 @@
+"""What an export refuses, what it leaves behind, and what it writes beside the weights."""
+
+import json
+import os
+import re
+
+import numpy as np
+import pytest
+from served_models import LISTS, PLAIN, export, train, write
+
+import dlrm
+from serving import proof
+from serving.repository import remove_version, versions
+from serving.triton_config import Tensor, config_text, interface
+from utils.errors import UserError
+from utils.serving_options import ExportConfig
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    train(write(folder / "data", PLAIN), folder / "c")
+    write(folder / "other", LISTS, ("x", "y"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--formats", "triton,tensorrt"), "--formats triton,tensorrt: expected one or more of triton, savedmodel, onnx"),
+        (("--precision", "int4"), "int4.*float32, bfloat16, float16, int8"),
+        (("--max_batch_size", "0"), "--max_batch_size 0"),
+        (("--max_batch_size", "64", "--preferred_batch_size", "32,65"), "--preferred_batch_size 32,65: expected sizes from 1 to --max_batch_size 64"),
+        (("--model_name", "../dlrm"), "--model_name ../dlrm: expected letters"),
+        (("--model_name", ".hidden"), "--model_name .hidden: expected letters"),
+        (("--model_version", "0"), "--model_version 0"),
+        (("--instances", "0"), "--instances 0"),
+        (("--inputs", "raw"), "does not say how raw values became feature x"),
+        (("--inputs", "raw", "--formats", "onnx"), "--formats onnx takes ids"),
+        (("--embedding_dim", "9"), "--embedding_dim 9: the checkpoint's model has 8"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_left(folder, tmp_path, flags, message):
+    with pytest.raises(UserError, match=re.escape(message) if "*" not in message else message):
+        export(folder / "c", tmp_path / "r", *flags)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dataset_of_another_model_is_refused(folder, tmp_path):
+    with pytest.raises(UserError, match="has no table for feature user"):
+        export(folder / "c", tmp_path / "r", "--dataset_path", folder / "other")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_version_is_never_replaced_and_another_interface_is_refused(folder, tmp_path):
+    export(folder / "c", tmp_path / "r")
+    before = (tmp_path / "r/dlrm/1/MODEL.md").read_text()
+    with pytest.raises(UserError, match=r"dlrm/1: is there already, and no version is ever replaced; --model_version 2 is the next"):
+        export(folder / "c", tmp_path / "r")
+    assert (tmp_path / "r/dlrm/1/MODEL.md").read_text() == before
+    other = train(folder / "other", tmp_path / "c2")
+    with pytest.raises(UserError, match="have other inputs than this one would"):
+        export(other, tmp_path / "r", "--model_version", "2")
+    export(folder / "c", tmp_path / "r", "--model_version", "2", "--instances", "2")
+    assert versions(tmp_path / "r/dlrm") == [1, 2] and sorted(path.name for path in (tmp_path / "r").iterdir()) == ["dlrm"]
+    assert "count: 2" in (tmp_path / "r/dlrm/config.pbtxt").read_text()
+    remove_version(tmp_path / "r/dlrm", 1)
+    assert sorted(path.name for path in (tmp_path / "r/dlrm").iterdir()) == ["2", "MODEL.md", "config.pbtxt"]
+
+
+def test_an_export_that_scores_otherwise_is_never_visible(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(proof, "DIFFERENCE", {"float32": 1e-12})
+    with pytest.raises(UserError, match=r"dlrm_savedmodel \(savedmodel\): a score differs by .*; nothing is exported"):
+        export(folder / "c", tmp_path / "r", "--formats", "triton,savedmodel")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_damaged_checkpoint_is_refused(folder, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(folder / "c", tmp_path / "c")
+    chunk = next(path for path in copy.rglob("*") if "tables/b/weights/c/0" in str(path) and path.is_file())
+    content = bytearray(chunk.read_bytes())
+    content[5] ^= 1  # of the same length, and with the checksum of before
+    chunk.write_bytes(content)
+    with pytest.raises(UserError, match=r"tables/b/weights: .*do not fit their checksum; the checkpoint is damaged"):
+        export(copy, tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_weights_share_the_checkpoint_s_files_and_outlive_it(folder, tmp_path):
+    import shutil
+
+    copy = shutil.copytree(folder / "c", tmp_path / "c")
+    export(copy, tmp_path / "r")
+    chunks = [path for path in (tmp_path / "r/dlrm/1/checkpoint/tables").rglob("*") if path.is_file() and path.name != "zarr.json"]
+    assert len(chunks) == 3 and all(os.stat(path).st_nlink == 2 for path in chunks)
+    assert not list((tmp_path / "r").rglob("*momentum*"))  # no optimizer
+    expected = dlrm.load(copy).score({name: [1] for name in "xyzabc"})
+    shutil.rmtree(copy)
+    np.testing.assert_array_equal(dlrm.load(tmp_path / "r/dlrm/1/checkpoint").score({name: [1] for name in "xyzabc"}), expected)
+
+
+def test_a_dataset_s_rows_prove_with_their_auc_and_the_card_says_so(folder, tmp_path, capsys):
+    export(folder / "c", tmp_path / "r", "--dataset_path", folder / "data", "--precision", "int8")
+    assert re.search(r"dlrm: triton, int8: 400 rows: largest difference .*; AUC 0\.\d+, changed by", capsys.readouterr().out)
+    card = (tmp_path / "r/dlrm/MODEL.md").read_text()
+    for word in ("| precision | int8 |", "| numerical | FP32 | [B, 3] |", "| b | 300 | 8 |", "`--precision int8`", "AUC"):
+        assert word in card
+    flags = json.loads((tmp_path / "r/dlrm/1/flags.json").read_text())
+    assert flags[flags.index("--precision") + 1] == "int8" and "--export_path" not in flags
+
+
+def test_the_configuration_of_triton():
+    options = ExportConfig(model_name="m", max_batch_size=4096, max_queue_delay_us=500, instances=2)
+    inputs = [Tensor("numerical", "FP32", 13), Tensor('a "b"\n', "STRING", 1)]
+    text = config_text(options, "triton", inputs, {"KEY": "value"})
+    assert 'backend: "python"' in text and "max_batch_size: 4096" in text and "instance_group [ { count: 2 kind: KIND_CPU } ]" in text
+    assert "dynamic_batching { preferred_batch_size: [ 2048, 4096 ] max_queue_delay_microseconds: 500 }" in text
+    assert r'name: "a \042b\042\012" data_type: TYPE_STRING dims: [ 1 ]' in text
+    assert 'parameters: { key: "KEY" value: { string_value: "value" } }' in text
+    assert len(interface(text)) == 2 and interface(text) == interface(config_text(options, "onnx", inputs, {}))
+    still = ExportConfig(max_queue_delay_us=0, device="gpu")
+    assert "dynamic_batching" not in config_text(still, "triton", inputs, {}) and "KIND_GPU" in config_text(still, "triton", inputs, {})
+
+
+def test_a_proof_knows_what_few_rows_cannot_tell():
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 2, 50_000)
+    scores = (draw.random(50_000) + labels).astype(np.float32)
+    same = proof.prove(lambda: scores, lambda: scores, labels)
+    assert (same.difference, same.auc_change, same.auc_error) == (0, 0, 0)
+    worse = (scores + 0.3 * draw.normal(size=50_000)).astype(np.float32)
+    found = proof.prove(lambda: scores, lambda: worse, labels)
+    assert found.auc_change < -1e-3 and found.auc_error < 1e-3
+    with pytest.raises(UserError, match=r"the AUC of 50,000 rows is off by -.*int8 allows 0\.001"):
+        proof.check(found, "m", "int8")
+    few = proof.prove(lambda: scores[:30], lambda: scores[:30] + 1e-9 * worse[:30], labels[:30])
+    proof.check(few, "m", "int8")
+    broken = proof.prove(lambda: scores[:3], lambda: np.array([1, np.nan, 1], np.float32), None)
+    for precision in ("float32", "int8"):
+        with pytest.raises(UserError, match="differs by inf"):
+            proof.check(broken, "m", precision)

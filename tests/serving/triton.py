@@ -1,0 +1,56 @@
+"""A Triton server for a file of tests, or a word why there is none."""
+
+import re
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from serving.server import Server, ServerConfig
+from serving.triton_install import installed
+from utils.errors import UserError
+
+PORTS = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=2)
+
+
+def needed() -> None:
+    """Skip the test where the server or the client cannot be had."""
+    for module in ("grpc", "http"):
+        pytest.importorskip(f"tritonclient.{module}", reason="requirements-serving.txt is not installed", exc_type=Exception)
+    try:
+        installed()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+def started(repository: Path) -> Server:
+    """A server that is ready."""
+    needed()
+    server = Server(repository, PORTS)
+    try:
+        server.wait_until_ready()
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def stubs(server: Server) -> list[psutil.Process]:
+    """The processes of the Python backend."""
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    return [child for child in children if "triton_python_backend_stub" in " ".join(child.cmdline()[:1])]
+
+
+def eventually(condition, limit_s: float = 60.0):
+    """What a condition gives as soon as it is true."""
+    deadline = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "never happened"
+        time.sleep(0.1)
+    return found
+
+
+def tracebacks(server: Server) -> list[str]:
+    """Lines of the log that begin one."""
+    return re.findall(r"^.*Traceback.*$", Path(server.log).read_text(errors="replace"), re.M)

@@ -1,0 +1,73 @@
+"""The options of `--mode export`: typed, documented, checked when constructed."""
+
+import re
+from dataclasses import dataclass
+
+from utils.flags import check, check_types, option
+from utils.options import EXPORT
+
+TRITON, SAVEDMODEL, ONNX = FORMATS = ("triton", "savedmodel", "onnx")
+IDS, RAW = INPUTS = ("ids", "raw")
+FLOAT32, BFLOAT16, FLOAT16, INT8 = PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+CPU, GPU = DEVICES = ("cpu", "gpu")
+
+_MAX_BATCH = 2**20  # Triton holds a whole batch of inputs and outputs in memory
+_MAX_DELAY_US = 10_000_000
+_MAX_INSTANCES = 256
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*").fullmatch
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Export of a trained model for serving."""
+
+    export_path: str | None = option(None, "folder of a Triton model repository to write into; made where it is missing", modes=(EXPORT,))
+    model_name: str = option("dlrm", "name of the model in the repository; further formats are called NAME_savedmodel, NAME_onnx", modes=(EXPORT,))
+    model_version: int = option(1, "number of the version; one that is there is never replaced", modes=(EXPORT,))
+    formats: tuple[str, ...] = option(
+        (TRITON,), "what is written: triton (Python backend, tables mapped from files), savedmodel (TensorFlow alone), onnx", modes=(EXPORT,)
+    )
+    inputs: str = option(IDS, "what the model is given: ids, or raw values as they stand in the log", choices=INPUTS, modes=(EXPORT,))
+    max_batch_size: int = option(65536, "samples that the server puts together at most", unit="samples", modes=(EXPORT,))
+    max_queue_delay_us: int = option(
+        1000, "how long the server waits for requests to put together; 0 for no dynamic batching", unit="microseconds", modes=(EXPORT,)
+    )
+    preferred_batch_size: tuple[int, ...] = option(
+        (), "batch sizes that dynamic batching does not wait beyond; the default is half of --max_batch_size and all of it", modes=(EXPORT,)
+    )
+    precision: str | None = option(
+        None,
+        "of tables and products: float32, bfloat16, float16 (on a CPU of the tables only) or int8 (tables in rows of int8 with a scale and a bias "
+        "each); the default is what the checkpoint computes in",
+        choices=PRECISIONS,
+        modes=(EXPORT,),
+    )
+    instances: int = option(1, "copies of the model that the server runs side by side; they share the tables", modes=(EXPORT,))
+    device: str = option(CPU, "where the server computes; tables stay in host memory", choices=DEVICES, modes=(EXPORT,))
+
+    def __post_init__(self):
+        check_types(self)
+        check(bool(_NAME(self.model_name)), "model_name", self.model_name, "letters, digits, '_', '.' and '-', a letter or a digit first")
+        check(1 <= self.model_version < 2**31, "model_version", self.model_version, "a whole number from 1 on")
+        known = bool(self.formats) and set(self.formats) <= set(FORMATS) and len(set(self.formats)) == len(self.formats)
+        check(known, "formats", ",".join(self.formats), f"one or more of {', '.join(FORMATS)}, each once")
+        check(1 <= self.max_batch_size <= _MAX_BATCH, "max_batch_size", self.max_batch_size, f"1 to {_MAX_BATCH} samples")
+        check(0 <= self.max_queue_delay_us <= _MAX_DELAY_US, "max_queue_delay_us", self.max_queue_delay_us, f"0 to {_MAX_DELAY_US} microseconds")
+        sizes, shown = self.preferred_batch_size, ",".join(map(str, self.preferred_batch_size))
+        within = all(1 <= size <= self.max_batch_size for size in sizes)
+        check(within, "preferred_batch_size", shown, f"sizes from 1 to --max_batch_size {self.max_batch_size}")
+        check(1 <= self.instances <= _MAX_INSTANCES, "instances", self.instances, f"1 to {_MAX_INSTANCES}")
+
+    @property
+    def preferred(self) -> tuple[int, ...]:
+        """The preferred batch sizes in rising order."""
+        return tuple(sorted(set(self.preferred_batch_size or (max(self.max_batch_size // 2, 1), self.max_batch_size))))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The model's name in the repository, by format."""
+        return {form: self.name_of(form) for form in self.formats}
+
+    def name_of(self, form: str) -> str:
+        """The model's name in one of `FORMATS`."""
+        return self.model_name if form == TRITON else f"{self.model_name}_{form}"
