@@ -92,12 +92,13 @@ def write_split(
         if recipe.buckets is not None:
             batches = engine.batches(column_of(rows, feature.name))
             _write(path, (bucketed(recipe, batch[engine.VALUE].fill_null(float("nan")).to_numpy()) for batch in batches), feature.dtype)
-        ids_of = None if recipe.buckets is not None else _ids_of(recipe, feature.name, folder)
+            return 0
         longer: list[int] = []
+        blocks = _ids(rows, recipe, feature.name, folder)
         if recipe.gives == LISTS:
-            _write(path, _lists(rows, recipe, feature, ids_of, longer), feature.dtype)
-        elif ids_of is not None:
-            _write(path, (ids_of(texts).astype(feature.dtype)[codes] for codes, texts in rows.coded(feature.name)), feature.dtype)
+            _write(path, _lists(blocks, recipe, feature, longer), feature.dtype)
+        else:
+            _write(path, (ids.astype(feature.dtype)[codes] for codes, ids in blocks), feature.dtype)
         return sum(longer)
 
     def write_once(feature: Categorical, path: Path) -> int:
@@ -146,18 +147,16 @@ def _numericals(rows: StagedRows, plan: Plan, spec: FeatureSpec, path: Path) -> 
         yield numbers
 
 
-def _ids_of(recipe: Recipe, name: str, folder: Path) -> Callable[[pl.Series], np.ndarray]:
-    """The ids `[n]` int32 of texts: by a hash, or by the vocabulary that was written."""
+def _ids(rows: StagedRows, recipe: Recipe, name: str, folder: Path) -> Iterator[tuple[pl.Series, np.ndarray]]:
+    """The codes of each block, and the ids int32 of their texts: by a hash, or by the vocabulary that was written."""
     if recipe.hash_buckets is not None:
-        return partial(hashed_ids, buckets=recipe.hash_buckets)
-    return engine.TextIds(read_vocabulary(folder, name)).of
+        return ((codes, hashed_ids(texts, recipe.hash_buckets)) for codes, texts in rows.coded(name))
+    return engine.text_ids(rows.coded(name), read_vocabulary(folder, name))
 
 
-def _lists(
-    rows: StagedRows, recipe: Recipe, feature: Categorical, ids_of: Callable[[pl.Series], np.ndarray], longer: list[int]
-) -> Iterator[np.ndarray]:
+def _lists(blocks: Iterator[tuple[pl.Series, np.ndarray]], recipe: Recipe, feature: Categorical, longer: list[int]) -> Iterator[np.ndarray]:
     """`[n, h]`, or `[n]` where the hotness is 1; how many lists of each block were cut is added to `longer`."""
-    for codes, texts in rows.coded(feature.name):
+    for codes, ids in blocks:
         longer.append(int((codes.list.len() > recipe.max_hotness).sum()))
         kept = codes.list.head(recipe.max_hotness)
-        yield padded(ids_of(texts)[values_of(kept)], kept.list.len().to_numpy().astype(np.int64), feature.hotness)
+        yield padded(ids[values_of(kept)], kept.list.len().to_numpy().astype(np.int64), feature.hotness)

@@ -1,13 +1,15 @@
 """Dictionaries and ids of columns by Polars: memory grows with the distinct values of one column, not with the rows."""
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
-
-from preproc.text_places import TextPlaces
+from polars.io.plugins import register_io_source
 
 VALUE = "value"
+T = TypeVar("T")
 _BATCH_ROWS = 1 << 18
 
 
@@ -25,17 +27,19 @@ def text_counts(blocks: Iterable[tuple[np.ndarray, pl.Series]]) -> pl.DataFrame:
     Returns:
         `value` String and `count` Int64, in no order.
     """
-    table = TextPlaces()
-    total = np.zeros(1, np.int64)
-    for codes, texts in blocks:
-        times = np.bincount(codes, minlength=len(texts))
-        seen = (times > 0) & texts.is_not_null().to_numpy()
-        places = table.of(texts.filter(pl.Series(seen))).to_numpy()
-        most = int(places.max(initial=0))
-        if most >= len(total):
-            total = np.concatenate([total, np.zeros(max(most + 1 - len(total), len(total)), np.int64)])
-        total[places] += times[seen]
-    return pl.DataFrame({VALUE: table.texts, "count": total[: len(table.texts)]})
+
+    def counted() -> Iterator[pl.DataFrame]:
+        for codes, texts in blocks:
+            times = pl.Series("count", np.bincount(codes, minlength=len(texts)), pl.Int64)
+            yield pl.DataFrame([texts.alias(VALUE), times]).filter((pl.col("count") > 0) & pl.col(VALUE).is_not_null())
+
+    frame = _stream(counted(), {VALUE: pl.String, "count": pl.Int64})
+    return frame.group_by(VALUE).agg(pl.col("count").sum()).collect(engine="streaming")
+
+
+def _stream(frames: Iterator[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.LazyFrame:
+    """Frames one after another, as one that is read once."""
+    return register_io_source(lambda *_: frames, schema=schema)
 
 
 def dictionary(found: pl.DataFrame, threshold: int, max_ids: int | None) -> pl.DataFrame:
@@ -68,24 +72,34 @@ def _numbered(found: pl.DataFrame, threshold: int, max_ids: int | None, first: i
     return kept.with_row_index("id", offset=first).select(VALUE, pl.col("id").cast(pl.Int32), pl.col("count").cast(pl.UInt32))
 
 
-class TextIds:
-    """The ids of a dictionary's texts, for block after block: a hash table that is built once. It keeps the texts that it is asked for, too.
+def text_ids(blocks: Iterable[tuple[T, pl.Series]], vocabulary: pl.DataFrame) -> Iterator[tuple[T, np.ndarray]]:
+    """The ids of texts by a dictionary, block by block.
 
     Args:
+        blocks: something of the block, and its texts `[n]`.
         vocabulary: `value` String, each once, and `id`.
+
+    Yields:
+        what each block came with, and its ids `[n]` int32; 0 for what the dictionary lacks and for null.
     """
+    asked: deque[tuple[T, int]] = deque()
 
-    def __init__(self, vocabulary: pl.DataFrame):
-        self._table = TextPlaces()
-        places = self._table.of(vocabulary[VALUE]).to_numpy()
-        self._ids = np.zeros(vocabulary.height + 1, np.int32)  # the last: of texts that the dictionary lacks
-        self._ids[places] = vocabulary["id"].to_numpy()
+    def frames() -> Iterator[pl.DataFrame]:
+        for block, texts in blocks:
+            asked.append((block, len(texts)))
+            yield texts.alias(VALUE).to_frame()
 
-    def of(self, texts: pl.Series) -> np.ndarray:
-        """Ids `[n]` int32; 0 for what the dictionary lacks and for null."""
-        last = len(self._ids) - 1
-        places = self._table.of(texts).fill_null(last).to_numpy()
-        return self._ids[np.minimum(places, last)]
+    # A join and not a lookup per block: the streaming engine builds the hash table of the dictionary once.
+    found = _stream(frames(), {VALUE: pl.String}).join(vocabulary.lazy().select(VALUE, "id"), on=VALUE, how="left", maintain_order="left")
+    parts, waiting = [], 0
+    for batch in found.select(pl.col("id").fill_null(0)).collect_batches(maintain_order=True, engine="streaming"):
+        parts.append(batch["id"].to_numpy())
+        waiting += batch.height
+        while asked and asked[0][1] <= waiting:
+            block, size = asked.popleft()
+            ids = np.concatenate(parts)
+            yield block, ids[:size]
+            parts, waiting = [ids[size:]], waiting - size
 
 
 def batches(frame: pl.LazyFrame, rows: int = _BATCH_ROWS) -> Iterator[pl.DataFrame]:
