@@ -5,7 +5,7 @@ import math
 import subprocess
 import sys
 
-from triton import needed
+from real_server import needed
 
 from tests.children import ROOT
 
