@@ -45,7 +45,7 @@ class Repository:
     @contextmanager
     def staged(self) -> Iterator["Staging"]:
         """A hidden folder in which the version grows, removed in any case."""
-        scratch = Scratch(self.folder, "writing")
+        scratch = Scratch(_place(self.folder), "writing")
         try:
             yield Staging(self.folder, scratch.folder, self._number)
         finally:
@@ -89,6 +89,7 @@ class Staging:
     def publish(self) -> list[Path]:
         """Make every model visible, each at once. Returns the versions. Raises UserError where another export was faster."""
         sync_tree(self._folder)
+        self._repository.mkdir(parents=True, exist_ok=True)
         found = []
         for name in self._names:
             source, target = self._folder / name, self._repository / name
@@ -104,6 +105,15 @@ class Staging:
                 raise UserError(f"{version}: another export has written it meanwhile; this one is dropped") from None
             found.append(version)
         return found
+
+
+def _place(repository: Path) -> Path:
+    """Where a version grows: beside the repository, for Triton takes every folder in it for a model, hidden or not; inside only where it must be,
+    because a move from beside it would be a copy, or nothing may be written there."""
+    beside = repository.absolute().parent
+    if not beside.is_dir() or not repository.is_dir():
+        return beside
+    return beside if os.access(beside, os.W_OK) and beside.stat().st_dev == repository.stat().st_dev else repository
 
 
 def versions(model: Path) -> list[int]:

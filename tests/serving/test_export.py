@@ -141,3 +141,21 @@ def test_a_proof_knows_what_few_rows_cannot_tell():
     for precision in ("float32", "int8"):
         with pytest.raises(UserError, match="differs by inf"):
             proof.check(broken, "m", precision)
+
+
+def test_a_version_grows_where_triton_does_not_look(folder, tmp_path, monkeypatch):
+    """Triton takes every folder of a repository for a model, hidden or not, and does not start where one is none."""
+    from run import export as module
+
+    seen = []
+
+    def look(*given):
+        seen.append(sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_dir() and path.name.startswith(".")))
+        return prove(*given)
+
+    prove = module.prove
+    monkeypatch.setattr(module, "prove", look)
+    export(folder / "c", tmp_path / "a/r")
+    export(folder / "c", tmp_path / "a/r", "--model_version", "2")
+    assert [len(found) for found in seen] == [1, 1] and all(found[0].startswith("a/.writing-") for found in seen)
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["r"]

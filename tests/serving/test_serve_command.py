@@ -10,8 +10,8 @@ import numpy as np
 import psutil
 import pytest
 from children import ROOT, child
+from real_server import PORTS, eventually, needed
 from served_models import PLAIN, export, train, write
-from triton import PORTS, eventually, needed
 
 from serving.perf_analyzer import PerfAnalyzer
 from serving.server import Server, ServerConfig

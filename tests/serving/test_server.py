@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from real_server import eventually, started, stubs, tracebacks
 from served_models import PLAIN, TABLE, export, table_data, train, write
-from triton import eventually, started, stubs, tracebacks
 
 import dlrm
 from run.raw_rows import drawn_columns

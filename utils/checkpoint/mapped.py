@@ -2,10 +2,12 @@
 
 import json
 import mmap
+import threading
 from pathlib import Path
 
 import numpy as np
 
+from utils.checkpoint.contiguous import Contiguous, fits
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.zarr_metadata import NAME, check_metadata
@@ -34,13 +36,16 @@ class MappedArray:
         except (OSError, ValueError) as error:
             raise DamagedError(checkpoint.folder, f"{self._folder}: {error}; the checkpoint is damaged") from None
         self._chunk = tuple(described["chunk_grid"]["configuration"]["chunk_shape"])
+        self._lock = threading.Lock()
+        self._view: tuple[Contiguous | None, np.ndarray | None] | None = None
         self._mapped: dict[tuple[int, int], np.ndarray] = {}
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
         """Rows by their numbers, `[n] -> [n, D]` float32."""
         high, width = self._chunk
-        if self.shape == self._chunk and len(numbers):
-            return self._values(0, 0)[numbers]
+        whole = self._whole()
+        if whole is not None:
+            return whole[numbers]
         found = np.empty((len(numbers), self.shape[1]), np.float32)
         order = np.argsort(numbers // high, kind="stable")
         places, chosen = np.divmod(numbers[order], high)
@@ -52,6 +57,26 @@ class MappedArray:
                 values = self._values(int(places[start]), column // width)[chosen[start:stop], : self.shape[1] - column]
                 found[order[start:stop], column : column + width] = values
         return found
+
+    def _whole(self) -> np.ndarray | None:
+        """All rows, where the chunks can lie side by side in memory; None where they cannot."""
+        if self._view is None:
+            with self._lock:  # what is mapped a second time would be given back while another thread reads it
+                self._view = self._view or self._side_by_side()
+        return self._view[1]
+
+    def _side_by_side(self) -> tuple[Contiguous | None, np.ndarray | None]:
+        high, width = self._chunk
+        count, size = -(-self.shape[0] // high), 4 * high * width
+        if width < self.shape[1] or not (count == 1 or fits(size)):
+            return None, None
+        if count == 1:
+            return None, self._values(0, 0)
+        try:
+            found = Contiguous([self._folder / "c" / str(row) / "0" for row in range(count)], size)
+        except OSError:  # chunk by chunk, it is said which is missing, and when it is wanted
+            return None, None
+        return found, found.bytes.view("<f4").reshape(count * high, width)
 
     def _values(self, row: int, column: int) -> np.ndarray:
         """A chunk. Two threads may map one at the same time; either will do."""

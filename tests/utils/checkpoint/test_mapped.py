@@ -1,5 +1,6 @@
 """Rows out of mapped chunks are the array's rows."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -45,3 +46,25 @@ def test_an_array_of_another_shape_than_the_manifest_says(tmp_path):
     checkpoint.shape = lambda name: (5, 2)
     with pytest.raises(DamagedError, match=r"shape \[4, 2\], the manifest says \[5, 2\]"):
         MappedArray(checkpoint, "a")
+
+
+def test_chunks_of_whole_pages_lie_side_by_side(tmp_path):
+    """1,024 rows of 4 bytes are a page; the last chunk is not full."""
+    values = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
+    mapped = MappedArray(written(tmp_path, values, (1024, 3)), "a")
+    numbers = np.array([4999, 0, 1023, 1024, 4096, 4096, 2047], np.int32)
+    np.testing.assert_array_equal(mapped.rows(numbers), values[numbers])
+    assert mapped.rows(numbers[:0]).shape == (0, 3)
+    assert mapped._whole().shape == (5120, 3) and not mapped._whole().flags.writeable
+    np.testing.assert_array_equal(mapped._whole()[:5000], values)
+
+
+def test_files_side_by_side_are_given_back(tmp_path):
+    def maps():
+        return Path("/proc/self/maps").read_text().count(str(tmp_path))
+
+    mapped = MappedArray(written(tmp_path, np.ones((5000, 3), np.float32), (1024, 3)), "a")
+    mapped.rows(np.arange(5000))
+    assert maps() == 5
+    del mapped
+    assert maps() == 0

@@ -1,0 +1,23 @@
+"""benchmarks.serving runs, and its peer scores."""
+
+import json
+import math
+import subprocess
+import sys
+
+from real_server import needed
+
+from tests.children import ROOT
+
+
+def test_it_measures_the_server_its_scorer_and_the_peer(tmp_path):
+    needed()
+    words = ["-m", "benchmarks.serving", "--quick", "--json", tmp_path / "figures.json", "--folder", tmp_path]
+    result = subprocess.run([sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stdout + result.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())["seconds"]
+    assert len(figures) == 3
+    for name, sizes in figures.items():
+        assert name in result.stdout and set(sizes) == {"1", "64"}
+        assert all(math.isfinite(value) and value > 0 for values in sizes.values() for value in values)
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"

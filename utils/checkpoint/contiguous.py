@@ -1,0 +1,60 @@
+"""Files that lie one behind another in memory: mapped, not copied, at addresses that follow each other."""
+
+import ctypes
+import mmap
+import os
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+_FIXED, _NO_RESERVE, _NONE = 0x10, 0x4000, 0  # MAP_FIXED, MAP_NORESERVE and PROT_NONE of Linux; mmap has no names for them
+_FAILED = ctypes.c_void_p(-1).value
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class Contiguous:
+    """The first `size` bytes of each of some files, side by side, read only.
+
+    Args:
+        files: each of at least `size` bytes.
+        size: a multiple of the memory's pages.
+
+    Attributes:
+        bytes: all of them, `[n]` uint8; not to be used after this object is gone.
+
+    Raises:
+        OSError: a file is missing or shorter, or there is no room among the addresses.
+    """
+
+    def __init__(self, files: Sequence[Path], size: int):
+        total = size * len(files)
+        start = _map(None, total, _NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, -1)
+        weakref.finalize(self, _libc.munmap, start, total)
+        for place, path in enumerate(files):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                if os.fstat(descriptor).st_size < size:
+                    raise OSError(f"{path}: is too short")
+                _map(start + place * size, size, mmap.PROT_READ, mmap.MAP_SHARED | _FIXED, descriptor)
+            finally:
+                os.close(descriptor)
+        self.bytes = np.ctypeslib.as_array((ctypes.c_uint8 * total).from_address(start))
+        self.bytes.flags.writeable = False
+
+
+def fits(size: int) -> bool:
+    """Whether files of so many bytes can lie side by side: memory is mapped by pages."""
+    return size % mmap.PAGESIZE == 0
+
+
+def _map(address: int | None, size: int, protection: int, flags: int, descriptor: int) -> int:
+    found = _libc.mmap(address, size, protection, flags, descriptor, 0)
+    if found == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return found
