@@ -1,7 +1,8 @@
 """Staged rows to the files of a dataset, a column at a time."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from preproc.resume import Progress
 from preproc.table_columns import Plan
 from preproc.table_fit import SMALL, column_of, read_vocabulary, values_of
 from preproc.table_staging import GROUP, LABEL, StagedRows, feature_column, key_column
+from preproc.vocabulary_file import write_vocabulary
 from utils.encoding.ids import hashed_ids, padded
 from utils.encoding.numbers import bucketed, stored, transformed
 from utils.encoding.recipe import LISTS, NUMBERS, Recipe
@@ -57,7 +59,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def write_split(
-    rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFiles, folder: Path, advance: Callable[[], object], progress: Progress
+    rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFiles, vocabularies: Path, advance: Callable[[], object], progress: Progress
 ) -> dict[str, int]:
     """Fill a split's files.
 
@@ -66,7 +68,7 @@ def write_split(
         plan: fitted.
         spec: of the dataset.
         files: of the split.
-        folder: of the dataset, with its vocabularies.
+        vocabularies: the folder in which these are.
         advance: called after each categorical feature.
         progress: knows which are filled already.
 
@@ -78,30 +80,18 @@ def write_split(
     """
 
     def once(path: Path, work: Callable[[], int | None]) -> int | None:
-        return progress.once(f"column {path.relative_to(folder)}", [path], work)
+        return progress.once(f"column {path.parent.name}/{path.name}", [path], work)
 
-    if files.label is not None:
-        once(files.label, lambda: _write(files.label, (batch[LABEL].to_numpy() for batch in engine.batches(rows.scan(LABEL))), "bool"))
-    if files.group is not None:
-        once(files.group, lambda: _write(files.group, (batch[GROUP].to_numpy() for batch in engine.batches(rows.scan(GROUP))), "int64"))
+    for path, write in ((files.label, write_labels), (files.group, write_groups)):
+        if path is not None:
+            once(path, partial(write, rows, path))
     if files.numerical is not None:
-        once(files.numerical, lambda: _write(files.numerical, _numericals(rows, plan, spec, files.numerical), spec.numerical_dtype))
-
-    def write(feature: Categorical, path: Path) -> int:
-        recipe = plan.features[feature.name]
-        if recipe.buckets is not None:
-            batches = engine.batches(column_of(rows, feature.name))
-            _write(path, (bucketed(recipe, batch[engine.VALUE].fill_null(float("nan")).to_numpy()) for batch in batches), feature.dtype)
-        ids_of = None if recipe.buckets is not None else _ids_of(recipe, feature.name, folder)
-        longer: list[int] = []
-        if recipe.gives == LISTS:
-            _write(path, _lists(rows, recipe, feature, ids_of, longer), feature.dtype)
-        elif ids_of is not None:
-            _write(path, (ids_of(texts).astype(feature.dtype)[codes] for codes, texts in rows.coded(feature.name)), feature.dtype)
-        return sum(longer)
+        split = files.numerical.parent.name
+        once(files.numerical, partial(write_numericals, rows, plan, spec.numerical, spec.numerical_dtype, files.numerical, split))
 
     def write_once(feature: Categorical, path: Path) -> int:
-        longer = once(path, partial(write, feature, path))
+        recipe = plan.features[feature.name]
+        longer = once(path, lambda: write_ids(rows, recipe, feature, path, Ids(recipe, feature.name, vocabularies)))
         advance()
         return longer
 
@@ -110,10 +100,51 @@ def write_split(
     return {feature.name: longer for feature, longer in cut if longer}
 
 
-def write_keys(rows: StagedRows, names: tuple[str, ...], path: Path) -> None:
-    """Write the columns that predictions carry, in row order."""
-    with naming(path):
-        rows.scan(*(pl.col(key_column(name)).alias(name) for name in names)).sink_parquet(path, maintain_order=True)
+def write_keys(rows: StagedRows, names: tuple[str, ...], num_rows: int, path: Path) -> None:
+    """Write the columns that predictions carry, in row order; `num_rows` are there."""
+    keys = rows.scan(*(pl.col(key_column(name)).alias(name) for name in names))
+    write_vocabulary(path, engine.batches(keys), num_rows, keys.collect_schema())
+
+
+def write_labels(rows: StagedRows, path: Path) -> None:
+    """Write the labels, a byte each."""
+    _write(path, (batch[LABEL].to_numpy() for batch in engine.batches(rows.scan(LABEL))), "bool")
+
+
+def write_groups(rows: StagedRows, path: Path) -> None:
+    """Write the groups, 64 bits each."""
+    _write(path, (batch[GROUP].to_numpy() for batch in engine.batches(rows.scan(GROUP))), "int64")
+
+
+def write_numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, path: Path, split: str, first: int = 0) -> None:
+    """Write the numerical features, `[n, M]`.
+
+    Args:
+        rows: of a split, or of a part of it.
+        plan: fitted.
+        names: of the features.
+        dtype: float16 or float32.
+        path: the file.
+        split: its name.
+        first: how many of the split's rows stand before these.
+
+    Raises:
+        DatasetError: a number is beyond the type.
+    """
+    _write(path, _numericals(rows, plan, names, dtype, split, first), dtype)
+
+
+def write_ids(rows: StagedRows, recipe: Recipe, feature: Categorical, path: Path, ids: "Ids") -> int:
+    """Write the ids of a feature, `[n]` or `[n, h]`; returns how many lists were cut."""
+    longer: list[int] = []
+    if recipe.buckets is not None:
+        batches = engine.batches(column_of(rows, feature.name))
+        _write(path, (bucketed(recipe, batch[engine.VALUE].fill_null(float("nan")).to_numpy()) for batch in batches), feature.dtype)
+    elif recipe.gives == LISTS:
+        _write(path, _lists(rows, recipe, feature, ids, longer), feature.dtype)
+    else:
+        _write(path, (ids.of(texts).astype(feature.dtype)[codes] for codes, texts in rows.coded(feature.name)), feature.dtype)
+    return sum(longer)
 
 
 def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str) -> None:
@@ -129,35 +160,38 @@ def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str) -> None:
             file.close()
 
 
-def _numericals(rows: StagedRows, plan: Plan, spec: FeatureSpec, path: Path) -> Iterator[np.ndarray]:
-    names = spec.numerical
-    row = 0
+def _numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, split: str, row: int) -> Iterator[np.ndarray]:
     for batch in engine.batches(rows.scan(*map(feature_column, names)), max(_VALUES_AT_ONCE // len(names), 256)):
-        numbers = np.empty((batch.height, len(names)), spec.numerical_dtype)
+        numbers = np.empty((batch.height, len(names)), dtype)
         for place, name in enumerate(names):
             values = batch[feature_column(name)].fill_null(float("nan")).to_numpy()
-            numbers[:, place], beyond = stored(transformed(plan.features[name], values), spec.numerical_dtype)
+            numbers[:, place], beyond = stored(transformed(plan.features[name], values), dtype)
             if beyond is not None:
                 raise DatasetError(
-                    f"{path.parent.name} split, row {row + beyond}, feature {name}: {values[beyond]} is beyond what {spec.numerical_dtype} holds; "
-                    f"clip it, use another transform{', or --numerical_dtype float32' if spec.numerical_dtype == 'float16' else ''}"
+                    f"{split} split, row {row + beyond}, feature {name}: {values[beyond]} is beyond what {dtype} holds; "
+                    f"clip it, use another transform{', or --numerical_dtype float32' if dtype == 'float16' else ''}"
                 )
         row += batch.height
         yield numbers
 
 
-def _ids_of(recipe: Recipe, name: str, folder: Path) -> Callable[[pl.Series], np.ndarray]:
-    """The ids `[n]` int32 of texts: by a hash, or by the vocabulary that was written."""
-    if recipe.hash_buckets is not None:
-        return partial(hashed_ids, buckets=recipe.hash_buckets)
-    return engine.TextIds(read_vocabulary(folder, name)).of
+class Ids:
+    """The ids of a feature's texts: by a hash, or by the vocabulary that was written to a folder. It is read when it is first needed."""
+
+    def __init__(self, recipe: Recipe, feature: str, folder: Path):
+        self._recipe, self._feature, self._folder = recipe, feature, folder
+
+    @functools.cached_property
+    def of(self) -> Callable[[pl.Series], np.ndarray]:
+        """Gives ids `[n]` int32."""
+        if self._recipe.hash_buckets is not None:
+            return partial(hashed_ids, buckets=self._recipe.hash_buckets)
+        return engine.TextIds(read_vocabulary(self._folder, self._feature)).of
 
 
-def _lists(
-    rows: StagedRows, recipe: Recipe, feature: Categorical, ids_of: Callable[[pl.Series], np.ndarray], longer: list[int]
-) -> Iterator[np.ndarray]:
+def _lists(rows: StagedRows, recipe: Recipe, feature: Categorical, ids: Ids, longer: list[int]) -> Iterator[np.ndarray]:
     """`[n, h]`, or `[n]` where the hotness is 1; how many lists of each block were cut is added to `longer`."""
     for codes, texts in rows.coded(feature.name):
         longer.append(int((codes.list.len() > recipe.max_hotness).sum()))
         kept = codes.list.head(recipe.max_hotness)
-        yield padded(ids_of(texts)[values_of(kept)], kept.list.len().to_numpy().astype(np.int64), feature.hotness)
+        yield padded(ids.of(texts)[values_of(kept)], kept.list.len().to_numpy().astype(np.int64), feature.hotness)

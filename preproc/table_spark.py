@@ -1,0 +1,288 @@
+"""The steps of `preproc.table` by Spark: reading, learning and numbering as tasks of executors, the rest as on one machine."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+from dataloading.contract import VOCABULARY, DatasetError
+from dataloading.tf_raw import TfRawWriter
+from preproc.engines import polars_engine as engine
+from preproc.engines.spark_dictionaries import Dictionaries
+from preproc.engines.spark_engine import SparkEngine
+from preproc.joining import append_file, join_files
+from preproc.log_ranges import moved, moved_error, ranges
+from preproc.resume import Progress
+from preproc.stores import Source
+from preproc.table_columns import Plan, tables_of
+from preproc.table_files import CSV, JSON_LINES, form_of
+from preproc.table_fit import Moments, fitted, known_vocabulary, table_rows, vocabulary_path, write_vocabularies
+from preproc.table_splits import ROWS, TRAIN, Rule
+from preproc.table_stage import Reading, Tally, rows_of, skipped
+from preproc.table_staging import Block, Split, StagedRows, TableBlocks, TableStaging
+from preproc.table_steps import Counted, say_cut
+from preproc.table_tasks import (
+    COUNTS,
+    GROUPS,
+    LABELS,
+    NUMBERS,
+    SPLITS,
+    Learned,
+    Learning,
+    Numbering,
+    Part,
+    Read,
+    Writing,
+    bucket_file,
+    learn_part,
+    number_part,
+    read_part,
+    spans_lines,
+    write_part,
+)
+from utils.encoding.recipe import Recipe
+from utils.naming import naming
+
+_RANGE_BYTES = 128 << 20  # of a plain text file that a task reads at most
+_PIECE_ROWS = 2_000_000  # from which a task learns at most, or little more
+_TASKS_A_CORE = 4  # so that cores end their last tasks at about the same time
+
+
+class Piece(NamedTuple):
+    """Some blocks, one behind another, of each group."""
+
+    blocks: Mapping[str, Sequence[Block]]
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """`table_fit.Findings` of what tasks learned."""
+
+    plan: Plan
+    parts: Sequence[Learned]
+    folders: Sequence[Path]
+
+    def longest(self, feature: str) -> int:
+        return max((part.longest.get(feature, 0) for part in self.parts), default=0)
+
+    def counts(self, feature: str) -> pl.DataFrame:
+        return _added([path for folder in self.folders if (path := folder / bucket_file(self.plan, feature)).exists()])
+
+    def moments(self, recipes: Mapping[str, Recipe]) -> dict[str, Moments]:
+        found = {name: Moments() for name in recipes}
+        for part in self.parts:
+            for name, moments in part.moments.items():
+                found[name].join(moments)
+        return found
+
+
+class SparkTable:
+    """The steps of a run that executors do; see `table_steps.PolarsTable`, which has the same ones.
+
+    Args:
+        engine: that runs.
+        staging: of the run, in a folder that all executors see.
+        unlabelled: the split without labels; None where there is none.
+        warn: is told what a user should know.
+    """
+
+    def __init__(self, engine: SparkEngine, staging: TableStaging, unlabelled: str | None, warn: Callable[[str], None]):
+        self._engine, self._staging, self._unlabelled, self._warn = engine, staging, unlabelled, warn
+        self._blocks: list[tuple[str, Block, int]] = []  # of all groups: the group, and the block's rows
+        self._split_files: list[Path] = []
+        self._pieces: list[Piece] = []
+        self._parts: list[Learned] = []
+        self._makes = False
+
+    def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading) -> dict[str, Tally]:
+        """Read every file into the staging. Raises DatasetError for the first fault in the order of the files."""
+        self._staging.split_of = rule.split_of if rule.by == ROWS else None
+        whole, fault = self._files(files, plan, rule, reading)
+        items = self._ranges(whole, reading)
+        found, error = self._engine.map("reading", read_part, [part for _, part in items], "part")
+        tallies = {group: Tally([path.name for path in paths]) for group, paths in files.items()}
+        number = 0
+        for group, paths in files.items():
+            for path in paths:
+                count = sum(1 for source, part in items if source is path and part.group == group)
+                if not count:  # its form could not be told: nothing behind it was begun
+                    raise fault
+                parts = found[number : number + count]
+                self._add_file(group, path, parts, number, tallies[group], rule)
+                if error is not None and len(parts) < count:
+                    raise moved_error(error, path, sum(part.lines for part in parts), _everywhere(path))
+                number += count
+            tallies[group].check_rows(group)
+        return tallies
+
+    def _files(
+        self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading
+    ) -> tuple[list[tuple[Source, Part]], DatasetError | None]:
+        """Every file as one part, up to the first whose form cannot be told, and that fault."""
+        found = []
+        for group, paths in files.items():
+            rows = rows_of(group, plan, rule, reading)
+            for path in paths:
+                try:
+                    found.append((path, Part(group, rows, _everywhere(path), form_of(path, rows.form), None)))
+                except DatasetError as error:
+                    return found, error
+        return found, None
+
+    def _ranges(self, whole: Sequence[tuple[Source, Part]], reading: Reading) -> list[tuple[Source, Part]]:
+        """The parts of the files that tasks read: a plain text file, in which no row may span lines, in ranges of bytes."""
+        total = sum(path.stat().st_size for path, _ in whole)
+        size = min(_RANGE_BYTES, max(2 * reading.block_bytes, total // (_TASKS_A_CORE * self._engine.parallelism)))
+        cut = [ranges(path, size) if part.form.kind in (CSV, JSON_LINES) else [None] for path, part in whole]
+        parts = [[(path, replace(part, byte_range=each)) for each in found] for (path, part), found in zip(whole, cut, strict=True)]
+        quoted = [part for found in parts for _, part in found if len(found) > 1 and part.form.kind == CSV and part.form.quote is not None]
+        spans, error = self._engine.map("quotes", spans_lines, quoted, "part")
+        if error is not None:
+            raise error
+        kept_whole = {(part.group, str(part.path)) for part, spans_lines in zip(quoted, spans, strict=True) if spans_lines}
+        return [
+            pair
+            for (path, part), found in zip(whole, parts, strict=True)
+            for pair in ([(path, part)] if (part.group, str(part.path)) in kept_whole else found)
+        ]
+
+    def _add_file(self, group: str, path: Source, parts: Sequence[Read], first: int, tally: Tally, rule: Rule) -> None:
+        bad_lines, fault, lines = 0, "", 0
+        for number, part in enumerate(parts, first):
+            folder = self._engine.task_folder("reading", number)
+            before = tally.rows if group == TRAIN and rule.by == ROWS else None
+            blocks = self._staging.adopt(group, part.blocks, folder, path, before)
+            self._blocks += [(group, block, height) for block, height in zip(blocks, part.heights, strict=True)]
+            if (folder / SPLITS).exists():
+                self._split_files.append(folder / SPLITS)
+            fault = fault or moved(part.first_fault, lines)
+            lines, bad_lines, tally.rows = lines + part.lines, bad_lines + part.bad_lines, tally.rows + sum(part.heights)
+        if bad_lines:
+            print(skipped(path, bad_lines, fault), file=sys.stderr)
+        tally.bad_lines += bad_lines
+
+    def split_counts(self) -> pl.DataFrame:
+        """What the training files are split by: each `value` and its `count`."""
+        return _added(self._split_files)
+
+    def learn(self, plan: Plan, splits: Mapping[str, Split], learned: Sequence[str], makes: bool) -> dict[str, Counted]:
+        """Count the rows of each split, and all that vocabularies, means and boundaries are made from."""
+        self._makes = makes
+        self._pieces = self._cut(_TASKS_A_CORE * self._engine.parallelism)
+        labelled = [name for name in splits if name != self._unlabelled]
+        items = [
+            Learning(self._staging.of(piece.blocks), dict(self._splits(piece, splits)), labelled, learned, plan, makes) for piece in self._pieces
+        ]
+        self._parts = self._map("learning", learn_part, items)
+        found = {name: [part.rows[name] for part in self._parts if name in part.rows] for name in splits}
+        return {name: Counted(sum(part.rows for part in parts), sum(part.clicks for part in parts)) for name, parts in found.items()}
+
+    def fitted(self, plan: Plan) -> Plan:
+        """The plan with what the rows say of numbers and lists; see `table_fit.fitted`."""
+        folders = [self._engine.task_folder("learning", number) for number in range(len(self._parts))]
+        return fitted(plan, _Findings(plan, self._parts, folders), self._warn)
+
+    def vocabularies(self, plan: Plan, old: Path | None, folder: Path) -> dict[str, int]:
+        """Write the vocabularies to a folder; see `table_fit.write_vocabularies`."""
+        if not self._makes:
+            return write_vocabularies(plan, None, old, folder, lambda: None, _nothing_recorded(folder))
+        (folder / VOCABULARY).mkdir(exist_ok=True)
+        tables = list(tables_of(plan).values())
+        recipes = [plan.features[features[0]] for features in tables]
+        known = None if old is None else {place: known_vocabulary(old, features[0]).lazy() for place, features in enumerate(tables)}
+        heights = {}
+        if tables:
+            thresholds, most = [recipe.frequency_threshold for recipe in recipes], [recipe.max_ids for recipe in recipes]
+            counts = sum(part.counts for part in self._parts)
+            dictionaries = Dictionaries(self._engine, f"learning-*/{COUNTS}", counts, thresholds, known, pl.String, most)
+        for place, features in enumerate(tables):
+            path = vocabulary_path(folder, features[0])
+            height = dictionaries.write(place, path) + 1
+            for name in features:
+                heights[name] = height
+                if name != features[0]:
+                    _copy(path, vocabulary_path(folder, name))
+        return table_rows(plan, heights)
+
+    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> None:
+        """Fill the dataset's files, but the keys; `vocabularies` is the folder that has them. Raises DatasetError where a number is too large."""
+        self._write_rows(plan, splits, writer)
+        features = writer.spec.categorical
+        largest_first = sorted(range(len(features)), key=lambda place: -features[place].cardinality)
+        pieces = self._cut(-(-_TASKS_A_CORE * self._engine.parallelism // len(features)))
+        numbered = [(place, self._rows(piece, splits)) for place in largest_first for piece in pieces]
+        folder = vocabularies.absolute()
+        items = [Numbering(plan.features[features[place].name], features[place], folder, rows) for place, rows in numbered]
+        cut = self._map("ids", number_part, items)
+        for name in splits:
+            lists = dict.fromkeys((feature.name for feature in features), 0)
+            for place, feature in enumerate(features):
+                numbers = [number for number, (other, rows) in enumerate(numbered) if other == place and name in rows]
+                lists[feature.name] = sum(cut[number][name] for number in numbers)
+                paths = [self._engine.task_folder("ids", number) / f"{name}.bin" for number in numbers]
+                join_files(paths, writer.files(name).categorical[place])
+            say_cut(lambda text: print(text, file=sys.stderr), name, plan, {feature: count for feature, count in lists.items() if count})
+
+    def _write_rows(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter) -> None:
+        """Labels, groups and numbers."""
+        spec, items = writer.spec, []
+        for name in splits:
+            first = 0
+            for piece, part in zip(self._pieces, self._parts, strict=True):
+                if (rows := self._rows(piece, splits).get(name)) is not None:
+                    items.append(Writing(rows, name, first, plan, name != self._unlabelled, spec.numerical, spec.numerical_dtype))
+                    first += part.rows[name].rows
+        self._map("rows", write_part, items)
+        for name in splits:
+            files = writer.files(name)
+            folders = [self._engine.task_folder("rows", number) for number, item in enumerate(items) if item.split == name]
+            for target, part in ((files.label, LABELS), (files.group, GROUPS), (files.numerical, NUMBERS)):
+                if target is not None:
+                    join_files([folder / part for folder in folders], target)
+
+    def _map(self, name: str, work: Callable, items: Sequence) -> list:
+        found, error = self._engine.map(name, work, items, "part")
+        if error is not None:
+            raise error
+        return found
+
+    def _cut(self, parts: int) -> list[Piece]:
+        """All blocks in about so many pieces of about as many rows, or of about `_PIECE_ROWS`."""
+        total = sum(rows for _, _, rows in self._blocks)
+        parts = min(len(self._blocks), max(parts, -(-total // _PIECE_ROWS)))
+        found: list[dict[str, list[Block]]] = [{} for _ in range(parts)]
+        end = 0
+        for group, block, rows in self._blocks:
+            end += rows
+            found[-(-end * parts // total) - 1].setdefault(group, []).append(block)
+        return [Piece(blocks) for blocks in found if blocks]
+
+    def _splits(self, piece: Piece, splits: Mapping[str, Split]) -> Iterator[tuple[str, Split]]:
+        return ((name, split) for name, split in splits.items() if split.group in piece.blocks)
+
+    def _rows(self, piece: Piece, splits: Mapping[str, Split]) -> dict[str, StagedRows]:
+        blocks: TableBlocks = self._staging.of(piece.blocks)
+        return {name: StagedRows(blocks, [split]) for name, split in self._splits(piece, splits)}
+
+
+def _added(files: Sequence[Path]) -> pl.DataFrame:
+    """Counts of several files together."""
+    found = pl.scan_parquet(list(files), glob=False).group_by(engine.VALUE).agg(pl.col("count").cast(pl.Int64).sum())
+    return found.collect(engine="streaming")
+
+
+def _copy(source: Path, target: Path) -> None:
+    with naming(target), target.open("wb") as file:
+        append_file(source, file)
+
+
+def _nothing_recorded(folder: Path) -> Progress:
+    return Progress("", {}, [], folder, False)
+
+
+def _everywhere(path: Source) -> Source:
+    """A file by a name that does not depend on the folder that a process is in."""
+    return path.absolute() if isinstance(path, Path) else path
