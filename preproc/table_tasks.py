@@ -109,7 +109,7 @@ class Learning:
 
 @dataclass
 class Learned:
-    """What was found: of each split its rows, of each feature the longest list or the moments, and how many pairs of a table and a value there are."""
+    """What was found: rows of each split, longest lists or moments of each feature, and how many pairs of a table and a value were counted."""
 
     rows: dict[str, Counted]
     longest: dict[str, int] = field(default_factory=dict)
