@@ -118,11 +118,6 @@ class TableFile:
         if empty:
             raise DatasetError(f"{self.path}: holds no lines; expected a table")
 
-    def may_span_lines(self, byte_range: tuple[int, int]) -> bool:
-        """Whether a row that begins in a byte range of a plain text file may go on behind its line, as far as quotes tell."""
-        rows = self._text_form(None).rows
-        return rows is not None and any(rows.odd_lines(block.text) for block in text_blocks(self.path, _TEXT, _CHECKED_BYTES, byte_range=byte_range))
-
     def _text_form(self, byte_range: tuple[int, int] | None) -> TextForm:
         """Where rows may span lines: CSV with quotes, read whole."""
         if self.form.kind != CSV or self.form.quote is None or byte_range is not None:
@@ -195,6 +190,12 @@ class TableFile:
                     raise DatasetError(f"{self.path}, {faults[-1]}; --bad_lines skip leaves such lines out")
         schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
         return Block(pl.concat(frames) if frames else pl.DataFrame(schema=schema), numbers, faults=tuple(faults))
+
+
+def may_span_lines(path: Source, form: Form, byte_range: tuple[int, int]) -> bool:
+    """Whether a row that begins in a byte range of a plain CSV file may go on behind its line, as far as quotes tell."""
+    rows = QuotedRows(form.separator, 1)
+    return any(rows.odd_lines(block.text) is not None for block in text_blocks(path, _TEXT, _CHECKED_BYTES, byte_range=byte_range))
 
 
 def _check_names(path: Source, names: Sequence[str], wanted: Sequence[str] | None) -> None:

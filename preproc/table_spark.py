@@ -2,26 +2,25 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
 
-from dataloading.contract import VOCABULARY, DatasetError
+from dataloading.contract import VOCABULARY
 from dataloading.tf_raw import TfRawWriter
 from preproc.engines import polars_engine as engine
 from preproc.engines.spark_dictionaries import Dictionaries
 from preproc.engines.spark_engine import SparkEngine
 from preproc.joining import append_file, join_files
-from preproc.log_ranges import moved, moved_error, ranges
 from preproc.resume import Progress
 from preproc.stores import Source
 from preproc.table_columns import Plan, tables_of
-from preproc.table_files import CSV, JSON_LINES, form_of
 from preproc.table_fit import Moments, fitted, known_vocabulary, table_rows, vocabulary_path, write_vocabularies
-from preproc.table_splits import ROWS, TRAIN, Rule
-from preproc.table_stage import Reading, Tally, rows_of, skipped
+from preproc.table_spark_reading import TASKS_A_CORE, Parts
+from preproc.table_splits import Rule
+from preproc.table_stage import Reading, Tally
 from preproc.table_staging import Block, Split, StagedRows, TableBlocks, TableStaging
 from preproc.table_steps import Counted, say_cut
 from preproc.table_tasks import (
@@ -29,26 +28,19 @@ from preproc.table_tasks import (
     GROUPS,
     LABELS,
     NUMBERS,
-    SPLITS,
     Learned,
     Learning,
     Numbering,
-    Part,
-    Read,
     Writing,
     bucket_file,
     learn_part,
     number_part,
-    read_part,
-    spans_lines,
     write_part,
 )
 from utils.encoding.recipe import Recipe
 from utils.naming import naming
 
-_RANGE_BYTES = 128 << 20  # of a plain text file that a task reads at most
 _PIECE_ROWS = 2_000_000  # from which a task learns at most, or little more
-_TASKS_A_CORE = 4  # so that cores end their last tasks at about the same time
 
 
 class Piece(NamedTuple):
@@ -91,87 +83,24 @@ class SparkTable:
 
     def __init__(self, engine: SparkEngine, staging: TableStaging, unlabelled: str | None, warn: Callable[[str], None]):
         self._engine, self._staging, self._unlabelled, self._warn = engine, staging, unlabelled, warn
-        self._blocks: list[tuple[str, Block, int]] = []  # of all groups: the group, and the block's rows
-        self._split_files: list[Path] = []
+        self._staged: Parts | None = None
         self._pieces: list[Piece] = []
         self._parts: list[Learned] = []
         self._makes = False
 
     def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading) -> dict[str, Tally]:
         """Read every file into the staging. Raises DatasetError for the first fault in the order of the files."""
-        self._staging.split_of = rule.split_of if rule.by == ROWS else None
-        whole, fault = self._files(files, plan, rule, reading)
-        items = self._ranges(whole, reading)
-        found, error = self._engine.map("reading", read_part, [part for _, part in items], "part")
-        tallies = {group: Tally([path.name for path in paths]) for group, paths in files.items()}
-        number = 0
-        for group, paths in files.items():
-            for path in paths:
-                count = sum(1 for source, part in items if source is path and part.group == group)
-                if not count:  # its form could not be told: nothing behind it was begun
-                    raise fault
-                parts = found[number : number + count]
-                self._add_file(group, path, parts, number, tallies[group], rule)
-                if error is not None and len(parts) < count:
-                    raise moved_error(error, path, sum(part.lines for part in parts), _everywhere(path))
-                number += count
-            tallies[group].check_rows(group)
-        return tallies
-
-    def _files(
-        self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading
-    ) -> tuple[list[tuple[Source, Part]], DatasetError | None]:
-        """Every file as one part, up to the first whose form cannot be told, and that fault."""
-        found = []
-        for group, paths in files.items():
-            rows = rows_of(group, plan, rule, reading)
-            for path in paths:
-                try:
-                    found.append((path, Part(group, rows, _everywhere(path), form_of(path, rows.form), None)))
-                except DatasetError as error:
-                    return found, error
-        return found, None
-
-    def _ranges(self, whole: Sequence[tuple[Source, Part]], reading: Reading) -> list[tuple[Source, Part]]:
-        """The parts of the files that tasks read: a plain text file, in which no row may span lines, in ranges of bytes."""
-        total = sum(path.stat().st_size for path, _ in whole)
-        size = min(_RANGE_BYTES, max(2 * reading.block_bytes, total // (_TASKS_A_CORE * self._engine.parallelism)))
-        cut = [ranges(path, size) if part.form.kind in (CSV, JSON_LINES) else [None] for path, part in whole]
-        parts = [[(path, replace(part, byte_range=each)) for each in found] for (path, part), found in zip(whole, cut, strict=True)]
-        quoted = [part for found in parts for _, part in found if len(found) > 1 and part.form.kind == CSV and part.form.quote is not None]
-        spans, error = self._engine.map("quotes", spans_lines, quoted, "part")
-        if error is not None:
-            raise error
-        kept_whole = {(part.group, str(part.path)) for part, spans_lines in zip(quoted, spans, strict=True) if spans_lines}
-        return [
-            pair
-            for (path, part), found in zip(whole, parts, strict=True)
-            for pair in ([(path, part)] if (part.group, str(part.path)) in kept_whole else found)
-        ]
-
-    def _add_file(self, group: str, path: Source, parts: Sequence[Read], first: int, tally: Tally, rule: Rule) -> None:
-        bad_lines, fault, lines = 0, "", 0
-        for number, part in enumerate(parts, first):
-            folder = self._engine.task_folder("reading", number)
-            before = tally.rows if group == TRAIN and rule.by == ROWS else None
-            blocks = self._staging.adopt(group, part.blocks, folder, path, before)
-            self._blocks += [(group, block, height) for block, height in zip(blocks, part.heights, strict=True)]
-            if (folder / SPLITS).exists():
-                self._split_files.append(folder / SPLITS)
-            fault = fault or moved(part.first_fault, lines)
-            lines, bad_lines, tally.rows = lines + part.lines, bad_lines + part.bad_lines, tally.rows + sum(part.heights)
-        if bad_lines:
-            print(skipped(path, bad_lines, fault), file=sys.stderr)
-        tally.bad_lines += bad_lines
+        self._staged = Parts(self._engine, self._staging, rule)
+        return self._staged.read(files, plan, reading)
 
     def split_counts(self) -> pl.DataFrame:
         """What the training files are split by: each `value` and its `count`."""
-        return _added(self._split_files)
+        return _added(self._staged.split_files)
 
     def learn(self, plan: Plan, splits: Mapping[str, Split], learned: Sequence[str], makes: bool) -> dict[str, Counted]:
         """Count the rows of each split, and all that vocabularies, means and boundaries are made from."""
         self._makes = makes
-        self._pieces = self._cut(_TASKS_A_CORE * self._engine.parallelism)
+        self._pieces = self._cut(TASKS_A_CORE * self._engine.parallelism)
         labelled = [name for name in splits if name != self._unlabelled]
         items = [
             Learning(self._staging.of(piece.blocks), dict(self._splits(piece, splits)), labelled, learned, plan, makes) for piece in self._pieces
@@ -212,7 +141,7 @@ class SparkTable:
         self._write_rows(plan, splits, writer)
         features = writer.spec.categorical
         largest_first = sorted(range(len(features)), key=lambda place: -features[place].cardinality)
-        pieces = self._cut(-(-_TASKS_A_CORE * self._engine.parallelism // len(features)))
+        pieces = self._cut(-(-TASKS_A_CORE * self._engine.parallelism // len(features)))
         numbered = [(place, self._rows(piece, splits)) for place in largest_first for piece in pieces]
         folder = vocabularies.absolute()
         items = [Numbering(plan.features[features[place].name], features[place], folder, rows) for place, rows in numbered]
@@ -251,11 +180,11 @@ class SparkTable:
 
     def _cut(self, parts: int) -> list[Piece]:
         """All blocks in about so many pieces of about as many rows, or of about `_PIECE_ROWS`."""
-        total = sum(rows for _, _, rows in self._blocks)
-        parts = min(len(self._blocks), max(parts, -(-total // _PIECE_ROWS)))
+        total = sum(rows for _, _, rows in self._staged.blocks)
+        parts = min(len(self._staged.blocks), max(parts, -(-total // _PIECE_ROWS)))
         found: list[dict[str, list[Block]]] = [{} for _ in range(parts)]
         end = 0
-        for group, block, rows in self._blocks:
+        for group, block, rows in self._staged.blocks:
             end += rows
             found[-(-end * parts // total) - 1].setdefault(group, []).append(block)
         return [Piece(blocks) for blocks in found if blocks]
@@ -281,8 +210,3 @@ def _copy(source: Path, target: Path) -> None:
 
 def _nothing_recorded(folder: Path) -> Progress:
     return Progress("", {}, [], folder, False)
-
-
-def _everywhere(path: Source) -> Source:
-    """A file by a name that does not depend on the folder that a process is in."""
-    return path.absolute() if isinstance(path, Path) else path

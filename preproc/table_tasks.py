@@ -13,7 +13,7 @@ from preproc.stores import Source, fetch_to, release
 from preproc.table_columns import Plan, tables_of
 from preproc.table_files import Form
 from preproc.table_fit import Moments, RowFindings, coded, unknown
-from preproc.table_reading import TableFile
+from preproc.table_reading import TableFile, may_span_lines
 from preproc.table_splits import COLUMN, ROWS, TIME
 from preproc.table_stage import Rows
 from preproc.table_staging import SPLIT, Split, StagedRows, TableBlocks
@@ -61,7 +61,7 @@ class Read:
 def spans_lines(item: Part, folder: Path) -> bool:
     """Whether rows of a part may go on behind their lines; a fault is found again where the file is read."""
     try:
-        return TableFile(item.path, item.form).may_span_lines(item.byte_range)
+        return may_span_lines(item.path, item.form, item.byte_range)
     except DatasetError:
         return True
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preproc import table, table_spark
-from preproc.engines import spark_dictionaries
+from preproc import table, table_spark_reading
+from preproc.engines import spark_dictionaries, spark_engine
 from preproc.table_fit import Moments
 from tests.preproc.spark_cluster import Cluster, cluster, needs_spark
 from tests.preproc.test_criteo_spark import LOCAL, on, tree
@@ -59,6 +60,27 @@ def rows(count: int, seed: int) -> list[list[str]]:
 
 def csv(found: list[list[str]], header: list[str] | None = COLUMNS) -> str:
     return "".join(",".join(row) + "\n" for row in ([header] if header else []) + found)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared(tmp_path_factory):
+    """One session of local Spark for all tests: a new one takes seconds. It ends before that of a cluster begins."""
+    started, ending, session = [], ExitStack(), spark_engine.session
+
+    @contextmanager
+    def shared_session(settings, folder):
+        if settings.master != "local[2]":
+            ending.close()
+            with session(settings, folder) as context:
+                yield context
+            return
+        if not started:
+            started.append(ending.enter_context(session(settings, tmp_path_factory.mktemp("session"))))
+        yield started[0]
+
+    with pytest.MonkeyPatch.context() as patch, ending:
+        patch.setattr(spark_engine, "session", shared_session)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +203,7 @@ CELLS = st.sampled_from(["", "a", "b", '"a,b"', '"c\nd"', '"""', "é", "1", "2.5
 LINES = st.lists(st.tuples(CELLS, CELLS, st.sampled_from(["", "1", "2.5", "-0.0", "NA", "7"]), st.sampled_from("01")), min_size=1, max_size=30)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINES, st.integers(1, 60), st.sampled_from([0.0, 0.4]), st.integers(0, 2))
 def test_tables_that_are_drawn(tmp_path_factory, capsys, found, block_bytes, fraction, threshold):
     """Both write the same, or say the same."""
@@ -288,8 +310,8 @@ def workers(tmp_path_factory) -> Cluster:
 
 def test_a_cluster_of_which_an_executor_is_killed(files, tmp_path, capsys, workers, monkeypatch):
     """It is killed while it reads: when the first task has ended, and long before the last."""
-    monkeypatch.setattr(table_spark, "_TASKS_A_CORE", 20)
-    (tmp_path / "train.csv").write_text(csv(rows(1500, 10)) + csv(rows(1500, 11), None) * 10)
+    monkeypatch.setattr(table_spark_reading, "TASKS_A_CORE", 20)
+    (tmp_path / "train.csv").write_text(csv(rows(1000, 10)) + csv(rows(1000, 11), None) * 5)
     words = [
         "--train",
         tmp_path / "train.csv",
@@ -299,7 +321,7 @@ def test_a_cluster_of_which_an_executor_is_killed(files, tmp_path, capsys, worke
         "--test_fraction",
         0.1,
         "--block_bytes",
-        20_000,
+        8_000,
     ]
     killed = []
 
@@ -314,4 +336,4 @@ def test_a_cluster_of_which_an_executor_is_killed(files, tmp_path, capsys, worke
     killer.start()
     same(tmp_path, words, capsys, on(workers))
     killer.join()
-    assert killed and killed[0] < 35, killed
+    assert killed and killed[0] < 30, killed
