@@ -33,7 +33,7 @@ from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
 from preproc import table_flags, table_write
 from preproc.engines.spark_engine import SparkEngine
-from preproc.engines.spark_settings import spark_settings
+from preproc.engines.spark_settings import SparkSettings, spark_settings
 from preproc.resume import DATASET, Progress, dataset_files
 from preproc.stores import Source, fetch_to
 from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = table_flags.parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
     started = time.monotonic()
-    rule, reading = table_flags.rule_of(args), table_flags.reading_of(args)
+    rule, reading, settings = table_flags.rule_of(args), table_flags.reading_of(args), spark_settings(args, NAME)
     files = _files(args, reading.unlabelled)
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         fetch_to(staging.folder, files.values())
         plan = _plan(args, old, files, reading)
         table_write.check_names(plan)
-        steps = ending.enter_context(_steps(args, staging, progress, reading.unlabelled))
+        steps = ending.enter_context(_steps(settings, staging, progress, reading.unlabelled))
         tallies = steps.stage(files, plan, rule, reading)
         splits = {split: Split(TRAIN, rows) for split, rows in rule.bounds(steps.split_counts).items()} if TRAIN in files else {}
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
@@ -200,14 +200,13 @@ def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule:
 
 
 @contextlib.contextmanager
-def _steps(args: argparse.Namespace, staging: TableStaging, progress: Progress, unlabelled: str | None) -> Iterator[PolarsTable | SparkTable]:
+def _steps(settings: SparkSettings | None, staging: TableStaging, progress: Progress, unlabelled: str | None) -> Iterator[PolarsTable | SparkTable]:
     """The steps of the run, by the engine that was asked for."""
-    settings = spark_settings(args, NAME)
     if settings is None:
         yield PolarsTable(staging, progress, unlabelled, _warn)
         return
     with SparkEngine(settings, staging.folder) as engine:
-        yield SparkTable(engine, staging, unlabelled, _warn)
+        yield SparkTable(engine, staging, progress, unlabelled, _warn)
 
 
 def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progress:

@@ -24,6 +24,7 @@ from utils.options import MAX_HOTNESS
 _VALUES_AT_ONCE = 1 << 22  # numbers in memory
 _DIGITS = 12  # of means and deviations: what rows in blocks of other sizes agree on
 _LONG_LIST = 100
+_VOCABULARY = {"value": pl.String, "id": pl.Int32, "count": pl.UInt32}
 SMALL = 4_000_000  # texts of a feature's blocks, up to which two features may be in memory
 
 
@@ -243,10 +244,15 @@ def known_vocabulary(dataset: Path, feature: str) -> pl.DataFrame:
     """A vocabulary of another dataset. Raises DatasetError where it cannot be read, or is not what `preproc.table` writes."""
     path = vocabulary_path(dataset, feature)
     try:
-        kinds = {"value": pl.String, "id": pl.Int32, "count": pl.UInt32}
-        found = pl.read_parquet(path, glob=False).select(pl.col(name).cast(kind) for name, kind in kinds.items())
+        found = pl.read_parquet(path, glob=False).select(pl.col(name).cast(kind) for name, kind in _VOCABULARY.items())
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DatasetError(f"{path}: cannot be read as a vocabulary (value, id, count): {' '.join(str(error).split())[:200]}") from None
     if not (found["id"] == pl.int_range(1, found.height + 1, eager=True)).all() or found["value"].null_count():
         raise DatasetError(f"{path}: expected the ids 1, 2, … in order, each with a value")
     return found
+
+
+def scan_known_vocabulary(dataset: Path, feature: str) -> pl.LazyFrame:
+    """The same, checked now and read when it is needed."""
+    known_vocabulary(dataset, feature)
+    return pl.scan_parquet(vocabulary_path(dataset, feature), glob=False).select(pl.col(name).cast(kind) for name, kind in _VOCABULARY.items())

@@ -17,11 +17,11 @@ from preproc.joining import append_file, join_files
 from preproc.resume import Progress
 from preproc.stores import Source
 from preproc.table_columns import Plan, tables_of
-from preproc.table_fit import Moments, fitted, known_vocabulary, table_rows, vocabulary_path, write_vocabularies
+from preproc.table_fit import Moments, fitted, scan_known_vocabulary, table_rows, vocabulary_path, write_vocabularies
 from preproc.table_spark_reading import TASKS_A_CORE, Parts
 from preproc.table_splits import Rule
 from preproc.table_stage import Reading, Tally
-from preproc.table_staging import Block, Split, StagedRows, TableBlocks, TableStaging
+from preproc.table_staging import Block, Split, StagedRows, TableStaging
 from preproc.table_steps import Counted, say_cut
 from preproc.table_tasks import (
     COUNTS,
@@ -77,12 +77,13 @@ class SparkTable:
     Args:
         engine: that runs.
         staging: of the run, in a folder that all executors see.
+        progress: that records nothing: Spark does lost tasks again by itself.
         unlabelled: the split without labels; None where there is none.
         warn: is told what a user should know.
     """
 
-    def __init__(self, engine: SparkEngine, staging: TableStaging, unlabelled: str | None, warn: Callable[[str], None]):
-        self._engine, self._staging, self._unlabelled, self._warn = engine, staging, unlabelled, warn
+    def __init__(self, engine: SparkEngine, staging: TableStaging, progress: Progress, unlabelled: str | None, warn: Callable[[str], None]):
+        self._engine, self._staging, self._progress, self._unlabelled, self._warn = engine, staging, progress, unlabelled, warn
         self._staged: Parts | None = None
         self._pieces: list[Piece] = []
         self._parts: list[Learned] = []
@@ -117,11 +118,11 @@ class SparkTable:
     def vocabularies(self, plan: Plan, old: Path | None, folder: Path) -> dict[str, int]:
         """Write the vocabularies to a folder; see `table_fit.write_vocabularies`."""
         if not self._makes:
-            return write_vocabularies(plan, None, old, folder, lambda: None, _nothing_recorded(folder))
+            return write_vocabularies(plan, None, old, folder, lambda: None, self._progress)
         (folder / VOCABULARY).mkdir(exist_ok=True)
         tables = list(tables_of(plan).values())
         recipes = [plan.features[features[0]] for features in tables]
-        known = None if old is None else {place: known_vocabulary(old, features[0]).lazy() for place, features in enumerate(tables)}
+        known = None if old is None else {place: scan_known_vocabulary(old, features[0]) for place, features in enumerate(tables)}
         heights = {}
         if tables:
             thresholds, most = [recipe.frequency_threshold for recipe in recipes], [recipe.max_ids for recipe in recipes]
@@ -142,7 +143,7 @@ class SparkTable:
         features = writer.spec.categorical
         largest_first = sorted(range(len(features)), key=lambda place: -features[place].cardinality)
         pieces = self._cut(-(-TASKS_A_CORE * self._engine.parallelism // len(features)))
-        numbered = [(place, self._rows(piece, splits)) for place in largest_first for piece in pieces]
+        numbered = [(place, self._rows(piece, splits, features[place].name)) for place in largest_first for piece in pieces]
         folder = vocabularies.absolute()
         items = [Numbering(plan.features[features[place].name], features[place], folder, rows) for place, rows in numbered]
         cut = self._map("ids", number_part, items)
@@ -192,8 +193,8 @@ class SparkTable:
     def _splits(self, piece: Piece, splits: Mapping[str, Split]) -> Iterator[tuple[str, Split]]:
         return ((name, split) for name, split in splits.items() if split.group in piece.blocks)
 
-    def _rows(self, piece: Piece, splits: Mapping[str, Split]) -> dict[str, StagedRows]:
-        blocks: TableBlocks = self._staging.of(piece.blocks)
+    def _rows(self, piece: Piece, splits: Mapping[str, Split], feature: str | None = None) -> dict[str, StagedRows]:
+        blocks = self._staging.of(piece.blocks, feature)
         return {name: StagedRows(blocks, [split]) for name, split in self._splits(piece, splits)}
 
 
@@ -206,7 +207,3 @@ def _added(files: Sequence[Path]) -> pl.DataFrame:
 def _copy(source: Path, target: Path) -> None:
     with naming(target), target.open("wb") as file:
         append_file(source, file)
-
-
-def _nothing_recorded(folder: Path) -> Progress:
-    return Progress("", {}, [], folder, False)

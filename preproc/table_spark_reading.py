@@ -52,9 +52,11 @@ class Parts:
                 if not count:  # its form could not be told: nothing behind it was begun
                     raise fault
                 parts = found[number : number + count]
-                self._add_file(group, path, parts, number, tallies[group])
+                bad_lines, fault_of_lines = self._add_file(group, path, parts, number, tallies[group])
                 if error is not None and len(parts) < count:
                     raise moved_error(error, path, sum(part.lines for part in parts), _everywhere(path))
+                if bad_lines:
+                    print(skipped(path, bad_lines, fault_of_lines), file=sys.stderr)
                 number += count
             tallies[group].check_rows(group)
         return tallies
@@ -88,7 +90,8 @@ class Parts:
             for pair in ([(path, part)] if (part.group, str(part.path)) in kept_whole else found)
         ]
 
-    def _add_file(self, group: str, path: Source, parts: Sequence[Read], first: int, tally: Tally) -> None:
+    def _add_file(self, group: str, path: Source, parts: Sequence[Read], first: int, tally: Tally) -> tuple[int, str]:
+        """Take the blocks of a file's parts; returns how many bad rows were left out, and what is wrong with the first."""
         bad_lines, fault, lines = 0, "", 0
         for number, part in enumerate(parts, first):
             folder = self._engine.task_folder("reading", number)
@@ -99,9 +102,8 @@ class Parts:
                 self.split_files.append(folder / SPLITS)
             fault = fault or moved(part.first_fault, lines)
             lines, bad_lines, tally.rows = lines + part.lines, bad_lines + part.bad_lines, tally.rows + sum(part.heights)
-        if bad_lines:
-            print(skipped(path, bad_lines, fault), file=sys.stderr)
         tally.bad_lines += bad_lines
+        return bad_lines, fault
 
 
 def _everywhere(path: Source) -> Source:

@@ -132,10 +132,13 @@ class TableBlocks:
             self._num_texts[name] = self._num_texts.get(name, 0) + texts
         return found
 
-    def of(self, blocks: Mapping[str, Sequence[Block]]) -> "TableBlocks":
-        """Some of the blocks of each group, for another process to read."""
-        found = TableBlocks(self.folder, ())
-        found.split_of, found._schema, found._parts, found._coded = self.split_of, self._schema, self._parts, self._coded
+    def of(self, blocks: Mapping[str, Sequence[Block]], feature: str | None = None) -> "TableBlocks":
+        """Some of the blocks of each group, for another process to read; only a feature of them (None: all columns)."""
+        found, name = TableBlocks(self.folder, ()), None if feature is None else feature_column(feature)
+        found.split_of, found._parts, found._coded = self.split_of, self._parts, self._coded
+        if name is not None:  # of thousands of columns, so that little is sent; a part's kind is told by its first
+            found._parts = [[*part[:1], *([name] if name in part[1:] else [])] for part in self._parts]
+            found._coded = {name: self._coded[name]} if name in self._coded else {}
         found._blocks = {group: list(some) for group, some in blocks.items()}
         return found
 

@@ -121,7 +121,7 @@ def same(folder: Path, arguments: list, capsys, engine=LOCAL) -> dict[str, bytes
 
 def every(files: Path, *more: object) -> list:
     train = [files / name for name in ("a.csv", "b.csv.gz", "c.csv", "d.jsonl", "e.parquet")]
-    return ["--train", *train, "--config", files / "columns.yaml", "--bad_lines", "skip", "--block_bytes", 6000, *more]
+    return ["--train", *train, "--config", files / "columns.yaml", "--bad_lines", "skip", "--block_bytes", 12_000, *more]
 
 
 @pytest.fixture
