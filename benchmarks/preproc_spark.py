@@ -1,10 +1,11 @@
-"""How fast `preproc.criteo` is by Spark: on this machine, and on standalone clusters of several workers with one core each, beside Polars.
+"""How fast `preproc.criteo` and `preproc.table` are by Spark, beside Polars: on this machine, and on standalone clusters of one-core workers.
 
   python -m benchmarks.preproc_spark
   python -m benchmarks.preproc_spark --rows 200000 --num_rounds 1 --workers 2
 
-The workers share this machine, so their number scales as far as its cores do. Each turn is a new process that begins with an empty folder; its
-time is that of the command, the start of Spark included. The memory is the driver's: Python and its Java, which on `local[N]` is the executor too.
+A log in the form of Criteo's goes through the one, a CSV file of 20 columns of texts through the other. The workers share this machine, so
+their number scales as far as its cores do. Each turn is a new process that begins with an empty folder; its time is that of the command, the start
+of Spark included. The memory is the driver's: Python and its Java, which on `local[N]` is the executor too.
 """
 
 import shutil
@@ -20,18 +21,18 @@ import psutil
 
 from benchmarks.children import answer, last_answer, task
 from benchmarks.options import Options, run
-from benchmarks.raw_logs import write_log
+from benchmarks.raw_logs import write_log, write_table
 from benchmarks.report import Report
 from benchmarks.rounds import median, spread
 from benchmarks.scratch import scratch
 from benchmarks.spark_cluster import cluster
-from preproc import criteo
+from preproc import criteo, table
 from utils.flags import option
 
 MODULE = "benchmarks.preproc_spark"
 POLARS = "polars"
 DAY_ROWS = 180_000_000  # of the terabyte's logs, about
-_ROW_BYTES = 270
+KINDS = {"log": (criteo, write_log, 270), "table": (table, write_table, 400)}  # command, files, bytes a row
 _TEST_SHARE = 0.05
 _INTERVAL_S = 0.05
 
@@ -43,7 +44,7 @@ class SparkOptions(Options):
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 2000, "workers": ("1",)}
 
     num_rounds: int = option(1, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
-    rows: int = option(2_000_000, "training rows; a twentieth as many are for testing", unit="rows")
+    rows: int = option(2_000_000, "training rows of each file; a twentieth as many are for testing", unit="rows")
     cores: int = option(2, "N of local[N]", unit="cores")
     workers: tuple[str, ...] = option(("1", "2", "4"), "sizes of the clusters", unit="workers")
     frequency_threshold: int = option(3, "occurrences from which on a value is kept", unit="rows")
@@ -52,26 +53,32 @@ class SparkOptions(Options):
 
 def main(options: SparkOptions, report: Report) -> None:
     """Measure and print."""
+    for kind in KINDS:
+        _measure(options, report, kind)
+
+
+def _measure(options: SparkOptions, report: Report, kind: str) -> None:
     sizes = [int(size) for size in options.workers]
-    with scratch(options.folder, 4 * _ROW_BYTES * options.rows, "the log and what becomes of it") as folder:
+    _, write, row_bytes = KINDS[kind]
+    with scratch(options.folder, 4 * row_bytes * options.rows, f"the {kind} and what becomes of it") as folder:
         files, counts = (folder / "train", folder / "test"), (options.rows, max(1, int(options.rows * _TEST_SHARE)))
-        report.say(f"writing a log of {sum(counts):,} rows to {folder}")
+        report.say(f"writing a {kind} of {sum(counts):,} rows to {folder}")
         for seed, (path, rows) in enumerate(zip(files, counts, strict=True)):
-            write_log(path, rows, seed)
+            write(path, rows, seed)
         seconds: dict[str, list[float]] = {}
         peaks: dict[str, float] = {}
         for _ in range(options.num_rounds):
             for name, workers in [(POLARS, 0), (f"local[{options.cores}]", 0), *((f"{size} workers", size) for size in sizes)]:
-                done = _turn(options, name, workers, files, folder)
+                done = _turn(options, name, workers, kind, files, folder)
                 seconds.setdefault(name, []).append(done["seconds"])
                 peaks[name] = max(peaks.get(name, 0.0), done["peak_mib"])
     rates = {name: sum(counts) / median(seconds, name) for name in seconds}
     lines = [(name, rate, DAY_ROWS / rate / 3600, peaks[name], spread(seconds, name)) for name, rate in rates.items()]
-    report.table(f"{sum(counts):,} rows", ("", "rows/s", "hours a day of 180 million", "driver's peak MiB", "spread"), lines)
-    report.figures["log"] = {"rows": sum(counts), "seconds": seconds, "rows_per_s": rates, "peak_mib": peaks}
+    report.table(f"{kind}, {sum(counts):,} rows", ("", "rows/s", "hours a day of 180 million", "driver's peak MiB", "spread"), lines)
+    report.figures[kind] = {"rows": sum(counts), "seconds": seconds, "rows_per_s": rates, "peak_mib": peaks}
 
 
-def _turn(options: SparkOptions, name: str, workers: int, files: tuple[Path, Path], folder: Path) -> dict[str, float]:
+def _turn(options: SparkOptions, name: str, workers: int, kind: str, files: tuple[Path, Path], folder: Path) -> dict[str, float]:
     with ExitStack() as ending:
         master = name
         if workers:
@@ -80,17 +87,18 @@ def _turn(options: SparkOptions, name: str, workers: int, files: tuple[Path, Pat
             master = ending.enter_context(cluster(home, workers)).url
         out = folder / "out"
         flags = ["--train", files[0], "--test", files[1], "--dst", out, "--frequency_threshold", options.frequency_threshold]
+        flags += ["--label", "label"] if kind == "table" else []
         if name != POLARS:
             flags += ["--engine", "spark", "--spark_master", master]
         if workers:
             conf = ("spark.driver.host=127.0.0.1", "spark.executor.memory=600m", f"spark.default.parallelism={workers}")
             flags += [word for setting in conf for word in ("--spark_conf", setting)]
-        done = last_answer(MODULE, flags=list(map(str, flags)))
+        done = last_answer(MODULE, kind=kind, flags=list(map(str, flags)))
         shutil.rmtree(out)
         return done
 
 
-def child(flags: list[str]) -> None:
+def child(kind: str, flags: list[str]) -> None:
     """One turn: answer with its seconds and the peak memory of the driver."""
     peak, stop = [0], threading.Event()
 
@@ -102,7 +110,7 @@ def child(flags: list[str]) -> None:
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     begun = time.perf_counter()
-    criteo.main(flags)
+    KINDS[kind][0].main(flags)
     seconds = time.perf_counter() - begun
     stop.set()
     watcher.join()

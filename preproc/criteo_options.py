@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from preproc.clicklog import LogForm
-from preproc.engines.spark_settings import SPARK, SparkSettings, add_engine_flags, spark_settings
+from preproc.engines.spark_settings import SparkSettings, add_engine_flags, refuse_resume, spark_settings
 from preproc.row_order import INPUT, ORDERINGS
 from preproc.stores import Source, is_url, stored_files
 from utils.encoding import numerical
@@ -199,9 +199,7 @@ def _check_together(given: argparse.Namespace) -> None:
         raise UserError(f"--halve_test: {'--valid is given too; drop one of them' if given.valid else '--test is missing, whose last day is cut'}")
     if given.output_ordering != INPUT and given.train is None:
         raise UserError(f"--output_ordering {given.output_ordering}: --train is missing, whose rows are brought into that order")
-    if given.resume and (given.engine == SPARK or given.staging):
-        why = "--engine spark: Spark does lost tasks again by itself" if given.engine == SPARK else "--staging: it goes on in the destination"
-        raise UserError(f"--resume and {why}; drop one of them")
+    refuse_resume(given)
     if given.dictionary_days == ALL and frozen:
         raise UserError("--dictionary_days all: with --vocabulary no dictionary is made, unless --extend_vocabulary; drop the flag")
 

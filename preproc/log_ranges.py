@@ -8,7 +8,7 @@ from dataloading.contract import DatasetError
 from preproc.compressed import is_compressed
 from preproc.stores import Source
 
-_LINE = re.compile(r"line (\d+)(?=: )")
+_LINE = re.compile(r"line (\d+)(?=[:,] )")
 
 
 def ranges(path: Source, range_bytes: int) -> list[tuple[int, int] | None]:
@@ -28,8 +28,8 @@ def moved(text: str, lines: int) -> str:
 
 def moved_error(error: DatasetError, path: Source, lines: int, read_as: Source | None = None) -> DatasetError:
     """The same for an error, which begins with the file's name: that may hold anything. `read_as` is its name where it was read."""
-    prefix, text = f"{read_as or path}: ", str(error)
-    if not text.startswith(prefix):
+    name, text = str(read_as or path), str(error)
+    said = text.removeprefix(name)
+    if not text.startswith(name) or said[:2] not in (": ", ", "):
         return error
-    text = text.removeprefix(prefix)
-    return type(error)(f"{path}: {moved(text, lines) if text.startswith('line ') else text}")
+    return type(error)(f"{path}{said[:2]}{moved(said[2:], lines) if said[2:].startswith('line ') else said[2:]}")

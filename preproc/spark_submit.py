@@ -9,7 +9,7 @@ import runpy
 import sys
 from pathlib import Path
 
-COMMANDS = ("preproc.criteo",)
+COMMANDS = ("preproc.criteo", "preproc.table")
 
 
 def main() -> None:

@@ -47,6 +47,10 @@ class StoredFile:
     def __str__(self) -> str:
         return self._url
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which fetches its own copy."""
+        return self.__dict__ | {"_fetched": None}
+
     def open(self, mode: str = "rb") -> "_Stream":
         """Its content as a stream. Raises DatasetError where the store refuses."""
         with _one_line(self._url):

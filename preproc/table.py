@@ -5,57 +5,54 @@
     python -m preproc.table --train clicks.csv --test_fraction 0.1 --label click --data today.csv --dst DATASET
     python -m preproc.table --train tomorrow.parquet --test day_after.parquet --dst NEW --vocabulary DATASET --extend_vocabulary
     python -m preproc.table --mode encode --data new_rows.csv --vocabulary DATASET --keep user,item --dst ROWS
+    python -m preproc.table --engine spark --spark_master spark://HOST:7077 --train day_*.csv --test last.csv --label clicked --dst DATASET
 
 Columns are numbers, ids, lists, times; what they are is inferred and written to columns.yaml in the dataset, which can be edited and passed back
 (--config). Nothing is learned from validation and test rows. Rows keep the order of the files. See docs/preprocessing.md.
 """
 
 import argparse
+import contextlib
 import itertools
+import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from tqdm import tqdm
 
 from dataloading.contract import VOCABULARY, DatasetError
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
-from dataloading.keys import KEYS, TAKEN
+from dataloading.keys import TAKEN
 from dataloading.spec_parsing import check_tables
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
 from preproc import table_flags, table_write
+from preproc.engines.spark_engine import SparkEngine
+from preproc.engines.spark_settings import SparkSettings, spark_settings
 from preproc.resume import DATASET, Progress, dataset_files
 from preproc.stores import Source, fetch_to
-from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file, tables_of
+from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file
 from preproc.table_files import files_of, form_of
-from preproc.table_fit import fitted, vocabulary_path, write_vocabularies
+from preproc.table_fit import vocabulary_path
 from preproc.table_flags import ALL, ENCODE, NAME
 from preproc.table_inference import inferred
 from preproc.table_reading import TableFile
+from preproc.table_spark import SparkTable
 from preproc.table_splits import SPLITS, TRAIN, Rule
-from preproc.table_stage import Reading, Tally, stage
-from preproc.table_staging import LABEL, StagedRows, TableStaging
+from preproc.table_stage import Reading, Tally
+from preproc.table_staging import Split, TableStaging
+from preproc.table_steps import Counted, PolarsTable, write_keys
 from utils.encoding import transforms
-from utils.encoding.recipe import recipe_of
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
 
 _SAMPLE_BYTES = 4 << 20  # of text, by which kinds are inferred
-
-
-@dataclass(frozen=True)
-class Split:
-    """A split: the group of files it comes from, and which of their staged rows are its own (None: all)."""
-
-    group: str
-    rows: pl.Expr | None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,38 +64,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = table_flags.parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
     started = time.monotonic()
-    rule, reading = table_flags.rule_of(args), table_flags.reading_of(args)
+    rule, reading, settings = table_flags.rule_of(args), table_flags.reading_of(args), spark_settings(args, NAME)
     files = _files(args, reading.unlabelled)
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
     _check_flags(args, files, rule)
 
     progress = _progress(args, files)
-    with TableStaging(args.dst, tuple(files), progress) as staging:
+    with TableStaging(args.staging or args.dst, tuple(files), progress) as staging, ExitStack() as ending:
         progress.start(staging.folder)
         fetch_to(staging.folder, files.values())
         plan = _plan(args, old, files, reading)
         table_write.check_names(plan)
-        tallies = stage(files, plan, rule, reading, staging, progress)
-        splits = {split: Split(TRAIN, rows) for split, rows in rule.bounds(staging).items()} if TRAIN in files else {}
+        steps = ending.enter_context(_steps(settings, staging, progress, reading.unlabelled))
+        tallies = steps.stage(files, plan, rule, reading)
+        splits = {split: Split(TRAIN, rows) for split, rows in rule.bounds(steps.split_counts).items()} if TRAIN in files else {}
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
         splits = {split: splits[split] for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))}
-        statistics = {split: _statistics(split, staging, found, tallies, split != reading.unlabelled) for split, found in splits.items()}
-        train = _learned_from(staging, splits, reading.unlabelled, args.dictionary_days == ALL)
-        said, plan = plan, plan if old is not None else _fitted(plan, train, progress)
+        leak = args.dictionary_days == ALL and TRAIN in splits
+        learned = [name for name in splits if name == TRAIN or (leak and name != reading.unlabelled)]
+        counted = steps.learn(plan, splits, learned, makes=TRAIN in splits and (old is None or args.extend_vocabulary))
+        statistics = {name: _statistics(name, counted[name], tallies[split.group], name != reading.unlabelled) for name, split in splits.items()}
+        if leak:
+            _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, which flatters the model")
+        said, plan = plan, plan if old is not None else steps.fitted(plan)
         folder = staging.folder / DATASET
         folder.mkdir(exist_ok=True)
-        with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
-            learned = train if old is None or args.extend_vocabulary else None
-            rows = write_vocabularies(plan, learned, args.vocabulary, folder, bar.update, progress)
+        rows = steps.vocabularies(plan, args.vocabulary, folder)
         if empty := [name for name, recipe in plan.features.items() if recipe.has_vocabulary and rows[name] == 1]:
             _warn(f"features {', '.join(empty[:8])}: no value is kept (--frequency_threshold?), every row has id 0")
         dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
         spec = table_write.spec_of(plan, rows, dtype)
         check_tables(spec.categorical)
         unlabelled = filter(None, [reading.unlabelled])
-        with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=unlabelled, within=folder) as writer:
-            _write(plan, staging, splits, writer, reading, progress)
+        within = folder if args.staging is None else None  # on the disk of the destination
+        with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=unlabelled, within=within) as writer:
+            steps.write(plan, splits, writer, folder)
+            if reading.keep:
+                write_keys(staging, splits, counted, reading.keep, writer.folder, progress)
+            if within is None:
+                shutil.move(folder / VOCABULARY, writer.folder / VOCABULARY)
             with naming(writer.folder / FILE):
                 (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
             metadata = _metadata(plan, statistics, writer, rows, args)
@@ -194,14 +199,14 @@ def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule:
         )
 
 
-def _learned_from(staging: TableStaging, splits: dict[str, Split], unlabelled: str | None, leak: bool) -> StagedRows | None:
-    """The rows that vocabularies and means are made from: those for training, or all that have a label. None: there are none."""
-    if TRAIN not in splits:
-        return None
-    if leak:
-        _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, which flatters the model")
-    learned = [split for name, split in splits.items() if name == TRAIN or (leak and name != unlabelled)]
-    return StagedRows(staging, [(split.group, split.rows) for split in learned])
+@contextlib.contextmanager
+def _steps(settings: SparkSettings | None, staging: TableStaging, progress: Progress, unlabelled: str | None) -> Iterator[PolarsTable | SparkTable]:
+    """The steps of the run, by the engine that was asked for."""
+    if settings is None:
+        yield PolarsTable(staging, progress, unlabelled, _warn)
+        return
+    with SparkEngine(settings, staging.folder) as engine:
+        yield SparkTable(engine, staging, progress, unlabelled, _warn)
 
 
 def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progress:
@@ -213,37 +218,14 @@ def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progr
     return Progress(NAME, command | {"number of files of each split": groups}, read, args.dst, args.resume)
 
 
-def _fitted(plan: Plan, rows: StagedRows, progress: Progress) -> Plan:
-    """The plan with what the rows say of numbers and lists."""
-    learned = progress.once("learned", [], lambda: {name: recipe.to_dict() for name, recipe in fitted(plan, rows, _warn).features.items()})
-    return replace(plan, features={name: recipe_of(name, entry, fitted=True) for name, entry in learned.items()})
-
-
-def _statistics(name: str, staging: TableStaging, split: Split, tallies: dict[str, Tally], labelled: bool) -> dict[str, Any]:
+def _statistics(name: str, counted: Counted, tally: Tally, labelled: bool) -> dict[str, Any]:
     """The split's part of the dataset's metadata. Raises DatasetError where it holds no rows."""
-    counts = [pl.len().alias("rows")] + ([pl.col(LABEL).sum().alias("clicks")] if labelled else [])
-    found = staging.scan(split.group, split.rows, *counts).collect(engine="streaming").row(0, named=True)
-    if not found["rows"]:
-        raise DatasetError(f"the {name} split holds no rows: {tallies[split.group].rows:,} were read; hold out other fractions, or check --split_by")
-    tally = tallies[split.group]
-    if labelled and found["clicks"] in (0, found["rows"]):
-        _warn(f"the {name} split: every label is {1 if found['clicks'] else 0}; is --label what was meant?")
-    rate = {"click_rate": round(found["clicks"] / found["rows"], 6)} if labelled else {}
-    return {"files": tally.files, "rows": found["rows"], **rate, "bad_lines_skipped": tally.bad_lines}
-
-
-def _write(plan: Plan, staging: TableStaging, splits: dict[str, Split], writer: TfRawWriter, reading: Reading, progress: Progress) -> None:
-    """Fill the dataset's files."""
-    with tqdm(total=len(splits) * len(writer.spec.categorical), desc="ids", unit="column", disable=None) as bar:
-        for name, split in splits.items():
-            rows = StagedRows(staging, [(split.group, split.rows)])
-            cut = table_write.write_split(rows, plan, writer.spec, writer.files(name), writer.folder, bar.update, progress)
-            for feature, lists in cut.items():
-                most = plan.features[feature].max_hotness
-                bar.write(f"{NAME}: {name}: feature {feature}: lists cut to their first {most} values: {lists:,}", file=sys.stderr)
-            if reading.keep:
-                keys = writer.folder / name / KEYS
-                progress.once(f"column {name}/{KEYS}", [keys], partial(table_write.write_keys, rows, reading.keep, keys))
+    if not counted.rows:
+        raise DatasetError(f"the {name} split holds no rows: {tally.rows:,} were read; hold out other fractions, or check --split_by")
+    if labelled and counted.clicks in (0, counted.rows):
+        _warn(f"the {name} split: every label is {1 if counted.clicks else 0}; is --label what was meant?")
+    rate = {"click_rate": round(counted.clicks / counted.rows, 6)} if labelled else {}
+    return {"files": tally.files, "rows": counted.rows, **rate, "bad_lines_skipped": tally.bad_lines}
 
 
 def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows: dict[str, int], args: argparse.Namespace) -> dict[str, Any]:

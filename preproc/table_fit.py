@@ -1,10 +1,11 @@
 """What is learned from the training rows: vocabularies, means and standard deviations, the boundaries of buckets, the lengths of lists."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -23,6 +24,7 @@ from utils.options import MAX_HOTNESS
 _VALUES_AT_ONCE = 1 << 22  # numbers in memory
 _DIGITS = 12  # of means and deviations: what rows in blocks of other sizes agree on
 _LONG_LIST = 100
+_VOCABULARY = {"value": pl.String, "id": pl.Int32, "count": pl.UInt32}
 SMALL = 4_000_000  # texts of a feature's blocks, up to which two features may be in memory
 
 
@@ -31,25 +33,64 @@ def vocabulary_path(folder: Path, feature: str) -> Path:
     return folder / VOCABULARY / f"{feature}.parquet"
 
 
-def fitted(plan: Plan, rows: StagedRows, warn: Callable[[str], None]) -> Plan:
+class Findings(Protocol):
+    """What an engine found in the training rows."""
+
+    def longest(self, feature: str) -> int:
+        """The values of a feature's longest list."""
+
+    def counts(self, feature: str) -> pl.DataFrame:
+        """Each `value` of a feature of numbers, and its `count`."""
+
+    def moments(self, recipes: Mapping[str, Recipe]) -> "Mapping[str, Moments]":
+        """Of features of numbers."""
+
+
+@dataclass(frozen=True)
+class RowFindings:
+    """`Findings` of staged rows, looked up when they are asked for."""
+
+    rows: StagedRows
+
+    def longest(self, feature: str) -> int:
+        """See `Findings`."""
+        return max((codes.list.len().max() or 0 for codes, _ in self.rows.coded(feature)), default=0)
+
+    def counts(self, feature: str) -> pl.DataFrame:
+        """See `Findings`."""
+        return engine.counts(column_of(self.rows, feature))
+
+    def moments(self, recipes: Mapping[str, Recipe]) -> "Mapping[str, Moments]":
+        """See `Findings`."""
+        found = {name: Moments() for name in recipes}
+        if recipes:
+            for batch in engine.batches(self.rows.scan(*map(feature_column, recipes)), max(_VALUES_AT_ONCE // len(recipes), 256)):
+                for name, recipe in recipes.items():
+                    found[name].add(bounded(recipe, batch[feature_column(name)].fill_null(math.nan).to_numpy()))
+        return found
+
+
+def unknown(plan: Plan) -> tuple[list[str], list[str], dict[str, Recipe]]:
+    """What is to be learned: of which features the longest list, of which the counts, and of which the moments."""
+    lists = [name for name, recipe in plan.features.items() if recipe.gives == LISTS and recipe.max_hotness is None]
+    counted = [name for name, recipe in plan.features.items() if recipe.buckets is not None and recipe.boundaries is None]
+    return lists, counted, {name: recipe for name, recipe in plan.of(NUMBERS).items() if recipe.transform == STANDARDISE and recipe.mean is None}
+
+
+def fitted(plan: Plan, found: Findings, warn: Callable[[str], None]) -> Plan:
     """The plan with what the training rows say of numbers and lists, where it is not known yet.
 
     Raises:
         DatasetError: a list is longer than a feature can be, or numbers are too large to have a mean.
     """
     features = dict(plan.features)
+    lists, counted, wanted = unknown(plan)
     for name, recipe in plan.features.items():
-        if recipe.gives == LISTS and recipe.max_hotness is None:
-            features[name] = replace(recipe, max_hotness=_longest(name, rows, warn))
-        elif recipe.buckets is not None and recipe.boundaries is None:
-            features[name] = replace(recipe, boundaries=boundaries(recipe, engine.counts(column_of(rows, name))))
-    wanted = {name: recipe for name, recipe in plan.of(NUMBERS).items() if recipe.transform == STANDARDISE and recipe.mean is None}
-    known = {name: Moments() for name in wanted}
-    if wanted:
-        for batch in engine.batches(rows.scan(*map(feature_column, wanted)), max(_VALUES_AT_ONCE // len(wanted), 256)):
-            for name, recipe in wanted.items():
-                known[name].add(bounded(recipe, batch[feature_column(name)].fill_null(math.nan).to_numpy()))
-    for name, moments in known.items():
+        if name in lists:
+            features[name] = replace(recipe, max_hotness=_longest(name, found.longest(name), warn))
+        elif name in counted:
+            features[name] = replace(recipe, boundaries=boundaries(recipe, found.counts(name)))
+    for name, moments in found.moments(wanted).items():
         mean, std = moments.mean_and_std(name)
         features[name] = replace(wanted[name], mean=mean, std=std)
     return replace(plan, features=features)
@@ -75,7 +116,7 @@ def boundaries(recipe: Recipe, counts: pl.DataFrame) -> tuple[float, ...]:
         return ()
     places = np.arange(1, recipe.buckets) * int(last[-1]) // recipe.buckets
     found = np.unique(values[order][np.searchsorted(last, places, side="right")])
-    return tuple(float(value) for value in found if value > values[order[0]])
+    return tuple(float(value) + 0.0 for value in found if value > values[order[0]])  # not -0.0, which is the same value
 
 
 class Moments:
@@ -90,10 +131,19 @@ class Moments:
         if not len(values):
             return
         with np.errstate(over="ignore", invalid="ignore"):  # found as infinite in the end
-            mean, total = values.mean(), self._count + len(values)
-            difference = mean - self._mean
-            self._squares += ((values - mean) ** 2).sum() + difference**2 * self._count * len(values) / total
-            self._mean += difference * len(values) / total
+            mean = values.mean()
+            self._join(len(values), mean, ((values - mean) ** 2).sum())
+
+    def join(self, other: "Moments") -> None:
+        """Add the values of another."""
+        if other._count:
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._join(other._count, other._mean, other._squares)
+
+    def _join(self, count: int, mean: float, squares: float) -> None:
+        difference, total = mean - self._mean, self._count + count
+        self._squares += squares + difference**2 * self._count * count / total
+        self._mean += difference * count / total
         self._count = total
 
     def mean_and_std(self, name: str) -> tuple[float, float]:
@@ -105,8 +155,8 @@ class Moments:
         return mean, std if std > 1e-9 * abs(mean) else 1.0
 
 
-def _longest(name: str, rows: StagedRows, warn: Callable[[str], None]) -> int:
-    longest = max(1, *(codes.list.len().max() or 0 for codes, _ in rows.coded(name)))
+def _longest(name: str, found: int, warn: Callable[[str], None]) -> int:
+    longest = max(1, found)
     if longest > MAX_HOTNESS:
         raise DatasetError(
             f"feature {name}: a list of {longest:,} values, expected at most {MAX_HOTNESS:,}; max_hotness (--max_hotness) cuts longer ones"
@@ -136,7 +186,7 @@ def write_vocabularies(
 
     def write(features: list[str]) -> int:
         recipe = plan.features[features[0]]
-        vocabulary = None if old is None else _read(vocabulary_path(old, features[0]))
+        vocabulary = None if old is None else known_vocabulary(old, features[0])
         if rows is not None:
             found = engine.text_counts(block for name in features for block in coded(rows, name, plan.features[name]))
             if vocabulary is None:
@@ -158,7 +208,12 @@ def write_vocabularies(
     tables = list(tables_of(plan).values())
     sizes = [0 if rows is None else sum(map(rows.staging.num_texts, features)) for features in tables]
     heights = by_size([(size, partial(once, features)) for size, features in zip(sizes, tables, strict=True)], SMALL)
-    found = {name: height for height, features in zip(heights, tables, strict=True) for name in features}
+    return table_rows(plan, {name: height for height, features in zip(heights, tables, strict=True) for name in features})
+
+
+def table_rows(plan: Plan, vocabularies: Mapping[str, int]) -> dict[str, int]:
+    """The rows of each feature's table, by those of the features that have a vocabulary."""
+    found = dict(vocabularies)
     for name, recipe in plan.features.items():
         if recipe.hash_buckets is not None:
             found[name] = recipe.hash_buckets + 1
@@ -170,7 +225,9 @@ def write_vocabularies(
 def coded(rows: StagedRows, feature: str, recipe: Recipe) -> Iterator[Coded]:
     """A feature's codes and texts; of lists, those of the values that count, one after another."""
     for codes, texts in rows.coded(feature):
-        yield Coded(values_of(codes.list.head(recipe.max_hotness)) if recipe.gives == LISTS else codes, texts)
+        if recipe.gives == LISTS:
+            codes = values_of(codes if recipe.max_hotness is None else codes.list.head(recipe.max_hotness))
+        yield Coded(codes, texts)
 
 
 def values_of(lists: pl.Series) -> pl.Series:
@@ -183,12 +240,19 @@ def read_vocabulary(folder: Path, feature: str) -> pl.DataFrame:
     return pl.read_parquet(vocabulary_path(folder, feature), columns=["value", "id"], glob=False)
 
 
-def _read(path: Path) -> pl.DataFrame:
+def known_vocabulary(dataset: Path, feature: str) -> pl.DataFrame:
+    """A vocabulary of another dataset. Raises DatasetError where it cannot be read, or is not what `preproc.table` writes."""
+    path = vocabulary_path(dataset, feature)
     try:
-        kinds = {"value": pl.String, "id": pl.Int32, "count": pl.UInt32}
-        found = pl.read_parquet(path, glob=False).select(pl.col(name).cast(kind) for name, kind in kinds.items())
+        found = pl.read_parquet(path, glob=False).select(pl.col(name).cast(kind) for name, kind in _VOCABULARY.items())
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DatasetError(f"{path}: cannot be read as a vocabulary (value, id, count): {' '.join(str(error).split())[:200]}") from None
     if not (found["id"] == pl.int_range(1, found.height + 1, eager=True)).all() or found["value"].null_count():
         raise DatasetError(f"{path}: expected the ids 1, 2, … in order, each with a value")
     return found
+
+
+def scan_known_vocabulary(dataset: Path, feature: str) -> pl.LazyFrame:
+    """The same, checked now and read when it is needed."""
+    known_vocabulary(dataset, feature)
+    return pl.scan_parquet(vocabulary_path(dataset, feature), glob=False).select(pl.col(name).cast(kind) for name, kind in _VOCABULARY.items())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dataloading.contract import VOCABULARY
+from preproc.engines.spark_settings import FLAGS, add_engine_flags, refuse_resume
 from preproc.table_files import FORMATS, FormFlags
 from preproc.table_inference import Named
 from preproc.table_splits import COLUMN, FILES, KEY, ROWS, SPLITS, TIME, Rule
@@ -21,7 +22,7 @@ _UNLABELLED = "new"  # the split of rows without a label, unless it is named
 _NAMED = ("label", "group", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator", "max_hotness")
 _PLANNED = (*_NAMED, "pooling", "time_unit", "numerical_transform")  # what a configuration or an older dataset says
 # flags that say nothing of the bytes, or name files, which are compared themselves
-NOT_OF_THE_BYTES = ("train", "valid", "test", "data", "config", "vocabulary", "dst", "block_bytes", "resume", "overwrite")
+NOT_OF_THE_BYTES = ("train", "valid", "test", "data", "config", "vocabulary", "dst", "block_bytes", "resume", "overwrite", *FLAGS)
 
 
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
@@ -49,6 +50,7 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
         "--resume", action="store_true", help="go on where such a run ended early, and keep what is complete should this one end early, too"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
+    add_engine_flags(parser)
     args = parser.parse_strictly(argv)
     _check(args)
     return args
@@ -183,6 +185,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("--train is missing: the files of the training rows (with --vocabulary, --test or --valid may stand alone)")
     if args.config is not None and args.vocabulary is not None:
         raise UserError("--config and --vocabulary: the older dataset says what becomes of each column; remove --config")
+    refuse_resume(args)
     if args.time_format and not (args.times or args.split_by):
         raise UserError("--time_format needs --times or --split_by: the columns that hold times")
     if args.extend_vocabulary and args.vocabulary is None:

@@ -21,6 +21,7 @@ _COMPRESSED = (b"x", b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # zlib, gzip, zstd: how 
 _TEXT = TextForm("a table in text form", 64 << 20)
 _NOTHING = TextBlock(b"", ())
 _BLOCK_ROWS = 1 << 17
+_CHECKED_BYTES = 4 << 20  # of text of which quotes are counted at once
 _SAMPLE_LINES = 1000  # of JSON, by which its columns are known
 
 
@@ -53,6 +54,7 @@ class TableFile:
 
     def __init__(self, path: Source, form: Form, skip_bad_lines: bool = False):
         self.path, self.form, self._skip = path, form, skip_bad_lines
+        self.num_lines = 0  # of text that `tasks` has read
         self._lists: frozenset[str] = frozenset()
         if form.kind == CSV:
             self.names = header_of(path, form)
@@ -107,6 +109,7 @@ class TableFile:
         _check_names(self.path, self.names, wanted)
         names, empty, headed = list(wanted or self.names), byte_range is None, self.form.kind == CSV and self.form.names is None
         for block in text_blocks(self.path, self._text_form(byte_range), block_bytes, on_read, byte_range):
+            self.num_lines = block.lines[-1]
             if headed and block.lines[0] == 1 and not (byte_range and byte_range[0]):
                 block = block._replace(text=block.text[block.text.index(b"\n") + 1 :], lines=block.lines[1:])
             empty = False
@@ -187,6 +190,12 @@ class TableFile:
                     raise DatasetError(f"{self.path}, {faults[-1]}; --bad_lines skip leaves such lines out")
         schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
         return Block(pl.concat(frames) if frames else pl.DataFrame(schema=schema), numbers, faults=tuple(faults))
+
+
+def may_span_lines(path: Source, form: Form, byte_range: tuple[int, int]) -> bool:
+    """Whether a row that begins in a byte range of a plain CSV file may go on behind its line, as far as quotes tell."""
+    rows = QuotedRows(form.separator, 1)
+    return any(rows.odd_lines(block.text) is not None for block in text_blocks(path, _TEXT, _CHECKED_BYTES, byte_range=byte_range))
 
 
 def _check_names(path: Source, names: Sequence[str], wanted: Sequence[str] | None) -> None:

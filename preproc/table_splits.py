@@ -1,6 +1,6 @@
 """Which rows are for training, validation and testing: by files, by time, by a fraction, or by a column's value."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ import polars as pl
 
 from dataloading.contract import DatasetError
 from preproc.engines import polars_engine as engine
-from preproc.table_staging import SPLIT, TableStaging
+from preproc.table_staging import SPLIT
 from utils.encoding.columns import Made, hashes, moment, text
 
 FILES, TIME, KEY, ROWS, COLUMN = "files", "time", "key", "rows", "column"
@@ -51,13 +51,24 @@ class Rule:
 
     def places(self, first: int, count: int) -> pl.Series:
         """Of rows by their place in the table: numbers that are even in [0, 1)."""
-        mixed = np.arange(first, first + count, dtype=np.uint64) + np.uint64((self.seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
+        return self._even(np.arange(first, first + count, dtype=np.uint64))
+
+    def split_of(self, first: int) -> pl.Expr:
+        """The same of rows whose staged split is their place behind the `first` rows of the table."""
+        places = pl.col(SPLIT).cast(pl.UInt64) + first
+        return places.map_batches(lambda found: self._even(found.to_numpy()), return_dtype=pl.Float64, is_elementwise=True).alias(SPLIT)
+
+    def _even(self, places: np.ndarray) -> pl.Series:
+        mixed = places + np.uint64((self.seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # the finalizer of SplitMix64
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
         return pl.Series(SPLIT, (mixed ^ (mixed >> np.uint64(31))) / 2.0**64)
 
-    def bounds(self, staging: TableStaging) -> dict[str, pl.Expr | None]:
+    def bounds(self, counts: Callable[[], pl.DataFrame]) -> dict[str, pl.Expr | None]:
         """Which staged rows of the training files belong to which split.
+
+        Args:
+            counts: gives each `value` of what splits, and its `count`.
 
         Raises:
             DatasetError: a column's value is that of no split.
@@ -66,17 +77,16 @@ class Rule:
         if self.by == FILES:
             return {TRAIN: None}
         if self.by == COLUMN:
-            return self._by_values(staging)
+            return self._by_values({*counts()[engine.VALUE]})
         if self.by == TIME:
-            low, high = _times(staging, self.valid_fraction, self.test_fraction)
+            low, high = _times(counts().sort(engine.VALUE), self.valid_fraction, self.test_fraction)
         else:
             low, high = 1 - self.valid_fraction - self.test_fraction, 1 - self.test_fraction
         found = {TRAIN: value < low, VALID: (value >= low) & (value < high), TEST: value >= high}
         return {split: found[split] for split in (TRAIN, *self.made)}
 
-    def _by_values(self, staging: TableStaging) -> dict[str, pl.Expr | None]:
+    def _by_values(self, found: set[str]) -> dict[str, pl.Expr | None]:
         """The splits of a column whose values name them, or of the given values."""
-        found = set(engine.counts(staging.scan(TRAIN, None, pl.col(SPLIT).alias(engine.VALUE)))[engine.VALUE])
         chosen = {VALID: self.valid_values, TEST: self.test_values}
         if self.by_name:
             if other := sorted(found - {*SPLITS}):
@@ -91,9 +101,8 @@ class Rule:
         return {TRAIN: ~pl.col(SPLIT).is_in([value for values in chosen.values() for value in values])} | splits
 
 
-def _times(staging: TableStaging, valid_fraction: float, test_fraction: float) -> tuple[int, int]:
+def _times(found: pl.DataFrame, valid_fraction: float, test_fraction: float) -> tuple[int, int]:
     """The times from which rows are for validation and for testing; rows of one time stay together, on the later side."""
-    found = engine.counts(staging.scan(TRAIN, None, pl.col(SPLIT).alias(engine.VALUE))).sort(engine.VALUE)
     last = found["count"].cum_sum().to_numpy()
     rows = int(last[-1])
 

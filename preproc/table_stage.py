@@ -1,9 +1,10 @@
 """Reading a table's files into staging: every value checked, bad rows said with file, line, column and value."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import NamedTuple
 
 import polars as pl
 from tqdm import tqdm
@@ -31,6 +32,12 @@ class Tally:
     rows: int = 0
     bad_lines: int = 0
 
+    def check_rows(self, group: str) -> None:
+        """After its last file. Raises DatasetError where the group has no rows."""
+        if not self.rows:
+            why = f"; {self.bad_lines:,} bad lines were skipped" if self.bad_lines else ""
+            raise DatasetError(f"the {group} files hold no rows: {', '.join(self.files)}{why}")
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -46,6 +53,58 @@ class Reading:
     keep: tuple[str, ...] = ()
     unlabelled: str | None = None
     unlabelled_names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What becomes of the rows of one group of files.
+
+    Attributes:
+        plan: what is made of them.
+        divide: how they are divided.
+        reading: how they are read.
+        form: of its files, as far as the user said it.
+        lists: columns that may hold lists.
+    """
+
+    plan: Plan
+    divide: Rule
+    reading: Reading
+    form: FormFlags
+    lists: frozenset[str]
+
+    @property
+    def wanted(self) -> list[str]:
+        """The columns that are read."""
+        return list(dict.fromkeys([*self.plan.columns, *self.reading.keep, *([self.divide.column] if self.divide.column else [])]))
+
+    def of(
+        self,
+        file: TableFile,
+        source: Source,
+        on_read: Callable[[int], object] = lambda count: None,
+        byte_range: tuple[int, int] | None = None,
+    ) -> "Iterator[Staged]":
+        """The rows of a file, or of a byte range of one, block by block, in their staged form. Raises DatasetError where a row is bad."""
+        coded = _plain_columns(self.plan, {*self.reading.keep, self.divide.column})
+        blocks = file.tasks(self.wanted, self.lists, self.reading.block_bytes, on_read, byte_range, coded)
+        return in_order(partial(_staged, source, block, self.plan, self.divide, self.reading) for block in blocks)
+
+
+class Staged(NamedTuple):
+    """The staged columns of the sound rows of a block, the texts that codes among them stand for, and what is wrong with the other rows."""
+
+    rows: pl.DataFrame
+    texts: dict[str, pl.Series]
+    faults: list[str]
+
+
+def rows_of(group: str, plan: Plan, rule: Rule, reading: Reading) -> Rows:
+    """What becomes of the rows of a group, where the rule divides those of the group `train`."""
+    unlabelled = group == reading.unlabelled
+    made = replace(plan, label=None) if unlabelled else plan
+    form = replace(reading.form, names=reading.unlabelled_names or reading.form.names) if unlabelled else reading.form
+    return Rows(made, rule if group == TRAIN else Rule(), reading, form, plan.list_columns)
 
 
 def stage(
@@ -71,11 +130,7 @@ def stage(
     total = sum(path.stat().st_size for paths in files.values() for path in paths)
     with tqdm(total=total, desc="reading", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:
         for group, paths in files.items():
-            tally, divide = tallies[group], rule if group == TRAIN else Rule()
-            made = replace(plan, label=None) if group == reading.unlabelled else plan
-            wanted = list(dict.fromkeys([*made.columns, *reading.keep, *([divide.column] if divide.column else [])]))
-            form = replace(reading.form, names=reading.unlabelled_names or reading.form.names) if group == reading.unlabelled else reading.form
-            coded = _plain_columns(made, {*reading.keep, divide.column})
+            tally, found = tallies[group], rows_of(group, plan, rule, reading)
             first_block = -1  # of the last file that was read anew: what an earlier run staged behind it is not in its place
             for place, path in enumerate(paths):
                 if first_block < 0 and (known := progress.done(f"read {group} {place}")):
@@ -84,33 +139,32 @@ def stage(
                     bar.update(path.stat().st_size)
                     continue
                 first_block = staging.state(group)["blocks"]
-                file = TableFile(path, form_of(path, form), reading.skip_bad_lines)
+                file = TableFile(path, form_of(path, found.form), reading.skip_bad_lines)
                 bad_lines, first_fault = 0, ""
-                blocks = file.tasks(wanted, plan.list_columns, reading.block_bytes, bar.update, coded=coded)
-                for rows, texts, faults in in_order(partial(_staged, path, block, made, divide, reading) for block in blocks):
-                    if divide.by == ROWS:
-                        rows = rows.with_columns(divide.places(tally.rows, rows.height))
+                for rows, texts, faults in found.of(file, path, bar.update):
+                    if found.divide.by == ROWS:
+                        rows = rows.with_columns(found.divide.places(tally.rows, rows.height))
                     if rows.height:
                         staging.append(group, rows, texts, path)
                     tally.rows += rows.height
                     bad_lines, first_fault = bad_lines + len(faults), first_fault or next(iter(faults), "")
                 release(path)
                 if bad_lines:
-                    bar.write(f"preproc.table: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}", file=sys.stderr)
+                    bar.write(skipped(path, bad_lines, first_fault), file=sys.stderr)
                 tally.bad_lines += bad_lines
                 value = [tally.rows, tally.bad_lines, staging.state(group)]
                 progress.complete(f"read {group} {place}", staging.files(group, first_block), value)
-            if not tally.rows:
-                why = f"; {tally.bad_lines:,} bad lines were skipped" if tally.bad_lines else ""
-                raise DatasetError(f"the {group} files hold no rows: {', '.join(tally.files)}{why}")
+            tally.check_rows(group)
     return tallies
 
 
-def _staged(
-    path: Source, parsed: Callable[[], Block], plan: Plan, divide: Rule, reading: Reading
-) -> tuple[pl.DataFrame, dict[str, pl.Series], list[str]]:
-    """The staged columns of the sound rows of a block, the texts that codes among them stand for, and what is wrong with the other rows, which is
-    raised unless such rows are skipped."""
+def skipped(path: Source, bad_lines: int, first_fault: str) -> str:
+    """What is said of a file whose bad rows were left out."""
+    return f"preproc.table: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}"
+
+
+def _staged(path: Source, parsed: Callable[[], Block], plan: Plan, divide: Rule, reading: Reading) -> Staged:
+    """A block in its staged form; a bad row is raised unless such rows are skipped."""
     block = parsed()
     try:
         found = _expressions(block, plan, divide)
@@ -131,7 +185,7 @@ def _staged(
         faults.append(_fault(block, row, name, found[name], plan, divide))
         if not reading.skip_bad_lines:
             raise DatasetError(f"{path}, {faults[-1]}; --bad_lines skip leaves such rows out")
-    return *_coded(rows.filter(~wrong) if wrong.any() else rows), faults
+    return Staged(*_coded(rows.filter(~wrong) if wrong.any() else rows), faults)
 
 
 def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:

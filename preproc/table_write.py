@@ -1,7 +1,8 @@
 """Staged rows to the files of a dataset, a column at a time."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,8 @@ from preproc.in_order import by_size
 from preproc.resume import Progress
 from preproc.table_columns import Plan
 from preproc.table_fit import SMALL, column_of, read_vocabulary, values_of
-from preproc.table_staging import GROUP, LABEL, StagedRows, feature_column, key_column
+from preproc.table_staging import GROUP, LABEL, Coded, StagedRows, feature_column, key_column
+from preproc.vocabulary_file import write_vocabulary
 from utils.encoding.ids import hashed_ids, padded
 from utils.encoding.numbers import bucketed, stored, transformed
 from utils.encoding.recipe import LISTS, NUMBERS, Recipe
@@ -57,7 +59,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def write_split(
-    rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFiles, folder: Path, advance: Callable[[], object], progress: Progress
+    rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFiles, vocabularies: Path, advance: Callable[[], object], progress: Progress
 ) -> dict[str, int]:
     """Fill a split's files.
 
@@ -66,7 +68,7 @@ def write_split(
         plan: fitted.
         spec: of the dataset.
         files: of the split.
-        folder: of the dataset, with its vocabularies.
+        vocabularies: the folder in which these are.
         advance: called after each categorical feature.
         progress: knows which are filled already.
 
@@ -78,31 +80,18 @@ def write_split(
     """
 
     def once(path: Path, work: Callable[[], int | None]) -> int | None:
-        return progress.once(f"column {path.relative_to(folder)}", [path], work)
+        return progress.once(f"column {path.parent.name}/{path.name}", [path], work)
 
-    if files.label is not None:
-        once(files.label, lambda: _write(files.label, (batch[LABEL].to_numpy() for batch in engine.batches(rows.scan(LABEL))), "bool"))
-    if files.group is not None:
-        once(files.group, lambda: _write(files.group, (batch[GROUP].to_numpy() for batch in engine.batches(rows.scan(GROUP))), "int64"))
+    for path, write in ((files.label, write_labels), (files.group, write_groups)):
+        if path is not None:
+            once(path, partial(write, rows, path))
     if files.numerical is not None:
-        once(files.numerical, lambda: _write(files.numerical, _numericals(rows, plan, spec, files.numerical), spec.numerical_dtype))
-
-    def write(feature: Categorical, path: Path) -> int:
-        recipe = plan.features[feature.name]
-        if recipe.buckets is not None:
-            batches = engine.batches(column_of(rows, feature.name))
-            _write(path, (bucketed(recipe, batch[engine.VALUE].fill_null(float("nan")).to_numpy()) for batch in batches), feature.dtype)
-            return 0
-        longer: list[int] = []
-        blocks = _ids(rows, recipe, feature.name, folder)
-        if recipe.gives == LISTS:
-            _write(path, _lists(blocks, recipe, feature, longer), feature.dtype)
-        else:
-            _write(path, (ids.astype(feature.dtype)[codes] for codes, ids in blocks), feature.dtype)
-        return sum(longer)
+        split = files.numerical.parent.name
+        once(files.numerical, partial(write_numericals, rows, plan, spec.numerical, spec.numerical_dtype, files.numerical, split))
 
     def write_once(feature: Categorical, path: Path) -> int:
-        longer = once(path, partial(write, feature, path))
+        recipe = plan.features[feature.name]
+        longer = once(path, lambda: write_ids(rows, recipe, feature, path, Ids(recipe, feature.name, vocabularies)))
         advance()
         return longer
 
@@ -111,10 +100,51 @@ def write_split(
     return {feature.name: longer for feature, longer in cut if longer}
 
 
-def write_keys(rows: StagedRows, names: tuple[str, ...], path: Path) -> None:
-    """Write the columns that predictions carry, in row order."""
-    with naming(path):
-        rows.scan(*(pl.col(key_column(name)).alias(name) for name in names)).sink_parquet(path, maintain_order=True)
+def write_keys(rows: StagedRows, names: tuple[str, ...], num_rows: int, path: Path) -> None:
+    """Write the columns that predictions carry, in row order; `num_rows` are there."""
+    keys = rows.scan(*(pl.col(key_column(name)).alias(name) for name in names))
+    write_vocabulary(path, engine.batches(keys), num_rows, keys.collect_schema())
+
+
+def write_labels(rows: StagedRows, path: Path) -> None:
+    """Write the labels, a byte each."""
+    _write(path, (batch[LABEL].to_numpy() for batch in engine.batches(rows.scan(LABEL))), "bool")
+
+
+def write_groups(rows: StagedRows, path: Path) -> None:
+    """Write the groups, 64 bits each."""
+    _write(path, (batch[GROUP].to_numpy() for batch in engine.batches(rows.scan(GROUP))), "int64")
+
+
+def write_numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, path: Path, split: str, first: int = 0) -> None:
+    """Write the numerical features, `[n, M]`.
+
+    Args:
+        rows: of a split, or of a part of it.
+        plan: fitted.
+        names: of the features.
+        dtype: float16 or float32.
+        path: the file.
+        split: its name.
+        first: how many of the split's rows stand before these.
+
+    Raises:
+        DatasetError: a number is beyond the type.
+    """
+    _write(path, _numericals(rows, plan, names, dtype, split, first), dtype)
+
+
+def write_ids(rows: StagedRows, recipe: Recipe, feature: Categorical, path: Path, ids: "Ids") -> int:
+    """Write the ids of a feature, `[n]` or `[n, h]`; returns how many lists were cut."""
+    longer: list[int] = []
+    if recipe.buckets is not None:
+        batches = engine.batches(column_of(rows, feature.name))
+        _write(path, (bucketed(recipe, batch[engine.VALUE].fill_null(float("nan")).to_numpy()) for batch in batches), feature.dtype)
+    elif recipe.gives == LISTS:
+        _write(path, _lists(ids.of(rows.coded(feature.name)), recipe, feature, longer), feature.dtype)
+    else:
+        _write(path, (found.astype(feature.dtype)[codes] for codes, found in ids.of(rows.coded(feature.name))), feature.dtype)
+    return sum(longer)
 
 
 def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str) -> None:
@@ -130,28 +160,36 @@ def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str) -> None:
             file.close()
 
 
-def _numericals(rows: StagedRows, plan: Plan, spec: FeatureSpec, path: Path) -> Iterator[np.ndarray]:
-    names = spec.numerical
-    row = 0
+def _numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, split: str, row: int) -> Iterator[np.ndarray]:
     for batch in engine.batches(rows.scan(*map(feature_column, names)), max(_VALUES_AT_ONCE // len(names), 256)):
-        numbers = np.empty((batch.height, len(names)), spec.numerical_dtype)
+        numbers = np.empty((batch.height, len(names)), dtype)
         for place, name in enumerate(names):
             values = batch[feature_column(name)].fill_null(float("nan")).to_numpy()
-            numbers[:, place], beyond = stored(transformed(plan.features[name], values), spec.numerical_dtype)
+            numbers[:, place], beyond = stored(transformed(plan.features[name], values), dtype)
             if beyond is not None:
                 raise DatasetError(
-                    f"{path.parent.name} split, row {row + beyond}, feature {name}: {values[beyond]} is beyond what {spec.numerical_dtype} holds; "
-                    f"clip it, use another transform{', or --numerical_dtype float32' if spec.numerical_dtype == 'float16' else ''}"
+                    f"{split} split, row {row + beyond}, feature {name}: {values[beyond]} is beyond what {dtype} holds; "
+                    f"clip it, use another transform{', or --numerical_dtype float32' if dtype == 'float16' else ''}"
                 )
         row += batch.height
         yield numbers
 
 
-def _ids(rows: StagedRows, recipe: Recipe, name: str, folder: Path) -> Iterator[tuple[pl.Series, np.ndarray]]:
-    """The codes of each block, and the ids int32 of their texts: by a hash, or by the vocabulary that was written."""
-    if recipe.hash_buckets is not None:
-        return ((codes, hashed_ids(texts, recipe.hash_buckets)) for codes, texts in rows.coded(name))
-    return engine.text_ids(rows.coded(name), read_vocabulary(folder, name))
+class Ids:
+    """The ids of a feature's texts: by a hash, or by the vocabulary that was written to a folder. It is read when it is first needed."""
+
+    def __init__(self, recipe: Recipe, feature: str, folder: Path):
+        self._recipe, self._feature, self._folder = recipe, feature, folder
+
+    @functools.cached_property
+    def _vocabulary(self) -> pl.DataFrame:
+        return read_vocabulary(self._folder, self._feature)
+
+    def of(self, blocks: Iterable[Coded]) -> Iterator[tuple[pl.Series, np.ndarray]]:
+        """The codes of each block, and the ids int32 of its texts."""
+        if self._recipe.hash_buckets is not None:
+            return ((codes, hashed_ids(texts, self._recipe.hash_buckets)) for codes, texts in blocks)
+        return engine.text_ids(blocks, self._vocabulary)
 
 
 def _lists(blocks: Iterator[tuple[pl.Series, np.ndarray]], recipe: Recipe, feature: Categorical, longer: list[int]) -> Iterator[np.ndarray]:

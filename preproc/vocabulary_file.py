@@ -1,4 +1,4 @@
-"""Writing `vocabulary/FEATURE.parquet`: the same values give the same bytes, whichever engine counted them and however they come."""
+"""Writing Parquet as a stream: the same rows give the same bytes as a frame in memory, whichever engine made them and however they come."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,13 +8,13 @@ from polars.io.plugins import register_io_source
 
 from utils.naming import naming
 
-# Polars 2.0 makes row groups of about this many rows of a frame in memory, the first of them of one row more where their number
-# does not divide the rows. What is written as a stream comes in such pieces, and is then the same file.
+# Polars 2.0 makes row groups of nearly this many rows of a frame in memory (as many groups as bring their size nearest to it), the first of them of
+# one row more where their number does not divide the rows. What is written as a stream comes in such pieces, and is then the same file.
 _GROUP_ROWS = 122_880
 
 
 def write_vocabulary(path: Path, frames: Iterable[pl.DataFrame], rows: int, schema: pl.Schema) -> None:
-    """Write a vocabulary as a stream; memory grows with the frames and not with the rows.
+    """Write a vocabulary, or other rows, as a stream; memory grows with the frames and not with the rows.
 
     Args:
         path: the file, which is replaced.
@@ -25,7 +25,7 @@ def write_vocabulary(path: Path, frames: Iterable[pl.DataFrame], rows: int, sche
     Raises:
         OSError, UserError: of the path, where it cannot be written.
     """
-    groups = max(1, (2 * rows + _GROUP_ROWS) // (2 * _GROUP_ROWS))
+    groups = num_groups(rows)
     sizes = [rows // groups + (place < rows % groups) for place in range(groups if rows else 0)]
 
     def pieces(*_) -> Iterator[pl.DataFrame]:
@@ -34,6 +34,12 @@ def write_vocabulary(path: Path, frames: Iterable[pl.DataFrame], rows: int, sche
 
     with naming(path):
         register_io_source(pieces, schema=schema).sink_parquet(path)
+
+
+def num_groups(rows: int) -> int:
+    """How many row groups Polars makes of a frame in memory."""
+    fewer = max(1, rows // _GROUP_ROWS)
+    return fewer + (rows * (2 * fewer + 1) > 2 * _GROUP_ROWS * fewer * (fewer + 1))  # G - rows / (fewer + 1) < rows / fewer - G
 
 
 def _of_rows(frames: Iterable[pl.DataFrame], sizes: Iterable[int]) -> Iterator[pl.DataFrame]:

@@ -20,12 +20,14 @@ class Merging:
         files: Parquet files of `feature`, `value`, `count`.
         known: a file of `value`, `count` and `id` of values that have ids already; None where there are none.
         threshold: how often a new value has to occur.
+        most: how many values there are at most; known ones stay.
     """
 
     feature: int
     files: Sequence[Path]
     known: Path | None
     threshold: int
+    most: int | None = None
 
 
 def merge(item: Merging, folder: Path) -> None:
@@ -37,5 +39,7 @@ def merge(item: Merging, folder: Path) -> None:
     summed = found.group_by("value").agg(pl.col("count").sum(), pl.col("id").max()).collect(engine="streaming")
     kept = summed.filter((pl.col("count") >= item.threshold) | pl.col("id").is_not_null())
     ordered = kept.sort("id", "count", "value", descending=[False, True, False], nulls_last=True)
+    if item.most is not None:
+        ordered = ordered.head(max(item.most, ordered["id"].is_not_null().sum()))
     with naming(folder / MERGED):
         ordered.select("value", "count").write_parquet(folder / MERGED, compression="snappy")

@@ -15,15 +15,15 @@ from preproc.engines.polars_engine import batches
 from preproc.engines.spark_engine import SparkEngine
 from preproc.vocabulary_file import write_vocabulary
 
-SCHEMA = pl.Schema({"value": pl.UInt32, "id": pl.Int32, "count": pl.UInt32})
-_COUNTED = "feature INT, value BIGINT, count BIGINT"
+_SQL = {pl.UInt32: "BIGINT", pl.String: "BINARY"}  # texts as bytes: their order is that of Polars, whatever collation is set
+_MOST_COUNTED = 2**32 - 1
 _PARTITION_ROWS = 2_000_000
 TASK_COUNTS = 32 << 20  # of all features that are added up by tasks: every task reads them all, 16 bytes each before they are compressed
 _SPECIAL = re.compile(r"([\[\]{}*?\\])")
 
 
 class Dictionaries:
-    """The dictionaries of several features of 32-bit values.
+    """The dictionaries of several features.
 
     Args:
         engine: that counts.
@@ -32,14 +32,26 @@ class Dictionaries:
         thresholds: of each feature: how often a new value has to occur.
         known: values that have ids already, of each feature whose dictionary goes on: `value`, `id` from 1 on, `count`, as a frame. They keep their
             ids, whatever their count.
+        kind: of the values, UInt32 or String; the numbers are Int64 in the files of counts.
+        most: values of each feature at most, None for all; known ones stay, however many they are.
     """
 
-    def __init__(self, engine: SparkEngine, counts: str, rows: int, thresholds: Sequence[int], known: Mapping[int, pl.LazyFrame] | None = None):
-        self._engine, self._thresholds = engine, thresholds
+    def __init__(
+        self,
+        engine: SparkEngine,
+        counts: str,
+        rows: int,
+        thresholds: Sequence[int],
+        known: Mapping[int, pl.LazyFrame] | None = None,
+        kind: type[pl.DataType] = pl.UInt32,
+        most: Sequence[int | None] | None = None,
+    ):
+        self._engine, self._thresholds, self._kind = engine, thresholds, kind
+        self._most = most or [None] * len(thresholds)
         self._known = engine.folder / "known" if known else None
         self._parts: list[list[Path]] = []  # of each feature
         if known:
-            rows += _write_known(self._known, known)
+            rows += _write_known(self._known, known, kind)
         if rows <= TASK_COUNTS:
             self._merge(counts)
         else:
@@ -50,7 +62,7 @@ class Dictionaries:
     def _merge(self, counts: str) -> None:
         files = sorted(self._engine.folder.glob(counts))
         known = [self._known and _known_file(self._known, place) for place in range(len(self._thresholds))]
-        items = [Merging(place, files, known[place], threshold) for place, threshold in enumerate(self._thresholds)]
+        items = [Merging(place, files, known[place], threshold, self._most[place]) for place, threshold in enumerate(self._thresholds)]
         _, error = self._engine.map("dictionaries", merge, items, "feature")
         if error is not None:
             raise error
@@ -64,7 +76,8 @@ class Dictionaries:
         if not session.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
             session.conf.set("spark.sql.shuffle.partitions", str(partitions))
         paths = [f"file://{_plain(self._engine.folder)}/{pattern}" for pattern in (counts, *(["known"] if known else []))]
-        found = session.read.schema(_COUNTED + (", id BIGINT" if known else "")).parquet(*paths)
+        schema = f"feature INT, value {_SQL[self._kind]}, count BIGINT" + (", id BIGINT" if known else "")
+        found = session.read.schema(schema).parquet(*paths)
         sums = [sql.sum("count").alias("count"), *([sql.max("id").alias("id")] if known else [])]
         least = sql.array(*map(sql.lit, self._thresholds))[sql.col("feature")]
         kept = sql.col("count") >= least
@@ -77,15 +90,20 @@ class Dictionaries:
         scan = pl.scan_parquet(self._parts[feature], glob=False)
         scan = scan.filter(pl.col("feature") == feature) if "feature" in scan.collect_schema() else scan
         rows = scan.select(pl.len()).collect(engine="streaming").item()
-        write_vocabulary(path, self._frames(scan), rows, SCHEMA)
+        if self._most[feature] is not None and rows > self._most[feature]:
+            held = 0 if self._known is None else pl.scan_parquet(_known_file(self._known, feature), glob=False).select(pl.len()).collect().item()
+            rows = max(self._most[feature], held)
+            scan = scan.head(rows)
+        schema = pl.Schema({"value": self._kind, "id": pl.Int32, "count": pl.UInt32})
+        write_vocabulary(path, self._frames(scan), rows, schema)
         return rows
 
     def _frames(self, scan: pl.LazyFrame) -> Iterator[pl.DataFrame]:
         first = 1
         for batch in batches(scan.select("value", "count")):
-            count = pl.col("count").cast(pl.UInt32)
+            count = pl.col("count").clip(upper_bound=_MOST_COUNTED).cast(pl.UInt32)
             ids = pl.int_range(first, first + batch.height, dtype=pl.Int32, eager=True).alias("id")
-            yield batch.select(pl.col("value").cast(pl.UInt32), ids, count)
+            yield batch.select(pl.col("value").cast(self._kind), ids, count)
             first += batch.height
 
 
@@ -98,10 +116,11 @@ def _plain(folder: Path) -> str:
     return _SPECIAL.sub(r"\\\1", str(folder))
 
 
-def _write_known(folder: Path, known: Mapping[int, pl.LazyFrame]) -> int:
+def _write_known(folder: Path, known: Mapping[int, pl.LazyFrame], kind: type[pl.DataType]) -> int:
     """Write vocabularies in the form of partial counts, with the ids. Returns their rows."""
     folder.mkdir()
     for feature, frame in known.items():
         place = pl.lit(feature, pl.Int32).alias("feature")
-        frame.select(place, pl.col("value", "count", "id").cast(pl.Int64)).sink_parquet(_known_file(folder, feature), compression="snappy")
+        value = pl.col("value").cast(pl.Int64 if kind == pl.UInt32 else kind)
+        frame.select(place, value, pl.col("count", "id").cast(pl.Int64)).sink_parquet(_known_file(folder, feature), compression="snappy")
     return sum(frame.select(pl.len()).collect().item() for frame in known.values())

@@ -11,6 +11,7 @@ from utils.errors import UserError
 from utils.flags import Parser
 
 POLARS, SPARK = ENGINES = ("polars", "spark")
+FLAGS = ("engine", "staging", "spark_master", "spark_conf", "spark_log", "spark_wait")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,13 @@ def spark_settings(given: argparse.Namespace, name: str) -> SparkSettings | None
     if given.spark_log and not given.spark_log.parent.is_dir():
         raise UserError(f"--spark_log {given.spark_log}: no such folder: {given.spark_log.parent}")
     return SparkSettings(name, given.spark_master, conf, given.spark_log and Path(os.path.abspath(given.spark_log)), given.spark_wait or 120.0)
+
+
+def refuse_resume(given: argparse.Namespace) -> None:
+    """Raise UserError where --resume is given with what it does not go with."""
+    if given.resume and (given.engine == SPARK or given.staging):
+        why = "--engine spark: Spark does lost tasks again by itself" if given.engine == SPARK else "--staging: it goes on in the destination"
+        raise UserError(f"--resume and {why}; drop one of them")
 
 
 def _seconds(text: str) -> float:

@@ -77,8 +77,9 @@ def test_preproc(tmp_path):
 @needs_spark
 def test_preproc_spark(tmp_path):
     figures, printed = quick("preproc_spark", tmp_path, "--folder", tmp_path)
-    rates, peaks = figures["log"]["rows_per_s"], figures["log"]["peak_mib"]
-    assert set(rates) == {"polars", "local[2]", "1 workers"} and sound(*rates.values(), *peaks.values())
+    for kind in ("log", "table"):
+        rates, peaks = figures[kind]["rows_per_s"], figures[kind]["peak_mib"]
+        assert set(rates) == {"polars", "local[2]", "1 workers"} and sound(*rates.values(), *peaks.values())
     assert "hours a day of 180 million" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
 

@@ -1,0 +1,209 @@
+"""The steps of `preproc.table` by Spark: reading, learning and numbering as tasks of executors, the rest as on one machine."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+from dataloading.contract import VOCABULARY
+from dataloading.tf_raw import TfRawWriter
+from preproc.engines import polars_engine as engine
+from preproc.engines.spark_dictionaries import Dictionaries
+from preproc.engines.spark_engine import SparkEngine
+from preproc.joining import append_file, join_files
+from preproc.resume import Progress
+from preproc.stores import Source
+from preproc.table_columns import Plan, tables_of
+from preproc.table_fit import Moments, fitted, scan_known_vocabulary, table_rows, vocabulary_path, write_vocabularies
+from preproc.table_spark_reading import TASKS_A_CORE, Parts
+from preproc.table_splits import Rule
+from preproc.table_stage import Reading, Tally
+from preproc.table_staging import Block, Split, StagedRows, TableStaging
+from preproc.table_steps import Counted, say_cut
+from preproc.table_tasks import (
+    COUNTS,
+    GROUPS,
+    LABELS,
+    NUMBERS,
+    Learned,
+    Learning,
+    Numbering,
+    Writing,
+    bucket_file,
+    learn_part,
+    number_part,
+    write_part,
+)
+from utils.encoding.recipe import Recipe
+from utils.naming import naming
+
+_PIECE_ROWS = 2_000_000  # from which a task learns at most, or little more
+
+
+class Piece(NamedTuple):
+    """Some blocks, one behind another, of each group."""
+
+    blocks: Mapping[str, Sequence[Block]]
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """`table_fit.Findings` of what tasks learned."""
+
+    plan: Plan
+    parts: Sequence[Learned]
+    folders: Sequence[Path]
+
+    def longest(self, feature: str) -> int:
+        return max((part.longest.get(feature, 0) for part in self.parts), default=0)
+
+    def counts(self, feature: str) -> pl.DataFrame:
+        return _added([path for folder in self.folders if (path := folder / bucket_file(self.plan, feature)).exists()])
+
+    def moments(self, recipes: Mapping[str, Recipe]) -> dict[str, Moments]:
+        found = {name: Moments() for name in recipes}
+        for part in self.parts:
+            for name, moments in part.moments.items():
+                found[name].join(moments)
+        return found
+
+
+class SparkTable:
+    """The steps of a run that executors do; see `table_steps.PolarsTable`, which has the same ones.
+
+    Args:
+        engine: that runs.
+        staging: of the run, in a folder that all executors see.
+        progress: that records nothing: Spark does lost tasks again by itself.
+        unlabelled: the split without labels; None where there is none.
+        warn: is told what a user should know.
+    """
+
+    def __init__(self, engine: SparkEngine, staging: TableStaging, progress: Progress, unlabelled: str | None, warn: Callable[[str], None]):
+        self._engine, self._staging, self._progress, self._unlabelled, self._warn = engine, staging, progress, unlabelled, warn
+        self._staged: Parts | None = None
+        self._pieces: list[Piece] = []
+        self._parts: list[Learned] = []
+        self._makes = False
+
+    def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading) -> dict[str, Tally]:
+        """Read every file into the staging. Raises DatasetError for the first fault in the order of the files."""
+        self._staged = Parts(self._engine, self._staging, rule)
+        return self._staged.read(files, plan, reading)
+
+    def split_counts(self) -> pl.DataFrame:
+        """What the training files are split by: each `value` and its `count`."""
+        return _added(self._staged.split_files)
+
+    def learn(self, plan: Plan, splits: Mapping[str, Split], learned: Sequence[str], makes: bool) -> dict[str, Counted]:
+        """Count the rows of each split, and all that vocabularies, means and boundaries are made from."""
+        self._makes = makes
+        self._pieces = self._cut(TASKS_A_CORE * self._engine.parallelism)
+        labelled = [name for name in splits if name != self._unlabelled]
+        items = [
+            Learning(self._staging.of(piece.blocks), dict(self._splits(piece, splits)), labelled, learned, plan, makes) for piece in self._pieces
+        ]
+        self._parts = self._map("learning", learn_part, items)
+        found = {name: [part.rows[name] for part in self._parts if name in part.rows] for name in splits}
+        return {name: Counted(sum(part.rows for part in parts), sum(part.clicks for part in parts)) for name, parts in found.items()}
+
+    def fitted(self, plan: Plan) -> Plan:
+        """The plan with what the rows say of numbers and lists; see `table_fit.fitted`."""
+        folders = [self._engine.task_folder("learning", number) for number in range(len(self._parts))]
+        return fitted(plan, _Findings(plan, self._parts, folders), self._warn)
+
+    def vocabularies(self, plan: Plan, old: Path | None, folder: Path) -> dict[str, int]:
+        """Write the vocabularies to a folder; see `table_fit.write_vocabularies`."""
+        if not self._makes:
+            return write_vocabularies(plan, None, old, folder, lambda: None, self._progress)
+        (folder / VOCABULARY).mkdir(exist_ok=True)
+        tables = list(tables_of(plan).values())
+        recipes = [plan.features[features[0]] for features in tables]
+        known = None if old is None else {place: scan_known_vocabulary(old, features[0]) for place, features in enumerate(tables)}
+        heights = {}
+        if tables:
+            thresholds, most = [recipe.frequency_threshold for recipe in recipes], [recipe.max_ids for recipe in recipes]
+            counts = sum(part.counts for part in self._parts)
+            dictionaries = Dictionaries(self._engine, f"learning-*/{COUNTS}", counts, thresholds, known, pl.String, most)
+        for place, features in enumerate(tables):
+            path = vocabulary_path(folder, features[0])
+            height = dictionaries.write(place, path) + 1
+            for name in features:
+                heights[name] = height
+                if name != features[0]:
+                    _copy(path, vocabulary_path(folder, name))
+        return table_rows(plan, heights)
+
+    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> None:
+        """Fill the dataset's files, but the keys; `vocabularies` is the folder that has them. Raises DatasetError where a number is too large."""
+        self._write_rows(plan, splits, writer)
+        features = writer.spec.categorical
+        largest_first = sorted(range(len(features)), key=lambda place: -features[place].cardinality)
+        pieces = self._cut(-(-TASKS_A_CORE * self._engine.parallelism // len(features)))
+        numbered = [(place, self._rows(piece, splits, features[place].name)) for place in largest_first for piece in pieces]
+        folder = vocabularies.absolute()
+        items = [Numbering(plan.features[features[place].name], features[place], folder, rows) for place, rows in numbered]
+        cut = self._map("ids", number_part, items)
+        for name in splits:
+            lists = dict.fromkeys((feature.name for feature in features), 0)
+            for place, feature in enumerate(features):
+                numbers = [number for number, (other, rows) in enumerate(numbered) if other == place and name in rows]
+                lists[feature.name] = sum(cut[number][name] for number in numbers)
+                paths = [self._engine.task_folder("ids", number) / f"{name}.bin" for number in numbers]
+                join_files(paths, writer.files(name).categorical[place])
+            say_cut(lambda text: print(text, file=sys.stderr), name, plan, {feature: count for feature, count in lists.items() if count})
+
+    def _write_rows(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter) -> None:
+        """Labels, groups and numbers."""
+        spec, items = writer.spec, []
+        for name in splits:
+            first = 0
+            for piece, part in zip(self._pieces, self._parts, strict=True):
+                if (rows := self._rows(piece, splits).get(name)) is not None:
+                    items.append(Writing(rows, name, first, plan, name != self._unlabelled, spec.numerical, spec.numerical_dtype))
+                    first += part.rows[name].rows
+        self._map("rows", write_part, items)
+        for name in splits:
+            files = writer.files(name)
+            folders = [self._engine.task_folder("rows", number) for number, item in enumerate(items) if item.split == name]
+            for target, part in ((files.label, LABELS), (files.group, GROUPS), (files.numerical, NUMBERS)):
+                if target is not None:
+                    join_files([folder / part for folder in folders], target)
+
+    def _map(self, name: str, work: Callable, items: Sequence) -> list:
+        found, error = self._engine.map(name, work, items, "part")
+        if error is not None:
+            raise error
+        return found
+
+    def _cut(self, parts: int) -> list[Piece]:
+        """All blocks in about so many pieces of about as many rows, or of about `_PIECE_ROWS`."""
+        total = sum(rows for _, _, rows in self._staged.blocks)
+        parts = min(len(self._staged.blocks), max(parts, -(-total // _PIECE_ROWS)))
+        found: list[dict[str, list[Block]]] = [{} for _ in range(parts)]
+        end = 0
+        for group, block, rows in self._staged.blocks:
+            end += rows
+            found[-(-end * parts // total) - 1].setdefault(group, []).append(block)
+        return [Piece(blocks) for blocks in found if blocks]
+
+    def _splits(self, piece: Piece, splits: Mapping[str, Split]) -> Iterator[tuple[str, Split]]:
+        return ((name, split) for name, split in splits.items() if split.group in piece.blocks)
+
+    def _rows(self, piece: Piece, splits: Mapping[str, Split], feature: str | None = None) -> dict[str, StagedRows]:
+        blocks = self._staging.of(piece.blocks, feature)
+        return {name: StagedRows(blocks, [split]) for name, split in self._splits(piece, splits)}
+
+
+def _added(files: Sequence[Path]) -> pl.DataFrame:
+    """Counts of several files together."""
+    found = pl.scan_parquet(list(files), glob=False).group_by(engine.VALUE).agg(pl.col("count").cast(pl.Int64).sum())
+    return found.collect(engine="streaming")
+
+
+def _copy(source: Path, target: Path) -> None:
+    with naming(target), target.open("wb") as file:
+        append_file(source, file)

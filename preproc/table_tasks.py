@@ -1,0 +1,207 @@
+"""What executors do for `preproc.table`: read a part of a file, learn from some blocks of rows, and write what a dataset holds of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from dataloading.contract import DatasetError
+from dataloading.feature_spec import Categorical
+from preproc.engines import polars_engine as engine
+from preproc.stores import Source, fetch_to, release
+from preproc.table_columns import Plan, tables_of
+from preproc.table_files import Form
+from preproc.table_fit import Moments, RowFindings, coded, unknown
+from preproc.table_reading import TableFile, may_span_lines
+from preproc.table_splits import COLUMN, ROWS, TIME
+from preproc.table_stage import Rows
+from preproc.table_staging import SPLIT, Split, StagedRows, TableBlocks
+from preproc.table_steps import Counted, counted
+from preproc.table_write import Ids, write_groups, write_ids, write_labels, write_numericals
+from utils.encoding.recipe import Recipe
+from utils.naming import naming
+
+SPLITS, COUNTS, LABELS, GROUPS, NUMBERS = "splits.parquet", "counts.parquet", "label.bin", "group.bin", "numerical.bin"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a file.
+
+    Attributes:
+        group: of the file.
+        rows: what becomes of its rows.
+        path: the file, by a name that holds on every machine.
+        form: how it is written.
+        byte_range: of the part; None for all of the file.
+    """
+
+    group: str
+    rows: Rows
+    path: Source
+    form: Form
+    byte_range: tuple[int, int] | None
+
+
+@dataclass
+class Read:
+    """What was found; the blocks lie in the task's folder.
+
+    `first_fault` names its line by the number in the part, which has so many `lines`. `heights` are the rows of each block.
+    """
+
+    blocks: TableBlocks
+    heights: list[int] = field(default_factory=list)
+    lines: int = 0
+    bad_lines: int = 0
+    first_fault: str = ""
+
+
+def spans_lines(item: Part, folder: Path) -> bool:
+    """Whether rows of a part may go on behind their lines; a fault is found again where the file is read."""
+    try:
+        return may_span_lines(item.path, item.form, item.byte_range)
+    except DatasetError:
+        return True
+
+
+def read_part(item: Part, folder: Path) -> Read:
+    """Stage a part of a file. Raises DatasetError where it is malformed, with the number of the line in the part."""
+    fetch_to(folder, [[item.path]])
+    file = TableFile(item.path, item.form, item.rows.reading.skip_bad_lines)
+    found, staged = Read(TableBlocks(folder, [item.group])), 0
+    for rows, texts, faults in item.rows.of(file, item.path, byte_range=item.byte_range):
+        found.bad_lines, found.first_fault = found.bad_lines + len(faults), found.first_fault or next(iter(faults), "")
+        if item.rows.divide.by == ROWS:
+            rows = rows.with_columns(pl.int_range(staged, staged + rows.height, dtype=pl.UInt32, eager=True).alias(SPLIT))
+        if rows.height:
+            found.blocks.append(item.group, rows, texts, item.path)
+            found.heights.append(rows.height)
+            staged += rows.height
+    release(item.path)
+    found.lines = file.num_lines
+    if found.heights and item.rows.divide.by in (TIME, COLUMN):
+        _write(engine.counts(found.blocks.scan(item.group, None, pl.col(SPLIT).alias(engine.VALUE))), folder / SPLITS)
+    return found
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Some blocks from which is learned.
+
+    Attributes:
+        blocks: of one or more groups.
+        splits: those that rows of these blocks belong to.
+        labelled: which of them have labels.
+        learned: those that vocabularies, means and boundaries are made from.
+        plan: of the features.
+        makes: whether the values of vocabularies are counted.
+    """
+
+    blocks: TableBlocks
+    splits: Mapping[str, Split]
+    labelled: Sequence[str]
+    learned: Sequence[str]
+    plan: Plan
+    makes: bool
+
+
+@dataclass
+class Learned:
+    """What was found: rows of each split, longest lists or moments of each feature, and how many pairs of a table and a value were counted."""
+
+    rows: dict[str, Counted]
+    longest: dict[str, int] = field(default_factory=dict)
+    moments: Mapping[str, Moments] = field(default_factory=dict)
+    counts: int = 0
+
+
+def learn_part(item: Learning, folder: Path) -> Learned:
+    """Count rows, values of vocabularies (`feature`, the place of the table; `value`; `count`) and values that buckets are made from."""
+    found = Learned({name: counted(StagedRows(item.blocks, [split]), name in item.labelled) for name, split in item.splits.items()})
+    rows = StagedRows(item.blocks, [item.splits[split] for split in item.learned if split in item.splits])
+    if not (item.makes and rows.parts):
+        return found
+    findings = RowFindings(rows)
+    lists, buckets, numbers = unknown(item.plan)
+    found.longest, found.moments = {name: findings.longest(name) for name in lists}, findings.moments(numbers)
+    for name in buckets:
+        _write(findings.counts(name), folder / bucket_file(item.plan, name))
+    counts = pl.concat(_counts(rows, item.plan)) if tables_of(item.plan) else None
+    if counts is not None:
+        _write(counts, folder / COUNTS)
+        found.counts = counts.height
+    return found
+
+
+def bucket_file(plan: Plan, feature: str) -> str:
+    """The file that has a feature's values and their counts."""
+    return f"buckets-{list(plan.features).index(feature)}.parquet"
+
+
+def _counts(rows: StagedRows, plan: Plan) -> Iterator[pl.DataFrame]:
+    for place, features in enumerate(tables_of(plan).values()):
+        found = engine.text_counts(block for name in features for block in coded(rows, name, plan.features[name]))
+        yield found.select(pl.lit(place, pl.Int32).alias("feature"), engine.VALUE, pl.col("count").cast(pl.Int64))
+
+
+def _write(frame: pl.DataFrame, path: Path) -> None:
+    with naming(path):
+        frame.write_parquet(path, compression="snappy", statistics=False)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A part of a split's rows whose labels, groups and numbers are written.
+
+    Attributes:
+        rows: of the part.
+        split: its name.
+        first: the split's rows before these.
+        plan: fitted.
+        labelled: whether they have labels.
+        numerical: the numerical features.
+        dtype: theirs.
+    """
+
+    rows: StagedRows
+    split: str
+    first: int
+    plan: Plan
+    labelled: bool
+    numerical: Sequence[str]
+    dtype: str
+
+
+def write_part(item: Writing, folder: Path) -> None:
+    """Write the files of a part. Raises DatasetError where a number is too large."""
+    if item.labelled:
+        write_labels(item.rows, folder / LABELS)
+    if item.plan.group is not None:
+        write_groups(item.rows, folder / GROUPS)
+    if item.numerical:
+        write_numericals(item.rows, item.plan, item.numerical, item.dtype, folder / NUMBERS, item.split, item.first)
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Some blocks of a feature that get their ids.
+
+    Attributes:
+        recipe: fitted, of the feature.
+        feature: of the dataset.
+        vocabularies: the folder that has them.
+        rows: of each split.
+    """
+
+    recipe: Recipe
+    feature: Categorical
+    vocabularies: Path
+    rows: Mapping[str, StagedRows]
+
+
+def number_part(item: Numbering, folder: Path) -> dict[str, int]:
+    """Write a file `SPLIT.bin` of ids for each split; returns how many lists were cut of each."""
+    ids = Ids(item.recipe, item.feature.name, item.vocabularies)
+    return {split: write_ids(rows, item.recipe, item.feature, folder / f"{split}.bin", ids) for split, rows in item.rows.items()}
