@@ -3,9 +3,9 @@
   python -m benchmarks.preproc_spark
   python -m benchmarks.preproc_spark --rows 200000 --num_rounds 1 --workers 2
 
-A log in the form of Criteo's goes through the one, a CSV file of 20 columns of texts through the other. The workers share this machine, so
-their number scales as far as its cores do. Each turn is a new process that begins with an empty folder; its time is that of the command, the start
-of Spark included. The memory is the driver's: Python and its Java, which on `local[N]` is the executor too.
+A log in the form of Criteo's goes through the one, a CSV file of 20 columns of texts through the other. The workers share this machine, so their
+number scales as far as its cores do. Each turn is a new process that begins with an empty folder; its time is that of the command, the start of Spark
+included. The memory is the driver's: Python and its Java, which on `local[N]` is the executor too.
 """
 
 import shutil

@@ -14,11 +14,16 @@ def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
     waiting = deque()
     with ThreadPoolExecutor(THREADS) as pool:
         try:
-            for task in tasks:
-                waiting.append(pool.submit(task))
-                del task
-                if len(waiting) > THREADS:
+            try:
+                for task in tasks:
+                    waiting.append(pool.submit(task))
+                    del task
+                    if len(waiting) > THREADS:
+                        yield waiting.popleft().result()
+            except Exception:  # of what is read: what went before it comes first
+                while waiting:
                     yield waiting.popleft().result()
+                raise
             while waiting:
                 yield waiting.popleft().result()
         finally:

@@ -9,11 +9,11 @@ from typing import BinaryIO
 from utils.naming import naming
 
 _COPIED_BYTES = 1 << 24
-_NOT_HERE = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF, errno.EPERM)
+_NOT_HERE = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM)
 
 
 def append_file(source: Path, target: BinaryIO) -> None:
-    """Append a file's bytes to an open one; within the kernel, or without a copy at all, where the file system can."""
+    """Append a file's bytes to an open one, which stands at its end; within the kernel, or without a copy at all, where the file system can."""
     target.flush()
     with source.open("rb") as file:
         try:
@@ -38,7 +38,8 @@ def join_files(parts: Sequence[Path], target: Path) -> None:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-    with naming(target), target.open("ab") as file:
+    with naming(target), target.open("r+b" if target.exists() else "wb") as file:
+        file.seek(0, os.SEEK_END)
         for part in rest:
             append_file(part, file)
             part.unlink()

@@ -16,6 +16,7 @@ import polars as pl
 
 from preproc.stores import Source
 from utils.checkpoint.durable import sync_folder, write_text
+from utils.naming import naming
 from utils.scratch import Scratch
 
 FORMAT = 1  # of what is staged and of what it becomes; another one is not gone on with
@@ -59,7 +60,8 @@ class Progress:
             return
         self._folder = folder
         if not (folder / _RUN).exists():
-            write_text(folder / _RUN, json.dumps(self._run))
+            with naming(folder / _RUN):
+                write_text(folder / _RUN, json.dumps(self._run))
             return
         self._take_back()
         counts = {kind: len(list(folder.glob(f"{_PREFIX}{kind}-*.json"))) for kind in _KINDS}
@@ -103,8 +105,15 @@ class Progress:
         for folder in {path.parent for path in (*paths, *growing)}:
             sync_folder(folder)
         sizes = {str(path.relative_to(self._folder)): path.stat().st_size for path in paths}
-        write_text(self._file(stage), json.dumps({"stage": stage, "sizes": sizes, "value": value}))
+        with naming(path := self._file(stage)):
+            write_text(path, json.dumps({"stage": stage, "sizes": sizes, "value": value}))
         sync_folder(self._folder)
+
+    def forget(self, stages: Iterable[str]) -> None:
+        """These stages are not done, whatever an earlier run recorded."""
+        if self._folder is not None:
+            for stage in stages:
+                self._file(stage).unlink(missing_ok=True)
 
     @property
     def on(self) -> bool:
@@ -162,7 +171,7 @@ def _facts(source: Source) -> list[Any]:
     if isinstance(source, Path):
         status = source.stat()
         return [str(source.resolve()), status.st_size, status.st_mtime_ns]
-    return [str(source), source.stat().st_size, source.version]
+    return [source.identity, source.stat().st_size, source.version]
 
 
 def _plain(command: Mapping[str, Any]) -> dict[str, Any]:

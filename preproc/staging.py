@@ -35,7 +35,8 @@ class Staging:
         try:
             for split in splits:
                 for path in self._bytes(split):
-                    self._files[path] = path.open("ab")
+                    self._files[path] = path.open("r+b" if path.exists() else "wb")
+                    self._files[path].seek(0, os.SEEK_END)
         except BaseException:
             self._scratch.remove()
             raise
@@ -108,7 +109,8 @@ class Staging:
         if any(path.stat().st_size < size for path, size in files) or not all(path.exists() for found in chunks.values() for path, _ in found):
             return False
         for path, size in files:
-            os.truncate(path, size)
+            self._files[path].truncate(size)
+            self._files[path].seek(size)
         self._chunks |= chunks
         return True
 

@@ -1,6 +1,7 @@
 """Files of object stores (`s3://bucket/day.csv`, `gs://…`, `https://…`: whatever fsspec knows), read like local ones."""
 
 import glob
+import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,12 +33,14 @@ class StoredFile:
 
     Attributes:
         name: its last part, as the metadata has it.
+        identity: what tells it from all other files, without passwords and signatures.
         version: when it was written or what it holds, as far as the store says so.
         folder: where it is fetched to for readers that need a local file.
     """
 
     def __init__(self, url: str, system: Any, path: str, info: dict[str, Any]):
         self._system, self._path, self._url = system, path, _shown(url)
+        self.identity = f"{self._url} {hashlib.blake2b(url.encode(), digest_size=8).hexdigest()}"
         self._size: int | None = info.get("size")
         self.name = self._url.rstrip("/").rpartition("/")[2]
         self.version = " ".join(str(info[key]) for key in _VERSIONS if info.get(key) is not None)
@@ -63,7 +66,7 @@ class StoredFile:
     def local(self) -> Path:
         """A copy in `folder`, fetched when first asked for. Raises DatasetError, or OSError that names the copy."""
         if self._fetched is None:
-            target = self.folder / _FETCHED
+            target = self.folder / f"{_FETCHED}-{self.identity.rpartition(' ')[2]}"
             with (
                 self.open() as source,
                 tqdm(total=self._size, desc=f"fetching {self.name}", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar,

@@ -120,7 +120,7 @@ def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[S
     places: dict[str, str] = {}
     for group, paths in files.items():
         for path in paths:
-            if (other := places.setdefault(str(path.resolve() if isinstance(path, Path) else path), group)) != group:
+            if (other := places.setdefault(str(path.resolve()) if isinstance(path, Path) else path.identity, group)) != group:
                 _warn(f"{path} is given for {other} and for {group}: the same rows are in both")
             path.open("rb").close()
             if not isinstance(path, Path):
@@ -161,7 +161,7 @@ def _first_rows(paths: Sequence[Source], reading: Reading) -> pl.DataFrame:
     """The first rows of the first file that has any, all columns. Raises DatasetError where there are none, with what is wrong."""
     for path in paths:
         file = TableFile(path, form_of(path, reading.form), skip_bad_lines=True)
-        block = next(itertools.islice(file.blocks(None, frozenset(), min(reading.block_bytes, _SAMPLE_BYTES)), 1), None)
+        block = next(itertools.islice(file.blocks(None, frozenset(), _SAMPLE_BYTES), 1), None)
         if block is not None and not block.frame.width:
             raise DatasetError(f"{path}: no line is a JSON object; expected one a line")
         if block is not None and block.frame.height:

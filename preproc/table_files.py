@@ -71,7 +71,7 @@ def files_of(given: Iterable[str]) -> list[Source]:
             raise DatasetError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a file, a folder or a glob")
     seen: set[str] = set()
     for path in found:
-        place = str(path.resolve() if isinstance(path, Path) else path)
+        place = str(path.resolve()) if isinstance(path, Path) else path.identity
         if place in seen:
             raise DatasetError(f"{path}: is given twice")
         seen.add(place)

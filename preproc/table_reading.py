@@ -23,6 +23,7 @@ _NOTHING = TextBlock(b"", ())
 _BLOCK_ROWS = 1 << 17
 _CHECKED_BYTES = 4 << 20  # of text of which quotes are counted at once
 _SAMPLE_LINES = 1000  # of JSON, by which its columns are known
+_SAMPLE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class TableFile:
         self.path, self.form, self._skip = path, form, skip_bad_lines
         self.num_lines = 0  # of text that `tasks` has read
         self._lists: frozenset[str] = frozenset()
+        self._chosen = False  # whether only some columns are read, of JSON lines: what others hold is nobody's fault
         if form.kind == CSV:
             self.names = header_of(path, form)
         elif form.kind == JSON_LINES:
@@ -104,8 +106,9 @@ class TableFile:
             yield from (functools.partial(lambda block: block, block) for block in _binary_blocks(self.path, self.form, wanted, on_read))
             return
         if self.form.kind == JSON_LINES:
-            self.names, held = _keys(next(text_blocks(self.path, _TEXT, block_bytes), _NOTHING).text)
-            self._lists = held if wanted is None else held & lists
+            self.names, held, texts = _keys(next(text_blocks(self.path, _TEXT, _SAMPLE_BYTES), _NOTHING).text)
+            self._lists = held if wanted is None else lists - texts
+            self._chosen = wanted is not None
         _check_names(self.path, self.names, wanted)
         names, empty, headed = list(wanted or self.names), byte_range is None, self.form.kind == CSV and self.form.names is None
         for block in text_blocks(self.path, self._text_form(byte_range), block_bytes, on_read, byte_range):
@@ -137,7 +140,7 @@ class TableFile:
             if self.form.kind == JSON_LINES:
                 schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
                 frame = pl.read_ndjson(text, schema=schema)
-                return frame if frame.height == num_rows else None
+                return frame if frame.height == num_rows and not (self._chosen and _holds_nested(text, frame)) else None
             separator = self.form.separator
             if len(separator) > 1 or not separator.isascii():
                 if _ONE.encode() in text:
@@ -286,9 +289,21 @@ def _fault(line: bytes, form: Form, names: Sequence[str], lists: bool) -> str:
     return f"{text[:60]!r}: a quote stands inside a value; expected it doubled in a quoted value (--quote none takes quotes as they are)"
 
 
-def _keys(text: bytes) -> tuple[list[str], frozenset[str]]:
-    """The keys of the first objects in a block of JSON lines, in the order of their first appearance, and those whose values are lists."""
+def _holds_nested(text: bytes, frame: pl.DataFrame) -> bool:
+    """Whether a column of texts, of JSON lines, has a value that is a list or an object: Polars makes a text of it."""
+    names = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    nested = [pl.col(name).str.contains(r"^[\[{]").fill_null(False) for name in names]
+    rows = frame.select(pl.any_horizontal(pl.lit(False), *nested)).to_series().arg_true()
+    if rows.is_empty():
+        return False
+    lines = text.split(b"\n")
+    return any(isinstance(json.loads(lines[row]).get(name), list | dict) for row in rows for name in names)
+
+
+def _keys(text: bytes) -> tuple[list[str], frozenset[str], frozenset[str]]:
+    """The keys of the first objects in a block of JSON lines, in the order of their first appearance; those with a list, and those with a text."""
     found: dict[str, bool] = {}
+    texts: set[str] = set()
     for line in text.split(b"\n", _SAMPLE_LINES + 1)[:_SAMPLE_LINES]:
         try:
             value = json.loads(line)
@@ -296,7 +311,9 @@ def _keys(text: bytes) -> tuple[list[str], frozenset[str]]:
             continue
         for key, item in value.items() if isinstance(value, dict) else ():
             found[key] = found.get(key, False) or isinstance(item, list)
-    return list(found), frozenset(key for key, is_list in found.items() if is_list)
+            texts |= {key} if isinstance(item, str) else set()
+    held = frozenset(key for key, is_list in found.items() if is_list)
+    return list(found), held, frozenset(texts) - held
 
 
 def _brief(error: BaseException) -> str:

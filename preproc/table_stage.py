@@ -138,6 +138,9 @@ def stage(
                     staging.restore(group, state)
                     bar.update(path.stat().st_size)
                     continue
+                if first_block < 0:
+                    later = list(files)[list(files).index(group) :]
+                    progress.forget(f"read {name} {i}" for name in later for i in range(place if name == group else 0, len(files[name])))
                 first_block = staging.state(group)["blocks"]
                 file = TableFile(path, form_of(path, found.form), reading.skip_bad_lines)
                 bad_lines, first_fault = 0, ""

@@ -13,6 +13,7 @@ import pytest
 from tables import write
 
 from preproc import criteo, resume, table
+from preproc.table_steps import PolarsTable
 from utils.errors import run_command
 
 ROOT = Path(__file__).parents[2]
@@ -190,15 +191,15 @@ def test_a_run_without_resume_removes_what_was_kept_and_says_so(tmp_path, capfd,
 def test_a_run_at_work_is_not_taken_from(tmp_path, capfd, monkeypatch):
     """A second --resume into the same folder begins its own; the first goes on undisturbed."""
     flags, out = tables(tmp_path), tmp_path / "out"
-    second, write_ids = [], table._write
+    second, write = [], PolarsTable.write
 
     def meanwhile(*words):
         if not second:
             second.append(None)
             second.append(run_command(lambda: table.main([*flags, "--dst", str(out), "--resume"]), "second"))
-        write_ids(*words)
+        write(*words)
 
-    monkeypatch.setattr(table, "_write", meanwhile)
+    monkeypatch.setattr(PolarsTable, "write", meanwhile)
     assert run_command(lambda: table.main([*flags, "--dst", str(out), "--resume"]), "first") == 1
     said = capfd.readouterr().err
     assert second[1] == 0 and not DONE.search(said) and "holds a dataset already" in said
