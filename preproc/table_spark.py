@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import polars as pl
 
@@ -42,11 +41,7 @@ from utils.naming import naming
 
 _PIECE_ROWS = 2_000_000  # from which a task learns at most, or little more
 
-
-class Piece(NamedTuple):
-    """Some blocks, one behind another, of each group."""
-
-    blocks: Mapping[str, Sequence[Block]]
+Piece = Mapping[str, Sequence[Block]]  # some blocks, one behind another, of each group
 
 
 @dataclass(frozen=True)
@@ -103,9 +98,7 @@ class SparkTable:
         self._makes = makes
         self._pieces = self._cut(TASKS_A_CORE * self._engine.parallelism)
         labelled = [name for name in splits if name != self._unlabelled]
-        items = [
-            Learning(self._staging.of(piece.blocks), dict(self._splits(piece, splits)), labelled, learned, plan, makes) for piece in self._pieces
-        ]
+        items = [Learning(self._staging.of(piece), dict(self._splits(piece, splits)), labelled, learned, plan, makes) for piece in self._pieces]
         self._parts = self._map("learning", learn_part, items)
         found = {name: [part.rows[name] for part in self._parts if name in part.rows] for name in splits}
         return {name: Counted(sum(part.rows for part in parts), sum(part.clicks for part in parts)) for name, parts in found.items()}
@@ -188,13 +181,13 @@ class SparkTable:
         for group, block, rows in self._staged.blocks:
             end += rows
             found[-(-end * parts // total) - 1].setdefault(group, []).append(block)
-        return [Piece(blocks) for blocks in found if blocks]
+        return [blocks for blocks in found if blocks]
 
     def _splits(self, piece: Piece, splits: Mapping[str, Split]) -> Iterator[tuple[str, Split]]:
-        return ((name, split) for name, split in splits.items() if split.group in piece.blocks)
+        return ((name, split) for name, split in splits.items() if split.group in piece)
 
     def _rows(self, piece: Piece, splits: Mapping[str, Split], feature: str | None = None) -> dict[str, StagedRows]:
-        blocks = self._staging.of(piece.blocks, feature)
+        blocks = self._staging.of(piece, feature)
         return {name: StagedRows(blocks, [split]) for name, split in self._splits(piece, splits)}
 
 

@@ -39,7 +39,7 @@ def write_vocabulary(path: Path, frames: Iterable[pl.DataFrame], rows: int, sche
 def num_groups(rows: int) -> int:
     """How many row groups Polars makes of a frame in memory."""
     fewer = max(1, rows // _GROUP_ROWS)
-    return fewer + (rows * (2 * fewer + 1) > 2 * _GROUP_ROWS * fewer * (fewer + 1))  # G - rows / (fewer + 1) < rows / fewer - G
+    return fewer + (_GROUP_ROWS - rows // (fewer + 1) < rows // fewer - _GROUP_ROWS)
 
 
 def _of_rows(frames: Iterable[pl.DataFrame], sizes: Iterable[int]) -> Iterator[pl.DataFrame]:

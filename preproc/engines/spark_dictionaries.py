@@ -17,6 +17,7 @@ from preproc.vocabulary_file import write_vocabulary
 
 _SQL = {pl.UInt32: "BIGINT", pl.String: "BINARY"}  # texts as bytes: their order is that of Polars, whatever collation is set
 _MOST_COUNTED = 2**32 - 1
+_TEXT_SIZE = 4  # a text is taken for as many bytes as so many numbers
 _PARTITION_ROWS = 2_000_000
 TASK_COUNTS = 32 << 20  # of all features that are added up by tasks: every task reads them all, 16 bytes each before they are compressed
 _SPECIAL = re.compile(r"([\[\]{}*?\\])")
@@ -52,7 +53,7 @@ class Dictionaries:
         self._parts: list[list[Path]] = []  # of each feature
         if known:
             rows += _write_known(self._known, known, kind)
-        if rows <= TASK_COUNTS:
+        if rows <= TASK_COUNTS // (1 if kind == pl.UInt32 else _TEXT_SIZE):
             self._merge(counts)
         else:
             ordered = engine.folder / "ordered"
