@@ -14,18 +14,23 @@ def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
     waiting = deque()
     with ThreadPoolExecutor(THREADS) as pool:
         try:
-            try:
-                for task in tasks:
-                    waiting.append(pool.submit(task))
-                    del task
-                    if len(waiting) > THREADS:
-                        yield waiting.popleft().result()
-            except Exception:  # of what is read: what went before it comes first
-                while waiting:
+            source, failed = iter(tasks), None
+            while True:
+                try:
+                    task = next(source)
+                except StopIteration:
+                    break
+                except Exception as error:  # of what is read: what went before it comes first
+                    failed = error
+                    break
+                waiting.append(pool.submit(task))
+                del task
+                if len(waiting) > THREADS:
                     yield waiting.popleft().result()
-                raise
             while waiting:
                 yield waiting.popleft().result()
+            if failed is not None:
+                raise failed
         finally:
             for future in waiting:
                 future.cancel()

@@ -56,8 +56,7 @@ class TableFile:
     def __init__(self, path: Source, form: Form, skip_bad_lines: bool = False):
         self.path, self.form, self._skip = path, form, skip_bad_lines
         self.num_lines = 0  # of text that `tasks` has read
-        self._lists: frozenset[str] = frozenset()
-        self._chosen = False  # whether only some columns are read, of JSON lines: what others hold is nobody's fault
+        self._lists, self._chosen = frozenset(), False  # of JSON lines: columns of lists; whether only some columns are read
         if form.kind == CSV:
             self.names = header_of(path, form)
         elif form.kind == JSON_LINES:
@@ -107,8 +106,7 @@ class TableFile:
             return
         if self.form.kind == JSON_LINES:
             self.names, held, texts = _keys(next(text_blocks(self.path, _TEXT, _SAMPLE_BYTES), _NOTHING).text)
-            self._lists = held if wanted is None else lists - texts
-            self._chosen = wanted is not None
+            self._lists, self._chosen = (held, False) if wanted is None else (lists - texts, True)
         _check_names(self.path, self.names, wanted)
         names, empty, headed = list(wanted or self.names), byte_range is None, self.form.kind == CSV and self.form.names is None
         for block in text_blocks(self.path, self._text_form(byte_range), block_bytes, on_read, byte_range):
