@@ -43,7 +43,7 @@ from preproc.table_flags import ALL, ENCODE, NAME
 from preproc.table_inference import inferred
 from preproc.table_reading import TableFile
 from preproc.table_spark import SparkTable
-from preproc.table_splits import SPLITS, TRAIN, Rule
+from preproc.table_splits import KEY, ROWS, SPLITS, TRAIN, Rule
 from preproc.table_stage import Reading, Tally
 from preproc.table_staging import Split, TableStaging
 from preproc.table_steps import Counted, PolarsTable, write_keys
@@ -70,8 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
     _check_flags(args, files, rule)
 
+    if args.seed is not None and rule.by not in (KEY, ROWS):
+        _warn("--seed has no effect: nothing is drawn (--test_fraction without a time, --split_key)")
+    args.seed = rule.seed
     progress = _progress(args, files)
-    with TableStaging(args.staging or args.dst, tuple(files), progress) as staging, ExitStack() as ending:
+    with _taken_up(args), TableStaging(args.staging or args.dst, tuple(files), progress) as staging, ExitStack() as ending:
         progress.start(staging.folder)
         fetch_to(staging.folder, files.values())
         plan = _plan(args, old, files, reading)
@@ -111,6 +114,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             spec = writer.publish(metadata)
     print(_summary(args.dst, spec, statistics, sum(tally.bad_lines for tally in tallies.values()), time.monotonic() - started))
     return 0
+
+
+@contextlib.contextmanager
+def _taken_up(args: argparse.Namespace) -> Iterator[None]:
+    """Raise DatasetError where what an earlier run has staged cannot be read."""
+    try:
+        yield
+    except pl.exceptions.PolarsError as error:
+        if not args.resume:
+            raise
+        why = " ".join(str(error).split())[:120]
+        raise DatasetError(f"{args.dst}: what an earlier run has staged is damaged ({why}); run again without --resume, which begins anew") from None
 
 
 def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[Source]]:

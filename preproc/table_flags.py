@@ -108,7 +108,7 @@ def _add_splits(parser: Parser) -> None:
     group.add_argument("--test_fraction", type=_fraction, default=0.0, metavar="X", help="share of the rows or keys for testing (default: 0)")
     group.add_argument("--valid_values", type=_names, metavar="A,B,…", help="values of --split_column (default: none)")
     group.add_argument("--test_values", type=_names, metavar="A,B,…", help="values of --split_column (default: test)")
-    group.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="of what is drawn by a hash (default: 0)")
+    group.add_argument("--seed", type=_whole(0), metavar="N", help="of what is drawn by a hash (default: 0)")
 
 
 def rule_of(args: argparse.Namespace) -> Rule:
@@ -143,7 +143,7 @@ def rule_of(args: argparse.Namespace) -> Rule:
         return Rule()
     by = TIME if args.split_by else KEY if args.split_key else ROWS
     fractions = {"valid_fraction": args.valid_fraction, "test_fraction": args.test_fraction}
-    return Rule(by, args.split_by or args.split_key, **fractions, form=args.time_format if by == TIME else None, seed=args.seed)
+    return Rule(by, args.split_by or args.split_key, **fractions, form=args.time_format if by == TIME else None, seed=args.seed or 0)
 
 
 def named_of(args: argparse.Namespace) -> Named:

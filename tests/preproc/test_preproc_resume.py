@@ -14,7 +14,7 @@ from tables import write
 
 from preproc import criteo, resume, table
 from preproc.table_steps import PolarsTable
-from utils.errors import run_command
+from utils.errors import UserError, run_command
 
 ROOT = Path(__file__).parents[2]
 DONE = re.compile(r"--resume: goes on in \S+; done already and not done again: (.*)\n")
@@ -178,6 +178,26 @@ def test_a_stage_whose_file_is_gone_or_cut_is_done_again(tmp_path, capfd, monkey
     next(folder.glob("train-0-000001.arrow")).write_bytes(b"cut")
     assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def test_records_behind_a_file_that_is_read_anew_do_not_hold(tmp_path, monkeypatch):
+    """Blocks of another size stand in other places then; a third run must not take what the first one recorded of later files."""
+    flags = tables(tmp_path)
+    folder = left(tmp_path, monkeypatch, [*flags, "--block_bytes", "100"])
+    table.main([*flags, "--dst", str(tmp_path / "whole")])
+    next(folder.glob("train-0-000001.arrow")).unlink()
+    left(tmp_path, monkeypatch, flags)
+    assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def test_staged_files_that_are_damaged_are_said(tmp_path, monkeypatch):
+    flags = tables(tmp_path)
+    folder = left(tmp_path, monkeypatch, flags)
+    for path in folder.glob("train-0-*.arrow"):
+        path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(UserError, match=r"out: what an earlier run has staged is damaged .*; run again without --resume"):
+        table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"])
 
 
 def test_a_run_without_resume_removes_what_was_kept_and_says_so(tmp_path, capfd, monkeypatch):

@@ -210,6 +210,18 @@ def test_lists_and_texts_in_json_lines(tmp_path):
     assert made.values("b") == ["y", "x"] and made["train"]["b"] == [[2, 1], [-1, -1], [1, -1]]
 
 
+def test_lists_that_begin_late_in_json_lines(tmp_path):
+    """What a column holds is not told by the first thousand lines alone."""
+    lines = [f'{{"a": null, "u": "[{i % 3}] x", "y": {i % 2}}}\n' for i in range(1200)]
+    late = '{"a": ["x", "z"], "u": "v", "y": 1}\n' * 2
+    made = make(tmp_path, "".join([*lines, late]), lines[0], "--label", "y", "--lists", "a", "--categorical", "u")
+    assert made.values("a") == ["x", "z"] and made.values("u") == ["[0] x", "[1] x", "[2] x", "v"]
+    for value in ('["x"]', '{"x": 1}'):
+        with pytest.raises(DatasetError, match=r"line 1201: .* is no object of texts"):
+            late = f'{{"u": {value}, "y": 1}}\n'
+            make(tmp_path, "".join([*lines, late]), lines[0], "--label", "y", "--categorical", "u", "--ignore", "a", "--overwrite")
+
+
 def test_bad_json_lines(tmp_path):
     content = '{"s": "a", "y": 1}\n{"s": "b", "y": 0\n{"s": "c", "y": true}\n[1]\n'
     with pytest.raises(DatasetError, match="line 2: not JSON: "):
