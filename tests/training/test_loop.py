@@ -146,14 +146,14 @@ def test_a_run_stopped_at_any_step_goes_on_as_if_it_had_not_been(tmp_path, signa
         assert stopped.code == 143 and cut.training.position.step == signal_at
         assert signal_at not in cut.evaluated  # a scheduler does not wait for an evaluation
         position = Position(**json.loads(json.dumps(asdict(cut.training.position))))
-        if reason_finished(config(*flags).training, position, 5, "test") is None:
+        if reason_finished(config(*flags), position, 5, "test") is None:
             rest = Loop(tmp_path, *flags, auc=SCORES.get, position=position)
             rest.run()
             cut.evaluated += rest.evaluated
             cut.training = rest.training
     assert cut.evaluated == whole.evaluated
     assert cut.training.position == whole.training.position
-    assert reason_finished(config(*flags).training, cut.training.position, 5, "test") is not None
+    assert reason_finished(config(*flags), cut.training.position, 5, "test") is not None
 
 
 def test_an_evaluation_where_only_max_steps_cut_the_run_counts_for_the_best_and_not_against_patience(tmp_path):

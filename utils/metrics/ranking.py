@@ -1,9 +1,8 @@
 """How well scores rank the rows of each group: MAP, NDCG, MRR, recall and AUC, averaged over groups. NumPy only.
 
-Exact over all rows given, in whatever order they stand. Rows of one group that have the same score could stand in any order: a group's figure is the
-mean over all orders of them, by counting and not by drawing (McSherry and Najork, "Computing information retrieval performance measures efficiently in
-the presence of tied scores", ECIR 2008), as scikit-learn's `ndcg_score` has it. So it depends neither on how rows are sorted nor on the order they
-come in.
+Exact over all rows given, in whatever order they stand. Rows of one group that have the same score could be ranked in any order: a group's figure is
+the mean over all these orders, by counting and not by drawing (McSherry and Najork, "Computing information retrieval performance measures efficiently
+in the presence of tied scores", ECIR 2008), as scikit-learn's `ndcg_score` has it. So it depends on no sorting and on no order of the rows.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from utils.metrics.ranking_metric import GAUC, GROUP_AUC, MAP, MRR, NDCG, RECALL, RankingMetric
+from utils.metrics.ranking_metric import GAUC, GROUP_AUC, MAP, MRR, NDCG, RECALL, RankingMetric, figure_names
 
 _CHUNK = 1 << 20  # rows looked at together, at least a group: what is held beside the rows does not grow with them
 
@@ -27,7 +26,7 @@ class Ranking:
 
     def figures(self) -> dict[str, float | int | None]:
         """By the keys of the log."""
-        return {metric.key: value for metric, value in self.values.items()} | {"groups": self.groups, "groups_with_positive": self.with_positive}
+        return dict(zip(figure_names(self.values), (*self.values.values(), self.groups, self.with_positive), strict=True))
 
 
 class _Groups(NamedTuple):

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAP, NDCG, MRR, RECALL, GROUP_AUC, GAUC = "map", "ndcg", "mrr", "recall", "group_auc", "gauc"
-EXPECTED = "map@K, ndcg@K, recall@K, mrr, mrr@K, group_auc or gauc, separated by commas, or none"
+EXPECTED = "map@K, ndcg@K, recall@K, mrr, mrr@K, group_auc, gauc, separated by commas, or none"
 OFF = ("none",)
+COUNTS = ("groups", "groups_with_positive")
 MAX_CUT = 2**31 - 1  # more rows than any group has
 _CUT = {MAP: (True,), NDCG: (True,), RECALL: (True,), MRR: (True, False), GROUP_AUC: (False,), GAUC: (False,)}  # whether "@K" may follow
 _LABELS = {MAP: "MAP", NDCG: "NDCG", RECALL: "recall", MRR: "MRR", GROUP_AUC: "group AUC", GAUC: "GAUC"}
@@ -31,6 +32,12 @@ class RankingMetric:
 DEFAULT = RankingMetric(MAP, 12)  # what the Outbrain competition counts, and NVIDIA's Wide & Deep reports
 
 
+def figure_names(metrics: Iterable[RankingMetric]) -> list[str]:
+    """The keys of what a log says of them; none where there are none."""
+    names = [metric.key for metric in metrics]
+    return [*names, *COUNTS] if names else []
+
+
 def parse(words: Iterable[str]) -> tuple[RankingMetric, ...]:
     """The metrics of words such as `map@12`; none of `("none",)`.
 
@@ -38,7 +45,9 @@ def parse(words: Iterable[str]) -> tuple[RankingMetric, ...]:
         ValueError: names the word and what is expected.
     """
     words = tuple(word.strip().lower() for word in words)
-    found = () if words == OFF else tuple(_metric(word) for word in words)
+    if words == OFF:
+        return ()
+    found = tuple(_metric(word) for word in words or ("",))
     for metric in found:
         if found.count(metric) > 1:
             raise ValueError(f"{metric} is named {found.count(metric)} times")
