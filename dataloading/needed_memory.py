@@ -68,7 +68,7 @@ def _holds_groups(config: Config, spec: FeatureSpec) -> bool:
     """Whether a scored row's group is held: for metrics by group, or to be written."""
     if spec.group is None:
         return False
-    return config.run.mode == PREDICT or bool(config.ranking.metrics(grouped=True))
+    return config.run.mode == PREDICT or bool(config.ranking.metrics(config.run.mode, grouped=True))
 
 
 def check_shuffle(config: DataConfig, split: Split, workers: int, available: int) -> None:

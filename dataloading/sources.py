@@ -90,10 +90,11 @@ def check_evaluated(splits: Mapping[str, Split], spec: FeatureSpec, options: Tra
         raise DatasetError(f"{flag} needs rows to evaluate: {spec.path} has no valid and no test split; add --valid_fraction, or drop {flag}")
 
 
-def check_grouped(options: RankingConfig, spec: FeatureSpec) -> None:
-    """Raise DatasetError where metrics by group are asked for and the rows have no groups."""
-    if options.need_groups and spec.group is None:
-        flag, data = options.need_groups[0], spec.path or "the synthetic data"
+def check_grouped(options: RankingConfig, mode: str, spec: FeatureSpec) -> None:
+    """Raise DatasetError where metrics by group are asked for, in a mode that has them, and the rows have no groups."""
+    needing = options.need_groups(mode)
+    if needing and spec.group is None:
+        flag, data = needing[0], spec.path or "the synthetic data"
         raise DatasetError(f"{flag} needs groups: {data} has none; name their column in channel_spec under group, or drop {flag.split()[0]}")
 
 

@@ -63,8 +63,7 @@ def restoring(action: Callable[[], T]) -> T:
 
 def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Split]:
     """The splits that the mode reads, and the file of predictions looked at. Raises UserError."""
-    if config.run.mode in (TRAIN, EVAL):
-        check_grouped(config.ranking, spec)
+    check_grouped(config.ranking, config.run.mode, spec)
     if config.run.mode == TRAIN:
         splits = open_training_splits(config.data, spec, config.run.seed, warn)
         check_evaluated(splits, spec, config.training)

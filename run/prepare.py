@@ -40,8 +40,8 @@ from utils.distributed import World, join
 from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
-from utils.metrics.ranking_metric import COUNTS, figure_names
-from utils.options import EVAL, TRAIN
+from utils.metrics.ranking_metric import COUNTS, RankingMetric, figure_names
+from utils.options import TRAIN
 from utils.runtime import compute_dtype, configured, physical_gpus, set_precision
 
 
@@ -91,6 +91,11 @@ class Checked:
     def chosen_by(self) -> str:
         """The split that the model is chosen by; empty where there is none."""
         return next((name for name in ("valid", "test") if name in self.splits), "")
+
+    @property
+    def ranked_by(self) -> tuple[RankingMetric, ...]:
+        """The metrics by group of the run's evaluations."""
+        return self.config.ranking.metrics(self.config.run.mode, self.spec.group is not None)
 
     @property
     def training_invariants(self) -> dict[str, Any]:
@@ -196,8 +201,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
 
 def _units(run: Checked) -> dict[str, str | None]:
     """Of the metrics by group that the run's evaluations log."""
-    metrics = run.config.ranking.metrics(run.spec.group is not None) if run.config.run.mode in (TRAIN, EVAL) else ()
-    return {name: "groups" if name in COUNTS else None for name in figure_names(metrics)}
+    return {name: "groups" if name in COUNTS else None for name in figure_names(run.ranked_by)}
 
 
 def _continues(config: Config) -> bool:

@@ -56,7 +56,7 @@ def score(run: Prepared, model: DLRM, evaluator: Evaluator, split: str, groups: 
 
 def metrics_of(run: Prepared, model: DLRM, evaluator: Evaluator, split: str) -> Metrics:
     """The metrics of a split on every worker, and a line about them."""
-    thresholds, ranked_by = run.config.training.auc_thresholds, run.config.ranking.metrics(run.spec.group is not None)
+    thresholds, ranked_by = run.config.training.auc_thresholds, run.ranked_by
     scores = score(run, model, evaluator, split, groups=bool(ranked_by))
     metrics = run.world.from_first(_measured(scores, thresholds, ranked_by) if scores is not None else None, "metrics")
     kind = "exact" if thresholds is None else f"{thresholds} thresholds"

@@ -68,7 +68,7 @@ def train(run: Prepared) -> Trained:
         metrics = metrics_of(run, model, evaluator, "test") if "test" in run.splits else None
         figures |= {"valid_auc": figures["auc"], "valid_loss": figures["validation_loss"]}
         figures |= {"auc": metrics and metrics.auc, "validation_loss": metrics and metrics.log_loss}
-        by_group = {name: figures.pop(name, None) for name in figure_names(config.ranking.metrics(run.spec.group is not None))}
+        by_group = {name: figures.pop(name, None) for name in figure_names(run.ranked_by)}
         figures |= {f"valid_{name}": value for name, value in by_group.items()} | dict.fromkeys(by_group) | ranking_figures(metrics)
     figures["average_train_throughput"] = figures["throughput"]  # as NVIDIA's DLRM for PyTorch calls it
     run.log.log((), figures)

@@ -37,21 +37,24 @@ class RankingConfig:
     @property
     def chosen_by(self) -> RankingMetric | None:
         """The metric that the best model is chosen by; None where it is the AUC."""
-        if self.best_metric == AUC:
+        if self.best_metric.strip().lower() == AUC:
             return None
         (metric,) = parse((self.best_metric,))
         return metric
 
-    def metrics(self, grouped: bool) -> tuple[RankingMetric, ...]:
-        """What an evaluation gives; `grouped`: the dataset has a group column, without which there are none."""
-        if not grouped:
+    def metrics(self, mode: str, grouped: bool) -> tuple[RankingMetric, ...]:
+        """What an evaluation gives in a mode; `grouped`: the dataset has a group column, without which there are none."""
+        if not grouped or mode not in (TRAIN, EVAL):
             return ()
         found = (DEFAULT,) if self.ranking_metrics is None else parse(self.ranking_metrics)
-        return found if self.chosen_by is None or self.chosen_by in found else (*found, self.chosen_by)
+        best = self.chosen_by if mode == TRAIN else None
+        return found if best is None or best in found else (*found, best)
 
-    @property
-    def need_groups(self) -> list[str]:
-        """The flags in use that need a group column."""
-        asked = self.ranking_metrics is not None and parse(self.ranking_metrics)
-        named = f"--ranking_metrics {','.join(self.ranking_metrics)}" if asked else ""
-        return [flag for flag in (named, f"--best_metric {self.best_metric}" if self.chosen_by else "") if flag]
+    def need_groups(self, mode: str) -> list[str]:
+        """The flags in use in a mode that need a group column."""
+        needing = []
+        if mode in (TRAIN, EVAL) and self.ranking_metrics is not None and parse(self.ranking_metrics):
+            needing.append(f"--ranking_metrics {','.join(self.ranking_metrics)}")
+        if mode == TRAIN and self.chosen_by:
+            needing.append(f"--best_metric {self.best_metric}")
+        return needing

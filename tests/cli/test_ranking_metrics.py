@@ -82,8 +82,11 @@ def test_map_at_12_is_shown_unless_it_is_turned_off(run, without_valid, tmp_path
     assert "valid_map_at_12" not in trained.final
     assert default.final.keys() - off.final.keys() == {"map_at_12", "groups", "groups_with_positive"}
     assert off.final["auc"] == default.final["auc"] and "MAP" not in off.out
+    best = run(*evaluate, "--best_metric", "mrr")
+    assert "--best_metric has no effect with --mode eval" in best.err and best.final.keys() == default.final.keys()
     other = run(*flags, "--mode", "inference", "--restore_checkpoint_path", tmp_path / "c", "--max_steps", "2", "--ranking_metrics", "mrr")
-    assert "--ranking_metrics has no effect with --mode inference" in other.err and not {"map_at_12", "mrr"} & other.final.keys()
+    assert "--ranking_metrics has no effect with --mode inference" in other.err
+    assert not {"map_at_12", "mrr"} & other.final.keys()
 
 
 def test_the_best_model_may_be_the_one_of_a_metric_by_group(run, grouped, tmp_path):
@@ -115,7 +118,9 @@ def test_what_cannot_be_is_one_line(run, dataset, flags, message):
     assert result.code == 1 and result.err.count("\n") == 1 and message.format(path=dataset) in result.err, result.err
 
 
-def test_none_is_no_error_without_groups(run, dataset):
+def test_none_is_no_error_without_groups_nor_is_what_has_no_effect(run, dataset, trained):
+    restored = ("--dataset_path", dataset, "--cpu", "--restore_checkpoint_path", trained[0])
+    assert run(*restored, "--mode", "eval", "--best_metric", "mrr").code == 0
     result = run("--dataset_path", dataset, *FAST, "--max_steps", "2", "--ranking_metrics", "none")
     assert result.code == 0 and "groups" not in result.final
 
