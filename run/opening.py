@@ -7,7 +7,7 @@ from typing import TypeVar
 from dataloading.batches import Split
 from dataloading.feature_spec import FeatureSpec
 from dataloading.keys import check_keys, stored_keys
-from dataloading.sources import check_evaluated, open_split, open_training_splits
+from dataloading.sources import check_evaluated, check_grouped, open_split, open_training_splits
 from run import predictions
 from utils.checkpoint.fallback import older, sound_checkpoint
 from utils.checkpoint.folder import complete_steps
@@ -63,6 +63,7 @@ def restoring(action: Callable[[], T]) -> T:
 
 def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Split]:
     """The splits that the mode reads, and the file of predictions looked at. Raises UserError."""
+    check_grouped(config.ranking, config.run.mode, spec)
     if config.run.mode == TRAIN:
         splits = open_training_splits(config.data, spec, config.run.seed, warn)
         check_evaluated(splits, spec, config.training)

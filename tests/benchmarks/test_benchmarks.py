@@ -219,7 +219,7 @@ def test_small_sample(tmp_path):
 @pytest.mark.slow
 def test_metrics(tmp_path):
     figures, _ = quick("metrics", tmp_path)
-    assert set(figures["medians"]) == {"exact AUC", "all metrics"}
+    assert {"exact AUC", "all metrics", "MAP@12, rows anywhere"} < set(figures["medians"])
     assert all(sound(facts["seconds"]) for facts in figures["medians"].values())
 
 
