@@ -9,6 +9,7 @@ import polars as pl
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import Categorical
 from preproc.engines import polars_engine as engine
+from preproc.sorted_texts import SortedTexts, write_hashed, write_texts
 from preproc.stores import Source, fetch_to, release
 from preproc.table_columns import Plan, tables_of
 from preproc.table_files import Form
@@ -23,6 +24,7 @@ from utils.encoding.recipe import Recipe
 from utils.naming import naming
 
 SPLITS, COUNTS, LABELS, GROUPS, NUMBERS = "splits.parquet", "counts.parquet", "label.bin", "group.bin", "numerical.bin"
+HASHED = "hashed.parquet"
 
 
 @dataclass(frozen=True)
@@ -193,15 +195,45 @@ class Numbering:
         feature: of the dataset.
         vocabularies: the folder that has them.
         rows: of each split.
+        parts: folders of its vocabulary where that is searched in files (`sorted_texts`).
     """
 
     recipe: Recipe
     feature: Categorical
     vocabularies: Path
     rows: Mapping[str, StagedRows]
+    parts: Sequence[Path] = ()
 
 
 def number_part(item: Numbering, folder: Path) -> dict[str, int]:
     """Write a file `SPLIT.bin` of ids for each split; returns how many lists were cut of each."""
-    ids = Ids(item.recipe, item.feature.name, item.vocabularies)
+    ids = SortedTexts(item.parts) if item.parts else Ids(item.recipe, item.feature.name, item.vocabularies)
     return {split: write_ids(rows, item.recipe, item.feature, folder / f"{split}.bin", ids) for split, rows in item.rows.items()}
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """Some rows of a vocabulary, which are brought into the order of their hashes."""
+
+    vocabulary: Path
+    first: int
+    rows: int
+
+
+def hash_part(item: Hashing, folder: Path) -> None:
+    """Write them."""
+    write_hashed(item.vocabulary, item.first, item.rows, folder / HASHED)
+
+
+@dataclass(frozen=True)
+class Sorting:
+    """A range of hashes of a vocabulary, from files of rows in the order of their hashes."""
+
+    hashed: Sequence[Path]
+    low: int
+    high: int
+
+
+def sort_part(item: Sorting, folder: Path) -> None:
+    """Write the part of a vocabulary that is searched in files."""
+    write_texts(item.hashed, item.low, item.high, folder)

@@ -16,7 +16,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preproc import table, table_spark_reading
+from preproc import table, table_spark, table_spark_reading
 from preproc.engines import spark_dictionaries, spark_engine
 from preproc.table_fit import Moments
 from tests.preproc.spark_cluster import Cluster, cluster, needs_spark
@@ -190,7 +190,10 @@ def test_what_is_inferred_and_files_without_a_header(tmp_path, capsys):
     same(tmp_path, ["--train", tmp_path / "train", "--test", tmp_path / "test", *flags, "--numerical_transform", "log"], capsys)
 
 
-def test_vocabularies_and_keys_of_several_row_groups(tmp_path, capsys, by_sql):
+def test_vocabularies_and_keys_of_several_row_groups_searched_in_files(tmp_path, capsys, by_sql, monkeypatch):
+    monkeypatch.setattr(table_spark, "TABLE_TEXTS", 100_000)
+    monkeypatch.setattr(table_spark, "PART_TEXTS", 70_000)
+    monkeypatch.setattr(table_spark, "_HASHED_TEXTS", 200_000)
     values = np.random.default_rng(0).permutation(310_000)
     frame = pl.DataFrame({"y": values % 2, "v": values}).with_columns(pl.format("value {}", "v").alias("v"))
     frame.write_csv(tmp_path / "train.csv")
