@@ -36,14 +36,16 @@ class Part:
         rows: what becomes of its rows.
         path: the file, by a name that holds on every machine.
         form: how it is written.
-        byte_range: of the part; None for all of the file.
+        byte_range: of the part of a text file; None for all of it.
+        row_range: of the part of a Parquet or Arrow file; None for all of it.
     """
 
     group: str
     rows: Rows
     path: Source
     form: Form
-    byte_range: tuple[int, int] | None
+    byte_range: tuple[int, int] | None = None
+    row_range: tuple[int, int] | None = None
 
 
 @dataclass
@@ -73,7 +75,7 @@ def read_part(item: Part, folder: Path) -> Read:
     fetch_to(folder, [[item.path]])
     file = TableFile(item.path, item.form, item.rows.reading.skip_bad_lines)
     found, staged = Read(TableBlocks(folder, [item.group])), 0
-    for rows, texts, faults in item.rows.of(file, item.path, byte_range=item.byte_range):
+    for rows, texts, faults in item.rows.of(file, item.path, byte_range=item.byte_range, row_range=item.row_range):
         found.bad_lines, found.first_fault = found.bad_lines + len(faults), found.first_fault or next(iter(faults), "")
         if item.rows.divide.by == ROWS:
             rows = rows.with_columns(pl.int_range(staged, staged + rows.height, dtype=pl.UInt32, eager=True).alias(SPLIT))

@@ -99,7 +99,7 @@ def files(tmp_path_factory) -> Path:
     frame = pl.DataFrame(rows(300, 4), schema=COLUMNS, orient="row")
     lists = [pl.col(name).str.split("|") for name in ("bought", "tags")]
     frame.with_columns(*lists, pl.col("age", "rating").cast(pl.Float64, strict=False), pl.col("at").str.to_datetime()).write_parquet(
-        folder / "e.parquet"
+        folder / "e.parquet", row_group_size=60
     )
     (folder / "test.csv").write_text(csv(rows(250, 5)))
     (folder / "new.csv").write_text(csv([row[:8] + row[9:] for row in rows(150, 6)], [name for name in COLUMNS if name != "rating"]))
