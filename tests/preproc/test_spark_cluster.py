@@ -13,7 +13,7 @@ import yaml
 
 from preproc import criteo, table, table_spark_reading
 from preproc.engines import spark_dictionaries
-from tests.preproc.spark_cluster import QUICK, Cluster, cluster, needs_spark, tree
+from tests.preproc.spark_cluster import JAVA, QUICK, Cluster, cluster, needs_spark, tree
 from tests.preproc.test_criteo_spark import log
 from tests.preproc.test_table_spark import CONFIG, csv, rows
 
@@ -29,6 +29,7 @@ def workers(tmp_path_factory, spark_sessions) -> Iterator[Cluster]:
 
 def on(workers: Cluster) -> tuple:
     conf = ("spark.executor.memory=500m", "spark.driver.host=127.0.0.1", "spark.default.parallelism=2", "spark.ui.enabled=false")
+    conf += (f"spark.executor.extraJavaOptions={JAVA}",)
     return ("--engine", "spark", "--spark_master", workers.url, *(word for setting in conf for word in ("--spark_conf", setting)), *QUICK)
 
 
