@@ -7,7 +7,7 @@ import ctypes
 import functools
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,10 +16,10 @@ import numpy as np
 
 from model.embedding.table import MEAN
 from model.native import scorer_path
-from model.shapes import InteractionShape
+from model.shapes import InteractionShape, interaction_shape
 from utils.checkpoint.chunks import Chunks
 from utils.errors import UserError
-from utils.options import CROSS, DOT
+from utils.options import CROSS, DOT, ModelConfig
 from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, INT8
 
 _KINDS = {FLOAT32: 0, BFLOAT16: 1, FLOAT16: 2, INT8: 3}  # RowKind of ops/scorer.h
@@ -171,6 +171,21 @@ def _layers(layers: DenseLayers) -> tuple[ctypes.Array, list]:
         one.kernel, one.bias = kernel.ctypes.data, None if bias is None else bias.ctypes.data
         (one.inputs, one.outputs), one.relu = kernel.shape, layer.relu
     return found, kept
+
+
+def dense_layers(read: Callable[[str], np.ndarray], config: ModelConfig, num_numerical: int) -> DenseLayers:
+    """A model's layers out of its weights by name, `bottom_mlp/0/kernel` for instance."""
+
+    def mlp(name: str, count: int, last_relu: bool) -> list[DenseLayer]:
+        return [DenseLayer(read(f"{name}/{i}/kernel"), read(f"{name}/{i}/bias"), last_relu or i < count - 1) for i in range(count)]
+
+    crosses = range(interaction_shape(config).layers)
+    pairs = [
+        (DenseLayer(read(f"cross/{i}/v/kernel"), None, False), DenseLayer(read(f"cross/{i}/u/kernel"), read(f"cross/{i}/u/bias"), False))
+        for i in crosses
+    ]
+    bottom = mlp("bottom_mlp", len(config.bottom_mlp_dims), True) if num_numerical else []
+    return DenseLayers(bottom, [layer for pair in pairs for layer in pair], mlp("top_mlp", len(config.top_mlp_dims), False))
 
 
 def native_scorer_library() -> ctypes.CDLL | None:

@@ -1,24 +1,23 @@
-"""The C++ scorer of a checkpoint's model, or of one in memory, where it can do what TensorFlow does. Imports no TensorFlow."""
+"""The C++ scorer of a checkpoint's model, where it can stand for TensorFlow. Imports no TensorFlow."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from model.embedding.table import Feature
-from model.native_scorer import DenseLayer, DenseLayers, NativeScorer, Stored, StoredFeature, native_scorer_library
+from model.native_scorer import NativeScorer, Stored, StoredFeature, dense_layers, native_scorer_library
 from model.shapes import interaction_shape, layer_shapes
 from utils.checkpoint.manifest import CheckpointError, DamagedError
 from utils.checkpoint.reading import Checkpoint
 from utils.config import Config
-from utils.options import DeviceConfig, ModelConfig
+from utils.options import DeviceConfig
 
 FEW = 256  # samples up to which what may go either way goes this one: TensorFlow's own time for a call is seen up to there
 
 
-def stored_scorer(checkpoint: Checkpoint, config: Config, num_numerical: int, features: Sequence[Feature], tables: Sequence[Stored]) -> Any:
+def stored_scorer(
+    checkpoint: Checkpoint, config: Config, num_numerical: int, features: Sequence[Feature], tables: Sequence[Stored]
+) -> NativeScorer | None:
     """The scorer of a checkpoint's model, or None where TensorFlow is to score: see `computes_alike`.
 
     Args:
@@ -52,18 +51,3 @@ def computes_alike(device: DeviceConfig) -> bool:
     if device.amp or os.environ.get("DLRM_BUILD_FOR") == "GPU" or (not device.cpu and any(Path("/dev").glob("nvidia[0-9]*"))):
         return False
     return native_scorer_library() is not None
-
-
-def dense_layers(read: Callable[[str], np.ndarray], model: ModelConfig, num_numerical: int) -> DenseLayers:
-    """A model's layers out of its weights by name, `bottom_mlp/0/kernel` for instance."""
-
-    def mlp(name: str, count: int, last_relu: bool) -> list[DenseLayer]:
-        return [DenseLayer(read(f"{name}/{i}/kernel"), read(f"{name}/{i}/bias"), last_relu or i < count - 1) for i in range(count)]
-
-    crosses = range(interaction_shape(model).layers)
-    pairs = [
-        (DenseLayer(read(f"cross/{i}/v/kernel"), None, False), DenseLayer(read(f"cross/{i}/u/kernel"), read(f"cross/{i}/u/bias"), False))
-        for i in crosses
-    ]
-    bottom = mlp("bottom_mlp", len(model.bottom_mlp_dims), True) if num_numerical else []
-    return DenseLayers(bottom, [layer for pair in pairs for layer in pair], mlp("top_mlp", len(model.top_mlp_dims), False))

@@ -1,7 +1,7 @@
 """A NumPy array as a DLPack capsule that Triton's Python backend reads, of any version of NumPy and without TensorFlow.
 
-Under NumPy 2 the stub of Triton 2.51 makes empty tensors of arrays, and logs a traceback for an array's own `__dlpack__`. A capsule is a struct of the
-DLPack standard (version 0.8, `DLManagedTensor`), whose last member the reader calls when it has done with the memory.
+Under NumPy 2 the stub of Triton 2.51 makes empty tensors of arrays, and logs a traceback for an array's own `__dlpack__`. A capsule is a struct of
+the DLPack standard (version 0.8, `DLManagedTensor`), whose last member the reader calls when it has done with the memory.
 """
 
 import ctypes
