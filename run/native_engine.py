@@ -7,7 +7,7 @@ from pathlib import Path
 from model.embedding.table import Feature
 from model.native_scorer import NativeScorer, Stored, StoredFeature, dense_layers, native_scorer_library
 from model.shapes import interaction_shape, layer_shapes
-from utils.checkpoint.manifest import CheckpointError, DamagedError
+from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.config import Config
 from utils.options import DeviceConfig
@@ -28,7 +28,7 @@ def stored_scorer(
         tables: where the table of each of them lies.
 
     Raises:
-        CheckpointError: a dense weight is missing, damaged, or of another shape than the model's.
+        CheckpointError: a dense weight is missing, damaged, or of another shape than the model's; or a table's file is missing.
     """
     if not computes_alike(config.device):
         return None
@@ -40,10 +40,7 @@ def stored_scorer(
     for layer, shape in zip(layers.all, shapes, strict=True):
         if layer.kernel.shape != shape or (layer.bias is not None and layer.bias.shape != shape[1:]):
             raise CheckpointError(f"{checkpoint.folder}: a layer's weights have shape {list(layer.kernel.shape)}, the model's is {list(shape)}")
-    try:
-        return NativeScorer(native_scorer_library(), num_numerical, stored, layers, interaction_shape(config.model))
-    except DamagedError:  # a table's file; it is said when its rows are wanted
-        return None
+    return NativeScorer(native_scorer_library(), num_numerical, stored, layers, interaction_shape(config.model))
 
 
 def computes_alike(device: DeviceConfig) -> bool:
