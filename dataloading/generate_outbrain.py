@@ -2,9 +2,10 @@
 
     python -m dataloading.generate_outbrain --displays 20000 --dst RAW
 
-writes the seven files that `preproc.outbrain` reads. Displays of 2 to 12 ads follow one another over 13 days; in each one ad is clicked, drawn from a
-softmax of utilities that the files tell (`outbrain_world`). Beside them stands what no model can beat: RAW/planted_signal.parquet has for each display
-the average precision that is to be expected of ads ordered by their true probabilities, and RAW/planted_signal.json its mean over the last two days.
+writes the seven files that `preproc.outbrain` reads. Displays of 2 to 12 ads follow one another over 13 days; in each one ad is clicked, drawn from
+a softmax of utilities that the files tell (`outbrain_world`). Beside them stands what no model can beat: RAW/planted_signal.parquet has for each
+display the average precision that is to be expected of ads ordered by their true probabilities, and RAW/planted_signal.json its mean over the last two
+days.
 """
 
 import contextlib

@@ -18,7 +18,7 @@ from dataloading.power_law import ids_from_uniforms
 from dataloading.streams import stream_generator
 
 CATEGORIES, TOPICS_EACH, ENTITIES_EACH, PLATFORMS = 20, 4, 30, 3
-_STDS = {"ad": 0.7, "campaign": 0.45, "advertiser": 0.35, "publisher": 0.3, "platform": 0.2, "country": 0.2}
+_STDS = {"ad": 0.7, "campaign": 0.45, "advertiser": 0.35, "publisher": 0.3, "platform": 0.12, "country": 0.12}
 _SAME_CATEGORY = 0.7
 _START_S = 1_465_876_799  # 14 June 2016, from which on the timestamps of events count
 _DAY_S = 86_400
@@ -43,7 +43,7 @@ class Sizes:
     @classmethod
     def of(cls, displays: int) -> "Sizes":
         """So many that an ad is shown some hundred times, its campaign and its advertiser more often."""
-        ads = max(60, displays // 60)
+        ads = max(60, displays // 100)
         pages, landings = max(50, displays // 100), max(30, ads // 2)
         documents = pages + landings
         return cls(
@@ -136,7 +136,10 @@ class OutbrainWorld:
         category = self._category[of]
         second = draw.random(len(of)) < 0.3
         rows = {
-            "category_id": [(of, 1000 + category, 0.92), (of[second], 1000 + (category[second] + draw.integers(1, CATEGORIES, second.sum())) % CATEGORIES, 0.07)],
+            "category_id": [
+                (of, 1000 + category, 0.92),
+                (of[second], 1000 + (category[second] + draw.integers(1, CATEGORIES, second.sum())) % CATEGORIES, 0.07),
+            ],
             "topic_id": [(of, category * TOPICS_EACH + draw.integers(0, TOPICS_EACH, len(of)), 0.4), (of, self._other_topics(draw, category), 0.1)],
             "entity_id": [(of, category * ENTITIES_EACH + place, 0.6) for place in draw.integers(0, ENTITIES_EACH, (2, len(of)))],
         }
