@@ -4,8 +4,8 @@
 
 writes the seven files that `preproc.outbrain` reads. Displays of 2 to 12 ads follow one another over 13 days; in each one ad is clicked, drawn from
 a softmax of utilities that the files tell (`outbrain_world`). Beside them stands what no model can beat: RAW/planted_signal.parquet has for each
-display the average precision that is to be expected of ads ordered by their true probabilities, and RAW/planted_signal.json its mean over the last two
-days.
+display the average precision that is to be expected of ads ordered by their true probabilities, and RAW/planted_signal.json its mean over the last
+two days.
 """
 
 import contextlib
@@ -167,8 +167,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _write_displays(folder: Path, world: OutbrainWorld, flags) -> tuple[int, dict]:
     """Write clicks, events and what is known of them; returns the clicks' rows and the content of the JSON file."""
     total, rows, found = flags.displays + (flags.displays - 1) // _UNLABELLED, 0, []
-    with contextlib.ExitStack() as opened:
-        files = {name: opened.enter_context((folder / name).open("wb")) for name in (CLICKS, EVENTS)}
+    files = {name: (folder / name).open("wb") for name in (CLICKS, EVENTS)}
+    try:
         for block in tqdm(list(_blocks(total)), desc="displays", unit="block", disable=None):
             made = displays(world, flags.seed, *block, total)
             _append(files[CLICKS], folder / CLICKS, made.clicks, first=block[0] == 0)
@@ -178,6 +178,10 @@ def _write_displays(folder: Path, world: OutbrainWorld, flags) -> tuple[int, dic
             rows += made.clicks.height
         for name, file in files.items():
             with naming(folder / name):
+                file.close()
+    finally:
+        for file in files.values():
+            with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
                 file.close()
     frame = pl.concat(found)
     last = frame.filter(pl.col("day") >= _DAYS - _LAST_DAYS)

@@ -36,8 +36,8 @@ def overruled_widths(model: ModelConfig, categorical: Sequence[Categorical]) -> 
         return None
     shown = f"{min(stated)} to {max(stated)}" if len(stated) > 1 else f"{min(stated)} for some"
     return (
-        f"--interaction dot takes tables of one width: all have the {model.embedding_dim} columns of --embedding_dim, and embedding_dim of the feature "
-        f"specification ({shown}) has no effect; --interaction cross or cat takes any"
+        f"--interaction dot takes tables of one width: all have the {model.embedding_dim} columns of --embedding_dim, and embedding_dim of the "
+        f"feature specification ({shown}) has no effect; --interaction cross or cat takes any"
     )
 
 
