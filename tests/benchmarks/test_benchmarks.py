@@ -73,6 +73,8 @@ def test_preproc(tmp_path):
         assert figures[kind]["rows"] == 2100
         assert sound(*figures[kind]["rows_per_s"].values(), *figures[kind]["peak_mib"].values())
     assert {"preproc.criteo", "pandas, scikit-learn"} <= set(figures["log"]["rows_per_s"])
+    assert figures["outbrain"]["rows"] > 1500 and set(figures["outbrain"]["rows_per_s"]) == {"preproc.outbrain", "pandas, merges"}
+    assert sound(*figures["outbrain"]["rows_per_s"].values(), *figures["outbrain"]["peak_mib"].values())
     assert "pandas, scikit-learn" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
 
