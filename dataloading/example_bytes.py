@@ -31,18 +31,19 @@ def encode_example(columns: Mapping[str, np.ndarray]) -> bytes:
 def varints(values: np.ndarray) -> bytes:
     """`[n]` whole numbers as base-128 varints: 7 bits a byte, the lowest first; negative ones as 64 bits, as protobuf's int64 has it."""
     unsigned = np.ascontiguousarray(values, np.int64).view(np.uint64)
-    lengths = np.ones(len(unsigned), np.int64)
-    if len(unsigned):
-        for shift in range(7, int(unsigned.max()).bit_length(), 7):
-            lengths += (unsigned >> np.uint64(shift)) > 0
-    ends = lengths.cumsum()
-    out = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
-    places, rest, more = ends - lengths, unsigned, lengths
-    while len(rest):
-        out[places] = (rest & np.uint64(0x7F)).astype(np.uint8) | ((more > 1).astype(np.uint8) << 7)
-        longer = more > 1
-        places, rest, more = places[longer] + 1, rest[longer] >> np.uint64(7), more[longer] - 1
-    return out.tobytes()
+    largest = int(unsigned.max(initial=0))
+    if largest < 0x80:
+        return unsigned.astype(np.uint8).tobytes()
+    if largest < 1 << 32:
+        unsigned = unsigned.astype(np.uint32)  # half the time
+    width = -(-largest.bit_length() // 7)
+    groups, kept = np.empty((len(unsigned), width), np.uint8), np.ones((len(unsigned), width), bool)
+    for i in range(width):
+        rest = unsigned >> unsigned.dtype.type(7 * i)
+        groups[:, i] = rest & 0x7F | (rest > 0x7F) * unsigned.dtype.type(0x80)  # the highest bit: more follows
+        if i:
+            kept[:, i] = rest > 0
+    return groups[kept].tobytes()
 
 
 def _list(column: np.ndarray) -> bytes:
@@ -52,7 +53,12 @@ def _list(column: np.ndarray) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    return bytes([number << 3 | _LENGTH]) + varints(np.array([len(content)])) + content
+    size, length = len(content), bytearray([number << 3 | _LENGTH])
+    while size > 0x7F:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    length.append(size)
+    return bytes(length) + content
 
 
 def features_of(read: Callable[[int, int], bytes], size: int) -> Iterator[Listed]:
