@@ -1,6 +1,7 @@
 """TFRecords written from a tf_raw dataset and read back: the same bytes, rows counted, in files and records of the published sizes."""
 
 import itertools
+import resource
 import subprocess
 import sys
 import time
@@ -211,3 +212,15 @@ def test_a_run_that_is_ended_leaves_nothing(tmp_path):
     child.terminate()
     assert child.communicate(timeout=60)[1].count("\n") == 1 and child.returncode == 128 + 15
     assert not (tmp_path / "records").exists()
+
+
+def test_a_file_that_cannot_grow_is_one_line(written, tmp_path):
+    """As a full disk does, a limit on the size of files ends a write early."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(DatasetError, match=r"train/part-r-00000: cannot be written: File too large$"):
+            to_records(written, "--num_files", "1", target=tmp_path / "records")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
