@@ -80,3 +80,7 @@ def test_a_failure_leaves_nothing(raw, tmp_path):
 def test_a_flag_without_effect_is_told(raw, tmp_path, capsys):
     outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--num_files", "3"])
     assert "--num_files has no effect with --format tf_raw" in capsys.readouterr().err
+    outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--format", "both", "--overwrite"])
+    assert "of the dataset that is replaced" not in capsys.readouterr().err
+    outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--overwrite"])
+    assert "raw/tfrecords: TFRecords of the dataset that is replaced; they stay" in capsys.readouterr().err
