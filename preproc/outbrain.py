@@ -2,6 +2,7 @@
 
     python -m preproc.outbrain --src RAW --dst DATASET
     python -m preproc.outbrain --src RAW --dst DATASET --seed 1 --bad_lines skip --overwrite
+    python -m preproc.outbrain --src RAW --dst RECORDS --format tfrecord --num_files 40
 
 Clicks are joined with events, promoted content and documents. All displays of the last two days and a fifth of the others are for evaluation (the
 split `test`); rates, views, dictionaries and the ends of scales come from the training rows only. Rows keep the order of the clicks; those of `test`
@@ -35,6 +36,7 @@ from preproc.outbrain_learning import Found, Joined, Learner, Tally
 from preproc.outbrain_options import NAME, parse_arguments, rule_of, thresholds_of
 from preproc.outbrain_rows import features
 from preproc.outbrain_staging import StagedClicks
+from preproc.outbrain_tfrecords import RECORDS, record_folders, written_as
 from utils.errors import run_command
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
@@ -54,13 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     files = RawFiles(args.src, args.bad_lines == "skip", args.block_bytes)
     _refuse_within(files, args.dst)
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
-    with StagedClicks(args.dst, sorted_splits=(TEST,)) as staging:
+    with written_as(args.format, args.dst, args.num_files, args.overwrite) as folder, StagedClicks(folder, sorted_splits=(TEST,)) as staging:
         joined = _joined(args, files)
         tally = _learned(files, joined, staging)
         _check(tally)
         rows = {name: count for name, (count, _) in sizes.items()}
         found, dictionaries = fitted(joined, tally, thresholds, rows)
-        with TfRawWriter(args.dst, spec_of(sizes, tally.last_display), SPLITS, overwrite=args.overwrite) as writer:
+        with TfRawWriter(folder, spec_of(sizes, tally.last_display), SPLITS, overwrite=args.overwrite) as writer:
             _write(writer, staging, found, joined.documents, tally)
             metadata = _metadata(args, files, joined, tally, found, thresholds)
             metadata["vocabularies"] = _write_dictionaries(dictionaries, rows, writer.folder)
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refuse_within(files: RawFiles, destination: Path) -> None:
     """Raise DatasetError where publishing the dataset would replace a raw file."""
     for path in files.paths.values():
-        for folder in (*SPLITS, VOCABULARY):
+        for folder in (*SPLITS, VOCABULARY, RECORDS, *record_folders()):
             if path.resolve().is_relative_to((destination / folder).resolve()):
                 raise DatasetError(f"{path} lies in {destination / folder}, which the dataset will replace; choose another --dst")
 
