@@ -91,7 +91,7 @@ def _check_java(environment: Mapping[str, str]) -> None:
         pwd.getpwuid(os.getuid())
     except KeyError:
         raise UserError(
-            f"--engine spark: user {os.getuid()} has no name on this machine, and Spark's Java needs one: add a line to /etc/passwd, as images of Spark do"
+            f"--engine spark: user {os.getuid()} has no name on this machine, and Spark's Java needs one: add it to /etc/passwd"
         ) from None
 
 

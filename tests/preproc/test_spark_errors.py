@@ -72,7 +72,7 @@ def test_a_user_without_a_name(words, monkeypatch):
         raise KeyError(number)
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    fails(words, f"--engine spark: user {os.getuid()} has no name on this machine, and Spark's Java needs one: add a line to /etc/passwd")
+    fails(words, f"--engine spark: user {os.getuid()} has no name on this machine, and Spark's Java needs one: add it to /etc/passwd")
 
 
 @pytest.mark.parametrize(
