@@ -21,7 +21,7 @@ from run.announcement import announcement
 from run.inherit import changes, check_continues, inherit, training_invariants
 from run.opening import open_checkpoint, open_splits, sound
 from run.profile_folder import check_profile
-from run.tables import described, place_tables, storage_of, with_widths
+from run.tables import described, overruled_widths, place_tables, storage_of, with_widths
 from training.features import ModelFeatures, check_features, saved_features
 from training.gradient_slices import settled
 from training.growth import Growth
@@ -40,6 +40,7 @@ from utils.distributed import World, join
 from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
+from utils.metrics.ranking_metric import COUNTS, RankingMetric, figure_names
 from utils.options import TRAIN
 from utils.runtime import compute_dtype, configured, physical_gpus, set_precision
 
@@ -90,6 +91,11 @@ class Checked:
     def chosen_by(self) -> str:
         """The split that the model is chosen by; empty where there is none."""
         return next((name for name in ("valid", "test") if name in self.splits), "")
+
+    @property
+    def ranked_by(self) -> tuple[RankingMetric, ...]:
+        """The metrics by group of the run's evaluations."""
+        return self.config.ranking.metrics(self.config.run.mode, self.spec.group is not None)
 
     @property
     def training_invariants(self) -> dict[str, Any]:
@@ -143,7 +149,8 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         kept = KeptFiles({name: opened.enter_context(path.open("rb")) for name, path in files.items()})
         _try_folder(checked)
         placement = _place(checked)
-        log = RunLog(checked.config.run.log_path if world.first else "", checked.config.flat(), append=checked.goes_on, warn=console.warn)
+        path, units = checked.config.run.log_path if world.first else "", _units(checked)
+        log = RunLog(path, checked.config.flat(), append=checked.goes_on, warn=console.warn, units=units)
         opened.callback(log.close)
         samples = {name: split.num_samples for name, split in checked.splits.items()}
         for line in announcement(checked.config, world.size, device, checked.dtype, placement, samples):
@@ -172,6 +179,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     for line in warnings(config):
         warn(line)
     spec = read_spec(config.data)
+    if overruled := overruled_widths(config.model, spec.categorical):
+        warn(overruled)
     config = with_widths(config, spec.categorical)
     zeros = checkpoint is not None and not config.training.allow_growth  # what is overwritten need not be drawn
     tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)
@@ -190,6 +199,11 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     _warn_of_device(config, device, warn)
     dtype = compute_dtype(config.device, device)
     return Checked(world, console, device, dtype, config, spec, tables, features, splits, checkpoint, growth, vocabularies)
+
+
+def _units(run: Checked) -> dict[str, str | None]:
+    """Of the metrics by group that the run's evaluations log."""
+    return {name: "groups" if name in COUNTS else None for name in figure_names(run.ranked_by)}
 
 
 def _continues(config: Config) -> bool:
@@ -226,7 +240,7 @@ def _reason_finished(run: Checked) -> str | None:
     if not run.goes_on:
         return None
     batches = math.ceil(run.splits["train"].num_samples / run.config.data.batch_size)
-    return reason_finished(run.config.training, run.position, batches, run.chosen_by)
+    return reason_finished(run.config, run.position, batches, run.chosen_by)
 
 
 def _claimed(run: Checked, files: Iterable[Path]) -> Lock | None:
