@@ -1,5 +1,6 @@
 """The raw files of Outbrain's click prediction as typed rows, block by block; a bad value is said with file, line, column and value."""
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ CLICKS, EVENTS, PROMOTED, META = "clicks_train", "events", "promoted_content", "
 FORM = Form(CSV, ",", QUOTE)  # of every file
 _NULLS = ("", "\\N")
 _ENDINGS = ("", ".gz", ".zst")
+_LINE = re.compile(r"line (\d+)[:,] ")
 _MOST = 2**62  # of a number that is an id
 _PLATFORMS = 3
 
@@ -127,7 +129,7 @@ class RawFiles:
             return found.rows.height, found.faults, work(found.rows)
 
         with tqdm(total=path.stat().st_size, desc=table, unit="B", unit_scale=True, unit_divisor=1024, disable=None, leave=False) as bar:
-            tasks = TableFile(path, FORM, self._skip).tasks(names_of(table), frozenset(), self._block_bytes, bar.update)
+            tasks = open_table(path, self._skip).tasks(names_of(table), frozenset(), self._block_bytes, bar.update)
             yield from in_order(partial(typed, task) for task in tasks)
 
     def twice(self, table: str, column: str, value: int, count: int) -> None:
@@ -137,6 +139,11 @@ class RawFiles:
             raise DatasetError(f"{what}, expected one row of each; --bad_lines skip keeps the first of them")
         print(f"preproc.outbrain: {what}; rows beyond the first of a value, left out: {count}", file=sys.stderr)
         self.bad_lines += count
+
+
+def open_table(path: Path, skip: bool) -> TableFile:
+    """A raw file for reading; bad lines come as `Block.faults`, for `typed_rows` to say the first of all. Raises DatasetError."""
+    return TableFile(path, FORM, skip_bad_lines=True, until_bad=not skip)
 
 
 def names_of(table: str) -> list[str]:
@@ -149,18 +156,23 @@ def typed_rows(table: str, path: Path, block: Block, skip: bool) -> Typed:
     made = {column.name: _made(column) for column in TABLES[table]}
     bad = [each.bad.fill_null(False).alias(f"bad {name}") for name, each in made.items()]
     frame = block.frame.select(*(each.value.alias(name) for name, each in made.items()), *bad)
-    rows, faults = frame.select(list(made)), list(block.faults)
+    faults = list(block.faults)
     wrong = frame.select(pl.any_horizontal(f"bad {name}" for name in made)).to_series()
-    if not wrong.any():
-        return Typed(rows, faults)
     for row in wrong.arg_true():
         name = next(name for name in made if frame[f"bad {name}"][row])
         value = block.frame[name][row]
         shown = "nothing" if value in (None, *_NULLS) else repr(value)[:60]
         faults.append(f"{block.unit} {block.lines[row]}, column {name}: {shown}, expected {made[name].expected}")
-        if not skip:
-            raise DatasetError(f"{path}, {faults[-1]}; --bad_lines skip leaves such lines out")
-    return Typed(rows.filter(~wrong), faults)
+    faults.sort(key=_line)  # those of the form of a line and those of values
+    if faults and not skip:
+        raise DatasetError(f"{path}, {faults[0]}; --bad_lines skip leaves such lines out")
+    rows = frame.select(list(made))
+    return Typed(rows.filter(~wrong) if faults else rows, faults)
+
+
+def _line(fault: str) -> int:
+    """Of which line a fault says something."""
+    return int(_LINE.match(fault)[1])
 
 
 def _made(column: Column) -> encoding.Made:

@@ -11,8 +11,8 @@ import numpy as np
 import polars as pl
 
 from preproc.engines.spark_shared import load_shared
-from preproc.outbrain_files import FORM, names_of, typed_rows
-from preproc.table_reading import TableFile, may_span_lines
+from preproc.outbrain_files import FORM, names_of, open_table, typed_rows
+from preproc.table_reading import may_span_lines
 from utils.naming import naming
 
 _ROWS_AT_ONCE = 1 << 18
@@ -58,7 +58,7 @@ def read_part(item: Part, folder: Path) -> Read:
     """Read a part of a file into files of pickles. Raises DatasetError where it is malformed, with the number of the line in the part."""
     if item.byte_range is not None and may_span_lines(item.path, FORM, item.byte_range):
         return Read(spans_lines=True)
-    work, found, file = load_shared(item.work), Read(), TableFile(item.path, FORM, item.skip_bad_lines)
+    work, found, file = load_shared(item.work), Read(), open_table(item.path, item.skip_bad_lines)
     for block in file.blocks(names_of(item.table), frozenset(), item.block_bytes, byte_range=item.byte_range):
         typed = typed_rows(item.table, item.path, block, item.skip_bad_lines)
         with naming(path := folder / f"{len(found.blocks):06d}.pickle"):
