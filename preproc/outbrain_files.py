@@ -24,15 +24,16 @@ _NULLS = ("", "\\N")
 _ENDINGS = ("", ".gz", ".zst")
 _LINE = re.compile(r"line (\d+)[:,] ")
 _MOST = 2**62  # of a number that is an id
-_PLATFORMS = 3
+_LAST_MS = 10**14  # of a timestamp: three thousand years
 
 
 class Column(NamedTuple):
-    """A column that is read: its kind, whether each row must have it, and its greatest value where there is one."""
+    """A column that is read: its kind, whether each row must have it, and the least and greatest of its whole numbers."""
 
     name: str
     kind: str = WHOLE
     needed: bool = True
+    least: int = 0
     most: int = _MOST
 
 
@@ -41,8 +42,8 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
     EVENTS: (
         Column("display_id"),
         Column("document_id", needed=False),
-        Column("timestamp"),
-        Column("platform", needed=False, most=_PLATFORMS),
+        Column("timestamp", most=_LAST_MS),
+        Column("platform", needed=False, least=1, most=3),
         Column("geo_location", TEXT, needed=False),
     ),
     META: (
@@ -191,6 +192,6 @@ def _made(column: Column) -> encoding.Made:
         found, bad, _ = encoding.number(column.name, pl.String())
         return encoding.Made(found, bad | found.is_null(), "a finite number")
     value = given.cast(pl.Int64, strict=False)
-    expected = f"1 to {column.most}" if column.most < _MOST else "a whole number of 0 or more"
-    sound = value.is_between(int(column.most < _MOST), column.most).fill_null(False)
+    expected = "a whole number of 0 or more" if column.most == _MOST else f"a whole number from {column.least} to {column.most}"
+    sound = value.is_between(column.least, column.most).fill_null(False)
     return encoding.Made(value, lacks | (given.is_not_null() & ~sound), f"{expected}{nothing}")

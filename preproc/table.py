@@ -40,10 +40,11 @@ from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file
 from preproc.table_files import files_of, form_of
 from preproc.table_fit import vocabulary_path
 from preproc.table_flags import ALL, ENCODE, NAME
+from preproc.table_idle import say_idle
 from preproc.table_inference import inferred
 from preproc.table_reading import TableFile
 from preproc.table_spark import SparkTable
-from preproc.table_splits import KEY, ROWS, SPLITS, TRAIN, Rule
+from preproc.table_splits import SPLITS, TRAIN, Rule
 from preproc.table_stage import Reading, Tally
 from preproc.table_staging import Split, TableStaging
 from preproc.table_steps import Counted, PolarsTable, write_keys
@@ -70,14 +71,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
     _check_flags(args, files, rule)
 
-    if args.seed is not None and rule.by not in (KEY, ROWS):
-        _warn("--seed has no effect: nothing is drawn (--test_fraction without a time, --split_key)")
-    args.seed = rule.seed
     progress = _progress(args, files)
     with _taken_up(args), TableStaging(args.staging or args.dst, tuple(files), progress) as staging, ExitStack() as ending:
         progress.start(staging.folder)
         fetch_to(staging.folder, files.values())
         plan = _plan(args, old, files, reading)
+        say_idle(args, plan, rule, reading, itertools.chain(*files.values()), _warn)
         table_write.check_names(plan)
         steps = ending.enter_context(_steps(settings, staging, progress, reading.unlabelled))
         tallies = steps.stage(files, plan, rule, reading)
@@ -227,6 +226,7 @@ def _steps(settings: SparkSettings | None, staging: TableStaging, progress: Prog
 def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progress:
     """What of this run is complete: by the flags on which bytes depend, and by all files that are read."""
     command = {flag: value for flag, value in vars(args).items() if flag not in table_flags.NOT_OF_THE_BYTES}
+    command |= {"seed": args.seed or 0, "quote": args.quote or "double"}
     read = [*itertools.chain(*files.values()), *filter(None, [args.config])]
     read += dataset_files(args.vocabulary) if args.vocabulary is not None else []
     groups = {group: len(paths) for group, paths in files.items()}

@@ -67,7 +67,7 @@ def _add_files(parser: Parser) -> None:
     group.add_argument("--split_name", default=None, metavar="NAME", help="of the rows of --data (default: new)")
     group.add_argument("--format", choices=FORMATS, help="of all files (default: told by their content)")
     group.add_argument("--separator", type=_separator, metavar="TEXT", help=r"between values: , or \t or | or :: (default: guessed)")
-    group.add_argument("--quote", choices=("double", "none"), default="double", help='whether " encloses values (default: double)')
+    group.add_argument("--quote", choices=("double", "none"), help='whether " encloses values (default: double)')
     group.add_argument("--columns", type=_names, metavar="A,B,…", help="names of all columns, of files without a header")
     group.add_argument("--data_columns", type=_names, metavar="A,B,…", help="of --data, where they are not those of --columns: without the label")
     group.add_argument("--bad_lines", choices=("error", "skip"), default="error", help="stop at a bad row, or leave it out (default: error)")
@@ -159,7 +159,7 @@ def named_of(args: argparse.Namespace) -> Named:
 
 def reading_of(args: argparse.Namespace) -> Reading:
     """How the files are read."""
-    form = FormFlags(args.format, args.separator, '"' if args.quote == "double" else None, args.columns)
+    form = FormFlags(args.format, args.separator, None if args.quote == "none" else '"', args.columns)
     unlabelled = (args.split_name or _UNLABELLED) if args.data else None
     return Reading(form, args.bad_lines == "skip", args.block_bytes, args.keep, unlabelled, args.data_columns)
 

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
 
@@ -186,7 +187,7 @@ class TableFile:
                 waiting += [(first + half, lines[half:]), (first, lines[:half])]
             else:
                 line = lines[0].replace(block.stand_in, b"\n") if block.stand_in else lines[0]
-                faults.append(f"line {block.lines[first]}: {_fault(line, self.form, self.names, bool(self._lists))}")
+                faults.append(f"line {block.lines[first]}: {_fault(line, self.form, self.names, self._lists)}")
                 if not self._skip:
                     raise DatasetError(f"{self.path}, {faults[-1]}; --bad_lines skip leaves such lines out")
         schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
@@ -252,6 +253,18 @@ def _binary(path: Source, form: Form) -> pl.LazyFrame:
         raise _damaged(path, form, error) from None
 
 
+def _json_fault(name: str, value: Any, listed: bool) -> str | None:
+    """What is wrong with a value of a JSON object, whose column holds lists or not; None where nothing is."""
+    kind = _JSON_KINDS.get(type(value), "one value")
+    if value is None or kind == ("a list" if listed else "one value"):
+        return None
+    shown = json.dumps(value, ensure_ascii=False)
+    return f"column {name}: value {shown[:60]!r} is {kind}; expected {'a list, as other lines have' if listed else 'a text or a number'}"
+
+
+_JSON_KINDS = {dict: "an object", list: "a list"}
+
+
 def _names_of(path: Source, form: Form) -> list[str]:
     try:
         return (stream_schema(local_path(path)) if _is_stream(path) else _binary(path, form).collect_schema()).names()
@@ -263,8 +276,8 @@ def _damaged(path: Source, form: Form, error: BaseException) -> DatasetError:
     return DatasetError(f"{path}: cannot be read as {form.kind}: {_brief(error)}")
 
 
-def _fault(line: bytes, form: Form, names: Sequence[str], lists: bool) -> str:
-    """What is wrong with a line that cannot be parsed."""
+def _fault(line: bytes, form: Form, names: Sequence[str], lists: frozenset[str]) -> str:
+    """What is wrong with a line that cannot be parsed; `lists` are columns of lists."""
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
@@ -274,7 +287,9 @@ def _fault(line: bytes, form: Form, names: Sequence[str], lists: bool) -> str:
             found = json.loads(text)
         except ValueError as error:
             return f"not JSON: {_brief(error)}"
-        return f"{str(found)[:60]!r} is no object of texts, numbers{' and lists' if lists else ''}; expected one a line"
+        if not isinstance(found, dict):
+            return f"{str(found)[:60]!r} is no object; expected one a line"
+        return next((fault for name, value in found.items() if (fault := _json_fault(name, value, name in lists))), f"{text[:60]!r} cannot be read")
     if form.quote and text.count(form.quote) % 2:
         return (
             f"a quote is opened and not closed, or the {MOST_LINES:,} lines from it on do not make a row of {len(names)} values; expected quotes "

@@ -70,6 +70,8 @@ def test_preproc(tmp_path):
         assert figures[kind]["rows"] == 2100
         assert sound(*figures[kind]["rows_per_s"].values(), *figures[kind]["peak_mib"].values())
     assert {"preproc.criteo", "pandas, scikit-learn"} <= set(figures["log"]["rows_per_s"])
+    assert figures["outbrain"]["rows"] > 1500 and set(figures["outbrain"]["rows_per_s"]) == {"preproc.outbrain", "pandas, merges"}
+    assert sound(*figures["outbrain"]["rows_per_s"].values(), *figures["outbrain"]["peak_mib"].values())
     assert "pandas, scikit-learn" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
 
@@ -77,9 +79,8 @@ def test_preproc(tmp_path):
 @needs_spark
 def test_preproc_spark(tmp_path):
     figures, printed = quick("preproc_spark", tmp_path, "--folder", tmp_path)
-    for kind in ("log", "table"):
-        rates, peaks = figures[kind]["rows_per_s"], figures[kind]["peak_mib"]
-        assert set(rates) == {"polars", "local[2]", "1 workers"} and sound(*rates.values(), *peaks.values())
+    rates, peaks = figures["table"]["rows_per_s"], figures["table"]["peak_mib"]
+    assert set(rates) == {"polars", "local[2]", "1 workers"} and sound(*rates.values(), *peaks.values())
     assert "hours a day of 180 million" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
 
@@ -239,6 +240,7 @@ def test_help(name):
         ("checkpoint", ("--gib", "900000"), "GiB short"),
         ("dataloader", ("--dataset_path", "/no/such"), "/no/such/feature_spec.yaml: no such file"),
         ("serving", ("--batch_sizes", "1,9000"), "--batch_sizes 1,9000: expected sizes from 1 to 8192"),
+        ("preproc_spark", ("--kinds", "log,tables"), "--kinds tables: expected some of log, table"),
         ("startup", ("--xla", "perhaps"), "--xla perhaps: expected one or more of off, on"),
         ("scaling", ("--workers", "3"), "--workers 3: expected positive numbers that divide --batch_size 8192"),
         ("train_step", ("--ids", "normal"), "--ids normal: expected one or more of uniform, power_law"),
