@@ -29,7 +29,7 @@ _PIECE_ROWS = 1 << 22  # of which a task makes the features at most
 
 
 class SparkFiles(RawFiles):
-    """The raw files, whose parts are read by executors: the same blocks' worth of rows in the same order, the same errors.
+    """The raw files, whose parts are read by executors: the same rows in the same order, in other blocks, and the same errors.
 
     Args:
         engine: that runs.
@@ -45,9 +45,11 @@ class SparkFiles(RawFiles):
         save_shared(work, shared)  # with the places of documents, or of displays and ads, that it looks rows up in
         path = self.paths[table]
         size = max(2 * self._block_bytes, path.stat().st_size // (_TASKS_A_CORE * self._engine.parallelism))
-        job, parts, error = self._map(table, ranges(path, min(_RANGE_BYTES, size)), shared)
+        job = table
+        parts, error = self._map(job, table, ranges(path, min(_RANGE_BYTES, size)), shared)
         if any(part.spans_lines for part in parts):
-            job, parts, error = self._map(f"whole_{table}", [None], shared)
+            job = f"whole_{table}"
+            parts, error = self._map(job, table, [None], shared)
         if error is not None:
             raise moved_error(error, path, sum(part.lines for part in parts), path.absolute())
         lines = 0
@@ -58,10 +60,9 @@ class SparkFiles(RawFiles):
             lines += part.lines
             shutil.rmtree(folder)
 
-    def _map(self, job: str, parts: Sequence[tuple[int, int] | None], work: Path) -> tuple[str, list[Read], Exception | None]:
-        table = job.removeprefix("whole_")
+    def _map(self, job: str, table: str, parts: Sequence[tuple[int, int] | None], work: Path) -> tuple[list[Read], Exception | None]:
         items = [Part(table, self.paths[table].absolute(), part, self._skip, self._block_bytes, work) for part in parts]
-        return job, *self._engine.map(job, read_part, items, "part")
+        return self._engine.map(job, read_part, items, "part")
 
 
 def write_features(
