@@ -154,6 +154,7 @@ def workers(tmp_path_factory) -> Cluster:
 
 def on(workers: Cluster) -> tuple:
     conf = ("spark.executor.memory=500m", "spark.driver.host=127.0.0.1", "spark.default.parallelism=2", "spark.ui.enabled=false")
+    conf += (f"spark.executor.extraJavaOptions={JAVA}",)
     return ("--engine", "spark", "--spark_master", workers.url, *(word for setting in conf for word in ("--spark_conf", setting)), *QUICK)
 
 
