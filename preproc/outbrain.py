@@ -2,6 +2,7 @@
 
     python -m preproc.outbrain --src RAW --dst DATASET
     python -m preproc.outbrain --src RAW --dst DATASET --seed 1 --bad_lines skip --overwrite
+    python -m preproc.outbrain --src RAW --dst RECORDS --format tfrecord --num_files 40
     python -m preproc.outbrain --engine spark --spark_master spark://HOST:7077 --src RAW --dst DATASET
 
 Clicks are joined with events, promoted content and documents. All displays of the last two days and a fifth of the others are for evaluation (the
@@ -39,6 +40,7 @@ from preproc.outbrain_options import NAME, parse_arguments, rule_of, thresholds_
 from preproc.outbrain_rows import features
 from preproc.outbrain_spark import SparkFiles, write_features
 from preproc.outbrain_staging import StagedClicks
+from preproc.outbrain_tfrecords import RECORDS, record_folders, written_as
 from utils.errors import run_command
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
@@ -58,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     paths = find_files(args.src)
     _refuse_within(paths, args.dst)
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
-    with StagedClicks(args.staging or args.dst, sorted_splits=(TEST,)) as staging, _spark(args, staging) as spark:
+    with (
+        written_as(args.format, args.dst, args.num_files, args.overwrite) as folder,
+        StagedClicks(args.staging or folder, sorted_splits=(TEST,)) as staging,
+        _spark(args, staging) as spark,
+    ):
         reading = paths, args.bad_lines == "skip", args.block_bytes
         files = RawFiles(*reading) if spark is None else SparkFiles(spark, *reading)
         joined = _joined(args, files)
@@ -66,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _check(tally)
         rows = {name: count for name, (count, _) in sizes.items()}
         found, dictionaries = fitted(joined, tally, thresholds, rows)
-        with TfRawWriter(args.dst, spec_of(sizes, tally.last_display), SPLITS, overwrite=args.overwrite) as writer:
+        with TfRawWriter(folder, spec_of(sizes, tally.last_display), SPLITS, overwrite=args.overwrite) as writer:
             if spark is None:
                 _write(writer, staging, found, joined.documents, tally)
             else:
@@ -91,7 +97,7 @@ def _spark(args: argparse.Namespace, staging: StagedClicks) -> Iterator[SparkEng
 def _refuse_within(paths: Mapping[str, Path], destination: Path) -> None:
     """Raise DatasetError where publishing the dataset would replace a raw file."""
     for path in paths.values():
-        for folder in (*SPLITS, VOCABULARY):
+        for folder in (*SPLITS, VOCABULARY, RECORDS, *record_folders()):
             if path.resolve().is_relative_to((destination / folder).resolve()):
                 raise DatasetError(f"{path} lies in {destination / folder}, which the dataset will replace; choose another --dst")
 

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from dataloading.vocabularies import read_vocabulary
 from preproc import table_flags, table_write
 from preproc.engines.spark_engine import SparkEngine
 from preproc.engines.spark_settings import SparkSettings, spark_settings
+from preproc.into_store import made
 from preproc.resume import DATASET, Progress, dataset_files
 from preproc.stores import Source, fetch_to
 from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file
@@ -64,14 +66,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             Nothing is left at the destination then.
     """
     args = table_flags.parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
-    started = time.monotonic()
     rule, reading, settings = table_flags.rule_of(args), table_flags.reading_of(args), spark_settings(args, NAME)
     files = _files(args, reading.unlabelled)
+    _check_flags(args, files, rule)
+    progress = _progress(args, files)
+    make = partial(_make, args, files, rule, reading, settings, progress)
+    print(f"{args.target}: {made(NAME, args.target, make, progress.run, args.overwrite)}")
+    return 0
+
+
+def _make(
+    args: argparse.Namespace, files: dict[str, list[Source]], rule: Rule, reading: Reading, settings: SparkSettings | None, progress: Progress
+) -> str:
+    """Make the dataset in a local folder; returns what is to be said of it."""
+    started = time.monotonic()
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
-    _check_flags(args, files, rule)
-
-    progress = _progress(args, files)
     with _taken_up(args), TableStaging(args.staging or args.dst, tuple(files), progress) as staging, ExitStack() as ending:
         progress.start(staging.folder)
         fetch_to(staging.folder, files.values())
@@ -111,8 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             metadata = _metadata(plan, statistics, writer, rows, args)
             progress.publishing(folder)
             spec = writer.publish(metadata)
-    print(_summary(args.dst, spec, statistics, sum(tally.bad_lines for tally in tallies.values()), time.monotonic() - started))
-    return 0
+    return _summary(spec, statistics, sum(tally.bad_lines for tally in tallies.values()), time.monotonic() - started)
 
 
 @contextlib.contextmanager
@@ -261,12 +270,12 @@ def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows:
     }
 
 
-def _summary(destination: Path, spec: FeatureSpec, statistics: dict[str, Any], skipped: int, seconds: float) -> str:
+def _summary(spec: FeatureSpec, statistics: dict[str, Any], skipped: int, seconds: float) -> str:
     rows = sum(found["rows"] for found in statistics.values())
     rate: Callable[[dict], str] = lambda found: f" (click rate {found['click_rate']:.4f})" if "click_rate" in found else ""  # noqa: E731
     shares = ", ".join(f"{split} {found['rows']:,} rows{rate(found)}" for split, found in statistics.items())
     tables = f"{len(spec.numerical)} numerical and {len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} ids"
-    return f"{destination}: {shares}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
+    return f"{shares}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
 
 
 def _warn(message: str) -> None:

@@ -58,12 +58,7 @@ class TableFile:
         self.path, self.form, self._skip, self._until_bad = path, form, skip_bad_lines, until_bad
         self.num_lines = 0  # of text that `tasks` has read
         self._lists, self._chosen = frozenset(), False  # of JSON lines: columns of lists; whether only some columns are read
-        if form.kind == CSV:
-            self.names = header_of(path, form)
-        elif form.kind == JSON_LINES:
-            self.names = []
-        else:
-            self.names = _names_of(path, form)
+        self.names = header_of(path, form) if form.kind == CSV else [] if form.kind == JSON_LINES else _names_of(path, form)
 
     def blocks(
         self,
@@ -84,6 +79,7 @@ class TableFile:
         on_read: Callable[[int], object] = lambda count: None,
         byte_range: tuple[int, int] | None = None,
         coded: frozenset[str] = frozenset(),
+        row_range: tuple[int, int] | None = None,
     ) -> Iterator[Callable[[], Block]]:
         """What parses each block, in the file's order; blocks can be parsed on several threads.
 
@@ -92,9 +88,10 @@ class TableFile:
             lists: columns that may hold lists, of JSON lines.
             block_bytes: text parsed at once, in bytes.
             on_read: called with the number of bytes read from the disk.
-            byte_range: (start, stop) of a plain text file: the lines that begin in [start, stop), numbered from 1; there may be none. Each line is
-                a row then: rows that span lines are bad. The header is read, and skipped, where the range begins at 0.
+            byte_range: (start, stop) of a plain text file: the lines that begin there, numbered from 1; maybe none. Each is a row: rows that span
+                lines are bad. The header is read, and skipped, where the range begins at 0.
             coded: columns that may come as `Block.coded`.
+            row_range: (start, stop) of the rows of a Parquet or Arrow file; None for all.
 
         Raises:
             DatasetError: a column is missing, or, from a task, a line is bad and `skip_bad_lines` is not set.
@@ -103,7 +100,8 @@ class TableFile:
             if byte_range is not None:
                 raise DatasetError(f"{self.path}: is {self.form.kind}; expected a file of text, of which a byte range can be read")
             _check_names(self.path, self.names, wanted)
-            yield from (functools.partial(lambda block: block, block) for block in _binary_blocks(self.path, self.form, wanted, on_read))
+            blocks = _binary_blocks(self.path, self.form, wanted, on_read, row_range)
+            yield from (functools.partial(lambda block: block, block) for block in blocks)
             return
         if self.form.kind == JSON_LINES:
             self.names, held, texts = _keys(next(text_blocks(self.path, _TEXT, _SAMPLE_BYTES), _NOTHING).text)
@@ -211,10 +209,12 @@ def _with_line_ends(frame: pl.DataFrame, stand_in: bytes) -> pl.DataFrame:
     return frame.with_columns(pl.col(pl.String).str.replace_all(stand_in.decode(), "\n", literal=True)) if stand_in else frame
 
 
-def _binary_blocks(path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object]) -> Iterator[Block]:
-    first = 1
+def _binary_blocks(
+    path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object], row_range: tuple[int, int] | None
+) -> Iterator[Block]:
+    first = 1 + (row_range[0] if row_range else 0)
     try:
-        for batch in _stream(path, wanted, on_read) if _is_stream(path) else _batches(path, form, wanted, on_read):
+        for batch in _stream(path, wanted, on_read) if _is_stream(path) else _batches(path, form, wanted, on_read, row_range):
             if batch.height:
                 yield Block(batch, range(first, first + batch.height), "row")
                 first += batch.height
@@ -231,12 +231,15 @@ def _stream(path: Source, wanted: Sequence[str] | None, on_read: Callable[[int],
     return (batch if wanted is None else batch.select(wanted) for batch in stream_batches(local_path(path), on_read))
 
 
-def _batches(path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object]) -> Iterator[pl.DataFrame]:
+def _batches(
+    path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object], row_range: tuple[int, int] | None
+) -> Iterator[pl.DataFrame]:
     """Of a Parquet or Arrow file."""
     frame = _binary(path, form)
     frame = frame if wanted is None else frame.select(wanted)
     total, size = frame.select(pl.len()).collect().item(), path.stat().st_size
     rows = done = 0
+    frame = frame if row_range is None else frame.slice(row_range[0], row_range[1] - row_range[0])
     for batch in frame.collect_batches(chunk_size=_BLOCK_ROWS, maintain_order=True, engine="streaming"):
         yield batch
         rows += batch.height
@@ -266,9 +269,10 @@ _JSON_KINDS = {dict: "an object", list: "a list"}
 
 
 def _names_of(path: Source, form: Form) -> list[str]:
+    local = local_path(path)  # fetching one has errors of its own
     try:
-        return (stream_schema(local_path(path)) if _is_stream(path) else _binary(path, form).collect_schema()).names()
-    except pl.exceptions.PolarsError as error:
+        return (stream_schema(local) if _is_stream(path) else _binary(path, form).collect_schema()).names()
+    except (pl.exceptions.PolarsError, OSError) as error:
         raise _damaged(path, form, error) from None
 
 

@@ -40,6 +40,7 @@ from utils.distributed import World, join
 from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
+from utils.metrics.ranking_metric import COUNTS, RankingMetric, figure_names
 from utils.options import TRAIN
 from utils.runtime import compute_dtype, configured, physical_gpus, set_precision
 
@@ -90,6 +91,11 @@ class Checked:
     def chosen_by(self) -> str:
         """The split that the model is chosen by; empty where there is none."""
         return next((name for name in ("valid", "test") if name in self.splits), "")
+
+    @property
+    def ranked_by(self) -> tuple[RankingMetric, ...]:
+        """The metrics by group of the run's evaluations."""
+        return self.config.ranking.metrics(self.config.run.mode, self.spec.group is not None)
 
     @property
     def training_invariants(self) -> dict[str, Any]:
@@ -143,7 +149,8 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         kept = KeptFiles({name: opened.enter_context(path.open("rb")) for name, path in files.items()})
         _try_folder(checked)
         placement = _place(checked)
-        log = RunLog(checked.config.run.log_path if world.first else "", checked.config.flat(), append=checked.goes_on, warn=console.warn)
+        path, units = checked.config.run.log_path if world.first else "", _units(checked)
+        log = RunLog(path, checked.config.flat(), append=checked.goes_on, warn=console.warn, units=units)
         opened.callback(log.close)
         samples = {name: split.num_samples for name, split in checked.splits.items()}
         for line in announcement(checked.config, world.size, device, checked.dtype, placement, samples):
@@ -194,6 +201,11 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     return Checked(world, console, device, dtype, config, spec, tables, features, splits, checkpoint, growth, vocabularies)
 
 
+def _units(run: Checked) -> dict[str, str | None]:
+    """Of the metrics by group that the run's evaluations log."""
+    return {name: "groups" if name in COUNTS else None for name in figure_names(run.ranked_by)}
+
+
 def _continues(config: Config) -> bool:
     """Whether a run that restores a checkpoint goes on where that one's was."""
     options = config.training
@@ -228,7 +240,7 @@ def _reason_finished(run: Checked) -> str | None:
     if not run.goes_on:
         return None
     batches = math.ceil(run.splits["train"].num_samples / run.config.data.batch_size)
-    return reason_finished(run.config.training, run.position, batches, run.chosen_by)
+    return reason_finished(run.config, run.position, batches, run.chosen_by)
 
 
 def _claimed(run: Checked, files: Iterable[Path]) -> Lock | None:

@@ -13,9 +13,11 @@ from utils.learning_options import OptimizerConfig, RegularisationConfig
 from utils.model_config import expanded
 from utils.nvidia_flags import LEGACY
 from utils.options import EXPORT, PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
+from utils.ranking_options import RankingConfig
 from utils.serving_options import ExportConfig
 
-GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, PlacementConfig, DeviceConfig, ExportConfig)
+_LEARNING = (ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, RankingConfig)
+GROUPS = (RunConfig, DataConfig, *_LEARNING, PlacementConfig, DeviceConfig, ExportConfig)
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class Config:
     optimizer: OptimizerConfig
     regularisation: RegularisationConfig
     training: TrainingConfig
+    ranking: RankingConfig
     placement: PlacementConfig
     device: DeviceConfig
     export: ExportConfig
@@ -49,7 +52,7 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
         values: dict[str, Any] = {}
-        for name in ("run", "data", "model", "optimizer", "regularisation", "training", "placement", "device", "export"):
+        for name in ("run", "data", "model", "optimizer", "regularisation", "training", "ranking", "placement", "device", "export"):
             values |= asdict(getattr(self, name))
         return values
 
@@ -101,7 +104,7 @@ def _parse(arguments: Sequence[str], description: str, program: str, defaults: M
     if (
         data.dataset_path is None
         and config.run.mode not in (PLAN, EXPORT)
-        and (data.dataset_type == "tf_raw" or data.synthetic_dataset_use_feature_spec)
+        and (data.dataset_type != "synthetic" or data.synthetic_dataset_use_feature_spec)
     ):
         raise UserError("--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic to run without files")
     return config

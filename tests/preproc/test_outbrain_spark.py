@@ -1,12 +1,8 @@
-"""preproc.outbrain on Spark, local and on a cluster of two workers: the very files that Polars writes, and the very errors.
-
-OUTBRAIN_DISPLAYS=40000 makes the runs of generated files, of about 5 clicks a display, longer.
-"""
+"""preproc.outbrain on Spark: the very files that Polars writes, and the very errors. See test_spark_cluster for two workers."""
 
 import gzip
 import os
 import pickle
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,42 +11,19 @@ import pytest
 
 from dataloading import generate_outbrain
 from dataloading.feature_spec import FeatureSpec
-from dataloading.tf_raw import TfRawSplit
 from preproc import outbrain, outbrain_spark
-from preproc.engines import spark_engine, spark_shared
-from tests.preproc.spark_cluster import cluster, needs_spark
-from tests.preproc.test_criteo_spark import LOCAL, on, tree
+from preproc.engines import spark_shared
+from tests.preproc.spark_cluster import LOCAL, needs_spark, tree
 from utils.errors import UserError
 
-DISPLAYS = int(os.environ.get("OUTBRAIN_DISPLAYS", "800"))
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """One session of local Spark for all tests: a new one takes seconds. It ends before that of a cluster begins."""
-    started, ending, session = [], ExitStack(), spark_engine.session
-
-    @contextmanager
-    def shared_session(settings, folder):
-        if settings.master != "local[2]":
-            ending.close()
-            with session(settings, folder) as context:
-                yield context
-            return
-        if not started:
-            started.append(ending.enter_context(session(settings, tmp_path_factory.mktemp("session"))))
-        yield started[0]
-
-    with pytest.MonkeyPatch.context() as patch, ending:
-        patch.setattr(spark_engine, "session", shared_session)
-        yield
+pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
 
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory) -> Path:
     """Generated raw files."""
     folder = tmp_path_factory.mktemp("generated with a space") / "raw"
-    assert generate_outbrain.main(["--displays", str(DISPLAYS), "--dst", str(folder)]) == 0
+    assert generate_outbrain.main(["--displays", "800", "--dst", str(folder)]) == 0
     return folder
 
 
@@ -76,22 +49,21 @@ def bytes_of_tasks(folder: Path, table: str, parts: int) -> int:
     return (folder / f"{table}.csv").stat().st_size // (2 * parts)
 
 
-def same(raw: Path, capsys, *flags: object, engine=LOCAL) -> dict[str, bytes]:
+def same(raw: Path, capsys, *flags: object) -> dict[str, bytes]:
     """Run both engines; their files and what they say are the same. Returns the files, by their names in the dataset."""
     folder = raw.with_name("datasets")
     words = [*map(str, ("--src", raw, "--overwrite", *flags))]
     capsys.readouterr()
     assert outbrain.main([*words, "--dst", str(folder / "polars")]) == 0
     said = capsys.readouterr().err
-    assert outbrain.main([*words, "--dst", str(folder / "spark"), *engine]) == 0
+    assert outbrain.main([*words, "--dst", str(folder / "spark"), *LOCAL]) == 0
     assert capsys.readouterr().err == said
     expected = tree(folder / "polars")
     assert len(expected) == 1 + 2 * 16 + 3 and tree(folder / "spark") == expected
     return expected
 
 
-@needs_spark
-def test_clicks_out_of_order_and_bad_lines_that_are_skipped(shared, changed, capsys, monkeypatch):
+def test_clicks_out_of_order_and_bad_lines_that_are_skipped(changed, capsys, monkeypatch):
     """Clicks in no order, so that evaluation rows are sorted; several pieces of features; bad lines in three files."""
     monkeypatch.setattr(outbrain_spark, "_PIECE_ROWS", 200)
 
@@ -115,8 +87,7 @@ def test_clicks_out_of_order_and_bad_lines_that_are_skipped(shared, changed, cap
     assert spec.metadata["bad_lines_skipped"] == 4 + 3
 
 
-@needs_spark
-def test_rows_that_span_lines_are_read_by_one_task(shared, changed, capsys):
+def test_rows_that_span_lines_are_read_by_one_task(changed, capsys):
     def events(lines: list[str]) -> None:
         lines[100:110] = [line.rpartition(",")[0] + ',"US>\nCA>1"' for line in lines[100:110]]
 
@@ -126,7 +97,6 @@ def test_rows_that_span_lines_are_read_by_one_task(shared, changed, capsys):
     assert "US>\nCA>1" in places
 
 
-@needs_spark
 @pytest.mark.parametrize(
     ("table", "change", "said"),
     [
@@ -139,7 +109,7 @@ def test_rows_that_span_lines_are_read_by_one_task(shared, changed, capsys):
     ],
     ids=["a value before a line", "a line before a value", "in another part", "quote", "number", "column"],
 )
-def test_the_first_fault_is_told_as_by_polars(shared, changed, table, change, said):
+def test_the_first_fault_is_told_as_by_polars(changed, table, change, said):
     numbers = {}
 
     def replace(lines: list[str]) -> None:
@@ -159,8 +129,7 @@ def test_the_first_fault_is_told_as_by_polars(shared, changed, table, change, sa
     assert f"{changed}/{said}" in found[0] and found[0] == found[1] and "\n" not in found[0]
 
 
-@needs_spark
-def test_a_key_twice_an_empty_split_and_an_interruption_leave_nothing(shared, changed, monkeypatch):
+def test_a_key_twice_an_empty_split_and_an_interruption_leave_nothing(changed, monkeypatch):
     destination = changed.with_name("out")
     words = [*map(str, ("--src", changed, "--dst", destination, "--block_bytes", 20_000)), *LOCAL]
     with pytest.raises(UserError, match=r"the test split holds no rows: .* clicks were read"):
@@ -182,32 +151,11 @@ def test_a_key_twice_an_empty_split_and_an_interruption_leave_nothing(shared, ch
     assert not destination.exists()
 
 
-@needs_spark
-def test_a_cluster_of_two_workers(shared, raw, capsys, tmp_path_factory, monkeypatch):
-    """The same bytes; and, whatever bytes are, the same numbers."""
-    monkeypatch.setattr(outbrain_spark, "_TASKS_A_CORE", 2)  # this is about the cluster
-    with cluster(tmp_path_factory.mktemp("cluster")) as workers:
-        same(raw, capsys, "--block_bytes", bytes_of_tasks(raw, "clicks_train", 8), engine=on(workers))
-    specs = [FeatureSpec.from_yaml(raw.with_name("datasets") / engine / "feature_spec.yaml") for engine in ("polars", "spark")]
-    for split in outbrain.SPLITS:
-        first, second = (TfRawSplit(spec, split) for spec in specs)
-        n = first.num_samples
-        assert n == second.num_samples > DISPLAYS
-        for place in range(13):
-            np.testing.assert_array_equal(first.read_ids(place, 0, n), second.read_ids(place, 0, n))
-        np.testing.assert_array_equal(first.read_labels(0, n), second.read_labels(0, n))
-        np.testing.assert_array_equal(first.read_group(0, n), second.read_group(0, n))
-        np.testing.assert_allclose(first.read_numerical(0, n), second.read_numerical(0, n), rtol=0, atol=1e-6)
-        first.close()
-        second.close()
-
-
 def test_flags_of_spark_without_it_are_said(changed, capsys):
     assert outbrain.main([*map(str, ("--src", changed, "--dst", changed.with_name("out"), "--spark_master", "local[2]"))]) == 0
     assert "preproc.outbrain: warning: --spark_master has no effect without --engine spark\n" in capsys.readouterr().err
 
 
-@needs_spark
 def test_shared_objects_map_their_arrays(tmp_path):
     values, none = np.arange(100_000).reshape(1000, 100), np.empty(0)
     spark_shared.save_shared((lambda scale: values[3] * scale, [values[::2], none], "text"), tmp_path / "shared")

@@ -1,0 +1,112 @@
+"""The commands on a cluster of two workers, of which an executor is killed while it reads: the very files that Polars writes.
+
+With OUTBRAIN_DISPLAYS=40000 raw files of some 200,000 clicks go through `preproc.outbrain`.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from dataloading import generate_outbrain
+from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
+from preproc import criteo, outbrain, outbrain_spark, table, table_spark_reading
+from preproc.engines import spark_dictionaries
+from tests.preproc.spark_cluster import JAVA, QUICK, Cluster, cluster, needs_spark, tree
+from tests.preproc.test_criteo_spark import log
+from tests.preproc.test_table_spark import CONFIG, csv, rows
+
+pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory, spark_sessions) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+        spark_sessions.end()
+
+
+def on(workers: Cluster) -> tuple:
+    conf = ("spark.executor.memory=500m", "spark.driver.host=127.0.0.1", "spark.default.parallelism=2", "spark.ui.enabled=false")
+    conf += (f"spark.executor.extraJavaOptions={JAVA}",)
+    return ("--engine", "spark", "--spark_master", workers.url, *(word for setting in conf for word in ("--spark_conf", setting)), *QUICK)
+
+
+@contextmanager
+def killed(workers: Cluster, folder: Path, within: int) -> Iterator[None]:
+    """An executor is killed when the first of its tasks has ended, and before so many have."""
+    ended = []
+
+    def kill() -> None:
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and not list(folder.glob(".staging-*/spark/reading-*")):
+            time.sleep(0.005)
+        os.kill(workers.executors()[0].pid, signal.SIGKILL)
+        ended.append(len(list(folder.glob(".staging-*/spark/reading-*"))))
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    yield
+    killer.join()
+    assert ended and ended[0] < within, ended
+
+
+def same(command, words: list, folder: Path, workers: Cluster, capsys) -> None:
+    words = list(map(str, words))
+    assert command.main([*words, "--dst", str(folder / "polars")]) == 0
+    said = capsys.readouterr().err
+    with killed(workers, folder / "spark", 14):
+        assert command.main([*words, "--dst", str(folder / "spark"), *on(workers)]) == 0
+    assert capsys.readouterr().err == said
+    assert tree(folder / "spark") == tree(folder / "polars")
+
+
+def test_criteo(tmp_path, capsys, workers, monkeypatch):
+    monkeypatch.setattr(spark_dictionaries, "TASK_COUNTS", 0)  # by Spark SQL, as of very many values
+    (tmp_path / "day_0").write_text("".join(f"{line}\n" for line in log(1000, 7)) * 8)
+    (tmp_path / "day_1").write_text("".join(f"{line}\n" for line in log(300, 8)))
+    words = ["--train", tmp_path / "day_0", tmp_path / "day_1", "--test", tmp_path / "day_1", "--frequency_threshold", 2, "--block_bytes", 60_000]
+    same(criteo, words, tmp_path, workers, capsys)
+
+
+def test_table(tmp_path, capsys, workers, monkeypatch):
+    monkeypatch.setattr(table_spark_reading, "TASKS_A_CORE", 15)
+    (tmp_path / "train.csv").write_text(csv(rows(500, 10)) + csv(rows(500, 11), None) * 6)
+    (tmp_path / "more.csv").write_text(csv(rows(200, 1)))
+    (tmp_path / "columns.yaml").write_text(yaml.safe_dump(CONFIG, sort_keys=False))
+    files = [tmp_path / "train.csv", tmp_path / "more.csv"]
+    same(table, ["--train", *files, "--config", tmp_path / "columns.yaml", "--test_fraction", 0.1, "--block_bytes", 8_000], tmp_path, workers, capsys)
+
+
+def test_outbrain(tmp_path, capsys, workers, monkeypatch):
+    """The same bytes; and, whatever bytes are, the same numbers. No executor is killed: those that were, are back or are done without."""
+    monkeypatch.setattr(outbrain_spark, "_TASKS_A_CORE", 2)
+    displays = os.environ.get("OUTBRAIN_DISPLAYS", "800")
+    assert generate_outbrain.main(["--displays", displays, "--dst", str(tmp_path / "raw")]) == 0
+    words = ["--src", str(tmp_path / "raw"), "--block_bytes", "5000" if displays == "800" else "500000"]
+    capsys.readouterr()
+    assert outbrain.main([*words, "--dst", str(tmp_path / "polars")]) == 0
+    said = capsys.readouterr().err
+    assert outbrain.main([*words, "--dst", str(tmp_path / "spark"), *on(workers)]) == 0
+    assert capsys.readouterr().err == said
+    assert tree(tmp_path / "spark") == tree(tmp_path / "polars")
+    specs = [FeatureSpec.from_yaml(tmp_path / engine / "feature_spec.yaml") for engine in ("polars", "spark")]
+    for split in outbrain.SPLITS:
+        first, second = (TfRawSplit(spec, split) for spec in specs)
+        n = first.num_samples
+        assert n == second.num_samples > int(displays)
+        for place in range(13):
+            np.testing.assert_array_equal(first.read_ids(place, 0, n), second.read_ids(place, 0, n))
+        np.testing.assert_array_equal(first.read_labels(0, n), second.read_labels(0, n))
+        np.testing.assert_array_equal(first.read_group(0, n), second.read_group(0, n))
+        np.testing.assert_allclose(first.read_numerical(0, n), second.read_numerical(0, n), rtol=0, atol=1e-6)
+        first.close()
+        second.close()
