@@ -225,7 +225,7 @@ def _reason_finished(run: Checked) -> str | None:
     """Why there is nothing to do: the run that this one goes on with has come to its end."""
     if not run.goes_on:
         return None
-    batches = math.ceil(run.splits["train"].num_samples / run.config.data.batch_size)
+    batches = run.config.training.steps_per_epoch or math.ceil(run.splits["train"].num_samples / run.config.data.batch_size)
     return reason_finished(run.config.training, run.position, batches, run.chosen_by)
 
 

@@ -46,6 +46,10 @@ class Config:
                 f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 leaves them out; drop one of them, or add --test_freq"
             )
 
+        warmup = self.optimizer.deep_warmup_epochs
+        if self.run.mode == TRAIN and warmup is not None and warmup > options.epochs:
+            raise ValueError(f"--deep_warmup_epochs {warmup:g}: expected at most --epochs {options.epochs}")
+
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
         values: dict[str, Any] = {}

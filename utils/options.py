@@ -7,7 +7,7 @@ from utils.flags import Reader, check, check_types, option
 from utils.widths import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
-DOT, CROSS, CAT = INTERACTIONS = ("dot", "cross", "cat")
+DOT, CROSS, CAT, WIDE_AND_DEEP = INTERACTIONS = ("dot", "cross", "cat", "wide_and_deep")
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT)
 
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
@@ -131,7 +131,8 @@ class ModelConfig:
     top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "layer widths of the top MLP; the last is 1")
     interaction: str = option(
         DOT,
-        "what joins the bottom MLP's output and the embeddings: dot products of all pairs (DLRM), low-rank cross layers (DCN V2), or nothing",
+        "what joins the bottom MLP's output and the embeddings: dot products of all pairs (DLRM), low-rank cross layers (DCN V2), or nothing (cat). "
+        "wide_and_deep: no bottom MLP; a linear part beside the top MLP, see wide_and_deep.py",
         choices=INTERACTIONS,
     )
     num_cross_layers: int = option(3, "layers of --interaction cross")
@@ -168,6 +169,12 @@ class TrainingConfig:
     """Length of training, evaluation and checkpoints."""
 
     epochs: int = option(1, "passes over the training data", unit="epochs", modes=(TRAIN,))
+    steps_per_epoch: int | None = option(
+        None,
+        "an epoch ends after so many steps, and the next one goes on in the training data; the default is all rows once",
+        unit="steps",
+        modes=(TRAIN,),
+    )
     max_steps: int = option(
         -1,
         "stop training after this many steps, or a benchmark after this many batches a size; -1 for no limit",
@@ -201,6 +208,7 @@ class TrainingConfig:
         modes=(TRAIN,),
     )
     checkpoint_every_steps: int | None = option(None, "write a checkpoint every so many steps", unit="steps", modes=(TRAIN,))
+    checkpoint_every_epoch: bool = option(False, "write a checkpoint after every epoch", modes=(TRAIN,))
     checkpoint_every_minutes: float | None = option(None, "write a checkpoint when so many minutes have passed", unit="minutes", modes=(TRAIN,))
     keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,))
     keep_best_checkpoint: bool = option(False, "also write a checkpoint at every best AUC, and keep the best", modes=(TRAIN,))
@@ -218,6 +226,7 @@ class TrainingConfig:
     def __post_init__(self):
         check_types(self)
         check(self.epochs >= 1, "epochs", self.epochs, "at least 1")
+        check(self.steps_per_epoch is None or self.steps_per_epoch >= 1, "steps_per_epoch", self.steps_per_epoch, "at least 1 step")
         check(self.max_steps == -1 or self.max_steps >= 1, "max_steps", self.max_steps, "at least 1 step, or -1 for no limit")
         check(self.evals_per_epoch >= 0, "evals_per_epoch", self.evals_per_epoch, "0 or more")
         check(self.test_freq is None or self.test_freq >= 1, "test_freq", self.test_freq, "at least 1 step")

@@ -204,7 +204,7 @@ def train(training: Training, dataset: Path, world) -> dict:
     found |= {f"after/{name}": values for name, values in pieces(model).items()}
     stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
     dense = dense_elements(len(spec.numerical), *stacks, placement.widths, interaction_shape(config.model))
-    found["plan"] = json.dumps(report(placement, training.batch, 2 if config.device.amp else 4, dense, trainer.groups.tables.rule.needs_squares))
+    found["plan"] = json.dumps(report(placement, training.batch, 2 if config.device.amp else 4, dense, trainer.groups.tables[-1].rule.needs_squares))
     if training.batch == BATCH and training.features is None:
         with contextlib.closing(TfRawSplit(spec, "test")) as split:
             scores = Evaluator(model, config.device.xla).score(batches(split, 2 * BATCH, 1), split.num_samples)
