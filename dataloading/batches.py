@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ _HINT = "; mend the dataset, or say what is to become of such ids: --out_of_rang
 
 
 class Split(Protocol):
-    """Rows that can be read by ranges: `TfRawSplit` from files, `SyntheticSplit` from a formula, `RowRange` from another split."""
+    """Rows that can be read by ranges: `TfRawSplit`, `TfRecordSplit` from files, `SyntheticSplit` from a formula, `RowRange` from another split."""
 
     spec: FeatureSpec
     name: str
@@ -41,8 +42,10 @@ class Split(Protocol):
     def read_group(self, start: int, stop: int) -> np.ndarray:
         """`[n]`, int32 or int64; asked for where the specification has a group."""
 
-    def file(self, feature: str) -> str:
-        """The file that a feature is read from, for messages; empty where there is none."""
+    def file(self, feature: str, row: int = 0) -> str:
+        """The file that a feature is read from, and the record where rows stand in records, for messages; empty where there is none.
+
+        `row` counts from the first row of the files, as messages do."""
 
     def fingerprint(self) -> str:
         """The same for the same rows, different for others."""
@@ -170,8 +173,8 @@ class BatchReader:
         spec, first_row = split.spec, split.first_row + mine[0]
         # ReLU turns NaN into 0, so no loss would show it
         if spec.numerical:
-            check_numerical(numerical, spec.numerical, first_row, split.file(spec.numerical[0]))
-        check_labels(labels, spec.label, first_row, split.file(spec.label))
+            check_numerical(numerical, spec.numerical, first_row, partial(split.file, spec.numerical[0]))
+        check_labels(labels, spec.label, first_row, partial(split.file, spec.label))
         ids, counted = self._ids(split, self._features, start, stop, size, self._uncounted)
         local_ids, counted_here = self._ids(split, self._local_features, *mine, local, self._uncounted_local if real else self._local_features)
         self.out_of_range += counted + counted_here
@@ -194,7 +197,7 @@ class BatchReader:
         for feature, one in zip(features, described, strict=True):
             column = split.read_ids(feature, start, stop)
             if self._out_of_range == ERROR:
-                check_ids(column, self._num_rows[feature], one.name, split.first_row + start, split.file(one.name), _HINT)
+                check_ids(column, self._num_rows[feature], one.name, split.first_row + start, partial(split.file, one.name), _HINT)
             else:
                 column, count = into_range(column, self._num_rows[feature], self._out_of_range)
                 counted += count if feature not in uncounted else 0

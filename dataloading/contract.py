@@ -18,6 +18,7 @@ from utils.errors import UserError
 
 CSV = "csv"  # type of a chunk that `csv_source` reads
 TFRECORDS = "split_tfrecords"  # type of a dataset that `tfrecords_source` reads
+TFRECORD = "tfrecord"  # type of a dataset, and of its chunks, that `tfrecord_split` reads
 VOCABULARY = "vocabulary"  # folder of a dataset: FEATURE.parquet says which value every id stands for
 
 
@@ -111,6 +112,8 @@ def _to_transcribe(spec: FeatureSpec) -> str | None:
         found = named and f"source_spec is empty and there is {named}"
     else:
         found = next((f"source_spec.{split}: type is {CSV}, expected {SPLIT_BINARY}" for split, chunk in chunks if chunk.type == CSV), None)
+    if records := next((split for split, chunk in chunks if chunk.type == TFRECORD), None):
+        return f"source_spec.{records}: type is {TFRECORD}, expected {SPLIT_BINARY}; --dataset_type {TFRECORD} reads such records as they are"
     command = f"python -m dataloading.transcribe --src_dataset_type {kind} --src_dataset_path {folder} --dst_dataset_path NEW_FOLDER"
     return found and f"{found}; {what} are turned into a dataset first: {command}"
 

@@ -54,7 +54,7 @@ class MemorySplit:
         """Never called: there is none."""
         raise ValueError("samples in memory have no group")
 
-    def file(self, feature: str) -> str:
+    def file(self, feature: str, row: int = 0) -> str:
         """Empty: there is none."""
         return ""
 

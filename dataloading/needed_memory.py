@@ -81,7 +81,7 @@ def check_shuffle(config: DataConfig, split: Split, workers: int, available: int
 
 
 def _id_bytes(config: DataConfig, spec: FeatureSpec) -> list[int]:
-    stored = config.dataset_type == "tf_raw"
+    stored = config.dataset_type != "synthetic"
     dtypes = [feature.dtype if stored else smallest_dtype(feature.cardinality) for feature in spec.categorical]
     return [np.dtype(dtype).itemsize * hotness for dtype, hotness in zip(dtypes, spec.hotness, strict=True)]
 

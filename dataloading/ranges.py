@@ -1,6 +1,6 @@
 """Range checks of ids, labels and numerical values, cheap enough to run on every batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -9,8 +9,10 @@ from dataloading.contract import DatasetError
 ERROR, CLIP, HASH = "error", "clip", "hash"  # what may be done with ids out of range
 NO_ID = -1  # in a list of ids
 
+Place = str | Callable[[int], str]  # of a file, or what says it of a row
 
-def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, path: str = "", hint: str = "") -> None:
+
+def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, path: Place = "", hint: str = "") -> None:
     """Check that every id is in [0, cardinality), or, in lists of ids, -1 for no id.
 
     One maximum over the ids read as unsigned: a negative id is then larger than any valid one, so the check costs one
@@ -21,7 +23,7 @@ def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, p
         cardinality: rows of the feature's table.
         feature: its name, for the message.
         first_row: the dataset's row that `ids[0]` belongs to.
-        path: the file the ids came from, for the message.
+        path: the file the ids came from, or what says it of a row, for the message.
         hint: what can be done about it, for the message.
 
     Raises:
@@ -31,9 +33,14 @@ def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, p
     if outside is None:
         return
     first = np.unravel_index(int(np.argmax(outside)), ids.shape)
-    where = f"{path}: " if path else ""
-    place = placed(first_row + int(first[0]), *map(int, first[1:]))
-    raise DatasetError(f"{where}feature {feature}, {place}: id {int(ids[first])} is not in [0, {cardinality}){hint}")
+    row = first_row + int(first[0])
+    place = placed(row, *map(int, first[1:]))
+    raise DatasetError(f"{_beginning(path, row)}feature {feature}, {place}: id {int(ids[first])} is not in [0, {cardinality}){hint}")
+
+
+def _beginning(path: Place, row: int) -> str:
+    found = path(row) if callable(path) else path
+    return f"{found}: " if found else ""
 
 
 def placed(row: int, place: int | None = None) -> str:
@@ -71,14 +78,14 @@ def outside_range(ids: np.ndarray, rows: int) -> np.ndarray | None:
     return None if int(unsigned.max()) < bound else unsigned >= bound
 
 
-def check_labels(labels: np.ndarray, feature: str, first_row: int, path: str = "") -> None:
+def check_labels(labels: np.ndarray, feature: str, first_row: int, path: Place = "") -> None:
     """Check that every label is 0 or 1.
 
     Args:
         labels: `[n]` uint8.
         feature: the label's name, for the message.
         first_row: the dataset's row that `labels[0]` belongs to.
-        path: the file they came from, for the message.
+        path: the file they came from, or what says it of a row, for the message.
 
     Raises:
         DatasetError: names the file, the first bad row and its value.
@@ -86,18 +93,17 @@ def check_labels(labels: np.ndarray, feature: str, first_row: int, path: str = "
     if labels.size == 0 or int(labels.max()) <= 1:
         return
     first = int(np.argmax(labels > 1))
-    where = f"{path}: " if path else ""
-    raise DatasetError(f"{where}feature {feature}, row {first_row + first}: label {int(labels[first])} is not 0 or 1")
+    raise DatasetError(f"{_beginning(path, first_row + first)}feature {feature}, row {first_row + first}: label {int(labels[first])} is not 0 or 1")
 
 
-def check_numerical(numerical: np.ndarray, features: Sequence[str], first_row: int, path: str = "") -> None:
+def check_numerical(numerical: np.ndarray, features: Sequence[str], first_row: int, path: Place = "") -> None:
     """Check that every numerical value is finite.
 
     Args:
         numerical: `[n, M]`.
         features: M names, for the message.
         first_row: the dataset's row that `numerical[0]` belongs to.
-        path: the file they came from, for the message.
+        path: the file they came from, or what says it of a row, for the message.
 
     Raises:
         DatasetError: names the file, the feature, the first bad row and its value.
@@ -109,5 +115,5 @@ def check_numerical(numerical: np.ndarray, features: Sequence[str], first_row: i
     if finite.all():
         return
     row, column = divmod(int(np.argmin(finite)), numerical.shape[1])
-    where = f"{path}: " if path else ""
+    where = _beginning(path, first_row + row)
     raise DatasetError(f"{where}feature {features[column]}, row {first_row + row}: value {float(numerical[row, column])} is not finite")

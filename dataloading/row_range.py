@@ -32,9 +32,9 @@ class RowRange:
         """`[n]`, int32 or int64."""
         return self._split.read_group(self._first + start, self._first + stop)
 
-    def file(self, feature: str) -> str:
-        """The file that a feature is read from."""
-        return self._split.file(feature)
+    def file(self, feature: str, row: int = 0) -> str:
+        """Where a feature is read from: that of the split, whose rows `row` counts."""
+        return self._split.file(feature, row)
 
     def fingerprint(self) -> str:
         """The same for the same rows of the same split."""

@@ -50,9 +50,9 @@ class ShuffledRows:
         """`[n]`, int32 or int64."""
         return self._read("group", self._split.read_group, start, stop)
 
-    def file(self, feature: str) -> str:
-        """The file that a feature is read from."""
-        return self._split.file(feature)
+    def file(self, feature: str, row: int = 0) -> str:
+        """Where a feature is read from: that of the split, whose rows `row` counts."""
+        return self._split.file(feature, row)
 
     def fingerprint(self) -> str:
         """That of the split: they are the same rows."""

@@ -4,23 +4,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dataloading.batches import Split
-from dataloading.contract import DatasetError
+from dataloading.contract import TFRECORD, DatasetError
 from dataloading.feature_spec import SPLITS, FeatureSpec, generator_spec
 from dataloading.ranges import HASH
 from dataloading.row_range import first_rows, hold_out
 from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
+from dataloading.tfrecord_spec import tfrecord_spec
+from dataloading.tfrecord_split import TfRecordSplit
 from utils.options import DataConfig, TrainingConfig
 
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 
 
 def read_spec(config: DataConfig) -> FeatureSpec:
-    """The feature specification of the data. Raises FeatureSpecError."""
+    """The feature specification of the data. Raises FeatureSpecError; DatasetError where there are no records of `--dataset_type tfrecord`."""
     if config.dataset_type == "synthetic" and not config.synthetic_dataset_use_feature_spec:
         rows, num_numerical = config.synthetic_dataset_cardinalities, config.synthetic_dataset_num_numerical_features
         return generator_spec(rows, num_numerical, SYNTHETIC_ALPHA, hotness=config.synthetic_dataset_hotness)
-    return FeatureSpec.from_yaml(Path(config.dataset_path or ".") / config.feature_spec)
+    folder = Path(config.dataset_path or ".")
+    return tfrecord_spec(folder, config.feature_spec) if config.dataset_type == TFRECORD else FeatureSpec.from_yaml(folder / config.feature_spec)
 
 
 def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, labels: bool = True) -> Split:
@@ -36,8 +39,8 @@ def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, lab
     Raises:
         DatasetError: its files are damaged, or it has no labels and they are needed.
     """
-    if config.dataset_type == "tf_raw":
-        found = TfRawSplit(spec, split)
+    if config.dataset_type != "synthetic":
+        found = TfRawSplit(spec, split) if config.dataset_type == "tf_raw" else TfRecordSplit(spec, split)
         if labels and not found.labelled:
             raise DatasetError(
                 f"{spec.path}: source_spec.{split} has no chunk of the label {spec.label}, so the split is for prediction only: "
@@ -62,7 +65,7 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn:
     Raises:
         DatasetError: a split's files are damaged, or nothing would be left to train on.
     """
-    stored = config.dataset_type == "tf_raw"
+    stored = config.dataset_type != "synthetic"
     names = ["train"] + [name for name in ("valid", "test") if not stored or spec.sources is None or _evaluates(spec, name, warn)]
     if not stored:
         names.remove("valid")

@@ -83,7 +83,7 @@ class SyntheticSplit:
         probabilities = self._planted.probabilities(ids, numerical)
         return numerical, ids, self._labels(probabilities, start, stop), probabilities
 
-    def file(self, feature: str) -> str:
+    def file(self, feature: str, row: int = 0) -> str:
         """None: nothing is stored."""
         return ""
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -101,7 +101,7 @@ class TfRawSplit:
         """Groups of rows start to stop, where the dataset has a group: `[n]`, int32 or int64."""
         return self._column("group").read(start, stop)
 
-    def file(self, feature: str) -> str:
+    def file(self, feature: str, row: int = 0) -> str:
         """The file that a feature is read from."""
         return self._files[feature]
 
@@ -205,12 +205,7 @@ class TfRawWriter:
 
     def copy_vocabularies(self, spec: FeatureSpec) -> None:
         """Publish with the dataset what `spec`'s ids stand for, where that is known: rows that are only copied keep their ids."""
-        for feature in spec.categorical:
-            if source := stored_vocabulary(spec, feature.name):
-                copy = self._folder / VOCABULARY / source.name
-                with naming(copy):
-                    copy.parent.mkdir(exist_ok=True)
-                    shutil.copyfile(source, copy)
+        copy_vocabularies(spec, self._folder)
 
     def publish(self, metadata: dict[str, Any]) -> FeatureSpec:
         """Make the dataset visible; returns its specification.
@@ -240,23 +235,10 @@ class TfRawWriter:
         return final
 
     def _refuse_replacing(self) -> None:
-        refuse_dataset(self._destination, self._spec_name, self._overwrite)
-        for split in self._splits:
-            folder = self._destination / split
-            if not self._overwrite and folder.is_dir() and any(folder.iterdir()):
-                raise DatasetError(f"{folder} exists and would be replaced; choose another folder or pass --overwrite")
+        refuse_replacing(self._destination, self._spec_name, self._splits, self._overwrite)
 
     def _move(self, spec: Path, target: Path) -> None:
-        """Put everything in its place, the specification last: until then the folder is no dataset."""
-        target.unlink(missing_ok=True)
-        if (self._destination / VOCABULARY).is_dir():
-            shutil.rmtree(self._destination / VOCABULARY)  # the values of other ids, where this dataset brings none
-        for entry in sorted({*(self._scratch.entries() if self._scratch else self._folder.iterdir())} - {spec}):
-            old = self._destination / entry.name
-            if old.is_dir():
-                shutil.rmtree(old)
-            entry.rename(old)
-        spec.rename(target)
+        put_in_place([*(self._scratch.entries() if self._scratch else self._folder.iterdir())], spec, target)
 
     def _placed(self, folder: Path, metadata: dict[str, Any] | None = None) -> FeatureSpec:
         return replace(self._source.as_tf_raw(self._splits, metadata or {}, self._unlabelled), path=folder / self._spec_name)
@@ -276,3 +258,36 @@ def refuse_dataset(destination: Path, spec_name: str, overwrite: bool) -> None:
         raise DatasetError(f"{destination} is a file; expected a folder for the dataset")
     if not overwrite and (destination / spec_name).exists():
         raise DatasetError(f"{destination} holds a dataset already ({spec_name}); choose another folder or pass --overwrite")
+
+
+def refuse_replacing(destination: Path, spec_name: str, folders: Iterable[str], overwrite: bool) -> None:
+    """Raise DatasetError where `destination` holds a dataset, or one of its folders holds anything, and may not be overwritten."""
+    refuse_dataset(destination, spec_name, overwrite)
+    for name in folders:
+        folder = destination / name
+        if not overwrite and folder.is_dir() and any(folder.iterdir()):
+            raise DatasetError(f"{folder} exists and would be replaced; choose another folder or pass --overwrite")
+
+
+def put_in_place(entries: Collection[Path], spec: Path, target: Path) -> None:
+    """Move what was written beside `target`, its specification, which comes last: until then the folder is no dataset."""
+    destination = target.parent
+    target.unlink(missing_ok=True)
+    if (destination / VOCABULARY).is_dir():
+        shutil.rmtree(destination / VOCABULARY)  # the values of other ids, where this dataset brings none
+    for entry in sorted({*entries} - {spec}):
+        old = destination / entry.name
+        if old.is_dir():
+            shutil.rmtree(old)
+        entry.rename(old)
+    spec.rename(target)
+
+
+def copy_vocabularies(spec: FeatureSpec, folder: Path) -> None:
+    """Copy into `folder` what `spec`'s ids stand for, where that is known."""
+    for feature in spec.categorical:
+        if source := stored_vocabulary(spec, feature.name):
+            copy = folder / VOCABULARY / source.name
+            with naming(copy):
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copyfile(source, copy)

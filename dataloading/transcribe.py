@@ -1,4 +1,4 @@
-"""Turn synthetic data, CSV files, NVIDIA's TFRecords or another tf_raw dataset into a tf_raw dataset.
+"""Turn synthetic data, CSV files, NVIDIA's TFRecords or another tf_raw dataset into a tf_raw dataset, or into TFRecords.
 
     # synthetic, from a specification that generate_feature_spec wrote
     python -m dataloading.transcribe --src_dataset_type synthetic --src_dataset_path . --dst_dataset_path /data/synthetic \\
@@ -13,6 +13,10 @@
     # pre-batched TFRecords, which NVIDIA's transcriber writes by default
     python -m dataloading.transcribe --src_dataset_type split_tfrecords --src_dataset_path /data/records --dst_dataset_path /data/records_raw
 
+    # the TFRecords of NVIDIA's Wide & Deep, which dlrm.py reads as they are (--dataset_type tfrecord): there and back
+    python -m dataloading.transcribe --src_dataset_path /data/outbrain --dst_dataset_path /data/tfrecords --dst_dataset_type tfrecord --num_files 40
+    python -m dataloading.transcribe --src_dataset_type tfrecord --src_dataset_path /data/tfrecords --dst_dataset_path /data/outbrain_raw
+
     # the first rows of a tf_raw dataset
     python -m dataloading.transcribe --src_dataset_path /data/criteo --dst_dataset_path /data/criteo_small --max_batches_train 10
 
@@ -23,27 +27,27 @@ import argparse
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from dataloading.bayes import bayes_metrics
-from dataloading.contract import TFRECORDS, DatasetError, bytes_per_sample, check_quick, split_files
+from dataloading.blocks import Rows, drawn_rows, in_order, stored_blocks
+from dataloading.contract import TFRECORD, TFRECORDS, DatasetError, check_quick, split_files
 from dataloading.csv_source import check_csv_files, csv_paths, read_csv_split
 from dataloading.csv_spec import read_csv_spec
 from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec
-from dataloading.keys import KEYS, check_keys, copy_keys
-from dataloading.ranges import check_ids, check_labels, check_numerical
+from dataloading.keys import KEYS, check_keys, copy_keys, stored_keys
 from dataloading.split_dataset import split_spec, write_split_spec
 from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
+from dataloading.tfrecord_spec import split_records, tfrecord_spec, unread_features
+from dataloading.tfrecord_split import TfRecordSplit
+from dataloading.tfrecord_writer import DEFAULT_FILES, TfRecordWriter
 from dataloading.tfrecords_source import check_tfrecords, read_tfrecords, tfrecord_folders
 from utils.errors import UserError, run_command
 from utils.flags import Parser
@@ -53,16 +57,6 @@ NAME = "dataloading.transcribe"
 SPLIT = "split"
 DEFAULT_BATCH_SIZE = 65536
 DEFAULT_SEED = 0
-
-
-class Rows(NamedTuple):
-    """Some rows of a split."""
-
-    numerical: np.ndarray  # [n, M]
-    ids: Sequence[np.ndarray]  # of each feature [n], or [n, h] with -1 for no id
-    labels: np.ndarray | None  # [n]; None of a split without
-    probabilities: np.ndarray | None = None  # [n], the true P(click) where it is known
-    groups: np.ndarray | None = None  # [n], where the specification has a group
 
 
 _NO_EFFECT = {  # flags of NVIDIA's transcriber that its scripts pass
@@ -75,11 +69,19 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; flags that only some sources read default to None, so that a needless one can be told."""
     parser = Parser(prog=NAME, description="Write a tf_raw dataset from synthetic data, CSV files, TFRecords or another one.")
     add = parser.add_argument
-    add("--src_dataset_type", choices=("synthetic", "tf_raw", "csv", SPLIT, TFRECORDS), default="tf_raw", help="what to read (default: tf_raw)")
+    add(
+        "--src_dataset_type",
+        choices=("synthetic", "tf_raw", "csv", SPLIT, TFRECORDS, TFRECORD),
+        default="tf_raw",
+        help="what to read (default: tf_raw)",
+    )
     add("--src_dataset_path", type=Path, default=Path("."), help="folder of the source (default: the working directory)")
     add("--src_feature_spec", default=DEFAULT_FILE_NAME, help=f"the source's specification, in that folder (default: {DEFAULT_FILE_NAME})")
     add("--src_batch_size", type=int, default=DEFAULT_BATCH_SIZE, help=f"rows a batch, the unit of --max_batches (default: {DEFAULT_BATCH_SIZE})")
-    add("--dst_dataset_type", choices=("tf_raw",), default="tf_raw", help="what to write (default: tf_raw)")
+    add("--dst_dataset_type", choices=("tf_raw", TFRECORD), default="tf_raw", help="what to write (default: tf_raw)")
+    add(
+        "--num_files", type=int, help=f"{TFRECORD}: files of a split, fewer where it has not as many records of 4,096 rows (default: {DEFAULT_FILES})"
+    )
     add("--dst_dataset_path", type=Path, help="folder to write; created when missing. Source type split: the source's own by default")
     add("--dst_feature_spec", default=DEFAULT_FILE_NAME, help=f"name of the written specification (default: {DEFAULT_FILE_NAME})")
     add("--max_batches_train", type=int, default=-1, help="batches of the training split; -1: all the source has (default: -1)")
@@ -99,6 +101,8 @@ def warn_needless(args: argparse.Namespace) -> None:
     reasons = {}
     if args.src_dataset_type != "synthetic":
         reasons |= dict.fromkeys(("--seed", "--signal"), f"with --src_dataset_type {args.src_dataset_type}")
+    if args.dst_dataset_type != TFRECORD:
+        reasons["--num_files"] = f"with --dst_dataset_type {args.dst_dataset_type}"
     if args.train_only or args.splits == "train":
         reasons["--max_batches_test"] = "with --train_only" if args.train_only else "with --splits train"
     reasons |= {flag: f"here: {reason}" for flag, reason in _NO_EFFECT.items()}
@@ -112,6 +116,10 @@ def check_arguments(args: argparse.Namespace, batches: dict[str, int]) -> None:
     """Raise UserError for values that no mode accepts."""
     if args.train_only and args.splits:
         raise UserError("--train_only and --splits: expected one of them")
+    if args.num_files is not None and args.num_files < 1:
+        raise UserError(f"--num_files is {args.num_files}, expected at least 1")
+    if args.dst_dataset_type == TFRECORD and args.src_dataset_type in ("csv", TFRECORDS):
+        raise UserError(f"--dst_dataset_type {TFRECORD}: {args.src_dataset_type} does not say how many rows there are; transcribe it to tf_raw first")
     if args.src_batch_size < 1:
         raise UserError(f"--src_batch_size is {args.src_batch_size}, expected at least 1 row")
     if Path(args.dst_feature_spec).name != args.dst_feature_spec or args.dst_feature_spec in ("", ".", ".."):
@@ -154,65 +162,19 @@ def splits_of(args: argparse.Namespace, spec: FeatureSpec) -> tuple[str, ...]:
 def refuse_own_files(args: argparse.Namespace, spec: FeatureSpec, splits: Sequence[str]) -> None:
     """Raise DatasetError where writing would replace the files that are read."""
     destination = args.dst_dataset_path.resolve()
-    if args.src_dataset_type == "tf_raw" and args.src_dataset_path.resolve() == destination:
+    if args.src_dataset_type in ("tf_raw", TFRECORD) and args.src_dataset_path.resolve() == destination:
         raise DatasetError(f"{args.dst_dataset_path} is source and destination; choose another --dst_dataset_path")
     for split in splits:
         readers = {
             "tf_raw": lambda s: split_files(spec, s).all(),
             "csv": lambda s: csv_paths(spec, s),
             TFRECORDS: lambda s: tfrecord_folders(spec, s),
+            TFRECORD: lambda s: split_records(spec, s),
         }
         for path in readers.get(args.src_dataset_type, lambda s: ())(split):
             for written in splits:
                 if path.resolve().is_relative_to(destination / written):
                     raise DatasetError(f"{path} is read and would be replaced by what is written; choose another --dst_dataset_path")
-
-
-def in_order(read: Callable[[int, int], Rows], num_samples: int, batch_size: int, workers: int) -> Iterator[Rows]:
-    """Blocks of rows in order, read by threads while earlier ones are written. NumPy lets go of the interpreter in the long loops."""
-    starts = iter(range(0, num_samples, batch_size))
-
-    def submit(start: int) -> Future[Rows]:
-        return pool.submit(read, start, min(start + batch_size, num_samples))
-
-    with ThreadPoolExecutor(workers) as pool:
-        waiting = deque(submit(start) for start in islice(starts, workers + 1))
-        try:
-            while waiting:
-                rows = waiting.popleft().result()
-                waiting.extend(submit(start) for start in islice(starts, 1))
-                yield rows
-        finally:
-            for future in waiting:
-                future.cancel()
-
-
-def stored_rows(split: TfRawSplit) -> Callable[[int, int], Rows]:
-    """Reading of a tf_raw split that checks every value."""
-    spec, files = split.spec, split_files(split.spec, split.name)
-
-    def read(start: int, stop: int) -> Rows:
-        numerical, labels = split.read_numerical(start, stop), split.read_labels(start, stop) if split.labelled else None
-        if spec.numerical:
-            check_numerical(numerical, spec.numerical, start, str(files.numerical))
-        if labels is not None:
-            check_labels(labels, spec.label, start, str(files.label))
-        ids = []
-        for i, (feature, path) in enumerate(zip(spec.categorical, files.categorical, strict=True)):
-            ids.append(split.read_ids(i, start, stop))
-            check_ids(ids[-1], feature.cardinality, feature.name, start, str(path))
-        return Rows(numerical, ids, labels, groups=None if spec.group is None else split.read_group(start, stop))
-
-    return read
-
-
-def drawn_rows(split: SyntheticSplit) -> Callable[[int, int], Rows]:
-    """Drawing of synthetic data."""
-
-    def read(start: int, stop: int) -> Rows:
-        return Rows(*split.read_rows(start, stop), groups=None if split.spec.group is None else split.read_group(start, stop))
-
-    return read
 
 
 def source_rows(args: argparse.Namespace, spec: FeatureSpec, split: str, batches: int) -> tuple[Iterator[Rows], int | None]:
@@ -223,20 +185,26 @@ def source_rows(args: argparse.Namespace, spec: FeatureSpec, split: str, batches
         return (Rows(numerical, ids, labels, groups=groups) for numerical, ids, labels, groups in blocks), None
     if args.src_dataset_type == TFRECORDS:
         return (Rows(*rows) for rows in read_tfrecords(spec, split, None if batches == -1 else batches * size)), None
-    if args.src_dataset_type == "tf_raw":
-        stored = TfRawSplit(spec, split)
+    if args.src_dataset_type in ("tf_raw", TFRECORD):
+        stored = TfRawSplit(spec, split) if args.src_dataset_type == "tf_raw" else TfRecordSplit(spec, split)
         rows = stored.num_samples if batches == -1 else min(stored.num_samples, batches * size)
-        return _closing(stored, in_order(stored_rows(stored), rows, size, workers=1)), rows
+        return stored_blocks(stored, rows, size), rows
     drawn = SyntheticSplit(spec, split, batches * size, args.seed, args.signal)
     return in_order(drawn_rows(drawn), drawn.num_samples, size, workers=min(os.cpu_count() or 1, 8)), drawn.num_samples
 
 
-def _closing(split: TfRawSplit, blocks: Iterator[Rows]) -> Iterator[Rows]:
-    with closing(split):
-        yield from blocks
+def writer_of(args: argparse.Namespace, spec: FeatureSpec, rows: Mapping[str, int | None], unlabelled: Sequence[str]) -> TfRawWriter | TfRecordWriter:
+    """Of the destination; `rows` of each split, which TFRecords want to know before."""
+    if args.dst_dataset_type == "tf_raw":
+        return TfRawWriter(args.dst_dataset_path, spec, tuple(rows), args.dst_feature_spec, args.overwrite, unlabelled)
+    for split in rows if args.src_dataset_type == "tf_raw" else ():
+        if keys := stored_keys(spec, split):
+            print(f"{NAME}: warning: {keys} is left out: TFRecords have no place for it", file=sys.stderr)
+    files = DEFAULT_FILES if args.num_files is None else args.num_files
+    return TfRecordWriter(args.dst_dataset_path, spec, rows, files, args.dst_feature_spec, args.overwrite, unlabelled)
 
 
-def write_split(writer: TfRawWriter, split: str, blocks: Iterator[Rows], total: int | None) -> dict[str, Any]:
+def write_split(writer: TfRawWriter | TfRecordWriter, split: str, blocks: Iterator[Rows], total: int | None) -> dict[str, Any]:
     """Append all rows; returns `samples`, `click_rate` and, where P(click) is known, the Bayes metrics."""
     samples, clicks = 0, 0
     known: list[tuple[np.ndarray, np.ndarray]] = []
@@ -298,6 +266,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if args.src_dataset_type == SPLIT:
         spec, args.src_dataset_type = split_spec(args.src_dataset_path), "tf_raw"
+    elif args.src_dataset_type == TFRECORD:
+        spec = tfrecord_spec(args.src_dataset_path, args.src_feature_spec)
+        if unread := unread_features(spec):
+            print(f"{NAME}: features of the records that {spec.path} does not name are left out: {', '.join(unread)}", file=sys.stderr)
     else:
         read = read_csv_spec if args.src_dataset_type == "csv" else FeatureSpec.from_yaml
         spec = read(args.src_dataset_path / args.src_feature_spec, "--src_dataset_path and --src_feature_spec")
@@ -317,12 +289,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     started = time.perf_counter()
     statistics = {}
-    unlabelled = [split for split in splits if args.src_dataset_type in ("tf_raw", "csv") and not spec.labelled(split)]
-    with TfRawWriter(args.dst_dataset_path, spec, splits, args.dst_feature_spec, args.overwrite, unlabelled) as writer:
-        for split in splits:
-            blocks, total = source_rows(args, spec, split, batches[split])
+    unlabelled = [split for split in splits if args.src_dataset_type in ("tf_raw", "csv", TFRECORD) and not spec.labelled(split)]
+    sources = {split: source_rows(args, spec, split, batches[split]) for split in splits}
+    with writer_of(args, spec, {split: total for split, (_, total) in sources.items()}, unlabelled) as writer:
+        for split, (blocks, total) in sources.items():
             statistics[split] = write_split(writer, split, blocks, total)
-            if args.src_dataset_type == "tf_raw":
+            if args.src_dataset_type == "tf_raw" and args.dst_dataset_type == "tf_raw":
                 copy_keys(spec, split, statistics[split]["samples"], writer.folder / split / KEYS)
         if args.src_dataset_type != "synthetic":
             writer.copy_vocabularies(spec)
@@ -331,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seconds = time.perf_counter() - started
 
     rows = sum(values["samples"] for values in statistics.values())
-    size = rows * sum(bytes_per_sample(written).values())
+    size = sum((written.base_directory / file).stat().st_size for split in splits for chunk in written.sources[split] for file in chunk.files)
     shares = ", ".join(f"{split} {values['samples']:,} rows" for split, values in statistics.items())
     print(f"wrote {args.dst_dataset_path}: {shares}, {size / 1e6:,.1f} MB in {seconds:.1f} s, {rows / seconds:,.0f} samples/s")
     return 0

@@ -74,7 +74,7 @@ def record(spec: FeatureSpec) -> dict[str, dict[str, Any]]:
 
 def vocabulary_file(config: Config, spec: FeatureSpec, feature: str) -> Path | None:
     """Where a feature's values stand; None for ready ids and for synthetic data."""
-    return stored_vocabulary(spec, feature) if config.data.dataset_type == "tf_raw" else None
+    return stored_vocabulary(spec, feature) if config.data.dataset_type != "synthetic" else None
 
 
 def kept_file(feature: str) -> str:

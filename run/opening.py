@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from dataloading.batches import Split
+from dataloading.contract import TFRECORD
 from dataloading.feature_spec import FeatureSpec
 from dataloading.keys import check_keys, stored_keys
 from dataloading.sources import check_evaluated, open_split, open_training_splits
+from dataloading.tfrecord_spec import unread_features
 from run import predictions
 from utils.checkpoint.fallback import older, sound_checkpoint
 from utils.checkpoint.folder import complete_steps
@@ -63,6 +65,8 @@ def restoring(action: Callable[[], T]) -> T:
 
 def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Split]:
     """The splits that the mode reads, and the file of predictions looked at. Raises UserError."""
+    if config.data.dataset_type == TFRECORD and (unread := unread_features(spec)):
+        warn(f"features of the TFRecords that nothing reads: {', '.join(unread)}")
     if config.run.mode == TRAIN:
         splits = open_training_splits(config.data, spec, config.run.seed, warn)
         check_evaluated(splits, spec, config.training)

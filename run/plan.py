@@ -5,7 +5,7 @@ import math
 from dataloading.sources import read_spec, table_rows
 from model.embedding.plan import as_json, as_table, check_shared, dense_elements, report
 from model.shapes import interaction_shape
-from run.tables import described, place_tables, with_widths
+from run.tables import described, overruled_widths, place_tables, with_widths
 from training.optimizers.table import table_rule
 from utils.config import Config
 from utils.console import Console
@@ -24,6 +24,8 @@ def show_plan(config: Config, program: str) -> None:
     check_shared("batch_size", batch_size, workers)
     spec = read_spec(config.data)
     host_memory = 0 if config.placement.cpu_offloading_threshold_gb is None else math.inf
+    if overruled := overruled_widths(config.model, spec.categorical):
+        Console(program).warn(overruled)
     config = with_widths(config, spec.categorical)
     tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
     placement = place_tables(config, tables, workers, math.inf, host_memory, features=features)

@@ -21,7 +21,7 @@ from run.announcement import announcement
 from run.inherit import changes, check_continues, inherit, training_invariants
 from run.opening import open_checkpoint, open_splits, sound
 from run.profile_folder import check_profile
-from run.tables import described, place_tables, storage_of, with_widths
+from run.tables import described, overruled_widths, place_tables, storage_of, with_widths
 from training.features import ModelFeatures, check_features, saved_features
 from training.gradient_slices import settled
 from training.growth import Growth
@@ -172,6 +172,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     for line in warnings(config):
         warn(line)
     spec = read_spec(config.data)
+    if overruled := overruled_widths(config.model, spec.categorical):
+        warn(overruled)
     config = with_widths(config, spec.categorical)
     zeros = checkpoint is not None and not config.training.allow_growth  # what is overwritten need not be drawn
     tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)

@@ -31,6 +31,18 @@ def with_widths(config: Config, categorical: Sequence[Categorical]) -> Config:
         raise
 
 
+def overruled_widths(model: ModelConfig, categorical: Sequence[Categorical]) -> str | None:
+    """What to say of a specification whose widths differ, to a model of dot products, which wants vectors of one width; None of any other."""
+    stated = {feature.embedding_dim for feature in categorical} - {None}
+    if not stated or model.interaction != DOT or stated == {_widths(model, categorical)[0]}:
+        return None
+    shown = f"{min(stated)} to {max(stated)}" if len(stated) > 1 else f"{min(stated)} for some"
+    return (
+        f"--interaction dot takes tables of one width: all have the {model.embedding_dim} columns of --embedding_dim, and embedding_dim of the "
+        f"feature specification ({shown}) has no effect; --interaction cross or cat takes any"
+    )
+
+
 def described(
     config: Config, categorical: Sequence[Categorical], rows: Sequence[int], num_numerical: int, zeros: bool = False
 ) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
@@ -79,12 +91,13 @@ def _with_wide(tables: tuple[Table, ...], features: tuple[Feature, ...]) -> tupl
 
 
 def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]:
-    """D_f of each feature: what the specification says of its table, else what the configuration does."""
+    """D_f of each feature: what the specification says of its table, else what the configuration does; that alone where dot products want one."""
     given, stated = model.embedding_dim, {}
     for feature in categorical:
         stated[feature.table_name] = feature.embedding_dim or stated.get(feature.table_name)
     if isinstance(given, int):
-        return [stated[feature.table_name] or given for feature in categorical]
+        found = [stated[feature.table_name] or given for feature in categorical]
+        return [given] * len(found) if model.interaction == DOT and len(set(found)) > 1 else found
     if len(given) != len(categorical):
         raise UserError(
             f"--embedding_dim lists {len(given)} widths, the dataset has {len(categorical)} categorical features; give one number, or one each"
@@ -97,15 +110,9 @@ def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]
 
 
 def _check_dot(model: ModelConfig, categorical: Sequence[Categorical], widths: Sequence[int], num_numerical: int) -> None:
-    """Dot products want vectors of one width, and two of them."""
+    """Dot products want the bottom MLP's output as wide as the tables, and two vectors."""
     if model.interaction != DOT:
         return
-    for feature, width in zip(categorical, widths, strict=True):
-        if width != widths[0]:
-            raise UserError(
-                f"--interaction dot takes tables of one width: feature {categorical[0].name} has {widths[0]} columns, {feature.name} has {width}; "
-                "--interaction cross or cat takes any"
-            )
     if num_numerical and model.bottom_mlp_dims[-1] != widths[0]:
         shown = ",".join(map(str, model.bottom_mlp_dims))
         raise UserError(

@@ -105,7 +105,7 @@ def _parse(arguments: Sequence[str], description: str, program: str, defaults: M
     if (
         data.dataset_path is None
         and config.run.mode not in (PLAN, EXPORT)
-        and (data.dataset_type == "tf_raw" or data.synthetic_dataset_use_feature_spec)
+        and (data.dataset_type != "synthetic" or data.synthetic_dataset_use_feature_spec)
     ):
         raise UserError("--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic to run without files")
     return config

@@ -53,7 +53,11 @@ class DataConfig:
 
     dataset_path: str | None = option(None, "folder of the dataset")
     feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder")
-    dataset_type: str = option("tf_raw", "read a tf_raw dataset, or draw synthetic data on the fly", choices=("tf_raw", "synthetic"))
+    dataset_type: str = option(
+        "tf_raw",
+        "read a tf_raw dataset, read pre-batched TFRecords (NVIDIA's Wide & Deep), or draw synthetic data on the fly",
+        choices=("tf_raw", "tfrecord", "synthetic"),
+    )
     batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN))
     valid_batch_size: int = option(65536, "global batch of evaluation, inference and prediction", unit="samples")
     shuffle_batch_order: bool = option(

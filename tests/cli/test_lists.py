@@ -139,8 +139,11 @@ def test_widths_from_a_json_file_and_from_the_specification(run, bare, tmp_path)
         assert result.code == 1 and "--embedding_dim: 8 columns for feature bought, the feature specification says 6 of its table" in result.err
         assert run(*flags, "--embedding_dim", "4", "--save_checkpoint_path", tmp_path / "d").code == 0
         assert Checkpoint(tmp_path / "d").shape("tables/items/weights") == (300, 6)
-        result = run("--dataset_path", bare, "--cpu", "--embedding_dim", "4")
-        assert "--interaction dot takes tables of one width: feature user has 4 columns, bought has 6; --interaction cross or cat" in result.err
+        dot = ("--dataset_path", bare, "--cpu", "--batch_size", "256", "--max_steps", "1", "--top_mlp_dims", "4,1")
+        result = run(*dot, "--embedding_dim", "4", "--save_checkpoint_path", tmp_path / "e")
+        assert result.code == 0 and "--interaction dot takes tables of one width: all have the 4 columns of --embedding_dim" in result.err
+        assert "(6 for some) has no effect" in result.err
+        assert {Checkpoint(tmp_path / "e").shape(f"tables/{name}/weights")[1] for name in shapes} == {4}
     finally:
         edit_spec(bare, lambda content: content["feature_spec"]["item"].pop("embedding_dim"))
 

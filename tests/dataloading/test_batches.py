@@ -44,7 +44,7 @@ class MemorySplit:
     def read_labels(self, start, stop):
         return self._cut(self._labels, start, stop)
 
-    def file(self, feature):
+    def file(self, feature, row=0):
         return f"{feature}.bin"
 
     def fingerprint(self):

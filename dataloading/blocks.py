@@ -1,0 +1,78 @@
+"""Blocks of rows of a split, read by threads and checked, for commands that write them elsewhere."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from dataloading.batches import Split
+from dataloading.ranges import check_ids, check_labels, check_numerical
+from dataloading.synthetic import SyntheticSplit
+
+
+class Rows(NamedTuple):
+    """Some rows of a split."""
+
+    numerical: np.ndarray  # [n, M]
+    ids: Sequence[np.ndarray]  # of each feature [n], or [n, h] with -1 for no id
+    labels: np.ndarray | None  # [n]; None of a split without
+    probabilities: np.ndarray | None = None  # [n], the true P(click) where it is known
+    groups: np.ndarray | None = None  # [n], where the specification has a group
+
+
+def in_order(read: Callable[[int, int], Rows], num_samples: int, batch_size: int, workers: int) -> Iterator[Rows]:
+    """Blocks of rows in order, read by threads while earlier ones are written. NumPy lets go of the interpreter in the long loops."""
+    starts = iter(range(0, num_samples, batch_size))
+
+    def submit(start: int) -> Future[Rows]:
+        return pool.submit(read, start, min(start + batch_size, num_samples))
+
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = deque(submit(start) for start in islice(starts, workers + 1))
+        try:
+            while waiting:
+                rows = waiting.popleft().result()
+                waiting.extend(submit(start) for start in islice(starts, 1))
+                yield rows
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def stored_rows(split: Split) -> Callable[[int, int], Rows]:
+    """Reading of a stored split that checks every value."""
+    spec = split.spec
+
+    def read(start: int, stop: int) -> Rows:
+        numerical, labels = split.read_numerical(start, stop), split.read_labels(start, stop) if split.labelled else None
+        if spec.numerical:
+            check_numerical(numerical, spec.numerical, start, partial(split.file, spec.numerical[0]))
+        if labels is not None:
+            check_labels(labels, spec.label, start, partial(split.file, spec.label))
+        ids = []
+        for i, feature in enumerate(spec.categorical):
+            ids.append(split.read_ids(i, start, stop))
+            check_ids(ids[-1], feature.cardinality, feature.name, start, partial(split.file, feature.name))
+        return Rows(numerical, ids, labels, groups=None if spec.group is None else split.read_group(start, stop))
+
+    return read
+
+
+def stored_blocks(split: Split, num_samples: int, batch_size: int) -> Iterator[Rows]:
+    """The first rows of a stored split, every value checked; the split is closed at their end."""
+    with closing(split):
+        yield from in_order(stored_rows(split), num_samples, batch_size, workers=1)
+
+
+def drawn_rows(split: SyntheticSplit) -> Callable[[int, int], Rows]:
+    """Drawing of synthetic data."""
+
+    def read(start: int, stop: int) -> Rows:
+        return Rows(*split.read_rows(start, stop), groups=None if split.spec.group is None else split.read_group(start, stop))
+
+    return read

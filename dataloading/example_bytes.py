@@ -1,0 +1,156 @@
+"""The bytes of a `tf.train.Example` whose features are lists of numbers: written from NumPy arrays, and walked through without being decoded.
+
+An Example is a map of names to lists. By the numbers of protobuf's fields: `Example.features` (1) holds `Features.feature` (1) of `key` (1) and
+`value` (2); that one `float_list` (2) or `int64_list` (3) of `value` (1), packed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+BYTES, FLOAT, INT64 = KINDS = ("bytes", "float", "int64")  # fields 1 to 3 of tf.train.Feature
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
+_PAGE = 4096  # bytes that are asked for at once
+
+
+class Listed(NamedTuple):
+    """A feature of an Example and where its list lies in the record."""
+
+    name: str
+    kind: str  # one of KINDS; empty for a feature without a list
+    start: int
+    stop: int
+
+
+def encode_example(columns: Mapping[str, np.ndarray]) -> bytes:
+    """The serialized Example of columns `[n]`: floating-point ones as float lists, whole numbers as int64 lists; in the order of the mapping."""
+    return _field(1, b"".join(_field(1, _field(1, name.encode()) + _field(2, _list(column))) for name, column in columns.items()))
+
+
+def varints(values: np.ndarray) -> bytes:
+    """`[n]` whole numbers as base-128 varints: 7 bits a byte, the lowest first; negative ones as 64 bits, as protobuf's int64 has it."""
+    unsigned = np.ascontiguousarray(values, np.int64).view(np.uint64)
+    largest = int(unsigned.max(initial=0))
+    if largest < 0x80:
+        return unsigned.astype(np.uint8).tobytes()
+    if largest < 1 << 32:
+        unsigned = unsigned.astype(np.uint32)  # half the time
+    width = -(-largest.bit_length() // 7)
+    groups, kept = np.empty((len(unsigned), width), np.uint8), np.ones((len(unsigned), width), bool)
+    for i in range(width):
+        rest = unsigned >> unsigned.dtype.type(7 * i)
+        groups[:, i] = rest & 0x7F | (rest > 0x7F) * unsigned.dtype.type(0x80)  # the highest bit: more follows
+        if i:
+            kept[:, i] = rest > 0
+    return groups[kept].tobytes()
+
+
+def _list(column: np.ndarray) -> bytes:
+    if column.dtype.kind == "f":
+        return _field(2, _field(1, np.ascontiguousarray(column, "<f4").tobytes()))
+    return _field(3, _field(1, varints(column)))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    size, length = len(content), bytearray([number << 3 | _LENGTH])
+    while size > 0x7F:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    length.append(size)
+    return bytes(length) + content
+
+
+def features_of(read: Callable[[int, int], bytes], size: int) -> Iterator[Listed]:
+    """The features of a record, in its order; reads only what stands between their lists.
+
+    Args:
+        read: bytes start to stop of the record, fewer where it ends before.
+        size: of the record, in bytes.
+
+    Raises:
+        ValueError: it is no Example.
+    """
+    walk = _Walk(read)
+    for start, stop in walk.fields(0, size, 1):
+        for entry_start, entry_stop in walk.fields(start, stop, 1):
+            name, feature = "", (entry_stop, entry_stop)
+            for number, begin, end in walk.all_fields(entry_start, entry_stop):
+                if number == 1:
+                    name = walk.bytes(begin, end).decode()
+                elif number == 2:
+                    feature = begin, end
+            kind, place = "", (entry_stop, entry_stop)
+            for number, begin, end in walk.all_fields(*feature):
+                if 1 <= number <= len(KINDS):
+                    kind, place = KINDS[number - 1], (begin, end)
+            yield Listed(name, kind, *place)
+
+
+def count_values(read: Callable[[int, int], bytes], listed: Listed) -> int:
+    """How many values a list of numbers has, packed or not. Raises ValueError where it is no such list; see `features_of`."""
+    walk, count = _Walk(read), 0
+    for number, begin, end in walk.all_fields(listed.start, listed.stop):
+        if number != 1:
+            continue
+        if not walk.packed:
+            count += 1
+        elif listed.kind == FLOAT:
+            if (end - begin) % 4:
+                raise ValueError(f"{end - begin} bytes of float32 values")
+            count += (end - begin) // 4
+        else:
+            count += int(np.count_nonzero(np.frombuffer(read(begin, end), np.uint8) < 0x80))  # each varint ends in such a byte
+    return count
+
+
+class _Walk:
+    """Goes through the fields of messages, by positions in the record."""
+
+    def __init__(self, read: Callable[[int, int], bytes]):
+        self._read, self._first, self._page = read, 0, b""
+        self.packed = False  # whether the last field had a length
+
+    def bytes(self, start: int, stop: int) -> bytes:
+        if not self._first <= start <= stop <= self._first + len(self._page):
+            self._first, self._page = start, self._read(start, max(stop, start + _PAGE))
+        found = self._page[start - self._first : stop - self._first]
+        if len(found) < stop - start:
+            raise ValueError("it ends within a field")
+        return found
+
+    def fields(self, start: int, stop: int, wanted: int) -> Iterator[tuple[int, int]]:
+        """Where the contents of the fields of this number lie."""
+        for number, begin, end in self.all_fields(start, stop):
+            if number == wanted and self.packed:
+                yield begin, end
+
+    def all_fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Number, start and stop of each field's content."""
+        while start < stop:
+            tag, begin = self._varint(start, stop)
+            wire, self.packed = tag & 7, tag & 7 == _LENGTH
+            if wire == _LENGTH:
+                size, begin = self._varint(begin, stop)
+            elif wire == _VARINT:
+                size = self._varint(begin, stop)[1] - begin
+            elif wire in (_FIXED64, _FIXED32):
+                size = 8 if wire == _FIXED64 else 4
+            else:
+                raise ValueError(f"wire type {wire}")
+            if begin + size > stop:
+                raise ValueError("a field is longer than what holds it")
+            yield tag >> 3, begin, begin + size
+            start = begin + size
+
+    def _varint(self, start: int, stop: int) -> tuple[int, int]:
+        """A whole number and where it ends."""
+        value = 0
+        for i in range(10):
+            if start + i >= stop:
+                break
+            byte = self.bytes(start + i, start + i + 1)[0]
+            value |= (byte & 0x7F) << (7 * i)
+            if byte < 0x80:
+                return value, start + i + 1
+        raise ValueError("a number without an end")

@@ -1,0 +1,165 @@
+"""Where the records of TFRecord files lie and how many rows each holds: what makes rows of pre-batched records readable at any place.
+
+A record stands in its file as its length (8 bytes), that one's checksum (4), the bytes, their checksum (4). The index follows the lengths from one
+record to the next and reads the beginning of each: 21,000 records (87 million rows) take a second.
+"""
+
+import os
+import struct
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dataloading.contract import DatasetError
+from dataloading.example_bytes import BYTES, count_values, features_of
+
+HEADER, FOOTER = 12, 4  # bytes around a record
+_BEGINNING = 4096  # bytes of a record that are read at once
+DAMAGED = "the file is cut, damaged, compressed or no TFRecord file"
+
+
+class RecordIndex:
+    """The records of some files, one after another.
+
+    Attributes:
+        files: paths.
+        file_of: `[R]` the place of each record's file in `files`.
+        number: `[R]` its place in its file, from 0.
+        offset: `[R]` where it begins there, in bytes, its length before it.
+        size: `[R]` its bytes.
+        first_row: `[R + 1]` rows before it; the last one is the number of all rows.
+    """
+
+    def __init__(self, files: Sequence[Path], names: Collection[str]):
+        """Read the lengths and the rows of all records.
+
+        Args:
+            files: in the order of the rows.
+            names: features of which the first that a record has says how many rows it holds.
+
+        Raises:
+            DatasetError: a file without records, cut or damaged, or a record that is no Example of such a feature.
+        """
+        self.files = tuple(files)
+        found = [(i, *place) for i, path in enumerate(self.files) for place in _records(path, names)]
+        self.file_of, self.number, self.offset, self.size, rows = np.array(found, np.int64).reshape(-1, 5).T
+        self.first_row = np.concatenate([[0], rows.cumsum()])
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @property
+    def num_rows(self) -> int:
+        """Of all records."""
+        return int(self.first_row[-1])
+
+    def rows(self, record: int) -> int:
+        """How many a record holds."""
+        return int(self.first_row[record + 1] - self.first_row[record])
+
+    def holding(self, start: int, stop: int) -> range:
+        """The records that hold the rows start to stop, which are not empty."""
+        first, last = np.searchsorted(self.first_row, (start, stop - 1), "right") - 1
+        return range(int(first), int(last) + 1)
+
+    def place(self, record: int) -> str:
+        """Its file and number, for messages."""
+        return f"{self.files[self.file_of[record]]}, record {self.number[record]}"
+
+    def place_of_row(self, row: int) -> str:
+        """The record that holds a row, for messages."""
+        return self.place(self.holding(row, row + 1)[0])
+
+
+def first_record(path: Path) -> bytes:
+    """The bytes of a file's first record, its checksum not compared. Raises DatasetError."""
+    descriptor = _opened(path)
+    try:
+        size = _length(path, descriptor, 0, 0)
+        return os.pread(descriptor, size, HEADER)
+    finally:
+        os.close(descriptor)
+
+
+def _records(path: Path, names: Collection[str]) -> list[tuple[int, int, int, int]]:
+    """Number, offset, size and rows of each record of a file."""
+    descriptor = _opened(path)
+    try:
+        found, offset, end = [], 0, os.fstat(descriptor).st_size
+        while offset < end:
+            number = len(found)
+            size = _length(path, descriptor, offset, number)
+            rows = _rows(descriptor, offset + HEADER, size, names, f"{path}, record {number}")
+            found.append((number, offset, size, rows))
+            offset += HEADER + size + FOOTER
+        return found
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    try:
+        if not path.is_file():
+            raise DatasetError(f"{path}: {'not a regular file' if path.exists() else 'no such file'}; expected a file of TFRecords")
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror}") from None
+    if not os.fstat(descriptor).st_size:
+        os.close(descriptor)
+        raise DatasetError(f"{path}: the file is empty; expected TFRecords. Remove it, or write it again if rows should be there")
+    return descriptor
+
+
+def _length(path: Path, descriptor: int, offset: int, number: int) -> int:
+    """The size of the record at `offset`, which lies within the file. Raises DatasetError."""
+    header = os.pread(descriptor, HEADER, offset)
+    rest = os.fstat(descriptor).st_size - offset
+    if len(header) == HEADER:
+        size, checksum = struct.unpack("<QI", header)
+        if checksum != masked_crc32c(header[:8]):
+            raise DatasetError(f"{path}, record {number}: at byte {offset} there is no record's length; {DAMAGED}")
+        if HEADER + size + FOOTER <= rest:
+            return size
+    raise DatasetError(f"{path}, record {number}: begins at byte {offset}, and the file ends within it; the file is cut")
+
+
+def _rows(descriptor: int, begin: int, size: int, names: Collection[str], place: str) -> int:
+    beginning = os.pread(descriptor, min(_BEGINNING, size), begin)
+
+    def read(start: int, stop: int) -> bytes:
+        if stop <= len(beginning):
+            return beginning[start:stop]
+        return os.pread(descriptor, max(min(stop, size) - start, 0), begin + start)
+
+    try:
+        listed = next((feature for feature in features_of(read, size) if feature.name in names and feature.kind not in ("", BYTES)), None)
+        rows = count_values(read, listed) if listed else 0
+    except (ValueError, UnicodeDecodeError) as error:
+        raise DatasetError(f"{place}: no tf.train.Example: {error}; the record is damaged or of another format") from None
+    if not rows:
+        names = sorted(names)
+        what = f"its feature {listed.name} is empty" if listed else f"holds none of the features {', '.join(names[:3])}{', …' * (len(names) > 3)}"
+        raise DatasetError(f"{place}: {what}; expected a tf.train.Example of a list of numbers for each feature")
+    return rows
+
+
+def masked_crc32c(content: bytes) -> int:
+    """The checksum of a TFRecord: CRC-32C, its bits turned and a constant added. A table's way: for lengths, not for records."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _table() -> list[int]:
+    found = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ 0x82F63B78 * (value & 1)
+        found.append(value)
+    return found
+
+
+_TABLE = _table()

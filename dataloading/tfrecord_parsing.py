@@ -1,0 +1,192 @@
+"""Records of pre-batched TFRecords as columns: read at their places, checksums compared, parsed by TensorFlow on its threads."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dataloading.contract import DatasetError
+from dataloading.example_bytes import FLOAT, INT64, count_values, features_of
+from dataloading.feature_spec import FeatureSpec
+from dataloading.ranges import outside_range
+from dataloading.tfrecord_index import DAMAGED, RecordIndex
+from utils.runtime import prepare_tensorflow
+
+_AT_ONCE = 64  # records that are parsed together: their bytes and their values are in memory at the same time
+_KEPT_BYTES = 64 << 20  # of records whose other columns may be asked for next
+_OPEN_FILES = 64
+
+
+@dataclass(frozen=True)
+class Column:
+    """Features of one kind that are asked for together: the ids of one, all numericals, the label, the group."""
+
+    names: tuple[str, ...]
+    kind: str  # INT64 or FLOAT
+    alike: str  # columns of the same word are parsed together: they are asked for the same rows
+
+
+def columns_of(spec: FeatureSpec, labelled: bool, kinds: Mapping[str, str], place: str) -> dict[str, Column]:
+    """What is read of each record: `ids 0`, …, `numerical`, `label`, `group`.
+
+    Args:
+        spec: the features.
+        labelled: whether the label is one of them.
+        kinds: of the features of the first record. A label may be of either: NVIDIA's two pipelines differ.
+        place: of that record, for messages.
+
+    Raises:
+        DatasetError: it lacks a feature, or one is of another kind.
+    """
+    columns = {f"ids {i}": Column((feature.name,), INT64, "ids") for i, feature in enumerate(spec.categorical)}
+    if spec.numerical:
+        columns["numerical"] = Column(spec.numerical, FLOAT, "others")
+    if labelled:
+        columns["label"] = Column((spec.label,), FLOAT if kinds.get(spec.label) == FLOAT else INT64, "others")
+    if spec.group is not None:
+        columns["group"] = Column((spec.group,), INT64, "others")
+    for column in columns.values():
+        for name in column.names:
+            if kinds.get(name) != column.kind:
+                raise DatasetError(_mismatch(spec, name, column.kind, kinds, place))
+    return columns
+
+
+def _mismatch(spec: FeatureSpec, name: str, kind: str, kinds: Mapping[str, str], place: str) -> str:
+    if kinds.get(name):
+        return f"{place}: feature {name} is a list of {kinds[name]}, expected {kind}"
+    wanted = f"{spec.path} lists it" if spec.path and spec.path.exists() else "NVIDIA's Outbrain data have it"
+    return f"{place}: there is no feature {name}, and {wanted}; a feature_spec.yaml beside the records says which features they have"
+
+
+class RecordParser:
+    """Gives columns of records.
+
+    Args:
+        spec: the features.
+        columns: of `columns_of`.
+        index: where the records are.
+    """
+
+    def __init__(self, spec: FeatureSpec, columns: Mapping[str, Column], index: RecordIndex):
+        self._spec, self._columns, self._index = spec, columns, index
+        self._bytes: dict[int, bytes] = {}
+        self._readers: dict[int, Any] = {}
+
+    def columns(self, records: Sequence[int], keys: Sequence[str]) -> dict[int, dict[str, np.ndarray]]:
+        """Of each record the columns of these keys: `[rows]`, of the numericals `[rows, M]`.
+
+        Ids are as narrow as the cardinality allows, int64 where one is out of range.
+
+        Raises:
+            DatasetError: a record is damaged, lacks a feature, or has lists of different lengths; a label is not 0 or 1, or a group does not fit
+                its type (file, record, feature, row, value).
+        """
+        for record in set(self._bytes) - set(records):
+            del self._bytes[record]
+        by_rows, found = defaultdict(list), defaultdict(dict)
+        for record in records:
+            by_rows[self._index.rows(record)].append(record)
+        for rows, alike in by_rows.items():
+            for i in range(0, len(alike), _AT_ONCE):
+                some = alike[i : i + _AT_ONCE]
+                values = self._parsed(some, rows, keys)
+                for key in keys:
+                    block = self._converted(key, [values[name] for name in self._columns[key].names], some)
+                    for record, part in zip(some, block, strict=True):
+                        found[record][key] = part
+        return found
+
+    def close(self) -> None:
+        """Close every file."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+        self._bytes.clear()
+
+    def _parsed(self, records: Sequence[int], rows: int, keys: Sequence[str]) -> dict[str, np.ndarray]:
+        """`[records, rows]` of each feature of these columns, int64 or float32."""
+        prepare_tensorflow()
+        import tensorflow as tf
+
+        kinds = {name: self._columns[key].kind for key in keys for name in self._columns[key].names}
+        contents = [self._content(record) for record in records]
+        form = {name: tf.io.FixedLenFeature([rows], tf.float32 if kind == FLOAT else tf.int64) for name, kind in kinds.items()}
+        try:
+            with tf.device("/CPU:0"):
+                return {name: values.numpy() for name, values in tf.io.parse_example(contents, form).items()}
+        except tf.errors.OpError as error:
+            for record, content in zip(records, contents, strict=True):
+                self._check(record, content, kinds)
+            place = f"{self._index.place(records[0])} to {self._index.place(records[-1])}"
+            raise DatasetError(f"{place}: cannot be parsed: {_reason(error)}") from None
+
+    def _check(self, record: int, content: bytes, kinds: dict[str, str]) -> None:
+        """Raise DatasetError where a record does not hold these features with as many values as it has rows."""
+        place, rows = self._index.place(record), self._index.rows(record)
+
+        def read(start: int, stop: int) -> bytes:
+            return content[start:stop]
+
+        try:
+            found = {feature.name: feature for feature in features_of(read, len(content))}
+            for name, kind in kinds.items():
+                if name not in found or found[name].kind != kind:
+                    raise DatasetError(_mismatch(self._spec, name, kind, {other.name: other.kind for other in found.values()}, place))
+                if (count := count_values(read, found[name])) != rows:
+                    raise DatasetError(f"{place}: feature {name} has {count} values, others have {rows}; expected one for each row")
+        except (ValueError, UnicodeDecodeError) as error:
+            raise DatasetError(f"{place}: no tf.train.Example: {error}; the record is damaged or of another format") from None
+
+    def _content(self, record: int) -> bytes:
+        """The bytes of a record, its checksum compared."""
+        import tensorflow as tf
+        from tensorflow.python.lib.io.tf_record import tf_record_random_reader  # the only reader of TensorFlow's that begins anywhere
+
+        if record in self._bytes:
+            return self._bytes[record]
+        file, offset = int(self._index.file_of[record]), int(self._index.offset[record])
+        try:
+            if file not in self._readers:
+                while len(self._readers) >= _OPEN_FILES:
+                    self._readers.pop(next(iter(self._readers))).close()
+                self._readers[file] = tf_record_random_reader(str(self._index.files[file]))
+            content, _ = self._readers[file].read(offset)
+        except (tf.errors.OpError, IndexError) as error:
+            raise DatasetError(f"{self._index.place(record)}: {_reason(error)}; {DAMAGED}") from None
+        if len(content) != self._index.size[record]:
+            raise DatasetError(f"{self._index.place(record)}: {len(content)} bytes, {self._index.size[record]} when this run started; it was changed")
+        if sum(map(len, self._bytes.values())) + len(content) <= _KEPT_BYTES:
+            self._bytes[record] = content
+        return content
+
+    def _converted(self, key: str, values: list[np.ndarray], records: Sequence[int]) -> Iterable[np.ndarray]:
+        """For each record what is handed out of a column: `[rows]`, or `[rows, M]` of the numericals."""
+        if key == "numerical":
+            with np.errstate(over="ignore"):  # beyond float16: infinite, which whoever checks the values sees
+                return np.stack(values, axis=-1).astype(self._spec.numerical_dtype, copy=False)
+        (block,) = values
+        if key == "label":
+            self._refuse(~((block == 0) | (block == 1)), block, records, self._spec.label, "label {} is not 0 or 1")
+            return block.astype(np.uint8)
+        if key == "group":
+            fitting = block.astype(self._spec.group_dtype)
+            self._refuse(fitting != block, block, records, self._spec.group, f"{{}} does not fit {self._spec.group_dtype}")
+            return fitting
+        feature = self._spec.categorical[int(key.split()[1])]
+        return block if outside_range(block.reshape(-1), feature.cardinality) is not None else block.astype(feature.dtype)
+
+    def _refuse(self, bad: np.ndarray, block: np.ndarray, records: Sequence[int], name: str, what: str) -> None:
+        """Raise DatasetError for the first value that is bad; `[records, rows]` both."""
+        if bad.any():
+            record, row = divmod(int(np.argmax(bad)), block.shape[1])
+            place, first = self._index.place(records[record]), int(self._index.first_row[records[record]])
+            raise DatasetError(f"{place}: feature {name}, row {first + row}: {what.format(block[record, row])}")
+
+
+def _reason(error: Exception) -> str:
+    """What TensorFlow says, without the names of its operations."""
+    return re.sub(r"\{\{.*?\}\} |' failed with.*| \[Op:.*", "", " ".join(str(error).split()))[:80]

@@ -1,0 +1,126 @@
+"""The features of TFRecords in the layout of NVIDIA's Wide & Deep, and the files of each split.
+
+RECORDS/train/part-r-00000 …                      a record is a `tf.train.Example`: a list of int64 or float32 for each feature, a value a row
+RECORDS/eval/part-r-00000 …                       the test split
+RECORDS/transformed_metadata/schema.pbtxt         for NVIDIA's reader; not read here
+RECORDS/feature_spec.yaml                         not NVIDIA's: names and cardinalities; without it they are those of its Outbrain data
+"""
+
+import glob
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dataloading.contract import TFRECORD, DatasetError
+from dataloading.example_bytes import INT64, features_of
+from dataloading.feature_spec import Categorical, Chunk, FeatureSpec, smallest_dtype
+from dataloading.tfrecord_index import first_record
+
+ROWS_PER_RECORD = 4096
+FOLDERS = {"train": "train", "valid": "valid", "test": "eval"}  # by split
+_FILES = "part*"
+_OUTBRAIN = Path(__file__).with_name("outbrain_schema.json")
+
+
+def tfrecord_spec(folder: Path, name: str) -> FeatureSpec:
+    """The specification of a folder of records: its own where it has one, else that of NVIDIA's Outbrain data; `sources` name the files.
+
+    Args:
+        folder: has `train` and `eval` in it.
+        name: of the specification's file there.
+
+    Raises:
+        FeatureSpecError, DatasetError: it cannot be read, or there are no files.
+    """
+    path = folder / name
+    spec = FeatureSpec.from_yaml(path) if path.exists() else replace(outbrain_spec(), path=path)
+    if spec.sources and all(chunk.type == TFRECORD for chunks in spec.sources.values() for chunk in chunks):
+        return _checked(spec)
+    patterns = {split: [f"{glob.escape(str(folder / sub))}/{_FILES}"] for split, sub in FOLDERS.items() if (folder / sub).is_dir()}
+    if not patterns:
+        raise DatasetError(f"{folder}: no folder train or eval; expected TFRecords in the layout of NVIDIA's Wide & Deep: train/part-r-00000, …")
+    return with_files(spec, patterns)
+
+
+def pattern_spec(patterns: Mapping[str, Sequence[str]], spec: Path | None = None) -> FeatureSpec:
+    """The specification of records that patterns name.
+
+    Args:
+        patterns: of the files of each split: `{"train": ["RECORDS/train/part*"], "test": ["RECORDS/eval/part*"]}`.
+        spec: a feature specification; None for the one two folders above the first file, where there is one, else that of NVIDIA's Outbrain data.
+
+    Raises:
+        FeatureSpecError, DatasetError: it cannot be read, or a pattern matches nothing.
+    """
+    first = matching(next(iter(patterns.values())))[0]
+    path = spec or first.parent.parent / "feature_spec.yaml"
+    features = FeatureSpec.from_yaml(path) if spec or path.exists() else replace(outbrain_spec(), path=path)
+    return with_files(features, patterns)
+
+
+def with_files(spec: FeatureSpec, patterns: Mapping[str, Sequence[str]]) -> FeatureSpec:
+    """The specification with the files that match as its sources. Raises DatasetError where a pattern matches nothing."""
+    grouping = () if spec.group is None else (spec.group,)
+    names = (*(feature.name for feature in spec.categorical), *spec.numerical, spec.label, *grouping)
+    files = {split: tuple(str(path.absolute()) for path in matching(given)) for split, given in patterns.items()}
+    return _checked(replace(spec, sources={split: (Chunk(TFRECORD, names, found),) for split, found in files.items()}))
+
+
+def matching(patterns: Sequence[str]) -> list[Path]:
+    """The files that some patterns match, each once, those of a pattern in the order of their names. Raises DatasetError where one matches none."""
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        paths = sorted(path for path in glob.glob(pattern) if not Path(path).name.startswith("."))
+        if not paths:
+            raise DatasetError(f"{pattern}: matches no file; expected TFRecords (in shells, quote a pattern that the program is to expand)")
+        found |= dict.fromkeys(map(Path, paths))
+    return list(found)
+
+
+def split_records(spec: FeatureSpec, split: str) -> tuple[Path, ...]:
+    """The files of a split, in the order of its rows. Raises DatasetError where the specification has no such split."""
+    if split not in spec.sources:
+        raise DatasetError(f"{spec.path}: there is no split {split}, there is {', '.join(spec.sources)}")
+    return tuple(spec.base_directory / file for chunk in spec.sources[split] for file in chunk.files)
+
+
+def unread_features(spec: FeatureSpec) -> tuple[str, ...]:
+    """Features of the records that nothing reads, by the first record of each split."""
+    known = {feature.name for feature in spec.categorical} | {*spec.numerical, spec.label, spec.group}
+    found = {name for split in spec.sources for name in kinds_of(split_records(spec, split)[0]) if name not in known}
+    return tuple(sorted(found))
+
+
+def kinds_of(path: Path) -> dict[str, str]:
+    """The features of a file's first record and their kinds. Raises DatasetError."""
+    record = first_record(path)
+    try:
+        return {feature.name: feature.kind for feature in features_of(lambda start, stop: record[start:stop], len(record))}
+    except (ValueError, UnicodeDecodeError) as error:
+        raise DatasetError(f"{path}, record 0: no tf.train.Example: {error}; the record is damaged or of another format") from None
+
+
+def outbrain_spec() -> FeatureSpec:
+    """The features of NVIDIA's Outbrain data, without files."""
+    schema = json.loads(_OUTBRAIN.read_text())
+    categorical = tuple(
+        Categorical(name, facts["rows"], smallest_dtype(facts["rows"]), embedding_dim=facts["embedding_dim"])
+        for name, facts in schema["categorical"].items()
+    )
+    dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(schema["numerical"], "float32")
+    dtypes |= {schema["label"]: "bool", schema["group"]: INT64}
+    return FeatureSpec(categorical, tuple(schema["numerical"]), schema["label"], dtypes, group=schema["group"])
+
+
+def _checked(spec: FeatureSpec) -> FeatureSpec:
+    """The specification, ids in the types that they are narrowed to. Raises DatasetError where records cannot hold such features."""
+    for feature in spec.categorical:
+        if feature.hotness > 1:
+            raise DatasetError(f"{spec.path}: feature {feature.name} has hotness {feature.hotness}; pre-batched TFRecords hold one id a sample")
+    categorical = tuple(replace(feature, dtype=smallest_dtype(feature.cardinality)) for feature in spec.categorical)
+    _ = spec.numerical_dtype, spec.group is None or spec.group_dtype  # which raise for others than can be read
+    for split, chunks in spec.sources.items():
+        if not any(chunk.files for chunk in chunks):
+            raise DatasetError(f"{spec.path}: source_spec.{split} lists no file")
+    return replace(spec, categorical=categorical)

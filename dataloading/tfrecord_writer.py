@@ -1,0 +1,236 @@
+"""Writing TFRecords in the layout of NVIDIA's Wide & Deep (`tfrecord_spec` has it), which its reader and this project's read.
+
+Rows keep their order. A record holds 4,096 rows. NVIDIA's reader takes full records only; the remainder of a split is a shorter record, the last one,
+which stands alone in the last file where there are several.
+"""
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from dataloading.contract import TFRECORD, DatasetError
+from dataloading.example_bytes import encode_example
+from dataloading.feature_spec import DEFAULT_FILE_NAME, Chunk, FeatureSpec
+from dataloading.tf_raw import copy_vocabularies, put_in_place, refuse_replacing
+from dataloading.tfrecord_spec import FOLDERS, ROWS_PER_RECORD
+from utils.interrupt import uninterrupted
+from utils.naming import naming
+from utils.runtime import prepare_tensorflow
+from utils.scratch import Scratch, exclusively
+
+DEFAULT_FILES = 40
+SCHEMA = "transformed_metadata"
+
+
+class TfRecordWriter:
+    """Writes records that are whole or not there: `tf_raw.TfRawWriter` for another format.
+
+        with TfRecordWriter(destination, spec, {"train": 60_000, "test": 27_000}) as writer:
+            writer.append("train", numerical, ids, labels, groups)
+            writer.publish(metadata)
+
+    Raises:
+        DatasetError: the features cannot stand in records, or the destination holds a dataset already and `overwrite` is not given.
+    """
+
+    def __init__(
+        self,
+        destination: str | Path,
+        spec: FeatureSpec,
+        rows: Mapping[str, int],
+        num_files: int = DEFAULT_FILES,
+        spec_name: str = DEFAULT_FILE_NAME,
+        overwrite: bool = False,
+        unlabelled: Collection[str] = (),
+    ):
+        """Make the folder.
+
+        Args:
+            destination: of the records.
+            spec: the features.
+            rows: of each split.
+            num_files: of a split; fewer where it has not as many records.
+            spec_name: of the specification that is written beside them.
+            overwrite: replace what is there.
+            unlabelled: those of the splits that have no labels.
+        """
+        self._destination, self._spec_name, self._overwrite = Path(destination), spec_name, overwrite
+        self.spec = _described(spec, rows, num_files, unlabelled)
+        refuse_replacing(self._destination, spec_name, [folder_of(split) for split in rows], overwrite)
+        prepare_tensorflow()
+        self._rows, self._splits = dict(rows), {}
+        self._scratch = Scratch(self._destination, "writing")
+        try:
+            for split in rows:
+                (self.folder / folder_of(split)).mkdir()
+        except BaseException:
+            self._scratch.remove()
+            raise
+
+    def __enter__(self) -> "TfRecordWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._scratch.remove()
+
+    @property
+    def folder(self) -> Path:
+        """The hidden folder: whatever else is put here is published with the records."""
+        return self._scratch.folder
+
+    def append(
+        self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray | None, groups: np.ndarray | None = None
+    ) -> None:
+        """Append rows; see `tf_raw.TfRawWriter.append`. Raises ValueError where there are more than was said."""
+        columns = dict(zip(self.spec.numerical, np.asarray(numerical, np.float32).T, strict=True))  # a count of floats is their number of bytes
+        columns |= {feature.name: column for feature, column in zip(self.spec.categorical, ids, strict=True)}
+        if self.spec.labelled(split):
+            columns[self.spec.label] = labels
+        if self.spec.group is not None:
+            columns[self.spec.group] = groups
+        if split not in self._splits:
+            self._splits[split] = _SplitWriter([self.folder / file for file in self.spec.sources[split][0].files], self._rows[split])
+        self._splits[split].append(columns)
+
+    def copy_vocabularies(self, spec: FeatureSpec) -> None:
+        """Publish with the records what `spec`'s ids stand for, where that is known."""
+        copy_vocabularies(spec, self.folder)
+
+    def publish(self, metadata: Mapping[str, Any]) -> FeatureSpec:
+        """Make the records visible; returns their specification.
+
+        Raises:
+            DatasetError: a split has not as many rows as was said, or another run has written a dataset here meanwhile.
+        """
+        for split, expected in self._rows.items():
+            written = self._splits[split].close() if split in self._splits else 0
+            if written != expected:
+                raise DatasetError(f"nothing was written: split {split} has {written} rows, expected {expected}")
+        final = replace(self.spec, metadata=dict(metadata), path=self._destination / self._spec_name)
+        schema, partial = self.folder / SCHEMA / "schema.pbtxt", self.folder / self._spec_name
+        for path, text in ((schema, schema_text(final)), (partial, final.to_yaml())):
+            path.parent.mkdir(exist_ok=True)
+            with naming(path):
+                path.write_text(text, encoding="utf-8")
+        with uninterrupted(), exclusively(self._destination):
+            refuse_replacing(self._destination, self._spec_name, [folder_of(split) for split in self._rows], self._overwrite)
+            put_in_place(self._scratch.entries(), partial, self._destination / self._spec_name)
+        return final
+
+
+def folder_of(split: str) -> str:
+    """The folder of a split: NVIDIA's for its two, else of the split's name."""
+    return FOLDERS.get(split, split)
+
+
+def records_of_files(rows: int, num_files: int) -> list[int]:
+    """How many records each file of a split holds: the whole ones evenly, a last short one in a file of its own where there are several."""
+    whole, short = rows // ROWS_PER_RECORD, bool(rows % ROWS_PER_RECORD)
+    files = min(num_files, whole + short)
+    alone = short and files > 1
+    shared = files - alone
+    records = whole + (short and not alone)
+    return [(i + 1) * records // shared - i * records // shared for i in range(shared)] + [1] * alone
+
+
+def schema_text(spec: FeatureSpec) -> str:
+    """The `tensorflow_metadata` schema of full records, as text, by which tensorflow_transform's TFTransformOutput parses them."""
+    names = {name: "FLOAT" for name in spec.numerical} | {feature.name: "INT" for feature in spec.categorical} | {spec.label: "INT"}
+    names |= {} if spec.group is None else {spec.group: "INT"}
+    shape = f"  shape {{\n    dim {{\n      size: {ROWS_PER_RECORD}\n    }}\n    dim {{\n      size: 1\n    }}\n  }}\n"
+    return "".join(
+        f'feature {{\n  name: "{_quoted(name)}"\n  type: {kind}\n  presence {{\n    min_fraction: 1.0\n  }}\n{shape}}}\n'
+        for name, kind in sorted(names.items())
+    )
+
+
+def _quoted(name: str) -> str:
+    return "".join(chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\' else f"\\{byte:03o}" for byte in name.encode())
+
+
+def _described(spec: FeatureSpec, rows: Mapping[str, int], num_files: int, unlabelled: Collection[str]) -> FeatureSpec:
+    """The specification of the records: the files of each split. Raises DatasetError for what cannot stand in them."""
+    if num_files < 1:
+        raise DatasetError(f"{num_files} files of TFRecords, expected at least 1")
+    for feature in spec.categorical:
+        if feature.hotness > 1:
+            raise DatasetError(f"feature {feature.name} has hotness {feature.hotness}: pre-batched TFRecords hold one id a sample; write tf_raw")
+    folders = [folder_of(split) for split in rows]
+    if len({*folders, SCHEMA}) <= len(folders):
+        raise DatasetError(f"two of the splits {', '.join(rows)} would be written to one folder; rename one in {spec.path}")
+    raw, sources = spec.as_tf_raw(rows, {}, unlabelled), {}
+    for split, count in rows.items():
+        if not count:
+            raise DatasetError(f"split {split} is empty; expected rows to write")
+        names = tuple(name for chunk in raw.sources[split] for name in chunk.features)
+        sources[split] = (
+            Chunk(TFRECORD, names, tuple(f"{folder_of(split)}/part-r-{i:05d}" for i in range(len(records_of_files(count, num_files))))),
+        )
+    return replace(raw, sources=sources)
+
+
+class _SplitWriter:
+    """Cuts columns into records and these into files."""
+
+    def __init__(self, files: Sequence[Path], rows: int):
+        self._files = self._next_files(files, records_of_files(rows, len(files)))
+        self._left, self._written = rows, 0
+        self._pending: dict[str, np.ndarray] = {}
+        self._path, self._writer, self._room = files[0], None, 0
+
+    @staticmethod
+    def _next_files(files: Sequence[Path], records: Sequence[int]) -> Iterator[tuple[Path, int]]:
+        return zip(files, records, strict=True)
+
+    def append(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Add rows: `[n]` of each feature."""
+        if self._pending:
+            columns = {name: np.concatenate([self._pending[name], column]) for name, column in columns.items()}
+        count = len(next(iter(columns.values())))
+        if count > self._left:
+            raise ValueError(f"{count} rows, expected at most {self._left} more")
+        start = 0
+        while (size := min(ROWS_PER_RECORD, self._left)) and start + size <= count:
+            self._write(encode_example({name: column[start : start + size] for name, column in columns.items()}))
+            start, self._left, self._written = start + size, self._left - size, self._written + size
+        self._pending = {name: column[start:].copy() for name, column in columns.items()}
+
+    def close(self) -> int:
+        """The rows that were written, all files being closed and on the disk."""
+        self._finish_file()
+        return self._written
+
+    def _write(self, record: bytes) -> None:
+        import tensorflow as tf
+
+        try:
+            if not self._room:
+                self._finish_file()
+                self._path, self._room = next(self._files)
+                self._writer = tf.io.TFRecordWriter(str(self._path))
+            self._writer.write(record)
+        except tf.errors.OpError as error:
+            raise _unwritten(self._path, error) from None
+        self._room -= 1
+
+    def _finish_file(self) -> None:
+        import tensorflow as tf
+
+        if self._writer is None:
+            return
+        try:
+            self._writer.close()
+        except tf.errors.OpError as error:
+            raise _unwritten(self._path, error) from None
+        self._writer = None
+        with self._path.open("rb") as file, naming(self._path):
+            os.fsync(file.fileno())
+
+
+def _unwritten(path: Path, error: Exception) -> DatasetError:
+    return DatasetError(f"{path}: cannot be written: {' '.join(str(error).split()).rsplit('; ', 1)[-1][:100]}")
