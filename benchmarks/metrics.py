@@ -1,7 +1,9 @@
-"""What the evaluation's metrics cost: the exact AUC and all metrics of many scores, in seconds and in memory.
+"""What the evaluation's metrics cost: the exact AUC, all metrics of many scores, and metrics by group, in seconds and in memory.
 
   python -m benchmarks.metrics
   python -m benchmarks.metrics --num_scores 89000000
+
+Groups have 2 to 12 rows, which stand together (in order of the groups) or anywhere.
 
 Each round is a new process. Memory is the most that was resident beyond what was before, when scores and labels were there.
 """
@@ -20,27 +22,31 @@ from utils.flags import option
 
 MODULE = "benchmarks.metrics"
 AUC, ALL = "exact AUC", "all metrics"
+RANKED, RANKED_ANYWHERE, ALL_RANKED = "MAP@12, rows of a group together", "MAP@12, rows anywhere", "six metrics by group, rows anywhere"
+BY_GROUP = {RANKED: "map@12", RANKED_ANYWHERE: "map@12", ALL_RANKED: "map@12,ndcg@10,mrr,recall@5,group_auc,gauc"}
 
 
 @dataclass(frozen=True)
 class MetricsOptions(Options):
     """Metrics benchmark."""
 
-    QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "num_scores": 10_000}
+    QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "num_scores": 10_000, "num_ranked": 10_000}
 
     num_scores: int = option(10_000_000, "scores", unit="samples")
+    num_ranked: int = option(27_000_000, "scores in groups", unit="samples")
 
 
 def main(chosen: MetricsOptions, report: Report) -> None:
     """Measure and print."""
-    rounds: dict[str, list[dict[str, float]]] = {AUC: [], ALL: []}
+    sizes = dict.fromkeys((AUC, ALL), chosen.num_scores) | dict.fromkeys(BY_GROUP, chosen.num_ranked)
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in sizes}
     for _ in range(chosen.num_rounds):
         for name, answers in rounds.items():
-            answers.append(last_answer(MODULE, what=name, num_scores=chosen.num_scores))
+            answers.append(last_answer(MODULE, what=name, num_scores=sizes[name]))
     figures = {name: {key: statistics.median(each[key] for each in answers) for key in answers[0]} for name, answers in rounds.items()}
     report.figures |= {"rounds": rounds, "medians": figures}
-    rows = [(name, facts["seconds"], facts["peak_bytes"] / 2**20) for name, facts in figures.items()]
-    report.table(f"{chosen.num_scores:,} scores, medians of {chosen.num_rounds} new processes", ["", "seconds", "MiB"], rows)
+    rows = [(name, f"{sizes[name]:,}", facts["seconds"], facts["peak_bytes"] / 2**20) for name, facts in figures.items()]
+    report.table(f"Medians of {chosen.num_rounds} new processes", ["", "scores", "seconds", "MiB"], rows)
 
 
 def child(what: str, num_scores: int) -> None:
@@ -48,13 +54,22 @@ def child(what: str, num_scores: int) -> None:
     import numpy as np
 
     from utils.metrics.binary import evaluate, exact_auc
+    from utils.metrics.ranking import rank
+    from utils.metrics.ranking_metric import parse
 
     draw = np.random.default_rng(0)
     logits = draw.standard_normal(num_scores, dtype=np.float32)
     labels = (draw.random(num_scores, dtype=np.float32) < 1 / (1 + np.exp(-logits))).astype(np.uint8)
+    if what in BY_GROUP:
+        sizes = draw.integers(2, 13, num_scores // 7 + 1000)
+        groups = np.repeat(np.arange(len(sizes)), sizes)[:num_scores]
+        groups = groups if what == RANKED else draw.permutation(groups)
+        measured = lambda: rank(logits, labels, groups, parse(BY_GROUP[what].split(",")))  # noqa: E731 - one of three
+    else:
+        measured = lambda: exact_auc(logits, labels.astype(bool)) if what == AUC else evaluate(logits, labels)  # noqa: E731
     before = resident_bytes()
     with PeakMemory() as memory:
-        seconds = timed(lambda: exact_auc(logits, labels.astype(bool)) if what == AUC else evaluate(logits, labels))
+        seconds = timed(measured)
     answer({"seconds": seconds, "peak_bytes": memory.peak_bytes - before})
 
 

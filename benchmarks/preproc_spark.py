@@ -41,19 +41,25 @@ _INTERVAL_S = 0.05
 class SparkOptions(Options):
     """Benchmark of preprocessing by Spark."""
 
-    QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 2000, "workers": ("1",)}
+    QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 2000, "workers": ("1",), "kinds": ("table",)}
 
     num_rounds: int = option(1, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
     rows: int = option(2_000_000, "training rows of each file; a twentieth as many are for testing", unit="rows")
     cores: int = option(2, "N of local[N]", unit="cores")
     workers: tuple[str, ...] = option(("1", "2", "4"), "sizes of the clusters", unit="workers")
+    kinds: tuple[str, ...] = option(tuple(KINDS), f"files to measure: {', '.join(KINDS)}")
     frequency_threshold: int = option(3, "occurrences from which on a value is kept", unit="rows")
     folder: str | None = option(None, "folder for the files; the default is where temporary files go")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if unknown := set(self.kinds) - set(KINDS):
+            raise ValueError(f"--kinds {','.join(sorted(unknown))}: expected some of {', '.join(KINDS)}")
 
 
 def main(options: SparkOptions, report: Report) -> None:
     """Measure and print."""
-    for kind in KINDS:
+    for kind in options.kinds:
         _measure(options, report, kind)
 
 

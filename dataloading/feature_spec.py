@@ -29,6 +29,7 @@ from dataloading.features import (
     smallest_dtype,
 )
 from dataloading.spec_parsing import GROUP, parsed
+from utils.urls import url_of, without_secrets
 from utils.yaml_file import YamlError, load_yaml
 
 __all__ = [
@@ -138,7 +139,7 @@ class FeatureSpec:
         """
         path = Path(path)
         if "\0" not in str(path) and not path.exists():
-            raise FeatureSpecError(f"{path}: no such file; expected a feature specification ({flags} say where){_csv_hint(path.parent)}")
+            raise FeatureSpecError(_not_there(path, flags))
         try:
             return cls.from_dict(load_yaml(path), path)
         except YamlError as error:
@@ -251,6 +252,14 @@ def generator_spec(
     numerical = tuple(f"num_{i}" for i in range(num_numerical))
     dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(numerical, NUMERICAL_DTYPE) | {"label": "int8"}
     return FeatureSpec(categorical, numerical, "label", dtypes, None, metadata or {})
+
+
+def _not_there(path: Path, flags: str) -> str:
+    """What to say where there is no specification."""
+    if url := url_of(str(path.parent)):
+        url = without_secrets(url)
+        return f"{url}: datasets are read from local files; python -m dataloading.fetch {url} FOLDER brings it here"
+    return f"{path}: no such file; expected a feature specification ({flags} say where){_csv_hint(path.parent)}"
 
 
 def _csv_hint(folder: Path) -> str:

@@ -12,9 +12,11 @@ from dataloading.batches import Split
 from dataloading.feature_spec import FeatureSpec, smallest_dtype
 from utils.config import Config
 from utils.memory import available_bytes, check_fits
-from utils.options import INFERENCE, TRAIN, DataConfig
+from utils.options import INFERENCE, PREDICT, TRAIN, DataConfig
 
-_SCORE_BYTES = 13  # of a scored row: logit and label as they came, the logit put together, and again in the order of the rows
+# Of a scored row: logit and label as they came, and the logit put together, and again in the order of the rows; with groups: these three times, and
+# logit and label as they came and in the order of the rows.
+_SCORE_BYTES, _GROUPED_BYTES = 13, 10
 
 
 def check_memory(config: Config, spec: FeatureSpec, splits: Mapping[str, Split], workers: int, available: int | None = None) -> None:
@@ -39,7 +41,7 @@ def check_memory(config: Config, spec: FeatureSpec, splits: Mapping[str, Split],
     options = config.training
     if config.run.mode != INFERENCE and (config.run.mode != TRAIN or options.evals_per_epoch or options.test_freq or "valid" in splits):
         for name in set(splits) - {"train"}:
-            check_scores(splits[name], available)
+            check_scores(splits[name], available, grouped=_holds_groups(config, spec))
 
 
 def check_batch(flag: str, batch_size: int, spec: FeatureSpec, available: int) -> None:
@@ -55,9 +57,18 @@ def check_batch(flag: str, batch_size: int, spec: FeatureSpec, available: int) -
     check_fits(row * batch_size, f"--{flag} {batch_size}: the rows of a batch", available)
 
 
-def check_scores(split: Split, available: int) -> None:
-    """Raise UserError where the scores of a whole split do not fit: the exact AUC needs all of them."""
-    check_fits(_SCORE_BYTES * split.num_samples, f"the scores of the {split.num_samples:,} rows of the {split.name} split", available)
+def check_scores(split: Split, available: int, grouped: bool = False) -> None:
+    """Raise UserError where the scores of a whole split do not fit, of which the exact AUC needs all, nor those with their groups (`grouped`)."""
+    row = _GROUPED_BYTES + 3 * _group_bytes(split.spec) if grouped else _SCORE_BYTES
+    what = f"the scores{' and groups' if grouped else ''} of the {split.num_samples:,} rows of the {split.name} split"
+    check_fits(row * split.num_samples, what, available)
+
+
+def _holds_groups(config: Config, spec: FeatureSpec) -> bool:
+    """Whether a scored row's group is held: for metrics by group, or to be written."""
+    if spec.group is None:
+        return False
+    return config.run.mode == PREDICT or bool(config.ranking.metrics(config.run.mode, grouped=True))
 
 
 def check_shuffle(config: DataConfig, split: Split, workers: int, available: int) -> None:
@@ -88,5 +99,8 @@ def _id_bytes(config: DataConfig, spec: FeatureSpec) -> list[int]:
 
 def _bytes_of_others(spec: FeatureSpec) -> int:
     """Of a row without its ids: numericals, label and group."""
-    group = 0 if spec.group is None else np.dtype(spec.group_dtype).itemsize
-    return np.dtype(spec.numerical_dtype).itemsize * len(spec.numerical) + 1 + group
+    return np.dtype(spec.numerical_dtype).itemsize * len(spec.numerical) + 1 + _group_bytes(spec)
+
+
+def _group_bytes(spec: FeatureSpec) -> int:
+    return 0 if spec.group is None else np.dtype(spec.group_dtype).itemsize

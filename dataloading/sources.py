@@ -13,6 +13,7 @@ from dataloading.tf_raw import TfRawSplit
 from dataloading.tfrecord_spec import pattern_spec, tfrecord_spec
 from dataloading.tfrecord_split import TfRecordSplit
 from utils.options import DataConfig, TrainingConfig
+from utils.ranking_options import RankingConfig
 
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 
@@ -92,6 +93,14 @@ def check_evaluated(splits: Mapping[str, Split], spec: FeatureSpec, options: Tra
     if options.need_evaluations and not {"valid", "test"} & set(splits):
         flag = options.need_evaluations[0]
         raise DatasetError(f"{flag} needs rows to evaluate: {spec.path} has no valid and no test split; add --valid_fraction, or drop {flag}")
+
+
+def check_grouped(options: RankingConfig, mode: str, spec: FeatureSpec) -> None:
+    """Raise DatasetError where metrics by group are asked for, in a mode that has them, and the rows have no groups."""
+    needing = options.need_groups(mode)
+    if needing and spec.group is None:
+        flag, data = needing[0], spec.path or "the synthetic data"
+        raise DatasetError(f"{flag} needs groups: {data} has none; name their column in channel_spec under group, or drop {flag.split()[0]}")
 
 
 def table_rows(config: DataConfig, spec: FeatureSpec) -> tuple[int, ...]:

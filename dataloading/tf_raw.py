@@ -231,14 +231,12 @@ class TfRawWriter:
             partial.write_text(final.to_yaml(), encoding="utf-8")
         with uninterrupted(), exclusively(self._destination):
             self._refuse_replacing()
-            self._move(partial, self._destination / self._spec_name)
+            entries = self._scratch.entries() if self._scratch else list(self._folder.iterdir())
+            move_in_place(entries, partial, self._destination / self._spec_name)
         return final
 
     def _refuse_replacing(self) -> None:
         refuse_replacing(self._destination, self._spec_name, self._splits, self._overwrite)
-
-    def _move(self, spec: Path, target: Path) -> None:
-        put_in_place([*(self._scratch.entries() if self._scratch else self._folder.iterdir())], spec, target)
 
     def _placed(self, folder: Path, metadata: dict[str, Any] | None = None) -> FeatureSpec:
         return replace(self._source.as_tf_raw(self._splits, metadata or {}, self._unlabelled), path=folder / self._spec_name)
@@ -248,6 +246,26 @@ class TfRawWriter:
             self._open[path] = path.open("ab")
         with naming(path):
             self._open[path].write(values.data if values.size else b"")
+
+
+def move_in_place(entries: Collection[Path], spec: Path, target: Path) -> None:
+    """Put what makes a dataset in its place, the specification last: until then the folder is no dataset.
+
+    Args:
+        entries: files and folders, which replace those of their names.
+        spec: one of them, the specification.
+        target: where that goes; the folder of the others.
+    """
+    destination = target.parent
+    target.unlink(missing_ok=True)
+    if (destination / VOCABULARY).is_dir():
+        shutil.rmtree(destination / VOCABULARY)  # the values of other ids, where this dataset brings none
+    for entry in sorted({*entries} - {spec}):
+        old = destination / entry.name
+        if old.is_dir():
+            shutil.rmtree(old)
+        entry.rename(old)
+    spec.rename(target)
 
 
 def refuse_dataset(destination: Path, spec_name: str, overwrite: bool) -> None:
@@ -267,20 +285,6 @@ def refuse_replacing(destination: Path, spec_name: str, folders: Iterable[str], 
         folder = destination / name
         if not overwrite and folder.is_dir() and any(folder.iterdir()):
             raise DatasetError(f"{folder} exists and would be replaced; choose another folder or pass --overwrite")
-
-
-def put_in_place(entries: Collection[Path], spec: Path, target: Path) -> None:
-    """Move what was written beside `target`, its specification, which comes last: until then the folder is no dataset."""
-    destination = target.parent
-    target.unlink(missing_ok=True)
-    if (destination / VOCABULARY).is_dir():
-        shutil.rmtree(destination / VOCABULARY)  # the values of other ids, where this dataset brings none
-    for entry in sorted({*entries} - {spec}):
-        old = destination / entry.name
-        if old.is_dir():
-            shutil.rmtree(old)
-        entry.rename(old)
-    spec.rename(target)
 
 
 def copy_vocabularies(spec: FeatureSpec, folder: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from dataloading.contract import TFRECORD, DatasetError
 from dataloading.example_bytes import encode_example
 from dataloading.feature_spec import DEFAULT_FILE_NAME, Chunk, FeatureSpec
-from dataloading.tf_raw import copy_vocabularies, put_in_place, refuse_replacing
+from dataloading.tf_raw import copy_vocabularies, move_in_place, refuse_replacing
 from dataloading.tfrecord_spec import FOLDERS, ROWS_PER_RECORD
 from utils.interrupt import uninterrupted
 from utils.naming import naming
@@ -119,7 +119,7 @@ class TfRecordWriter:
                 path.write_text(text, encoding="utf-8")
         with uninterrupted(), exclusively(self._destination):
             refuse_replacing(self._destination, self._spec_name, [folder_of(split) for split in self._rows], self._overwrite)
-            put_in_place(self._scratch.entries(), partial, self._destination / self._spec_name)
+            move_in_place(self._scratch.entries(), partial, self._destination / self._spec_name)
         return final
 
 

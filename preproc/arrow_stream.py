@@ -55,7 +55,7 @@ def _message(path: Path, file: BinaryIO) -> tuple[int, bytes] | None:
         return None
     try:
         metadata = _exactly(file, struct.unpack("<4xI", start)[0])
-        kind, body_bytes = _field(metadata, _KIND, "<B"), _field(metadata, _BODY_BYTES, "<q")
+        kind, body_bytes = field(metadata, _KIND, "<B"), field(metadata, _BODY_BYTES, "<q")
         if not start.startswith(MARK) or kind > _BATCH or body_bytes < 0:
             raise ValueError("what stands there is no message of schema, dictionary or batch")
         return kind, start + metadata + _exactly(file, body_bytes)
@@ -70,12 +70,22 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
     return found
 
 
-def _field(metadata: bytes, place: int, form: str) -> int:
-    """A number of a Flatbuffers table; 0, its default, where the table leaves it out."""
-    (table,) = struct.unpack_from("<I", metadata)
+def field(metadata: bytes, place: int, form: str, table: int | None = None) -> int:
+    """A number of a Flatbuffers table, by default of the root; 0, its default, where the table leaves it out."""
+    table = struct.unpack_from("<I", metadata)[0] if table is None else table
+    offset = _offset(metadata, place, table)
+    return struct.unpack_from(form, metadata, table + offset)[0] if offset else 0
+
+
+def table_at(metadata: bytes, table: int, place: int) -> int:
+    """Where what a table refers to begins, a table or a vector. Raises ValueError where it refers to none."""
+    offset = _offset(metadata, place, table)
+    if not offset:
+        raise ValueError("the table lacks a field")
+    return table + offset + struct.unpack_from("<I", metadata, table + offset)[0]
+
+
+def _offset(metadata: bytes, place: int, table: int) -> int:
     (back,) = struct.unpack_from("<i", metadata, table)
     (size,) = struct.unpack_from("<H", metadata, table - back)
-    if 4 + 2 * place >= size:
-        return 0
-    (offset,) = struct.unpack_from("<H", metadata, table - back + 4 + 2 * place)
-    return struct.unpack_from(form, metadata, table + offset)[0] if offset else 0
+    return struct.unpack_from("<H", metadata, table - back + 4 + 2 * place)[0] if 4 + 2 * place < size else 0

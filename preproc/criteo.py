@@ -35,6 +35,7 @@ from preproc.criteo_spark import SparkCriteo
 from preproc.engines.spark_engine import SparkEngine
 from preproc.id_table import write_table_ids
 from preproc.in_order import by_size
+from preproc.into_store import made
 from preproc.known_vocabulary import KnownVocabularies, known_vocabularies
 from preproc.resume import DATASET, Progress, dataset_files, link
 from preproc.row_order import INPUT, shuffle_file, shuffled_parts
@@ -58,18 +59,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             does not fit. Nothing is left at the destination then.
     """
     options = parse(argv, __doc__)
-    started = time.monotonic()
     for paths in options.logs.values():
         for path in paths:
             _check_log(path, options.destination)
+    progress = _progress(options)
+    print(f"{options.target}: {made(NAME, options.target, partial(_make, options, progress), progress.run, options.overwrite)}")
+    return 0
+
+
+def _make(options: Options, progress: Progress) -> str:
+    """Make the dataset in a local folder; returns what is to be said of it."""
+    started = time.monotonic()
     refuse_dataset(options.destination, DEFAULT_FILE_NAME, options.overwrite)
     known = options.vocabulary and known_vocabularies(options.vocabulary, options.form.categorical)
     transform = _transform(options, known)
     if options.leak:
         print(f"{NAME}: warning: --dictionary_days all: values of test rows are in the dictionaries, which flatters the model", file=sys.stderr)
 
-    progress = _progress(options)
-    with Staging(options.staging or options.destination, options.splits, progress) as staging, _spark(options, staging) as spark:
+    with Staging(options.target.staging or options.destination, options.splits, progress) as staging, _spark(options, staging) as spark:
         progress.start(staging.folder)
         tallies = _stage(staging, options, transform, progress, spark)
         dataset = staging.folder / DATASET
@@ -77,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         cardinalities = _vocabularies(staging, options, known, folder, progress, spark)
         spec = generator_spec(cardinalities, options.form.num_numerical, alpha=0.0)
-        within = dataset if options.staging is None else None  # on the disk of the destination
+        within = dataset if options.target.staging is None else None  # on the disk of the destination
         with TfRawWriter(options.destination, spec, options.splits, overwrite=options.overwrite, unlabelled=[NEW], within=within) as writer:
             _write_columns(staging, writer, options, progress)
             if spark:
@@ -92,8 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 shutil.move(folder, writer.folder / VOCABULARY)
             progress.publishing(dataset)
             spec = writer.publish(metadata)
-    print(_summary(options.destination, spec, tallies, time.monotonic() - started))
-    return 0
+    return _summary(spec, tallies, time.monotonic() - started)
 
 
 def _progress(options: Options) -> Progress:
@@ -254,12 +260,12 @@ def _metadata(tallies: dict[str, Tally], options: Options, transform: str, spec:
     return found
 
 
-def _summary(destination: Path, spec: FeatureSpec, tallies: dict[str, Tally], seconds: float) -> str:
+def _summary(spec: FeatureSpec, tallies: dict[str, Tally], seconds: float) -> str:
     rows = sum(tally.rows for tally in tallies.values())
     splits = ", ".join(f"{split} {tally.described()}" for split, tally in tallies.items())
     skipped = sum(tally.bad_lines for tally in tallies.values())
     tables = f"{len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} table rows"
-    return f"{destination}: {splits}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
+    return f"{splits}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
 
 
 if __name__ == "__main__":

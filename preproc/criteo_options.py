@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from preproc.clicklog import LogForm
-from preproc.engines.spark_settings import SparkSettings, add_engine_flags, refuse_resume, spark_settings
+from preproc.engines.spark_settings import SPARK, SparkSettings, add_engine_flags, spark_settings
+from preproc.into_store import Destination, folder_or_url
 from preproc.row_order import INPUT, ORDERINGS
-from preproc.stores import Source, is_url, stored_files
+from preproc.stores import Source, stored_files
 from utils.encoding import numerical
 from utils.errors import UserError
 from utils.flags import Parser
+from utils.urls import is_url
 
 NAME = "preproc.criteo"
 NEW = "new"  # the split of rows without labels
@@ -43,7 +45,7 @@ class Options:
 
     Attributes:
         logs: files of each split that is given, in order.
-        destination: folder of the dataset.
+        target: where the dataset goes.
         form: of the logs' lines.
         thresholds: of values that are new; None where none can be.
         transform: of the integers; None for the vocabulary's dataset's.
@@ -57,12 +59,11 @@ class Options:
         overwrite: whether a dataset may be replaced.
         block_bytes: text parsed at once, in bytes.
         resume: whether stages that are complete are recorded, and not done again.
-        staging: folder for what is read until its ids are known; None for the destination.
         spark: where Spark runs; None for Polars on this machine.
     """
 
     logs: Mapping[str, list[Source]]
-    destination: Path
+    target: Destination
     form: LogForm
     thresholds: Thresholds | None
     transform: str | None
@@ -76,8 +77,12 @@ class Options:
     overwrite: bool
     block_bytes: int
     resume: bool
-    staging: Path | None
     spark: SparkSettings | None
+
+    @property
+    def destination(self) -> Path:
+        """The local folder of the dataset."""
+        return self.target.folder
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -107,6 +112,7 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
     given = _parser(description).parse_strictly(sys.argv[1:] if argv is None else argv)
     form = LogForm(given.num_numerical, given.num_categorical)
     _check_together(given)
+    target = Destination.of(given)
     frozen = given.vocabulary is not None and not given.extend_vocabulary
     if frozen and given.frequency_threshold is not None:
         print(f"{NAME}: warning: --frequency_threshold has no effect with --vocabulary, unless --extend_vocabulary", file=sys.stderr)
@@ -114,7 +120,7 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
         print(f"{NAME}: warning: --seed has no effect with --output_ordering {INPUT}", file=sys.stderr)
     return Options(
         logs={split: _logs(paths) for split in SPLITS if (paths := given.unlabelled if split == NEW else getattr(given, split))},
-        destination=given.dst,
+        target=target,
         form=form,
         thresholds=None if frozen else _thresholds(given.frequency_threshold, form),
         transform=given.numerical_transform or (None if given.vocabulary else numerical.TRANSFORMS[0]),
@@ -127,8 +133,7 @@ def parse(argv: Sequence[str] | None, description: str) -> Options:
         skip_bad_lines=given.bad_lines == "skip",
         overwrite=given.overwrite,
         block_bytes=given.block_bytes,
-        resume=given.resume,
-        staging=given.staging,
+        resume=given.resume and given.engine != SPARK,
         spark=spark_settings(given, NAME),
     )
 
@@ -142,7 +147,13 @@ def _parser(description: str) -> Parser:
     add("--test", nargs="+", metavar="DAY", help="log files of the test split, in order; same form")
     add("--unlabelled", nargs="+", metavar="DAY", help=f"log files without the label, of rows to be scored: they become the split {NEW}")
     add("--halve_test", action="store_true", help="cut the last day of --test in two, as NVIDIA does: its first half is test, its second valid")
-    add("--dst", type=Path, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files")
+    add(
+        "--dst",
+        type=folder_or_url,
+        required=True,
+        metavar="FOLDER|URL",
+        help="folder of the dataset, which needs free space for it and for staging files; or one of an object store (s3://…), with --staging",
+    )
     add(
         "--frequency_threshold",
         metavar="T|FIELD:T,…,T",
@@ -199,7 +210,6 @@ def _check_together(given: argparse.Namespace) -> None:
         raise UserError(f"--halve_test: {'--valid is given too; drop one of them' if given.valid else '--test is missing, whose last day is cut'}")
     if given.output_ordering != INPUT and given.train is None:
         raise UserError(f"--output_ordering {given.output_ordering}: --train is missing, whose rows are brought into that order")
-    refuse_resume(given)
     if given.dictionary_days == ALL and frozen:
         raise UserError("--dictionary_days all: with --vocabulary no dictionary is made, unless --extend_vocabulary; drop the flag")
 

@@ -37,11 +37,14 @@ class Progress:
         sources: every file that is read.
         destination: of the dataset.
         wanted: whether anything is recorded, and taken up.
+
+    Attributes:
+        run: what tells this run from others, as JSON.
     """
 
     def __init__(self, name: str, command: Mapping[str, Any], sources: Iterable[Source], destination: Path, wanted: bool):
         self._name, self._destination, self._wanted = name, destination, wanted
-        self._run = {"format": FORMAT, "polars": pl.__version__, "command": _plain(command), "files": [_facts(source) for source in sources]}
+        self.run = {"format": FORMAT, "polars": pl.__version__, "command": _plain(command), "files": [_facts(source) for source in sources]}
         self._folder: Path | None = None
 
     def takes(self, folder: Path) -> bool:
@@ -49,8 +52,8 @@ class Progress:
         before = _read(folder / _RUN) if self._wanted else None
         if before is None:
             return False
-        if difference := _difference(before, self._run):
-            self._say(f"--resume: begins anew, for {folder} was left by a run with {difference}")
+        if other := difference(before, self.run):
+            self._say(f"--resume: begins anew, for {folder} was left by a run with {other}")
             return False
         return True
 
@@ -61,7 +64,7 @@ class Progress:
         self._folder = folder
         if not (folder / _RUN).exists():
             with naming(folder / _RUN):
-                write_text(folder / _RUN, json.dumps(self._run))
+                write_text(folder / _RUN, json.dumps(self.run))
             return
         self._take_back()
         counts = {kind: len(list(folder.glob(f"{_PREFIX}{kind}-*.json"))) for kind in _KINDS}
@@ -179,7 +182,7 @@ def _plain(command: Mapping[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(command, default=str))
 
 
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
+def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     """The first thing in which two runs differ, in words; None where they are the same."""
     for name in ("format", "polars"):
         if before.get(name) != now[name]:

@@ -2,30 +2,21 @@
 
 import glob
 import hashlib
-import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any
 
 from tqdm import tqdm
 
 from dataloading.contract import DatasetError
-from utils.errors import UserError
+from dataloading.object_store import StoreStream, hidden, one_line, opened, protocols
 from utils.naming import naming
+from utils.urls import shown
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*::)*[A-Za-z][A-Za-z0-9+.-]*://").match
-_SECRETS = re.compile(r"(?<=://)[^/@\s]*@")
 _VERSIONS = ("mtime", "LastModified", "last_modified", "updated", "ETag", "etag", "created")  # under which stores say when a file was written
 _FETCHED = "fetched"
 _FETCHED_BYTES = 1 << 22
-
-
-def is_url(text: str) -> bool:
-    """Whether a text names a file of a store; a local path that looks like it is local."""
-    return _URL(text) is not None and not os.path.lexists(text)
 
 
 class StoredFile:
@@ -39,7 +30,7 @@ class StoredFile:
     """
 
     def __init__(self, url: str, system: Any, path: str, info: dict[str, Any]):
-        self._system, self._path, self._url = system, path, _shown(url)
+        self._system, self._path, self._url = system, path, shown(url)
         self.identity = f"{self._url} {hashlib.blake2b(url.encode(), digest_size=8).hexdigest()}"
         self._size: int | None = info.get("size")
         self.name = self._url.rstrip("/").rpartition("/")[2]
@@ -54,10 +45,10 @@ class StoredFile:
         """For another process, which fetches its own copy."""
         return self.__dict__ | {"_fetched": None}
 
-    def open(self, mode: str = "rb") -> "_Stream":
+    def open(self, mode: str = "rb") -> StoreStream:
         """Its content as a stream. Raises DatasetError where the store refuses."""
-        with _one_line(self._url):
-            return _Stream(self._url, self._system.open(self._path, mode), self._size)
+        with one_line(self._url):
+            return StoreStream(self._url, self._system.open(self._path, mode), self._size)
 
     def stat(self) -> SimpleNamespace:
         """Its size in bytes as `st_size`, 0 where the store does not say."""
@@ -89,33 +80,6 @@ class StoredFile:
 Source = Path | StoredFile
 
 
-class _Stream:
-    """An open file of a store; what goes wrong is one line, and so is an end before its size."""
-
-    def __init__(self, url: str, file: Any, size: int | None):
-        self._url, self._file, self._left = url, file, size
-
-    def read(self, count: int) -> bytes:
-        """At most so many bytes; none at the end."""
-        with _one_line(self._url):
-            content = self._file.read(count)
-        if self._left is not None:
-            self._left -= len(content)
-            if not content and count and self._left > 0:
-                raise DatasetError(f"{self._url}: ended {self._left:,} bytes before its size; was it replaced meanwhile? Run again")
-        return content
-
-    def close(self) -> None:
-        """Close it."""
-        self._file.close()
-
-    def __enter__(self) -> "_Stream":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-
 def fetch_to(folder: Path, groups: Iterable[Sequence[Source]]) -> None:
     """Say where files of stores are fetched to when a local file is needed."""
     for source in (source for group in groups for source in group):
@@ -141,12 +105,8 @@ def stored_files(url: str) -> list[Source]:
         DatasetError: there is none, or the store refuses.
         UserError: fsspec, or what it needs for the store, is not installed.
     """
-    try:
-        import fsspec  # only where a URL is read: it is an optional dependency
-    except ImportError:
-        raise UserError(f"{_shown(url)}: reading from object stores needs fsspec, which is not installed: pip install fsspec") from None
-    with _one_line(_shown(url)):
-        system, path = fsspec.core.url_to_fs(url)
+    system, path = opened(url)
+    with one_line(shown(url)):
         try:
             info = None if url.endswith("/") else system.info(path)  # of a web page, only the slash says that it is a folder
         except FileNotFoundError:
@@ -154,56 +114,14 @@ def stored_files(url: str) -> list[Source]:
                 raise
             paths = [(entry["name"], entry) for entry in system.glob(path, detail=True).values() if entry["type"] == "file"]
             if not paths:
-                raise DatasetError(f"{_shown(url)}: matches no file") from None
+                raise DatasetError(f"{shown(url)}: matches no file") from None
         else:
             if info is not None and info["type"] == "file":
                 paths = [(path, info)]
             else:
-                paths = [found for found in system.find(path, detail=True).items() if not _hidden(found[0], path)]
+                paths = [found for found in system.find(path, detail=True).items() if not hidden(found[0].removeprefix(path))]
                 if not paths:
-                    raise DatasetError(f"{_shown(url)}: a folder without files; expected the files of a table")
-    if "file" in _protocols(system):
+                    raise DatasetError(f"{shown(url)}: a folder without files; expected the files of a table")
+    if "file" in protocols(system):
         return [Path(name) for name, _ in sorted(paths)]
     return [StoredFile(system.unstrip_protocol(name), system, name, found) for name, found in sorted(paths, key=lambda pair: pair[0])]
-
-
-def _protocols(system: Any) -> tuple[str, ...]:
-    return (system.protocol,) if isinstance(system.protocol, str) else tuple(system.protocol)
-
-
-def _hidden(name: str, folder: str) -> bool:
-    return any(part.startswith((".", "_")) for part in name.removeprefix(folder).split("/"))
-
-
-def _shown(url: str) -> str:
-    """A URL without passwords and signatures, which have no place in messages and metadata."""
-    url = _SECRETS.sub("", url)
-    return url.partition("?")[0] if url.startswith("http") and "=" in url.partition("?")[2] else url
-
-
-@contextmanager
-def _one_line(url: str) -> Iterator[None]:
-    """What a store's library raises, of whatever kind, as one line with the URL."""
-    try:
-        yield
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        cause = error.__cause__  # fsspec's own http says "not found" of any failure
-        if cause is not None and not isinstance(cause, FileNotFoundError):
-            raise DatasetError(f"{url}: cannot be read: {type(cause).__name__}{_reason(cause)}") from None
-        raise DatasetError(f"{url}: no such file; expected a file, a folder or a glob") from None
-    except PermissionError as error:
-        raise DatasetError(f"{url}: no permission{_reason(error)}; the store's own configuration has the credentials") from None
-    except ImportError as error:
-        raise UserError(f"{url}: the store needs a package that is not installed: {_brief(error)}") from None
-    except Exception as error:  # libraries of stores have dozens of kinds of their own
-        raise DatasetError(f"{url}: cannot be read: {type(error).__name__}{_reason(error)}") from None
-
-
-def _reason(error: BaseException) -> str:
-    return f": {_brief(error)}" if str(error).strip() else ""
-
-
-def _brief(error: BaseException) -> str:
-    return _SECRETS.sub("", " ".join(str(error).split()))[:200]

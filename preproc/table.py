@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +35,18 @@ from dataloading.vocabularies import read_vocabulary
 from preproc import table_flags, table_write
 from preproc.engines.spark_engine import SparkEngine
 from preproc.engines.spark_settings import SparkSettings, spark_settings
+from preproc.into_store import made
 from preproc.resume import DATASET, Progress, dataset_files
 from preproc.stores import Source, fetch_to
 from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file
 from preproc.table_files import files_of, form_of
 from preproc.table_fit import vocabulary_path
 from preproc.table_flags import ALL, ENCODE, NAME
+from preproc.table_idle import say_idle
 from preproc.table_inference import inferred
 from preproc.table_reading import TableFile
 from preproc.table_spark import SparkTable
-from preproc.table_splits import KEY, ROWS, SPLITS, TRAIN, Rule
+from preproc.table_splits import SPLITS, TRAIN, Rule
 from preproc.table_stage import Reading, Tally
 from preproc.table_staging import Split, TableStaging
 from preproc.table_steps import Counted, PolarsTable, write_keys
@@ -63,21 +66,27 @@ def main(argv: Sequence[str] | None = None) -> int:
             Nothing is left at the destination then.
     """
     args = table_flags.parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
-    started = time.monotonic()
     rule, reading, settings = table_flags.rule_of(args), table_flags.reading_of(args), spark_settings(args, NAME)
     files = _files(args, reading.unlabelled)
+    _check_flags(args, files, rule)
+    progress = _progress(args, files)
+    make = partial(_make, args, files, rule, reading, settings, progress)
+    print(f"{args.target}: {made(NAME, args.target, make, progress.run, args.overwrite)}")
+    return 0
+
+
+def _make(
+    args: argparse.Namespace, files: dict[str, list[Source]], rule: Rule, reading: Reading, settings: SparkSettings | None, progress: Progress
+) -> str:
+    """Make the dataset in a local folder; returns what is to be said of it."""
+    started = time.monotonic()
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
-    _check_flags(args, files, rule)
-
-    if args.seed is not None and rule.by not in (KEY, ROWS):
-        _warn("--seed has no effect: nothing is drawn (--test_fraction without a time, --split_key)")
-    args.seed = rule.seed
-    progress = _progress(args, files)
     with _taken_up(args), TableStaging(args.staging or args.dst, tuple(files), progress) as staging, ExitStack() as ending:
         progress.start(staging.folder)
         fetch_to(staging.folder, files.values())
         plan = _plan(args, old, files, reading)
+        say_idle(args, plan, rule, reading, itertools.chain(*files.values()), _warn)
         table_write.check_names(plan)
         steps = ending.enter_context(_steps(settings, staging, progress, reading.unlabelled))
         tallies = steps.stage(files, plan, rule, reading)
@@ -112,8 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             metadata = _metadata(plan, statistics, writer, rows, args)
             progress.publishing(folder)
             spec = writer.publish(metadata)
-    print(_summary(args.dst, spec, statistics, sum(tally.bad_lines for tally in tallies.values()), time.monotonic() - started))
-    return 0
+    return _summary(spec, statistics, sum(tally.bad_lines for tally in tallies.values()), time.monotonic() - started)
 
 
 @contextlib.contextmanager
@@ -227,6 +235,7 @@ def _steps(settings: SparkSettings | None, staging: TableStaging, progress: Prog
 def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progress:
     """What of this run is complete: by the flags on which bytes depend, and by all files that are read."""
     command = {flag: value for flag, value in vars(args).items() if flag not in table_flags.NOT_OF_THE_BYTES}
+    command |= {"seed": args.seed or 0, "quote": args.quote or "double"}
     read = [*itertools.chain(*files.values()), *filter(None, [args.config])]
     read += dataset_files(args.vocabulary) if args.vocabulary is not None else []
     groups = {group: len(paths) for group, paths in files.items()}
@@ -261,12 +270,12 @@ def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows:
     }
 
 
-def _summary(destination: Path, spec: FeatureSpec, statistics: dict[str, Any], skipped: int, seconds: float) -> str:
+def _summary(spec: FeatureSpec, statistics: dict[str, Any], skipped: int, seconds: float) -> str:
     rows = sum(found["rows"] for found in statistics.values())
     rate: Callable[[dict], str] = lambda found: f" (click rate {found['click_rate']:.4f})" if "click_rate" in found else ""  # noqa: E731
     shares = ", ".join(f"{split} {found['rows']:,} rows{rate(found)}" for split, found in statistics.items())
     tables = f"{len(spec.numerical)} numerical and {len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} ids"
-    return f"{destination}: {shares}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
+    return f"{shares}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
 
 
 def _warn(message: str) -> None:

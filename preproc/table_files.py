@@ -11,7 +11,8 @@ from pathlib import Path
 
 from dataloading.contract import DatasetError
 from preproc.compressed import read_chunks
-from preproc.stores import Source, is_url, stored_files
+from preproc.stores import Source, stored_files
+from utils.urls import is_url
 
 CSV, JSON_LINES, PARQUET, ARROW = FORMATS = ("csv", "jsonl", "parquet", "arrow")
 QUOTE = '"'

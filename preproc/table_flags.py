@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dataloading.contract import VOCABULARY
-from preproc.engines.spark_settings import FLAGS, add_engine_flags, refuse_resume
+from preproc.engines.spark_settings import FLAGS, SPARK, add_engine_flags
+from preproc.into_store import Destination, folder_or_url
 from preproc.table_files import FORMATS, FormFlags
 from preproc.table_inference import Named
 from preproc.table_splits import COLUMN, FILES, KEY, ROWS, SPLITS, TIME, Rule
@@ -22,15 +23,19 @@ _UNLABELLED = "new"  # the split of rows without a label, unless it is named
 _NAMED = ("label", "group", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator", "max_hotness")
 _PLANNED = (*_NAMED, "pooling", "time_unit", "numerical_transform")  # what a configuration or an older dataset says
 # flags that say nothing of the bytes, or name files, which are compared themselves
-NOT_OF_THE_BYTES = ("train", "valid", "test", "data", "config", "vocabulary", "dst", "block_bytes", "resume", "overwrite", *FLAGS)
+NOT_OF_THE_BYTES = ("train", "valid", "test", "data", "config", "vocabulary", "dst", "target", "block_bytes", "resume", "overwrite", *FLAGS)
 
 
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
-    """Parse the command line. Raises UserError where it is wrong or contradicts itself."""
+    """Parse the command line; `target` is what --dst means. Raises UserError where it is wrong or contradicts itself."""
     parser = Parser(prog=f"python -m {NAME}", description=description)
     parser.add_argument("--mode", choices=MODES, default=FIT, help="fit: a dataset to train with; encode: rows without a label only")
     parser.add_argument(
-        "--dst", type=_folder, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files"
+        "--dst",
+        type=folder_or_url,
+        required=True,
+        metavar="FOLDER|URL",
+        help="folder of the dataset, which needs free space for it and for staging files; or one of an object store (s3://…), with --staging",
     )
     _add_files(parser)
     _add_columns(parser)
@@ -53,6 +58,8 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     add_engine_flags(parser)
     args = parser.parse_strictly(argv)
     _check(args)
+    args.target = Destination.of(args)
+    args.dst, args.staging, args.resume = args.target.folder, args.target.staging, args.resume and args.engine != SPARK
     return args
 
 
@@ -67,7 +74,7 @@ def _add_files(parser: Parser) -> None:
     group.add_argument("--split_name", default=None, metavar="NAME", help="of the rows of --data (default: new)")
     group.add_argument("--format", choices=FORMATS, help="of all files (default: told by their content)")
     group.add_argument("--separator", type=_separator, metavar="TEXT", help=r"between values: , or \t or | or :: (default: guessed)")
-    group.add_argument("--quote", choices=("double", "none"), default="double", help='whether " encloses values (default: double)')
+    group.add_argument("--quote", choices=("double", "none"), help='whether " encloses values (default: double)')
     group.add_argument("--columns", type=_names, metavar="A,B,…", help="names of all columns, of files without a header")
     group.add_argument("--data_columns", type=_names, metavar="A,B,…", help="of --data, where they are not those of --columns: without the label")
     group.add_argument("--bad_lines", choices=("error", "skip"), default="error", help="stop at a bad row, or leave it out (default: error)")
@@ -159,7 +166,7 @@ def named_of(args: argparse.Namespace) -> Named:
 
 def reading_of(args: argparse.Namespace) -> Reading:
     """How the files are read."""
-    form = FormFlags(args.format, args.separator, '"' if args.quote == "double" else None, args.columns)
+    form = FormFlags(args.format, args.separator, None if args.quote == "none" else '"', args.columns)
     unlabelled = (args.split_name or _UNLABELLED) if args.data else None
     return Reading(form, args.bad_lines == "skip", args.block_bytes, args.keep, unlabelled, args.data_columns)
 
@@ -185,7 +192,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("--train is missing: the files of the training rows (with --vocabulary, --test or --valid may stand alone)")
     if args.config is not None and args.vocabulary is not None:
         raise UserError("--config and --vocabulary: the older dataset says what becomes of each column; remove --config")
-    refuse_resume(args)
     if args.time_format and not (args.times or args.split_by):
         raise UserError("--time_format needs --times or --split_by: the columns that hold times")
     if args.extend_vocabulary and args.vocabulary is None:
@@ -203,12 +209,6 @@ def _names(text: str) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(f"expected names separated by commas, each once, found {text!r}")
     return names
-
-
-def _folder(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("expected a folder, found ''")
-    return Path(text)
 
 
 def _separator(text: str) -> str:

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
 
@@ -57,12 +58,7 @@ class TableFile:
         self.path, self.form, self._skip = path, form, skip_bad_lines
         self.num_lines = 0  # of text that `tasks` has read
         self._lists, self._chosen = frozenset(), False  # of JSON lines: columns of lists; whether only some columns are read
-        if form.kind == CSV:
-            self.names = header_of(path, form)
-        elif form.kind == JSON_LINES:
-            self.names = []
-        else:
-            self.names = _names_of(path, form)
+        self.names = header_of(path, form) if form.kind == CSV else [] if form.kind == JSON_LINES else _names_of(path, form)
 
     def blocks(
         self,
@@ -83,6 +79,7 @@ class TableFile:
         on_read: Callable[[int], object] = lambda count: None,
         byte_range: tuple[int, int] | None = None,
         coded: frozenset[str] = frozenset(),
+        row_range: tuple[int, int] | None = None,
     ) -> Iterator[Callable[[], Block]]:
         """What parses each block, in the file's order; blocks can be parsed on several threads.
 
@@ -91,9 +88,10 @@ class TableFile:
             lists: columns that may hold lists, of JSON lines.
             block_bytes: text parsed at once, in bytes.
             on_read: called with the number of bytes read from the disk.
-            byte_range: (start, stop) of a plain text file: the lines that begin in [start, stop), numbered from 1; there may be none. Each line is
-                a row then: rows that span lines are bad. The header is read, and skipped, where the range begins at 0.
+            byte_range: (start, stop) of a plain text file: the lines that begin there, numbered from 1; maybe none. Each is a row: rows that span
+                lines are bad. The header is read, and skipped, where the range begins at 0.
             coded: columns that may come as `Block.coded`.
+            row_range: (start, stop) of the rows of a Parquet or Arrow file; None for all.
 
         Raises:
             DatasetError: a column is missing, or, from a task, a line is bad and `skip_bad_lines` is not set.
@@ -102,7 +100,8 @@ class TableFile:
             if byte_range is not None:
                 raise DatasetError(f"{self.path}: is {self.form.kind}; expected a file of text, of which a byte range can be read")
             _check_names(self.path, self.names, wanted)
-            yield from (functools.partial(lambda block: block, block) for block in _binary_blocks(self.path, self.form, wanted, on_read))
+            blocks = _binary_blocks(self.path, self.form, wanted, on_read, row_range)
+            yield from (functools.partial(lambda block: block, block) for block in blocks)
             return
         if self.form.kind == JSON_LINES:
             self.names, held, texts = _keys(next(text_blocks(self.path, _TEXT, _SAMPLE_BYTES), _NOTHING).text)
@@ -186,7 +185,7 @@ class TableFile:
                 waiting += [(first + half, lines[half:]), (first, lines[:half])]
             else:
                 line = lines[0].replace(block.stand_in, b"\n") if block.stand_in else lines[0]
-                faults.append(f"line {block.lines[first]}: {_fault(line, self.form, self.names, bool(self._lists))}")
+                faults.append(f"line {block.lines[first]}: {_fault(line, self.form, self.names, self._lists)}")
                 if not self._skip:
                     raise DatasetError(f"{self.path}, {faults[-1]}; --bad_lines skip leaves such lines out")
         schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
@@ -210,10 +209,12 @@ def _with_line_ends(frame: pl.DataFrame, stand_in: bytes) -> pl.DataFrame:
     return frame.with_columns(pl.col(pl.String).str.replace_all(stand_in.decode(), "\n", literal=True)) if stand_in else frame
 
 
-def _binary_blocks(path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object]) -> Iterator[Block]:
-    first = 1
+def _binary_blocks(
+    path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object], row_range: tuple[int, int] | None
+) -> Iterator[Block]:
+    first = 1 + (row_range[0] if row_range else 0)
     try:
-        for batch in _stream(path, wanted, on_read) if _is_stream(path) else _batches(path, form, wanted, on_read):
+        for batch in _stream(path, wanted, on_read) if _is_stream(path) else _batches(path, form, wanted, on_read, row_range):
             if batch.height:
                 yield Block(batch, range(first, first + batch.height), "row")
                 first += batch.height
@@ -230,12 +231,15 @@ def _stream(path: Source, wanted: Sequence[str] | None, on_read: Callable[[int],
     return (batch if wanted is None else batch.select(wanted) for batch in stream_batches(local_path(path), on_read))
 
 
-def _batches(path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object]) -> Iterator[pl.DataFrame]:
+def _batches(
+    path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object], row_range: tuple[int, int] | None
+) -> Iterator[pl.DataFrame]:
     """Of a Parquet or Arrow file."""
     frame = _binary(path, form)
     frame = frame if wanted is None else frame.select(wanted)
     total, size = frame.select(pl.len()).collect().item(), path.stat().st_size
     rows = done = 0
+    frame = frame if row_range is None else frame.slice(row_range[0], row_range[1] - row_range[0])
     for batch in frame.collect_batches(chunk_size=_BLOCK_ROWS, maintain_order=True, engine="streaming"):
         yield batch
         rows += batch.height
@@ -252,10 +256,23 @@ def _binary(path: Source, form: Form) -> pl.LazyFrame:
         raise _damaged(path, form, error) from None
 
 
+def _json_fault(name: str, value: Any, listed: bool) -> str | None:
+    """What is wrong with a value of a JSON object, whose column holds lists or not; None where nothing is."""
+    kind = _JSON_KINDS.get(type(value), "one value")
+    if value is None or kind == ("a list" if listed else "one value"):
+        return None
+    shown = json.dumps(value, ensure_ascii=False)
+    return f"column {name}: value {shown[:60]!r} is {kind}; expected {'a list, as other lines have' if listed else 'a text or a number'}"
+
+
+_JSON_KINDS = {dict: "an object", list: "a list"}
+
+
 def _names_of(path: Source, form: Form) -> list[str]:
+    local = local_path(path)  # fetching one has errors of its own
     try:
-        return (stream_schema(local_path(path)) if _is_stream(path) else _binary(path, form).collect_schema()).names()
-    except pl.exceptions.PolarsError as error:
+        return (stream_schema(local) if _is_stream(path) else _binary(path, form).collect_schema()).names()
+    except (pl.exceptions.PolarsError, OSError) as error:
         raise _damaged(path, form, error) from None
 
 
@@ -263,8 +280,8 @@ def _damaged(path: Source, form: Form, error: BaseException) -> DatasetError:
     return DatasetError(f"{path}: cannot be read as {form.kind}: {_brief(error)}")
 
 
-def _fault(line: bytes, form: Form, names: Sequence[str], lists: bool) -> str:
-    """What is wrong with a line that cannot be parsed."""
+def _fault(line: bytes, form: Form, names: Sequence[str], lists: frozenset[str]) -> str:
+    """What is wrong with a line that cannot be parsed; `lists` are columns of lists."""
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
@@ -274,7 +291,9 @@ def _fault(line: bytes, form: Form, names: Sequence[str], lists: bool) -> str:
             found = json.loads(text)
         except ValueError as error:
             return f"not JSON: {_brief(error)}"
-        return f"{str(found)[:60]!r} is no object of texts, numbers{' and lists' if lists else ''}; expected one a line"
+        if not isinstance(found, dict):
+            return f"{str(found)[:60]!r} is no object; expected one a line"
+        return next((fault for name, value in found.items() if (fault := _json_fault(name, value, name in lists))), f"{text[:60]!r} cannot be read")
     if form.quote and text.count(form.quote) % 2:
         return (
             f"a quote is opened and not closed, or the {MOST_LINES:,} lines from it on do not make a row of {len(names)} values; expected quotes "

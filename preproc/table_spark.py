@@ -8,12 +8,14 @@ from pathlib import Path
 import polars as pl
 
 from dataloading.contract import VOCABULARY
+from dataloading.feature_spec import Categorical
 from dataloading.tf_raw import TfRawWriter
 from preproc.engines import polars_engine as engine
 from preproc.engines.spark_dictionaries import Dictionaries
 from preproc.engines.spark_engine import SparkEngine
 from preproc.joining import append_file, join_files
 from preproc.resume import Progress
+from preproc.sorted_texts import hash_ranges
 from preproc.stores import Source
 from preproc.table_columns import Plan, tables_of
 from preproc.table_fit import Moments, fitted, scan_known_vocabulary, table_rows, vocabulary_path, write_vocabularies
@@ -25,21 +27,29 @@ from preproc.table_steps import Counted, say_cut
 from preproc.table_tasks import (
     COUNTS,
     GROUPS,
+    HASHED,
     LABELS,
     NUMBERS,
+    Hashing,
     Learned,
     Learning,
     Numbering,
+    Sorting,
     Writing,
     bucket_file,
+    hash_part,
     learn_part,
     number_part,
+    sort_part,
     write_part,
 )
 from utils.encoding.recipe import Recipe
 from utils.naming import naming
 
 _PIECE_ROWS = 2_000_000  # from which a task learns at most, or little more
+TABLE_TEXTS = 2_000_000  # of a vocabulary that is a table in an executor's memory; larger ones are files that are searched
+PART_TEXTS = 1_000_000  # of one of these that lie in a part of it
+_HASHED_TEXTS = 500_000  # of one of these that a task hashes
 
 Piece = Mapping[str, Sequence[Block]]  # some blocks, one behind another, of each group
 
@@ -138,7 +148,10 @@ class SparkTable:
         pieces = self._cut(-(-TASKS_A_CORE * self._engine.parallelism // len(features)))
         numbered = [(place, self._rows(piece, splits, features[place].name)) for place in largest_first for piece in pieces]
         folder = vocabularies.absolute()
-        items = [Numbering(plan.features[features[place].name], features[place], folder, rows) for place, rows in numbered]
+        parts = self._sorted(plan, features, folder)
+        items = [
+            Numbering(plan.features[name := features[place].name], features[place], folder, rows, parts.get(name, ())) for place, rows in numbered
+        ]
         cut = self._map("ids", number_part, items)
         for name in splits:
             lists = dict.fromkeys((feature.name for feature in features), 0)
@@ -148,6 +161,24 @@ class SparkTable:
                 paths = [self._engine.task_folder("ids", number) / f"{name}.bin" for number in numbers]
                 join_files(paths, writer.files(name).categorical[place])
             say_cut(lambda text: print(text, file=sys.stderr), name, plan, {feature: count for feature, count in lists.items() if count})
+
+    def _sorted(self, plan: Plan, features: Sequence[Categorical], vocabularies: Path) -> dict[str, list[Path]]:
+        """Of the features whose vocabularies are too large for a table: the folders of these in files that are searched."""
+        found, values = {}, {feature.name: feature.cardinality - 1 for feature in features}
+        for place, names in enumerate(tables_of(plan).values()):
+            if (count := values[names[0]]) <= TABLE_TEXTS:
+                continue
+            path, hashing, sorting = vocabulary_path(vocabularies, names[0]), f"hashing_{place}", f"sorting_{place}"
+            slices = [Hashing(path, first, _HASHED_TEXTS) for first in range(0, count, _HASHED_TEXTS)]
+            self._map(hashing, hash_part, slices)
+            hashed = [self._engine.task_folder(hashing, number) / HASHED for number in range(len(slices))]
+            parts = [Sorting(hashed, low, high) for low, high in hash_ranges(-(-count // PART_TEXTS))]
+            self._map(sorting, sort_part, parts)
+            for file in hashed:
+                file.unlink()
+            folders = [self._engine.task_folder(sorting, number) for number in range(len(parts))]
+            found |= {name: folders for name in names}
+        return found
 
     def _write_rows(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter) -> None:
         """Labels, groups and numbers."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from dataloading.contract import DatasetError
 from preproc.engines.spark_engine import SparkEngine
 from preproc.log_ranges import moved, moved_error, ranges
+from preproc.row_groups import row_ranges
 from preproc.stores import Source
 from preproc.table_columns import Plan
 from preproc.table_files import CSV, JSON_LINES, form_of
@@ -16,7 +17,7 @@ from preproc.table_stage import Reading, Tally, rows_of, skipped
 from preproc.table_staging import Block, TableStaging
 from preproc.table_tasks import SPLITS, Part, Read, read_part, spans_lines
 
-_RANGE_BYTES = 128 << 20  # of a plain text file that a task reads at most
+_RANGE_BYTES = 128 << 20  # of a file that a task reads at most
 TASKS_A_CORE = 4  # so that cores end their last tasks at about the same time
 
 
@@ -68,17 +69,16 @@ class Parts:
             rows = rows_of(group, plan, self._rule, reading)
             for path in paths:
                 try:
-                    found.append((path, Part(group, rows, _everywhere(path), form_of(path, rows.form), None)))
+                    found.append((path, Part(group, rows, _everywhere(path), form_of(path, rows.form))))
                 except DatasetError as error:
                     return found, error
         return found, None
 
     def _ranges(self, whole: Sequence[tuple[Source, Part]], reading: Reading) -> list[tuple[Source, Part]]:
-        """The parts of the files that tasks read: a plain text file, in which no row may span lines, in ranges of bytes."""
+        """The parts of the files that tasks read: plain text in which no row may span lines in ranges of bytes, others in ranges of row groups."""
         total = sum(path.stat().st_size for path, _ in whole)
         size = min(_RANGE_BYTES, max(2 * reading.block_bytes, total // (TASKS_A_CORE * self._engine.parallelism)))
-        cut = [ranges(path, size) if part.form.kind in (CSV, JSON_LINES) else [None] for path, part in whole]
-        parts = [[(path, replace(part, byte_range=each)) for each in found] for (path, part), found in zip(whole, cut, strict=True)]
+        parts = [[(path, each) for each in _cut(path, part, size)] for path, part in whole]
         quoted = [part for found in parts for _, part in found if len(found) > 1 and part.form.kind == CSV and part.form.quote is not None]
         spans, error = self._engine.map("quotes", spans_lines, quoted, "part")
         if error is not None:
@@ -104,6 +104,13 @@ class Parts:
             lines, bad_lines, tally.rows = lines + part.lines, bad_lines + part.bad_lines, tally.rows + sum(part.heights)
         tally.bad_lines += bad_lines
         return bad_lines, fault
+
+
+def _cut(path: Source, whole: Part, size: int) -> list[Part]:
+    """A file in parts near a size."""
+    if whole.form.kind in (CSV, JSON_LINES):
+        return [replace(whole, byte_range=each) for each in ranges(path, size)]
+    return [replace(whole, row_range=each) for each in (row_ranges(path, whole.form, size) if isinstance(path, Path) else [None])]
 
 
 def _everywhere(path: Source) -> Source:

@@ -84,10 +84,11 @@ class Rows:
         source: Source,
         on_read: Callable[[int], object] = lambda count: None,
         byte_range: tuple[int, int] | None = None,
+        row_range: tuple[int, int] | None = None,
     ) -> "Iterator[Staged]":
-        """The rows of a file, or of a byte range of one, block by block, in their staged form. Raises DatasetError where a row is bad."""
+        """The rows of a file, or of a range of one, block by block, in their staged form. Raises DatasetError where a row is bad."""
         coded = _plain_columns(self.plan, {*self.reading.keep, self.divide.column})
-        blocks = file.tasks(self.wanted, self.lists, self.reading.block_bytes, on_read, byte_range, coded)
+        blocks = file.tasks(self.wanted, self.lists, self.reading.block_bytes, on_read, byte_range, coded, row_range)
         return in_order(partial(_staged, source, block, self.plan, self.divide, self.reading) for block in blocks)
 
 

@@ -9,6 +9,7 @@ import polars as pl
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import Categorical
 from preproc.engines import polars_engine as engine
+from preproc.sorted_texts import SortedTexts, write_hashed, write_texts
 from preproc.stores import Source, fetch_to, release
 from preproc.table_columns import Plan, tables_of
 from preproc.table_files import Form
@@ -23,6 +24,7 @@ from utils.encoding.recipe import Recipe
 from utils.naming import naming
 
 SPLITS, COUNTS, LABELS, GROUPS, NUMBERS = "splits.parquet", "counts.parquet", "label.bin", "group.bin", "numerical.bin"
+HASHED = "hashed.parquet"
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,16 @@ class Part:
         rows: what becomes of its rows.
         path: the file, by a name that holds on every machine.
         form: how it is written.
-        byte_range: of the part; None for all of the file.
+        byte_range: of the part of a text file; None for all of it.
+        row_range: of the part of a Parquet or Arrow file; None for all of it.
     """
 
     group: str
     rows: Rows
     path: Source
     form: Form
-    byte_range: tuple[int, int] | None
+    byte_range: tuple[int, int] | None = None
+    row_range: tuple[int, int] | None = None
 
 
 @dataclass
@@ -71,7 +75,7 @@ def read_part(item: Part, folder: Path) -> Read:
     fetch_to(folder, [[item.path]])
     file = TableFile(item.path, item.form, item.rows.reading.skip_bad_lines)
     found, staged = Read(TableBlocks(folder, [item.group])), 0
-    for rows, texts, faults in item.rows.of(file, item.path, byte_range=item.byte_range):
+    for rows, texts, faults in item.rows.of(file, item.path, byte_range=item.byte_range, row_range=item.row_range):
         found.bad_lines, found.first_fault = found.bad_lines + len(faults), found.first_fault or next(iter(faults), "")
         if item.rows.divide.by == ROWS:
             rows = rows.with_columns(pl.int_range(staged, staged + rows.height, dtype=pl.UInt32, eager=True).alias(SPLIT))
@@ -193,15 +197,45 @@ class Numbering:
         feature: of the dataset.
         vocabularies: the folder that has them.
         rows: of each split.
+        parts: folders of its vocabulary where that is searched in files (`sorted_texts`).
     """
 
     recipe: Recipe
     feature: Categorical
     vocabularies: Path
     rows: Mapping[str, StagedRows]
+    parts: Sequence[Path] = ()
 
 
 def number_part(item: Numbering, folder: Path) -> dict[str, int]:
     """Write a file `SPLIT.bin` of ids for each split; returns how many lists were cut of each."""
-    ids = Ids(item.recipe, item.feature.name, item.vocabularies)
+    ids = SortedTexts(item.parts) if item.parts else Ids(item.recipe, item.feature.name, item.vocabularies)
     return {split: write_ids(rows, item.recipe, item.feature, folder / f"{split}.bin", ids) for split, rows in item.rows.items()}
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """Some rows of a vocabulary, which are brought into the order of their hashes."""
+
+    vocabulary: Path
+    first: int
+    rows: int
+
+
+def hash_part(item: Hashing, folder: Path) -> None:
+    """Write them."""
+    write_hashed(item.vocabulary, item.first, item.rows, folder / HASHED)
+
+
+@dataclass(frozen=True)
+class Sorting:
+    """A range of hashes of a vocabulary, from files of rows in the order of their hashes."""
+
+    hashed: Sequence[Path]
+    low: int
+    high: int
+
+
+def sort_part(item: Sorting, folder: Path) -> None:
+    """Write the part of a vocabulary that is searched in files."""
+    write_texts(item.hashed, item.low, item.high, folder)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -134,7 +135,7 @@ def write_numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: 
     _write(path, _numericals(rows, plan, names, dtype, split, first), dtype)
 
 
-def write_ids(rows: StagedRows, recipe: Recipe, feature: Categorical, path: Path, ids: "Ids") -> int:
+def write_ids(rows: StagedRows, recipe: Recipe, feature: Categorical, path: Path, ids: "TextIds") -> int:
     """Write the ids of a feature, `[n]` or `[n, h]`; returns how many lists were cut."""
     longer: list[int] = []
     if recipe.buckets is not None:
@@ -173,6 +174,13 @@ def _numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, 
                 )
         row += batch.height
         yield numbers
+
+
+class TextIds(Protocol):
+    """What gives texts their ids: `Ids`, or another of the same results."""
+
+    def of(self, blocks: Iterable[Coded]) -> Iterator[tuple[pl.Series, np.ndarray]]:
+        """The codes of each block, and the ids int32 of its texts."""
 
 
 class Ids:

@@ -5,6 +5,7 @@ import time
 from run.prepare import Prepared
 from run.scoring import metrics_of
 from run.weights import model_of
+from training.evaluations import ranking_figures
 from training.evaluator import Evaluator
 
 
@@ -14,4 +15,5 @@ def evaluate(run: Prepared) -> None:
     start = time.perf_counter()
     metrics = metrics_of(run, model, Evaluator(model, run.config.device.xla), "test")
     rate = metrics.samples / (time.perf_counter() - start)
-    run.log.log((), {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": rate})
+    figures = {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": rate}
+    run.log.log((), figures | ranking_figures(metrics))

@@ -115,6 +115,6 @@ def benchmark(
     merged = collected.merged()
     quality = {}
     if merged is not None:
-        metrics = evaluate(*merged, auc_thresholds)
+        metrics = evaluate(merged.logits, merged.labels, auc_thresholds)
         quality = {"auc": metrics.auc, "samples": metrics.samples}
     return {**latency_summary(batch_size, seconds), "inference_batches": len(seconds), **quality}

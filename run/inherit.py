@@ -77,6 +77,7 @@ TRAINING = {
         "keep_checkpoints",
         "keep_best_checkpoint",
     ),
+    "ranking": ("ranking_metrics", "best_metric"),
     "device": ("amp", "amp_dtype", "loss_scale", "gradient_slices", "xla", "tf32"),
 }
 # Flags beside which the checkpoint's value of another one does not hold: they say it in another way.
@@ -126,7 +127,7 @@ def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
     saved = checkpoint.manifest.get("run")
     position = checkpoint.manifest.get("position")
     known = ("step", "epoch", "batch", "samples", "evals_without_gain")
-    newer = {"last_auc", "evaluation_due", "best_epoch"}  # of checkpoints written since there is such a thing
+    newer = {"last_auc", "evaluation_due", "best_epoch", "best_ranking"}  # of checkpoints written since there is such a thing
     whole = isinstance(saved, Mapping) and isinstance(position, Mapping) and all(isinstance(position.get(name), int) for name in known)
     if not whole or set(position) - newer != {*known, "best_auc"}:
         raise UserError(f"{checkpoint.folder}: holds no position to go on from; --resume weights takes its weights and starts at step 0")

@@ -8,7 +8,7 @@ from dataloading.batches import Split
 from dataloading.contract import TFRECORD
 from dataloading.feature_spec import FeatureSpec
 from dataloading.keys import check_keys, stored_keys
-from dataloading.sources import check_evaluated, open_split, open_training_splits
+from dataloading.sources import check_evaluated, check_grouped, open_split, open_training_splits
 from dataloading.tfrecord_spec import unread_features
 from run import predictions
 from utils.checkpoint.fallback import older, sound_checkpoint
@@ -67,6 +67,7 @@ def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Spli
     """The splits that the mode reads, and the file of predictions looked at. Raises UserError."""
     if config.data.dataset_type == TFRECORD and (unread := unread_features(spec)):
         warn(f"features of the TFRecords that nothing reads: {', '.join(unread)}")
+    check_grouped(config.ranking, config.run.mode, spec)
     if config.run.mode == TRAIN:
         splits = open_training_splits(config.data, spec, config.run.seed, warn)
         check_evaluated(splits, spec, config.training)

@@ -13,16 +13,14 @@ def predict(run: Prepared) -> None:
     """Score the split and write the predictions. Raises UserError, on every worker, where they cannot be written."""
     path, model = predictions.check_path(run.config.run.predictions_path), model_of(run)
     name = run.config.run.split
-    scores = score(run, model, Evaluator(model, run.config.device.xla), name)
+    scores = score(run, model, Evaluator(model, run.config.device.xla), name, groups=run.spec.group is not None)
 
     def write() -> None:
         if scores is not None:
-            logits, labels = scores
             split = run.splits[name]
-            groups = None if split.spec.group is None else split.read_group(0, split.num_samples)
             keys = read_keys(split.spec, name) if run.config.data.dataset_type == "tf_raw" else None
-            predictions.write(path, sigmoid(logits), labels if split.labelled else None, groups, keys)
-            run.console.say(f"{len(logits):,} predictions written: {path}")
-            run.log.log((), {"samples": len(logits)})
+            predictions.write(path, sigmoid(scores.logits), scores.labels if split.labelled else None, scores.groups, keys)
+            run.console.say(f"{len(scores.logits):,} predictions written: {path}")
+            run.log.log((), {"samples": len(scores.logits)})
 
     run.world.together(write, "predictions")  # nobody leaves before the file is whole

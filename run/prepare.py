@@ -41,6 +41,7 @@ from utils.distributed import World, join
 from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
+from utils.metrics.ranking_metric import COUNTS, RankingMetric, figure_names
 from utils.options import TRAIN, WIDE_AND_DEEP
 from utils.runtime import compute_dtype, configured, physical_gpus, set_precision
 
@@ -91,6 +92,11 @@ class Checked:
     def chosen_by(self) -> str:
         """The split that the model is chosen by; empty where there is none."""
         return next((name for name in ("valid", "test") if name in self.splits), "")
+
+    @property
+    def ranked_by(self) -> tuple[RankingMetric, ...]:
+        """The metrics by group of the run's evaluations."""
+        return self.config.ranking.metrics(self.config.run.mode, self.spec.group is not None)
 
     @property
     def training_invariants(self) -> dict[str, Any]:
@@ -144,7 +150,8 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         kept = KeptFiles({name: opened.enter_context(path.open("rb")) for name, path in files.items()})
         _try_folder(checked)
         placement = _place(checked)
-        log = RunLog(checked.config.run.log_path if world.first else "", checked.config.flat(), append=checked.goes_on, warn=console.warn)
+        path, units = checked.config.run.log_path if world.first else "", _units(checked)
+        log = RunLog(path, checked.config.flat(), append=checked.goes_on, warn=console.warn, units=units)
         opened.callback(log.close)
         if checked.config.model.interaction == WIDE_AND_DEEP:
             log = WideAndDeepLog(log, checked.config.training.epochs * _batches(checked))
@@ -199,6 +206,11 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     return Checked(world, console, device, dtype, config, spec, tables, features, splits, checkpoint, growth, vocabularies)
 
 
+def _units(run: Checked) -> dict[str, str | None]:
+    """Of the metrics by group that the run's evaluations log."""
+    return {name: "groups" if name in COUNTS else None for name in figure_names(run.ranked_by)}
+
+
 def _continues(config: Config) -> bool:
     """Whether a run that restores a checkpoint goes on where that one's was."""
     options = config.training
@@ -232,7 +244,7 @@ def _reason_finished(run: Checked) -> str | None:
     """Why there is nothing to do: the run that this one goes on with has come to its end."""
     if not run.goes_on:
         return None
-    return reason_finished(run.config.training, run.position, _batches(run), run.chosen_by)
+    return reason_finished(run.config, run.position, _batches(run), run.chosen_by)
 
 
 def _batches(run: Checked) -> int:

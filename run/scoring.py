@@ -1,8 +1,7 @@
 """Reading a split on the device, and the scores of a model on it."""
 
-from collections.abc import Iterator
-
-import numpy as np
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from dataloading.batches import BatchReader, Ids, Order, Share, prefetched
 from dataloading.ranges import ERROR
@@ -10,9 +9,11 @@ from model.build import Model
 from model.compilation import compiled
 from run.prepare import Prepared
 from training.device_batch import TensorBatch, to_device
-from training.evaluator import Evaluator
+from training.evaluator import Evaluator, Scored
 from utils.config import Config
 from utils.metrics.binary import Metrics, evaluate
+from utils.metrics.ranking import Ranking, rank
+from utils.metrics.ranking_metric import RankingMetric
 
 
 def reader_of(run: Prepared, model: Model, split: str, batch_size: int, short_last: bool = False) -> BatchReader:
@@ -41,12 +42,12 @@ def pads_short(config: Config) -> bool:
     return not compiled(config.device.xla).dense
 
 
-def score(run: Prepared, model: Model, evaluator: Evaluator, split: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Logits `[n]` and labels `[n]` of every row of a split, on the first worker; None on the others."""
+def score(run: Prepared, model: Model, evaluator: Evaluator, split: str, groups: bool = False) -> Scored | None:
+    """Every row of a split, with its group where they are wanted, on the first worker; None on the others."""
     reader = reader_of(run, model, split, run.config.data.valid_batch_size, pads_short(run.config))
     samples = reader.split.num_samples
     with run.console.progress(samples, "evaluation", "samples") as progress:
-        scores = evaluator.score(Batches(reader), samples, progress.advance)
+        scores = evaluator.score(Batches(reader), samples, progress.advance, groups=groups)
     if run.config.data.out_of_range != ERROR:
         count = sum(run.world.everyone(reader.out_of_range, "out_of_range"))
         run.console.say(f"{split}: {count:,} ids out of range (--out_of_range {run.config.data.out_of_range})")
@@ -55,8 +56,9 @@ def score(run: Prepared, model: Model, evaluator: Evaluator, split: str) -> tupl
 
 def metrics_of(run: Prepared, model: Model, evaluator: Evaluator, split: str) -> Metrics:
     """The metrics of a split on every worker, and a line about them."""
-    scores, thresholds = score(run, model, evaluator, split), run.config.training.auc_thresholds
-    metrics = run.world.from_first(evaluate(*scores, thresholds) if scores is not None else None, "metrics")
+    thresholds, ranked_by = run.config.training.auc_thresholds, run.ranked_by
+    scores = score(run, model, evaluator, split, groups=bool(ranked_by))
+    metrics = run.world.from_first(_measured(scores, thresholds, ranked_by) if scores is not None else None, "metrics")
     kind = "exact" if thresholds is None else f"{thresholds} thresholds"
     run.console.say(
         f"{split} AUC {shown(metrics.auc)} ({kind}), log loss {metrics.log_loss:.6f}, "
@@ -64,7 +66,21 @@ def metrics_of(run: Prepared, model: Model, evaluator: Evaluator, split: str) ->
     )
     if metrics.auc is None:
         run.console.warn(f"all labels of the {split} split are the same: its AUC is undefined")
+    if metrics.ranking is not None:
+        _tell(run, split, metrics.ranking)
     return metrics
+
+
+def _measured(scores: Scored, auc_thresholds: int | None, ranked_by: Sequence[RankingMetric]) -> Metrics:
+    metrics = evaluate(scores.logits, scores.labels, auc_thresholds)
+    return replace(metrics, ranking=rank(*scores, ranked_by)) if ranked_by else metrics
+
+
+def _tell(run: Prepared, split: str, ranking: Ranking) -> None:
+    values = ", ".join(f"{metric} {shown(value)}" for metric, value in ranking.values.items())
+    run.console.say(f"{split} {values}; {ranking.with_positive:,} of {ranking.groups:,} groups have a positive")
+    if not ranking.with_positive:
+        run.console.warn(f"no group of the {split} split has a positive: its metrics by group are undefined")
 
 
 def shown(value: float | None, digits: int = 10) -> str:

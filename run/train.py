@@ -14,11 +14,12 @@ from run.scoring import metrics_of, reader_of
 from run.weights import go_on, model_of
 from training.build import build_trainer
 from training.device_batch import TensorBatch, to_device
-from training.evaluations import Evaluation
+from training.evaluations import Evaluation, ranking_figures
 from training.evaluator import Evaluator
 from training.features import ModelFeatures
 from training.loop import Training
 from training.saving import Saver
+from utils.metrics.ranking_metric import figure_names
 
 
 class TrainingBatches:
@@ -81,6 +82,8 @@ def train(run: Prepared) -> Trained:
         metrics = metrics_of(run, model, evaluator, "test") if "test" in run.splits else None
         figures |= {"valid_auc": figures["auc"], "valid_loss": figures["validation_loss"]}
         figures |= {"auc": metrics and metrics.auc, "validation_loss": metrics and metrics.log_loss}
+        by_group = {name: figures.pop(name, None) for name in figure_names(run.ranked_by)}
+        figures |= {f"valid_{name}": value for name, value in by_group.items()} | dict.fromkeys(by_group) | ranking_figures(metrics)
     figures["average_train_throughput"] = figures["throughput"]  # as NVIDIA's DLRM for PyTorch calls it
     run.log.log((), figures)
     rate = f": {figures['throughput']:,.0f} samples/s" if math.isfinite(figures["throughput"]) else ""

@@ -108,8 +108,7 @@ class TrainedModel:
         if not split.num_samples:
             return np.empty(0, np.float32)
         reader = BatchReader(split, self._batch_size, short_last=pads_short(self._config))
-        logits, _ = self._evaluator.score(map(to_device, reader.epoch()), split.num_samples)
-        return sigmoid(logits)
+        return sigmoid(self._evaluator.score(map(to_device, reader.epoch()), split.num_samples).logits)
 
     def __repr__(self) -> str:
         parameters = sum(int(np.prod(array["shape"])) for name, array in self._manifest["arrays"].items() if not name.startswith("optimizer/"))

@@ -6,6 +6,7 @@ from utils.runtime import prepare_tensorflow
 
 prepare_tensorflow()
 
+import pytest  # noqa: E402
 import tensorflow as tf  # noqa: E402 - after it was prepared
 from hypothesis import settings  # noqa: E402
 from xdist.scheduler import LoadFileScheduling  # noqa: E402
@@ -47,7 +48,14 @@ def pytest_configure(config):
         config.option.loadscopereorder = False  # by the number of tests, which says little
 
 
-def pytest_collection_modifyitems(items):
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="also what is marked slow: a run of each benchmark")
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in () if config.getoption("long") else items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: ./scripts/test --long runs it"))
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 

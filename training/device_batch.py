@@ -9,7 +9,7 @@ from model.compilation import on_gpu
 
 
 class HostBatch(Protocol):
-    """What the reader gives, see `dataloading.batches.Batch`; shapes `[b, M]`, `[F_r, B]`, `[F_l, b]`, `[b]`, `[b]`."""
+    """What the reader gives, see `dataloading.batches.Batch`; shapes `[b, M]`, `[F_r, B]`, `[F_l, b]`, `[b]`, `[b]`; groups `[b]` or None."""
 
     numerical: np.ndarray
     ids: np.ndarray
@@ -18,6 +18,7 @@ class HostBatch(Protocol):
     weights: np.ndarray
     num_samples: int
     out_of_range: int
+    groups: np.ndarray | None
 
 
 class StepInputs(NamedTuple):

@@ -7,17 +7,30 @@ from typing import Any, NamedTuple
 
 from training.position import Position, evaluates_after, reason_to_end
 from training.report import NonFiniteLossError
+from utils.config import Config
 from utils.console import Console
 from utils.logging import RunLog
 from utils.metrics.binary import Metrics
-from utils.options import TrainingConfig
+
+
+def logged(split: str, metrics: Metrics) -> dict[str, Any]:
+    """What the log has of an evaluation."""
+    prefix = "" if split == "test" else f"{split}_"
+    by_group = {f"{prefix}{name}": value for name, value in ranking_figures(metrics).items()}
+    return {f"{prefix}auc": metrics.auc, f"{split}_loss": metrics.log_loss, "samples": metrics.samples, **by_group}
+
+
+def ranking_figures(metrics: Metrics | None) -> dict[str, float | int | None]:
+    """The metrics by group, by the keys of the log; empty where there are none."""
+    return metrics.ranking.figures() if metrics and metrics.ranking else {}
 
 
 class Evaluation(NamedTuple):
-    """How the model is scored: on which split the best model is chosen, and what scores it there."""
+    """How the model is scored: on which split the best model is chosen, what scores it there, and what the log has of it."""
 
     split: str
     score: Callable[[], Metrics]
+    logged: Callable[[str, Metrics], Mapping[str, Any]] = logged
 
 
 class Evaluations:
@@ -25,14 +38,15 @@ class Evaluations:
 
     Args:
         evaluation: None where there is no split to evaluate on.
-        options: of the run.
+        config: of the run.
         position: of the run, changed here.
         batches: of an epoch.
         console, log: where to report.
     """
 
-    def __init__(self, evaluation: Evaluation | None, options: TrainingConfig, position: Position, batches: int, console: Console, log: RunLog):
-        self._evaluation, self._options, self._position, self._batches = evaluation, options, position, batches
+    def __init__(self, evaluation: Evaluation | None, config: Config, position: Position, batches: int, console: Console, log: RunLog):
+        self._evaluation, self._config, self._position, self._batches = evaluation, config, position, batches
+        self._options = config.training
         self._console, self._log = console, log
         self._metrics: Metrics | None = None
         self._reason_said = False
@@ -67,34 +81,46 @@ class Evaluations:
                 f"step {position.step - 1}: the {self._split} loss after it is {metrics.log_loss}; nothing is saved. Try a lower --learning_rate or "
                 "a longer --warmup_steps"
             )
-        auc = "auc" if self._split == "test" else f"{self._split}_auc"
-        self._log.log((position.epoch, position.step), {auc: metrics.auc, f"{self._split}_loss": metrics.log_loss, "samples": metrics.samples})
+        self._log.log((position.epoch, position.step), self._evaluation.logged(self._split, metrics))
         position.evaluation_due, position.last_auc = False, metrics.auc
         if self._is_point():  # not where only --max_steps cut the run: one that was never cut has no evaluation there
             position.evals_without_gain += 1
-        if metrics.auc is None or metrics.auc <= (position.best_auc or 0.0):
-            return False
-        position.best_auc, position.evals_without_gain = metrics.auc, 0
-        position.best_epoch = position.epoch + position.batch / self._batches
-        return True
+        best = self._is_best(metrics)
+        if metrics.auc is not None and metrics.auc > (position.best_auc or 0.0):
+            position.best_auc = metrics.auc
+        if best:
+            position.evals_without_gain, position.best_epoch = 0, position.epoch + position.batch / self._batches
+        return best
+
+    def _is_best(self, metrics: Metrics) -> bool:
+        """Whether no model was better, which is kept in the position of a metric by group."""
+        chosen_by, before = self._config.ranking.chosen_by, self._position.best(self._config.ranking)
+        value = metrics.auc if chosen_by is None else metrics.ranking.values[chosen_by]
+        best = value is not None and value > (before or 0.0)
+        if best and chosen_by is not None:
+            self._position.best_ranking = self._position.best_ranking | {chosen_by.key: value}
+        return best
 
     def end_training(self) -> bool:
         """Whether what they found ends the run, which is said once."""
-        reason = reason_to_end(self._options, self._position, self._split)
+        reason = reason_to_end(self._config, self._position, self._split)
         if reason and not self._reason_said:
             self._reason_said = True
             self._console.say(f"{reason} at step {self._position.step}: training stops")
         return reason is not None
 
     def figures(self) -> Mapping[str, Any]:
-        """The final ones: of the last evaluation, of the best AUC, and samples/s over all evaluations."""
-        metrics = self._metrics
+        """The final ones: of the last evaluation, of the best model, and samples/s over all evaluations."""
+        metrics, chosen_by = self._metrics, self._config.ranking.chosen_by
+        best = {} if chosen_by is None else {f"best_{chosen_by.key}": self._position.best(self._config.ranking)}
         return {
             "auc": metrics.auc if metrics else None,
             "best_auc": self._position.best_auc,
             "best_epoch": self._position.best_epoch,
             "average_test_throughput": self._samples / self._seconds if self._seconds else None,
             "validation_loss": metrics.log_loss if metrics else None,
+            **ranking_figures(metrics),
+            **best,
         }
 
     def _is_point(self) -> bool:

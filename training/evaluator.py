@@ -1,6 +1,7 @@
 """Scores of a trained model: every row of a split exactly once."""
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -9,6 +10,14 @@ from model.build import Model
 from model.compilation import compiled
 from training.device_batch import StepInputs, TensorBatch
 from utils.distributed import World
+
+
+class Scored(NamedTuple):
+    """Every real sample of a split, in file order."""
+
+    logits: np.ndarray  # [n] float32
+    labels: np.ndarray  # [n] uint8
+    groups: np.ndarray | None = None  # [n] int32 or int64; None where they were not asked for
 
 
 class Evaluator:
@@ -39,14 +48,15 @@ class Evaluator:
         return self._logits.get_concrete_function(StepInputs(*(tf.TensorSpec.from_tensor(tensor) for tensor in inputs))).graph
 
     def score(
-        self, batches: Iterable[TensorBatch], num_samples: int, seen: Callable[[int], None] = lambda count: None
-    ) -> tuple[np.ndarray, np.ndarray] | None:
-        """Logits `[n]` float32 and labels `[n]` uint8 of every real sample of a split in file order, on the first worker; None on the others.
+        self, batches: Iterable[TensorBatch], num_samples: int, seen: Callable[[int], None] = lambda count: None, *, groups: bool = False
+    ) -> Scored | None:
+        """Every real sample of a split in file order, on the first worker; None on the others.
 
         Args:
             batches: the split's batches, in file order.
             num_samples: n.
             seen: called with the number of global samples after each batch.
+            groups: whether the samples' groups are wanted; the dataset has them then.
 
         Raises:
             ValueError: the batches do not hold n samples.
@@ -54,33 +64,37 @@ class Evaluator:
         scores = Scores(self.world)
         for batch in batches:
             real = batch.host.num_samples
-            scores.add(self.logits(batch), batch.host.labels, real)
+            scores.add(self.logits(batch), batch.host.labels, real, batch.host.groups if groups else None)
             seen(real)
         merged = scores.merged()
-        if merged is not None and len(merged[0]) != num_samples:
-            raise ValueError(f"the batches hold {len(merged[0])} samples, the split {num_samples}")
+        if merged is not None and len(merged.logits) != num_samples:
+            raise ValueError(f"the batches hold {len(merged.logits)} samples, the split {num_samples}")
         return merged
 
 
 class Scores:
-    """Logits and labels that every worker collects for its own slices of the batches, put together in the batches' order."""
+    """What every worker collects for its own slices of the batches, put together in the batches' order."""
 
     def __init__(self, world: World):
         self._world = world
         self._logits: list[np.ndarray] = []
         self._labels: list[np.ndarray] = []
+        self._groups: list[np.ndarray] = []
         self._real: list[int] = []
 
-    def add(self, logits: np.ndarray, labels: np.ndarray, num_samples: int) -> None:
-        """Add this worker's slices `[b]` of a global batch whose first `num_samples` samples are real."""
+    def add(self, logits: np.ndarray, labels: np.ndarray, num_samples: int, groups: np.ndarray | None = None) -> None:
+        """Add this worker's slices `[b]` of a global batch whose first `num_samples` samples are real; groups in all batches or in none."""
         self._logits.append(logits)
         self._labels.append(labels)
+        if groups is not None:
+            self._groups.append(groups)
         self._real.append(num_samples)
 
-    def merged(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Logits and labels of all real samples on the first worker, None on the others. Every worker must call this."""
-        columns = [self._gathered(np.concatenate(values), name) for values, name in ((self._logits, "logits"), (self._labels, "labels"))]
-        return (columns[0], columns[1]) if self._world.first else None
+    def merged(self) -> Scored | None:
+        """All real samples on the first worker, None on the others. Every worker must call this."""
+        columns = {"logits": self._logits, "labels": self._labels} | ({"groups": self._groups} if self._groups else {})
+        gathered = {name: self._gathered(np.concatenate(values), name) for name, values in columns.items()}
+        return Scored(**gathered) if self._world.first else None
 
     def _gathered(self, mine: np.ndarray, name: str) -> np.ndarray:
         everything = self._world.gather_to_first(mine, f"scores_{name}")

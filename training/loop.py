@@ -59,7 +59,7 @@ class Training:
     ):
         self._trainer, self._data, self._config, self._console, self._log = trainer, data, config, console, log
         self.position = position = position or Position()
-        self._evaluations = Evaluations(evaluation, config.training, position, len(data), console, log)
+        self._evaluations = Evaluations(evaluation, config, position, len(data), console, log)
         self._checkpoints = Checkpoints(saver, config.training, position, console.say)
         self._reports = Reports(lambda step, report: self._checkpoints.heard(step, report.writing), trainer.scaled)
         self._profile = Profile(config.run, trainer.rank, console)

@@ -1,8 +1,11 @@
 """How far a run has come, when it evaluates, and when it is at its end."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from utils.config import Config
 from utils.options import TrainingConfig
+from utils.ranking_options import RankingConfig
 
 
 @dataclass
@@ -14,10 +17,19 @@ class Position:
     batch: int = 0  # batches of this epoch done
     samples: int = 0
     best_auc: float | None = None
-    evals_without_gain: int = 0  # evaluations since the best AUC
-    best_epoch: float | None = None  # of the best AUC: 1.5 is after half of the second epoch
+    evals_without_gain: int = 0  # evaluations since the best model
+    best_epoch: float | None = None  # of the best model: 1.5 is after half of the second epoch
     last_auc: float | None = None  # of the newest evaluation
     evaluation_due: bool = False  # after the last step there should have been an evaluation, and was none: a signal came before it
+    best_ranking: dict[str, float] = field(default_factory=dict)  # by the keys of metrics by group that the best model was chosen by
+
+    def best(self, ranking: RankingConfig) -> float | None:
+        """The best value so far of the metric that the best model is chosen by."""
+        return self.best_auc if ranking.chosen_by is None else self.best_ranking.get(ranking.chosen_by.key)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As checkpoints keep it: with `best_ranking` only where there is one, so that nothing changes for runs without groups."""
+        return {name: value for name, value in asdict(self).items() if name != "best_ranking" or value}
 
 
 def evaluates_after(step: int, batches: int, evals_per_epoch: int, test_freq: int | None, epoch: int, test_after: float) -> bool:
@@ -50,23 +62,26 @@ def steps_in_all(options: TrainingConfig, batches: int) -> int:
     return steps if options.max_steps == -1 else min(steps, options.max_steps)
 
 
-def reason_to_end(options: TrainingConfig, position: Position, split: str) -> str | None:
+def reason_to_end(config: Config, position: Position, split: str) -> str | None:
     """Why training ends before its last step; None where it does not. `split` is what the model is chosen by."""
+    options = config.training
     threshold, patience, last = options.auc_threshold, options.early_stop_patience, position.last_auc
     if threshold is not None and last is not None and last >= threshold:
         return f"{split} AUC {last:.6f} reached --auc_threshold {threshold}"
     if patience is not None and position.evals_without_gain >= patience:
         count = position.evals_without_gain
-        return f"{split} AUC has not improved on {position.best_auc or 0:.6f} for {count} evaluations (--early_stop_patience)"
+        name, best = config.ranking.chosen_by or "AUC", position.best(config.ranking) or 0
+        return f"{split} {name} has not improved on {best:.6f} for {count} evaluations (--early_stop_patience)"
     return None
 
 
-def reason_finished(options: TrainingConfig, position: Position, batches: int, split: str) -> str | None:
+def reason_finished(config: Config, position: Position, batches: int, split: str) -> str | None:
     """Why a run that stands at `position` has nothing left to do; None where it has."""
+    options = config.training
     if position.evaluation_due:
         return None
     if position.step >= steps_in_all(options, batches):
         return f"{position.step} steps are done (--epochs {options.epochs}" + (
             f", --max_steps {options.max_steps})" if options.max_steps != -1 else ")"
         )
-    return reason_to_end(options, position, split)
+    return reason_to_end(config, position, split)

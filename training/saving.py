@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ class Saver:
     def begin(self, position: Position, best: bool) -> tuple[Saving, Snapshot]:
         """Begin to write a checkpoint of now; `best`: it is the best so far. Every worker calls this after the same step."""
         model, groups = self._model, self._groups
-        frozen, metadata = snapshot(model), {**self._metadata, "position": asdict(position)}
+        frozen, metadata = snapshot(model), {**self._metadata, "position": position.to_dict()}
         written, everything = parts(model, groups, frozen), arrays(model, groups)
         among = Among(self._keep, best, self._alone)
         saving = Saving(self._path, position.step, everything, written, metadata, model.embedding.world, among, digest(model, groups))

@@ -13,9 +13,11 @@ from utils.learning_options import OptimizerConfig, RegularisationConfig
 from utils.model_config import expanded
 from utils.nvidia_flags import LEGACY
 from utils.options import EXPORT, PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
+from utils.ranking_options import RankingConfig
 from utils.serving_options import ExportConfig
 
-GROUPS = (RunConfig, DataConfig, ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, PlacementConfig, DeviceConfig, ExportConfig)
+_LEARNING = (ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, RankingConfig)
+GROUPS = (RunConfig, DataConfig, *_LEARNING, PlacementConfig, DeviceConfig, ExportConfig)
 
 Translation = Callable[[Sequence[str]], tuple[list[str], list[str]]]  # of words: to flags of this application, and lines about them
 
@@ -33,6 +35,7 @@ class Config:
     optimizer: OptimizerConfig
     regularisation: RegularisationConfig
     training: TrainingConfig
+    ranking: RankingConfig
     placement: PlacementConfig
     device: DeviceConfig
     export: ExportConfig
@@ -55,7 +58,7 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
         values: dict[str, Any] = {}
-        for name in ("run", "data", "model", "optimizer", "regularisation", "training", "placement", "device", "export"):
+        for name in ("run", "data", "model", "optimizer", "regularisation", "training", "ranking", "placement", "device", "export"):
             values |= asdict(getattr(self, name))
         return values
 

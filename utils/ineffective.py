@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from utils.config import GROUPS, Config
-from utils.options import CROSS, INFERENCE, WIDE_AND_DEEP
+from utils.options import CROSS, INFERENCE, TRAIN, WIDE_AND_DEEP
 
 _SCHEDULE = ("warmup_steps", "warmup_factor", "decay_start_step", "decay_steps", "decay_end_lr", "decay_power")
 
@@ -55,6 +55,7 @@ def _reasons(config: Config) -> dict[str, str]:
         **{name: (config.optimizer.decay_steps == 0, "with --decay_steps 0") for name in ("decay_start_step", "decay_power", "decay_end_lr")},
         **({name: (True, "with --deep_warmup_epochs") for name in _SCHEDULE} if published else {}),
         "loss_scale": (not config.device.amp, "without --amp"),
+        "best_metric": (mode == TRAIN and not config.training.evals_per_epoch and config.training.test_freq is None, "with --evals_per_epoch 0"),
         "evals_per_epoch": (config.training.test_freq is not None, "with --test_freq"),
         "feature_spec": (synthetic and not from_spec, "with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"),
         "dataset_path": (synthetic and not from_spec, "with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"),

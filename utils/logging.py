@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from utils.errors import UserError
@@ -28,6 +29,10 @@ UNITS = {
     "samples_per_s": "samples/s",
 }
 
+Warn = Callable[[str], None]
+Units = Mapping[str, str | None]
+NO_UNITS: Units = MappingProxyType({})
+
 
 class RunLog:
     """Writes log lines; silent on every worker but the first.
@@ -39,13 +44,14 @@ class RunLog:
         path: the file; empty for none.
         parameters: logged first, as `step: "PARAMETER"`.
         append: go on in the file instead of replacing it.
+        units: of the run's own metrics, beside UNITS.
         warn: is told, once, when a line cannot be written (a full disk); the run goes on without a log then.
 
     Raises:
         UserError: the file cannot be opened.
     """
 
-    def __init__(self, path: str, parameters: Mapping[str, Any], append: bool = False, warn: Callable[[str], None] = lambda text: None):
+    def __init__(self, path: str, parameters: Mapping[str, Any], append: bool = False, warn: Warn = lambda text: None, *, units: Units = NO_UNITS):
         self._file = self._dllogger = None
         self._path, self._warn = path, warn
         self._start = time.time()
@@ -65,7 +71,7 @@ class RunLog:
         except ImportError:
             atexit.register(self.close)
         self.log("PARAMETER", parameters)
-        for metric, unit in UNITS.items():
+        for metric, unit in (UNITS | units).items():
             self._metadata(metric, {"unit": unit})
 
     def log(self, step: str | int | Sequence[int], data: Mapping[str, Any]) -> None:

@@ -38,7 +38,10 @@ def add_engine_flags(parser: Parser) -> None:
     add = parser.add_argument_group("engine").add_argument
     add("--engine", choices=ENGINES, default=POLARS, help="polars: this machine; spark: a cluster, the same bytes (default: %(default)s)")
     add(
-        "--staging", type=Path, metavar="FOLDER", help="where what is read waits for its ids; executors of Spark see it, too (default: that of --dst)"
+        "--staging",
+        type=Path,
+        metavar="FOLDER",
+        help="where what is read waits for its ids, and with a URL as --dst the dataset is made; executors of Spark see it, too (default: --dst)",
     )
     add("--spark_master", metavar="URL", help="local[N], spark://HOST:PORT, yarn or k8s://URL (default: what spark-submit says, else local[*])")
     add("--spark_conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark; may be given several times")
@@ -66,13 +69,6 @@ def spark_settings(given: argparse.Namespace, name: str) -> SparkSettings | None
     if given.spark_log and not given.spark_log.parent.is_dir():
         raise UserError(f"--spark_log {given.spark_log}: no such folder: {given.spark_log.parent}")
     return SparkSettings(name, given.spark_master, conf, given.spark_log and Path(os.path.abspath(given.spark_log)), given.spark_wait or 120.0)
-
-
-def refuse_resume(given: argparse.Namespace) -> None:
-    """Raise UserError where --resume is given with what it does not go with."""
-    if given.resume and (given.engine == SPARK or given.staging):
-        why = "--engine spark: Spark does lost tasks again by itself" if given.engine == SPARK else "--staging: it goes on in the destination"
-        raise UserError(f"--resume and {why}; drop one of them")
 
 
 def _seconds(text: str) -> float:

@@ -55,6 +55,7 @@ def sound(*values):
     return all(math.isfinite(value) and value > 0 for value in values)
 
 
+@pytest.mark.slow
 def test_checkpoint(tmp_path):
     figures, printed = quick("checkpoint", tmp_path, "--folder", tmp_path, "--gib", "0.004")
     assert set(figures["seconds"]) == set(figures["gb_per_s"]) == {"raw write", "save", "raw read", "restore"}
@@ -64,6 +65,7 @@ def test_checkpoint(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
 
 
+@pytest.mark.slow
 def test_preproc(tmp_path):
     figures, printed = quick("preproc", tmp_path, "--folder", tmp_path)
     for kind in ("log", "table"):
@@ -75,11 +77,11 @@ def test_preproc(tmp_path):
 
 
 @needs_spark
+@pytest.mark.slow
 def test_preproc_spark(tmp_path):
     figures, printed = quick("preproc_spark", tmp_path, "--folder", tmp_path)
-    for kind in ("log", "table"):
-        rates, peaks = figures[kind]["rows_per_s"], figures[kind]["peak_mib"]
-        assert set(rates) == {"polars", "local[2]", "1 workers"} and sound(*rates.values(), *peaks.values())
+    rates, peaks = figures["table"]["rows_per_s"], figures["table"]["peak_mib"]
+    assert set(rates) == {"polars", "local[2]", "1 workers"} and sound(*rates.values(), *peaks.values())
     assert "hours a day of 180 million" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
 
@@ -101,6 +103,7 @@ def test_the_peers_of_preprocessing_give_the_same_numbers_and_ids_of_the_same_va
         assert len(set(zip(mine[known].tolist(), other[known].tolist(), strict=True))) == feature.cardinality - 1
 
 
+@pytest.mark.slow
 def test_resources(tmp_path):
     figures, printed = quick("resources", tmp_path)
     (by_step,) = figures["by_step"]
@@ -108,6 +111,7 @@ def test_resources(tmp_path):
     assert all(len(workers) == 1 and sound(*workers[0].values()) for workers in by_step.values())
 
 
+@pytest.mark.slow
 def test_dataloader(tmp_path):
     figures, printed = quick("dataloader", tmp_path, "--folder", tmp_path)
     assert len(figures["pipelines"]) == 7
@@ -118,12 +122,14 @@ def test_dataloader(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
 
 
+@pytest.mark.slow
 def test_startup(tmp_path):
     figures, _ = quick("startup", tmp_path)
     assert set(figures["medians"]) == {"python", "import tensorflow", "dlrm.py --help", "building the tables", "first step, float32"}
     assert sound(*(facts["seconds"] for facts in figures["medians"].values()), figures["table_bytes"], figures["memory"]["of_tables"])
 
 
+@pytest.mark.slow
 def test_scaling(tmp_path):
     figures, _ = quick("scaling", tmp_path)
     one, two = figures["workers"]["1"], figures["workers"]["2"]
@@ -133,6 +139,7 @@ def test_scaling(tmp_path):
     assert two["summed_of_minimum"] == pytest.approx(1, abs=0.01)
 
 
+@pytest.mark.slow
 def test_train_step(tmp_path):
     figures, printed = quick("train_step", tmp_path)
     (result,) = figures["results"]
@@ -148,6 +155,7 @@ def test_train_step(tmp_path):
     assert all(name in printed for name in steps | parts)
 
 
+@pytest.mark.slow
 def test_train_step_of_cross_layers(tmp_path):
     figures, printed = quick("train_step", tmp_path, "--interaction", "cross", "--xla", "off", "--cross_layer_projection_dim", "16")
     (result,) = figures["results"]
@@ -155,6 +163,7 @@ def test_train_step_of_cross_layers(tmp_path):
     assert all(sound(*seconds) for seconds in result["seconds"].values()) and "computed by" in printed
 
 
+@pytest.mark.slow
 def test_train_step_of_lists(tmp_path):
     figures, printed = quick("train_step", tmp_path, "--hotness", "2,1,4", "--xla", "off")
     (result,) = figures["results"]
@@ -162,6 +171,7 @@ def test_train_step_of_lists(tmp_path):
     assert all(sound(*seconds) for seconds in result["seconds"].values()) and "7 a sample" in printed
 
 
+@pytest.mark.slow
 def test_embedding_bags(tmp_path):
     """That everything gives the same vectors, before an update and after, the benchmark checks itself."""
     figures, printed = quick("embedding_bags", tmp_path, "--optimizer", "sgd", "--precisions", "float32,bfloat16")
@@ -198,6 +208,7 @@ def test_hotness_of_tables(text, rows, expected):
     assert hotness_of_tables(text, rows) == expected and sum(MLPERF_HOTNESS) == 214
 
 
+@pytest.mark.slow
 def test_small_sample(tmp_path):
     write_dataset(tmp_path / "d", small_spec(), train=400, test=100)
     figures, printed = quick("small_sample", tmp_path, "--dataset_path", tmp_path / "d")
@@ -205,12 +216,14 @@ def test_small_sample(tmp_path):
     assert 0 < figures["logistic_regression"]["auc"] < 1 and "logistic regression" in printed and "computed by" in printed
 
 
+@pytest.mark.slow
 def test_metrics(tmp_path):
     figures, _ = quick("metrics", tmp_path)
-    assert set(figures["medians"]) == {"exact AUC", "all metrics"}
+    assert {"exact AUC", "all metrics", "MAP@12, rows anywhere"} < set(figures["medians"])
     assert all(sound(facts["seconds"]) for facts in figures["medians"].values())
 
 
+@pytest.mark.slow
 def test_accuracy(tmp_path):
     figures, printed = quick("accuracy", tmp_path, "--folder", tmp_path, "--precisions", "bfloat16", "--cpu")
     assert set(figures["results"]) == {"float32", "bfloat16"}
@@ -219,6 +232,7 @@ def test_accuracy(tmp_path):
     assert figures["results"]["float32"]["difference"] == 0 and "bfloat16" in printed
 
 
+@pytest.mark.slow
 def test_whole_run(tmp_path):
     figures, _ = quick("whole_run", tmp_path, "--folder", tmp_path)
     assert set(figures["runs"]) == {"dlrm.py", "its step alone"}
@@ -239,6 +253,7 @@ def test_help(name):
         ("checkpoint", ("--gib", "900000"), "GiB short"),
         ("dataloader", ("--dataset_path", "/no/such"), "/no/such/feature_spec.yaml: no such file"),
         ("serving", ("--batch_sizes", "1,9000"), "--batch_sizes 1,9000: expected sizes from 1 to 8192"),
+        ("preproc_spark", ("--kinds", "log,tables"), "--kinds tables: expected some of log, table"),
         ("startup", ("--xla", "perhaps"), "--xla perhaps: expected one or more of off, on"),
         ("scaling", ("--workers", "3"), "--workers 3: expected positive numbers that divide --batch_size 8192"),
         ("train_step", ("--ids", "normal"), "--ids normal: expected one or more of uniform, power_law"),

@@ -32,6 +32,7 @@ def test_the_flags_of_all_parts_can_be(tmp_path):
                 parse(words[next(i for i, word in enumerate(words) if word.endswith("dlrm.py")) + 1 :], "")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_walk_through_the_parts(tmp_path):
     result = first_run(tmp_path, "out", "--dry", "--only", ",".join(WALKED))

@@ -2,6 +2,7 @@
 
 import itertools
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 
@@ -81,3 +82,8 @@ def test_a_batch_and_scores_are_refused_where_they_do_not_fit():
     check_scores(split(10), 1300)
     with pytest.raises(UserError, match="the scores of the 100 rows of the train split need"):
         check_scores(split(10), 1299)
+    for dtype, needed in (("int32", 2200), ("int64", 3400)):
+        ranked = SyntheticSplit(replace(SPEC, group="user", dtypes={**SPEC.dtypes, "user": dtype}), "test", 100, seed=0)
+        check_scores(ranked, needed, grouped=True)
+        with pytest.raises(UserError, match="the scores and groups of the 100 rows of the test split need"):
+            check_scores(ranked, needed - 1, grouped=True)

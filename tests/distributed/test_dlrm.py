@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import polars
 import pytest
 import yaml
@@ -93,6 +94,19 @@ def unlabelled(dataset, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def grouped(dataset, tmp_path_factory):
+    """The dataset with a group column in its test split, whose rows of a group lie in several batches."""
+    folder = shutil.copytree(dataset, tmp_path_factory.mktemp("grouped") / "dataset")
+    content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
+    content["feature_spec"]["session"], content["channel_spec"]["group"] = {"dtype": "int64"}, ["session"]
+    del content["source_spec"]["train"]
+    content["source_spec"]["test"].append({"type": "split_binary", "features": ["session"], "files": ["test/group.bin"]})
+    (folder / "feature_spec.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    (np.arange(ROWS["test"]) % 41 - 2**62).tofile(folder / "test" / "group.bin")
+    return folder
+
+
+@pytest.fixture(scope="module")
 def damaged(saved, tmp_path_factory):
     """What four workers wrote, with a newer checkpoint that is damaged: the folder, and the one that is whole."""
     folder = shutil.copytree(saved[4].folder / "checkpoint", tmp_path_factory.mktemp("damaged") / "checkpoint")
@@ -107,26 +121,28 @@ def damaged(saved, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def read(in_turn, saved, dataset, unlabelled, damaged):
+def read(in_turn, saved, dataset, unlabelled, grouped, damaged):
     """By workers that read, what they made of checkpoints and of the stored test split, whose rows no batch and no N divides."""
     checkpoints = {workers: result.folder / "checkpoint" for workers, result in saved.items()}
 
-    def evaluate(path, *flags):
-        return ("--cpu", "--mode", "eval", "--dataset_path", dataset, "--restore_checkpoint_path", path, *flags)
+    def evaluate(path, *flags, folder=dataset):
+        return ("--cpu", "--mode", "eval", "--dataset_path", folder, "--restore_checkpoint_path", path, *flags)
 
     def predict(folder, *flags):
         restored = ("--restore_checkpoint_path", checkpoints[4], "--predictions_path", "{folder}/p.parquet")
         return ("--cpu", "--mode", "predict", "--dataset_path", folder, *restored, *flags)
 
+    ranked = evaluate(checkpoints[1], "--ranking_metrics", "map@3,ndcg@5,group_auc", folder=grouped)
     commands = {
-        1: {"of_1": evaluate(checkpoints[1]), "of_4": evaluate(checkpoints[4]), "predicted": predict(dataset)},
+        1: {"of_1": evaluate(checkpoints[1]), "of_4": evaluate(checkpoints[4]), "predicted": predict(dataset), "ranked": ranked},
         2: {
             "of_1": evaluate(checkpoints[1]),
             "predicted": predict(dataset),
             "unlabelled": predict(unlabelled, "--split", "test"),
             "fallen_back": evaluate(damaged[0], "--restore_fallback"),
+            "ranked": ranked,
         },
-        3: {"of_2": evaluate(checkpoints[2], *MIXED)},
+        3: {"of_2": evaluate(checkpoints[2], *MIXED), "ranked": ranked},
     }
     return {workers: in_turn(workers, some) for workers, some in commands.items()}
 
@@ -149,6 +165,13 @@ def test_any_number_of_workers_evaluates_what_any_number_wrote(read):
         assert found["samples"] == ROWS["test"], (workers, name)
         assert found["auc"] == pytest.approx(expected["auc"], abs=1e-6), (workers, name)
         assert found["test_loss"] == pytest.approx(expected["test_loss"], abs=1e-6), (workers, name)
+
+
+def test_any_number_of_workers_ranks_the_rows_of_all(read):
+    names = {"map_at_3", "ndcg_at_5", "group_auc", "groups", "groups_with_positive"}
+    one, two, three = ({name: read[workers]["ranked"].final[name] for name in names} for workers in (1, 2, 3))
+    assert one["groups"] == 41 and 0 < one["map_at_3"] < 1
+    assert one == two == three
 
 
 def test_checkpoints_of_any_number_of_workers_hold_the_same_arrays(saved):

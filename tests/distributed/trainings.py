@@ -213,7 +213,7 @@ def train(training: Training, dataset: Path, world) -> dict:
         with contextlib.closing(TfRawSplit(spec, "test")) as split:
             scores = Evaluator(model, config.device.xla).score(batches(split, 2 * BATCH, 1), split.num_samples)
         if world.first:
-            found["logits"], found["labels"] = scores
+            found["logits"], found["labels"] = scores.logits, scores.labels
     found["diverged"] = diverged(model, world)
     return found
 

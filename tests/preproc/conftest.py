@@ -11,6 +11,7 @@ import pytest
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc import criteo
+from tests.preproc.spark_cluster import Sessions
 from utils.errors import run_command
 
 
@@ -74,3 +75,24 @@ def call(monkeypatch, capfd):
         return run_command(main, "command"), *capfd.readouterr()
 
     return run
+
+
+@pytest.fixture(scope="session")
+def spark_sessions(tmp_path_factory):
+    """The session of Spark that tests share; it ends with the last of them."""
+    sessions = Sessions(lambda: tmp_path_factory.mktemp("session"))
+    yield sessions
+    sessions.end()
+
+
+@pytest.fixture(scope="module")
+def one_spark(spark_sessions):
+    """Commands by Spark that the tests of a module call share a session."""
+    with spark_sessions.shared():
+        yield
+
+
+@pytest.fixture
+def own_spark(spark_sessions):
+    """A test that begins a session itself."""
+    spark_sessions.end()

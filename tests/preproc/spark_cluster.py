@@ -2,12 +2,56 @@
 
 import os
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
 from benchmarks.spark_cluster import Cluster, cluster
+from preproc.engines import spark_engine, spark_session
+from preproc.engines.spark_settings import SparkSettings
 
-__all__ = ["Cluster", "cluster", "needs_spark"]
+__all__ = ["JAVA", "LOCAL", "QUICK", "Cluster", "Sessions", "cluster", "needs_spark", "tree"]
+# A machine that compiles quickly and not well, and queries that are not compiled at all: these runs are short.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_CONF = (f"spark.driver.extraJavaOptions={JAVA}", "spark.sql.codegen.wholeStage=false", "spark.sql.adaptive.enabled=false")
+QUICK = tuple(word for setting in _CONF for word in ("--spark_conf", setting))
+LOCAL = ("--engine", "spark", "--spark_master", "local[2]", *QUICK)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """What `diff -rq` compares."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Sessions:
+    """One session of Spark for all tests of a process that ask for it, as long as they ask for the same: a new one takes seconds."""
+
+    def __init__(self, folder: Callable[[], Path]):
+        self._folder, self._ending, self._asked, self._context = folder, ExitStack(), None, None
+
+    @contextmanager
+    def session(self, settings: SparkSettings, folder: Path) -> Iterator:
+        """In the place of `spark_session.session`."""
+        asked = (settings.master, dict(settings.conf))
+        if self._asked != asked:
+            self.end()
+            self._context = self._ending.enter_context(spark_session.session(settings, self._folder()))
+            self._asked = asked
+        yield self._context
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Commands that this process calls meanwhile have it."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(spark_engine, "session", self.session)
+            yield
+
+    def end(self) -> None:
+        """End it, for a process has one at a time."""
+        self._asked = None
+        self._ending.close()
 
 
 def spark_missing() -> str | None:

@@ -2,11 +2,8 @@
 
 import gzip
 import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +14,10 @@ import zstandard
 from preproc import criteo, criteo_spark
 from preproc.engines import spark_dictionaries
 from tests.preproc.conftest import make_line
-from tests.preproc.spark_cluster import Cluster, cluster, needs_spark
+from tests.preproc.spark_cluster import JAVA, LOCAL, needs_spark, tree
 
-pytestmark = needs_spark
+pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
 ROOT = Path(__file__).parents[2]
-# A machine that compiles quickly and not well: these runs are short.
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-QUICK = ("--spark_conf", f"spark.driver.extraJavaOptions={JAVA}")
-LOCAL = ("--engine", "spark", "--spark_master", "local[2]", *QUICK)
 
 
 def log(rows: int, seed: int, values: int = 300) -> list[str]:
@@ -35,11 +28,6 @@ def log(rows: int, seed: int, values: int = 300) -> list[str]:
         cat = {i: f"{random.zipf(1.3) % values:x}" for i in range(26) if random.random() < 0.9}
         lines.append(make_line(str(random.integers(2)), num, cat))
     return lines
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    """What `diff -rq` compares."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def same(folder: Path, arguments: list, capsys, engine=LOCAL) -> dict[str, bytes]:
@@ -138,38 +126,3 @@ def test_spark_submit(logs, tmp_path):
     assert result.stdout.startswith(f"{tmp_path / 'spark'}: train 501 rows")
     result = subprocess.run([sys.executable, ROOT / "preproc" / "spark_submit.py", "other"], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (1, "spark_submit.py: error: other: expected preproc.criteo or preproc.table and its flags\n")
-
-
-# A cluster ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory) -> Cluster:
-    with cluster(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
-
-
-def on(workers: Cluster) -> tuple:
-    conf = ("spark.executor.memory=500m", "spark.driver.host=127.0.0.1", "spark.default.parallelism=2", "spark.ui.enabled=false")
-    return ("--engine", "spark", "--spark_master", workers.url, *(word for setting in conf for word in ("--spark_conf", setting)), *QUICK)
-
-
-def test_a_cluster_of_which_an_executor_is_killed(logs, tmp_path, capsys, workers, by_sql):
-    """It is killed while it reads: when the first task has ended, and long before the last."""
-    (tmp_path / "day_0").write_text("".join(f"{line}\n" for line in log(3000, 7)) * 8)
-    words = ["--train", tmp_path / "day_0", logs / "day_10", "--test", logs / "day_4", "--frequency_threshold", 2, "--block_bytes", 60_000]
-    killed = []
-
-    def kill() -> None:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not list(tmp_path.glob("spark/.staging-*/spark/reading-*")):
-            time.sleep(0.005)
-        victim = workers.executors()[0]
-        os.kill(victim.pid, signal.SIGKILL)
-        killed.append(len(list(tmp_path.glob("spark/.staging-*/spark/reading-*"))))
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    same(tmp_path, words, capsys, on(workers))
-    killer.join()
-    assert killed and killed[0] < 40, killed

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from preproc import criteo, sample_log
-from tests.preproc.spark_cluster import needs_spark
-from tests.preproc.test_criteo_spark import tree
+from tests.preproc.spark_cluster import needs_spark, tree
 
 PREPROC = Path(__file__).parents[2] / "preproc"
 FOLDERS = {"download_dir": "in", "spark_output_path": "out", "conversion_intermediate_dir": "between", "final_output_dir": "final"}

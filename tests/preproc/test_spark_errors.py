@@ -18,10 +18,10 @@ from preproc.engines.spark_settings import SparkSettings
 from preproc.engines.spark_tasks import TOKEN, Done, Failed, Job, LeftOut, run_task
 from tests.children import child, wait_for
 from tests.preproc.conftest import make_line
-from tests.preproc.spark_cluster import cluster, needs_spark
+from tests.preproc.spark_cluster import QUICK, cluster, needs_spark
 from utils.errors import UserError
 
-QUICK = ("--spark_conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+pytestmark = pytest.mark.usefixtures("own_spark")
 
 
 @pytest.fixture
@@ -103,15 +103,16 @@ def by_both(words: list[str], message: str, *more: str) -> None:
 
 
 @needs_spark
-def test_the_first_fault_of_the_logs_is_told_with_its_line(words, tmp_path, capsys):
+def test_the_first_fault_of_the_logs_is_told_with_its_line(words, tmp_path, capsys, spark_sessions):
     lines = (tmp_path / "day_0").read_text().splitlines()
     lines[377] = lines[377].replace("\t", ",", 1)
     lines[378] = lines[490] = "later"
     (tmp_path / "day_0").write_text("\n".join(lines))
     (tmp_path / "day_1").write_text("also\n")
-    by_both(words, f"{tmp_path / 'day_0'}: line 378: 39 fields, expected 40 separated by tabs; --bad_lines skip leaves such lines out")
-    capsys.readouterr()
-    fails(words, "the test split holds no rows: every line of day_1 is malformed", "--bad_lines", "skip")
+    with spark_sessions.shared():
+        by_both(words, f"{tmp_path / 'day_0'}: line 378: 39 fields, expected 40 separated by tabs; --bad_lines skip leaves such lines out")
+        capsys.readouterr()
+        fails(words, "the test split holds no rows: every line of day_1 is malformed", "--bad_lines", "skip")
     assert "day_0: bad lines skipped: 3, the first: line 378: 39 fields" in capsys.readouterr().err
 
 

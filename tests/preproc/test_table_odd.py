@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 from tables import Made, write
 
@@ -126,6 +127,9 @@ def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, call, monkeyp
         (ROWS, "--frequency_threshold 99", "warning: features s: no value is kept (--frequency_threshold?), every row has id 0"),
         (ROWS, "--data t.csv", "warning: t.csv is given for train and for new: the same rows are in both"),
         (ROWS + "a,b\n1,2,3,4\n", "--bad_lines skip", "; 2 bad lines skipped; "),
+        (ROWS, "--seed 3 --time_unit s", "warning: --time_unit has no effect: no column is a time (--times)"),
+        (ROWS, "--pooling mean --max_hotness 2", "warning: --max_hotness, --pooling have no effect: no column is a list (--lists)"),
+        (ROWS, "--ignore n --numerical_transform log1p", "warning: --numerical_transform has no effect: no column is numerical (--numerical)"),
         (ROWS, "--config ignores.yaml", "warning: ignores.yaml: ignore: no column zz in t.csv"),
     ],
 )
@@ -144,6 +148,14 @@ def test_a_first_file_of_a_header_alone_does_not_say_what_columns_are(tmp_path, 
     assert run(call, tmp_path, monkeypatch, "--train", "t.csv", "--dst", "other")[0] == 0
     for name in ("train/s.bin", "test/numerical.bin", "columns.yaml"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
+
+
+def test_flags_of_csv_without_a_csv_file_are_said(tmp_path, call, monkeypatch):
+    pl.DataFrame({"s": ["a", "b"], "y": [0, 1]}).write_parquet(tmp_path / "t.parquet")
+    code, said = run(call, tmp_path, monkeypatch, *"--train t.parquet --seed 3 --separator | --quote none --split_by y".split())
+    assert code == 0
+    assert "warning: --seed has no effect: nothing is drawn" in said
+    assert "warning: --separator, --quote have no effect: no file is CSV" in said
 
 
 def test_spaces_around_names_in_flags_do_not_count(tmp_path, call, monkeypatch):

@@ -216,8 +216,8 @@ def test_lists_that_begin_late_in_json_lines(tmp_path):
     late = '{"a": ["x", "z"], "u": "v", "y": 1}\n' * 2
     made = make(tmp_path, "".join([*lines, late]), lines[0], "--label", "y", "--lists", "a", "--categorical", "u")
     assert made.values("a") == ["x", "z"] and made.values("u") == ["[0] x", "[1] x", "[2] x", "v"]
-    for value in ('["x"]', '{"x": 1}'):
-        with pytest.raises(DatasetError, match=r"line 1201: .* is no object of texts"):
+    for value, kind in (('["x"]', "a list"), ('{"x": 1}', "an object")):
+        with pytest.raises(DatasetError, match=rf"line 1201: column u: value .* is {kind}; expected a text or a number"):
             late = f'{{"u": {value}, "y": 1}}\n'
             make(tmp_path, "".join([*lines, late]), lines[0], "--label", "y", "--categorical", "u", "--ignore", "a", "--overwrite")
 
@@ -226,6 +226,10 @@ def test_bad_json_lines(tmp_path):
     content = '{"s": "a", "y": 1}\n{"s": "b", "y": 0\n{"s": "c", "y": true}\n[1]\n'
     with pytest.raises(DatasetError, match="line 2: not JSON: "):
         make(tmp_path, content, '{"s": "a", "y": 1}\n', "--label", "y")
+    with pytest.raises(DatasetError, match=r"line 2: '\[1\]' is no object; expected one a line"):
+        make(tmp_path, '{"s": "c", "y": true}\n[1]\n', '{"s": "a", "y": 1}\n', "--label", "y")
+    with pytest.raises(DatasetError, match="line 1: column s: value '\"a\"' is one value; expected a list, as other lines have"):
+        make(tmp_path, '{"s": "a", "y": 1}\n{"s": ["b"], "y": 0}\n', '{"s": ["a"], "y": 1}\n', "--label", "y")
     made = make(tmp_path, content, '{"s": "a", "y": 1}\n', "--label", "y", "--bad_lines", "skip")
     assert made["train"] == {"s": [1, 2], "label": [1, 1]} and made.metadata["train"]["bad_lines_skipped"] == 2
 

@@ -2,11 +2,6 @@
 
 import gzip
 import json
-import os
-import signal
-import threading
-import time
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +11,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preproc import table, table_spark_reading
-from preproc.engines import spark_dictionaries, spark_engine
+from preproc import table, table_spark
+from preproc.engines import spark_dictionaries
 from preproc.table_fit import Moments
-from tests.preproc.spark_cluster import Cluster, cluster, needs_spark
-from tests.preproc.test_criteo_spark import LOCAL, on, tree
+from tests.preproc.spark_cluster import LOCAL, needs_spark, tree
 from utils.errors import UserError
 
-pytestmark = needs_spark
+pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
 WORDS = ["a", "b", "é", "ü", "z", "Z", "Ω", "😀", "x y", "01", "1", "ﬀ", "NA"]
 FEATURES = {
     "user": {"kind": "categorical", "frequency_threshold": 2, "max_ids": 40},
@@ -62,27 +56,6 @@ def csv(found: list[list[str]], header: list[str] | None = COLUMNS) -> str:
     return "".join(",".join(row) + "\n" for row in ([header] if header else []) + found)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def shared(tmp_path_factory):
-    """One session of local Spark for all tests: a new one takes seconds. It ends before that of a cluster begins."""
-    started, ending, session = [], ExitStack(), spark_engine.session
-
-    @contextmanager
-    def shared_session(settings, folder):
-        if settings.master != "local[2]":
-            ending.close()
-            with session(settings, folder) as context:
-                yield context
-            return
-        if not started:
-            started.append(ending.enter_context(session(settings, tmp_path_factory.mktemp("session"))))
-        yield started[0]
-
-    with pytest.MonkeyPatch.context() as patch, ending:
-        patch.setattr(spark_engine, "session", shared_session)
-        yield
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
     """The same columns as CSV (one with bad lines, one gzip, one with values that span lines), JSON lines and Parquet; and a configuration."""
@@ -99,7 +72,7 @@ def files(tmp_path_factory) -> Path:
     frame = pl.DataFrame(rows(300, 4), schema=COLUMNS, orient="row")
     lists = [pl.col(name).str.split("|") for name in ("bought", "tags")]
     frame.with_columns(*lists, pl.col("age", "rating").cast(pl.Float64, strict=False), pl.col("at").str.to_datetime()).write_parquet(
-        folder / "e.parquet"
+        folder / "e.parquet", row_group_size=60
     )
     (folder / "test.csv").write_text(csv(rows(250, 5)))
     (folder / "new.csv").write_text(csv([row[:8] + row[9:] for row in rows(150, 6)], [name for name in COLUMNS if name != "rating"]))
@@ -147,7 +120,8 @@ def test_every_kind_of_column_and_file(files, tmp_path, capsys):
     ],
     ids=["rows", "time", "key", "column"],
 )
-def test_rules_of_splits(files, tmp_path, capsys, flags):
+def test_rules_of_splits(files, tmp_path, capsys, flags, monkeypatch):
+    monkeypatch.setattr(table_spark, "TASKS_A_CORE", 2)
     same(tmp_path, every(files, *flags, "--keep", "user"), capsys)
 
 
@@ -190,13 +164,16 @@ def test_what_is_inferred_and_files_without_a_header(tmp_path, capsys):
     same(tmp_path, ["--train", tmp_path / "train", "--test", tmp_path / "test", *flags, "--numerical_transform", "log"], capsys)
 
 
-def test_vocabularies_and_keys_of_several_row_groups(tmp_path, capsys, by_sql):
-    values = np.random.default_rng(0).permutation(310_000)
+def test_vocabularies_and_keys_of_several_row_groups_searched_in_files(tmp_path, capsys, by_sql, monkeypatch):
+    monkeypatch.setattr(table_spark, "TABLE_TEXTS", 60_000)
+    monkeypatch.setattr(table_spark, "PART_TEXTS", 50_000)
+    monkeypatch.setattr(table_spark, "_HASHED_TEXTS", 100_000)
+    values = np.random.default_rng(0).permutation(170_000)
     frame = pl.DataFrame({"y": values % 2, "v": values}).with_columns(pl.format("value {}", "v").alias("v"))
     frame.write_csv(tmp_path / "train.csv")
     frame.head(1000).write_csv(tmp_path / "test.csv")
     flags = ["--train", tmp_path / "train.csv", "--test", tmp_path / "test.csv", "--label", "y", "--categorical", "v", "--keep", "v"]
-    same(tmp_path, [*flags, "--block_bytes", 500_000], capsys)
+    same(tmp_path, [*flags, "--block_bytes", 300_000], capsys)
 
 
 CELLS = st.sampled_from(["", "a", "b", '"a,b"', '"c\nd"', '"""', "é", "1", "2.5", "NA", "-0.0", "1e300", "x|y|y", "|"])
@@ -297,43 +274,3 @@ def test_resume_is_refused(tmp_path):
     for flags, why in ((LOCAL, "--engine spark: Spark does lost tasks again"), (("--staging", str(tmp_path)), "--staging: it goes on in the dest")):
         with pytest.raises(UserError, match=f"--resume and {why}"):
             table.main([*words, *flags])
-
-
-# A cluster ---------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def workers(tmp_path_factory) -> Cluster:
-    with cluster(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
-
-
-def test_a_cluster_of_which_an_executor_is_killed(files, tmp_path, capsys, workers, monkeypatch):
-    """It is killed while it reads: when the first task has ended, and long before the last."""
-    monkeypatch.setattr(table_spark_reading, "TASKS_A_CORE", 20)
-    (tmp_path / "train.csv").write_text(csv(rows(1000, 10)) + csv(rows(1000, 11), None) * 5)
-    words = [
-        "--train",
-        tmp_path / "train.csv",
-        files / "b.csv.gz",
-        "--config",
-        files / "columns.yaml",
-        "--test_fraction",
-        0.1,
-        "--block_bytes",
-        8_000,
-    ]
-    killed = []
-
-    def kill() -> None:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not list(tmp_path.glob("spark/.staging-*/spark/reading-*")):
-            time.sleep(0.005)
-        os.kill(workers.executors()[0].pid, signal.SIGKILL)
-        killed.append(len(list(tmp_path.glob("spark/.staging-*/spark/reading-*"))))
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    same(tmp_path, words, capsys, on(workers))
-    killer.join()
-    assert killed and killed[0] < 30, killed

@@ -5,11 +5,13 @@ import math
 import subprocess
 import sys
 
+import pytest
 from real_server import needed
 
 from tests.children import ROOT
 
 
+@pytest.mark.slow
 def test_it_measures_the_server_its_scorer_and_the_peer(tmp_path):
     needed()
     words = ["-m", "benchmarks.serving", "--quick", "--json", tmp_path / "figures.json", "--folder", tmp_path]

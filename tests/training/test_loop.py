@@ -25,6 +25,8 @@ from utils.console import Console
 from utils.distributed import World
 from utils.logging import RunLog
 from utils.metrics.binary import Metrics
+from utils.metrics.ranking import Ranking
+from utils.metrics.ranking_metric import RankingMetric
 
 
 def evaluation_steps(batches, *schedule):
@@ -80,13 +82,14 @@ class Loop:
         signal_at=None,
         scaled=False,
         log_loss=0.4,
+        mrr=None,
     ):
         self.steps, self.rates, self.epochs, self.evaluated, self.checked = [], [], [], [], []
         self.scaled, self.rank, self.world = scaled, 0, World()
         self._losses, self._finite, self._auc, self._batches = losses, finite, auc, batches
         self.log_path = tmp_path / "log.json"
         self.log = RunLog(str(self.log_path), {})
-        self._signal_at, self._log_loss = signal_at, log_loss
+        self._signal_at, self._log_loss, self._mrr = signal_at, log_loss, mrr
         evaluation = Evaluation("test", self._evaluate) if evaluate else None
         options = config("--learning_rate", "1", "--warmup_steps", "2", "--decay_start_step", "100", "--decay_steps", "10", *flags)
         self._groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.optimizer)[0]),), None)
@@ -122,7 +125,9 @@ class Loop:
 
     def _evaluate(self):
         self.evaluated.append(self.training.position.step)
-        return Metrics(self._auc(self.training.position.step), self._log_loss, 0.9, 1.0, 10)
+        step = self.training.position.step
+        ranking = Ranking({RankingMetric("mrr"): self._mrr(step)}, 4, 3) if self._mrr else None
+        return Metrics(self._auc(step), self._log_loss, 0.9, 1.0, 10, ranking)
 
     def lines(self, keys):
         entries = [json.loads(line.removeprefix("DLLL ")) for line in self.log_path.read_text().splitlines()]
@@ -146,14 +151,37 @@ def test_a_run_stopped_at_any_step_goes_on_as_if_it_had_not_been(tmp_path, signa
         assert stopped.code == 143 and cut.training.position.step == signal_at
         assert signal_at not in cut.evaluated  # a scheduler does not wait for an evaluation
         position = Position(**json.loads(json.dumps(asdict(cut.training.position))))
-        if reason_finished(config(*flags).training, position, 5, "test") is None:
+        if reason_finished(config(*flags), position, 5, "test") is None:
             rest = Loop(tmp_path, *flags, auc=SCORES.get, position=position)
             rest.run()
             cut.evaluated += rest.evaluated
             cut.training = rest.training
     assert cut.evaluated == whole.evaluated
     assert cut.training.position == whole.training.position
-    assert reason_finished(config(*flags).training, cut.training.position, 5, "test") is not None
+    assert reason_finished(config(*flags), cut.training.position, 5, "test") is not None
+
+
+def test_the_best_model_and_the_end_go_by_the_metric_by_group_that_is_asked_for(tmp_path, capsys):
+    flags = ("--best_metric", "mrr", "--epochs", "2", "--test_freq", "2")
+    loop = Loop(tmp_path, *flags, "--early_stop_patience", "2", auc=lambda step: step / 20, mrr={2: None, 4: 0.8, 6: 0.7, 8: 0.75, 10: 0.9}.get)
+    figures = loop.run()
+    assert loop.evaluated == [2, 4, 6, 8] and "test MRR has not improved on 0.800000 for 2 evaluations" in capsys.readouterr().out
+    assert (figures["best_mrr"], figures["best_epoch"], figures["mrr"], figures["groups_with_positive"]) == (0.8, 0.8, 0.75, 3)
+    assert figures["best_auc"] == figures["auc"] == 0.4
+    position = loop.training.position
+    assert position.to_dict()["best_ranking"] == {"mrr": 0.8} and Position(**position.to_dict()) == position
+    rest = Loop(tmp_path, *flags, mrr=lambda step: 0.8, position=position)
+    assert rest.run()["best_mrr"] == 0.8 and rest.training.position.best_epoch == 0.8
+    other = Loop(tmp_path, *flags, "--best_metric", "auc", auc=lambda step: 0.3, mrr=lambda step: 0.9, position=Position(**position.to_dict()))
+    assert "best_mrr" not in other.run() and other.training.position.best_ranking == {"mrr": 0.8}
+
+
+def test_without_metrics_by_group_a_checkpoint_keeps_what_it_kept(tmp_path):
+    loop = Loop(tmp_path)
+    loop.run()
+    assert set(loop.training.position.to_dict()) == {
+        *("step", "epoch", "batch", "samples", "best_auc", "evals_without_gain", "best_epoch", "last_auc", "evaluation_due")
+    }
 
 
 def test_an_evaluation_where_only_max_steps_cut_the_run_counts_for_the_best_and_not_against_patience(tmp_path):

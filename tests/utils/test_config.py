@@ -13,6 +13,7 @@ from utils.flags import Parser, add_flags, build
 from utils.ineffective import warnings as warnings_of
 from utils.learning_options import OptimizerConfig, RegularisationConfig
 from utils.options import DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
+from utils.ranking_options import RankingConfig
 from utils.serving_options import ExportConfig
 
 SYNTHETIC = ("--dataset_type", "synthetic")
@@ -163,6 +164,7 @@ BAD = {
     OptimizerConfig: {"beta1": 2.0},
     RegularisationConfig: {"dropout": 1.0},
     TrainingConfig: {"epochs": 0},
+    RankingConfig: {"best_metric": "loss"},
     PlacementConfig: {"plan_workers": 0},
     DeviceConfig: {"loss_scale": 0.0},
     ExportConfig: {"max_batch_size": 0},

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from utils.metrics.ranking import Ranking
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -14,6 +16,7 @@ class Metrics:
     normalized_entropy: float | None
     calibration: float | None
     samples: int
+    ranking: Ranking | None = None  # by group, where the rows have groups and it is asked for
 
 
 def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None = None) -> Metrics:

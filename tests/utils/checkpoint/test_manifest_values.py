@@ -40,6 +40,7 @@ def changed(path, value):
         changed("position.best_auc", None),
         changed("position.best_auc", 1),
         changed("position.another", {}),
+        changed("position.best_ranking", {"map_at_12": 0.5, "mrr": 1}),
         changed("run", {}),
         SOUND | {"step": 14, "position": SOUND["position"] | {"step": 14, "epoch": 1, "batch": 7}},  # all of an epoch done
     ],
@@ -64,6 +65,8 @@ def test_values_that_can_be_are_read(tmp_path, content):
         ("position.best_auc", float("nan"), "position.best_auc is nan"),
         ("position.best_auc", -0.5, "position.best_auc is -0.5"),
         ("position.last_auc", "x", "position.last_auc is 'x', expected null or a number from 0 to 1"),
+        ("position.best_ranking", 0.5, "position.best_ranking is 0.5, expected a mapping of metrics to numbers from 0 to 1"),
+        ("position.best_ranking", {"mrr": 2.0}, "position.best_ranking is {'mrr': 2.0}, expected a mapping"),
         ("position.evaluation_due", 1, "position.evaluation_due is 1, expected true or false"),
         ("position.evals_without_gain", -1, "position.evals_without_gain is -1"),
         ("vocabularies", [], "vocabularies is [], expected a mapping"),

@@ -1,0 +1,100 @@
+"""Fetch a tf_raw dataset from a folder of an object store: training maps local files.
+
+    python -m dataloading.fetch s3://bucket/DATASET FOLDER
+
+The folder looks like a dataset when it is whole; a fetch that fails or is stopped leaves nothing. `dataloading.put` is the way there.
+"""
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from dataloading.contract import DatasetError, check_quick
+from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.object_store import StoreFolder
+from dataloading.stored_dataset import names_of_dataset
+from dataloading.tf_raw import move_in_place, refuse_dataset
+from utils.errors import UserError, run_command
+from utils.flags import Parser
+from utils.interrupt import EndedBySignals, uninterrupted
+from utils.naming import naming
+from utils.scratch import Scratch, exclusively
+from utils.urls import is_url
+
+NAME = "dataloading.fetch"
+_BLOCK_BYTES = 8 << 20
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code.
+
+    Raises:
+        UserError: there is no dataset, it is not whole, it does not fit the disk, or the folder holds one already. Nothing is left there then.
+    """
+    parser = Parser(prog=f"python -m {NAME}", description=__doc__)
+    parser.add_argument("url", metavar="URL", help="folder of the dataset in a store")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="local folder of the dataset")
+    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
+    args = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
+    if not is_url(args.url):
+        raise UserError(f"{args.url}: expected the URL of a dataset in a store, as in s3://bucket/DATASET")
+    started = time.monotonic()
+    refuse_dataset(args.folder, DEFAULT_FILE_NAME, args.overwrite)
+    store = StoreFolder(args.url)
+    sizes = store.sizes()
+    if DEFAULT_FILE_NAME not in sizes:
+        raise DatasetError(f"{store}: {'holds' if sizes else 'is empty or not there: there is'} no {DEFAULT_FILE_NAME}; expected a dataset, whole")
+    scratch = Scratch(args.folder, "writing")
+    try:
+        wanted = _fetched(store, sizes, scratch.folder)
+        with uninterrupted(), exclusively(args.folder):
+            refuse_dataset(args.folder, DEFAULT_FILE_NAME, args.overwrite)
+            move_in_place(scratch.entries(), scratch.folder / DEFAULT_FILE_NAME, args.folder / DEFAULT_FILE_NAME)
+    finally:
+        scratch.remove()
+    total, seconds = sum(wanted.values()), time.monotonic() - started
+    print(f"{args.folder}: {len(wanted):,} files, {total / 1e6:,.1f} MB fetched in {seconds:.1f} s, {total / 1e6 / seconds:,.0f} MB/s")
+    return 0
+
+
+def _fetched(store: StoreFolder, sizes: Mapping[str, int], folder: Path) -> dict[str, int]:
+    """Fetch the dataset into a folder and check it; returns its files and their bytes."""
+    _copy(store, DEFAULT_FILE_NAME, sizes[DEFAULT_FILE_NAME], folder, tqdm(disable=True))
+    spec = FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME)
+    if spec.sources is None:
+        raise DatasetError(f"{store}/{DEFAULT_FILE_NAME}: source_spec is empty: it describes data that is yet to be generated; expected a dataset")
+    wanted = {name: sizes[name] for name in names_of_dataset(spec, sizes)}
+    if odd := [name for name in wanted if ".." in name.split("/") or "\0" in name]:
+        raise DatasetError(f"{store}/{odd[0]}: is no name of a local file")
+    room = shutil.disk_usage(folder).free
+    if sum(wanted.values()) > room:
+        raise DatasetError(f"{folder.parent}: {room / 1e9:,.1f} GB are free, {store} has {sum(wanted.values()) / 1e9:,.1f} GB; choose another folder")
+    with tqdm(total=sum(wanted.values()), desc="fetching", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:
+        for name, size in wanted.items():
+            if name != DEFAULT_FILE_NAME:
+                _copy(store, name, size, folder, bar)
+    try:
+        check_quick(spec, tuple(spec.sources))
+    except DatasetError as error:
+        raise DatasetError(f"{store}: is no whole dataset: {str(error).replace(f'{folder}/', '').partition('; python -m')[0]}") from None
+    return wanted
+
+
+def _copy(store: StoreFolder, name: str, size: int, folder: Path, bar: tqdm) -> None:
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with store.open(name, size) as source, naming(target), target.open("wb") as file:
+        while content := source.read(_BLOCK_BYTES):
+            file.write(content)
+            bar.update(len(content))
+    if (found := target.stat().st_size) != size:
+        raise DatasetError(f"{store}/{name}: gave {found:,} bytes, expected {size:,}; was it replaced meanwhile? Run again")
+
+
+if __name__ == "__main__":
+    with EndedBySignals(NAME):
+        sys.exit(run_command(main, NAME))

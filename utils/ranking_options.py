@@ -1,0 +1,60 @@
+"""The options of the metrics by group."""
+
+from dataclasses import dataclass
+
+from utils.flags import check, check_types, option
+from utils.metrics.ranking_metric import DEFAULT, EXPECTED, RankingMetric, parse
+from utils.options import EVAL, TRAIN
+
+AUC = "auc"
+
+
+@dataclass(frozen=True)
+class RankingConfig:
+    """Metrics of the order of each group's rows."""
+
+    ranking_metrics: tuple[str, ...] | None = option(
+        None, f"{EXPECTED}; the default is {DEFAULT.name}@{DEFAULT.cut} where the dataset has a group column", modes=(TRAIN, EVAL)
+    )
+    best_metric: str = option(
+        AUC, "what --keep_best_checkpoint and --early_stop_patience go by: auc, or a metric such as those of --ranking_metrics", modes=(TRAIN,)
+    )
+
+    def __post_init__(self):
+        check_types(self)
+        words = self.ranking_metrics
+        try:
+            off = words is not None and not parse(words)
+        except ValueError as error:
+            raise ValueError(f"--ranking_metrics {','.join(words)}: {error}") from None
+        try:
+            best = self.chosen_by
+        except ValueError:
+            check(False, "best_metric", self.best_metric, f"{AUC}, or one of {EXPECTED.removesuffix(', separated by commas, or none')}")
+        if off and best:
+            raise ValueError(f"--best_metric {self.best_metric} and --ranking_metrics none exclude each other; drop one of them")
+
+    @property
+    def chosen_by(self) -> RankingMetric | None:
+        """The metric that the best model is chosen by; None where it is the AUC."""
+        if self.best_metric.strip().lower() == AUC:
+            return None
+        (metric,) = parse((self.best_metric,))
+        return metric
+
+    def metrics(self, mode: str, grouped: bool) -> tuple[RankingMetric, ...]:
+        """What an evaluation gives in a mode; `grouped`: the dataset has a group column, without which there are none."""
+        if not grouped or mode not in (TRAIN, EVAL):
+            return ()
+        found = (DEFAULT,) if self.ranking_metrics is None else parse(self.ranking_metrics)
+        best = self.chosen_by if mode == TRAIN else None
+        return found if best is None or best in found else (*found, best)
+
+    def need_groups(self, mode: str) -> list[str]:
+        """The flags in use in a mode that need a group column."""
+        needing = []
+        if mode in (TRAIN, EVAL) and self.ranking_metrics is not None and parse(self.ranking_metrics):
+            needing.append(f"--ranking_metrics {','.join(self.ranking_metrics)}")
+        if mode == TRAIN and self.chosen_by:
+            needing.append(f"--best_metric {self.best_metric}")
+        return needing
