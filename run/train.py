@@ -12,14 +12,16 @@ from run.inherit import metadata
 from run.prepare import Prepared
 from run.scoring import metrics_of, reader_of
 from run.weights import go_on, model_of
+from run.wide_and_deep_log import logged_evaluation
 from training.build import build_trainer
 from training.device_batch import TensorBatch, to_device
-from training.evaluations import Evaluation, ranking_figures
+from training.evaluations import Evaluation, logged, ranking_figures
 from training.evaluator import Evaluator
 from training.features import ModelFeatures
 from training.loop import Training
 from training.saving import Saver
 from utils.metrics.ranking_metric import figure_names
+from utils.options import WIDE_AND_DEEP
 
 
 class TrainingBatches:
@@ -68,7 +70,8 @@ def train(run: Prepared) -> Trained:
     go_on(run, model, trainer)
     evaluation = saver = None
     if split := run.chosen_by:
-        evaluation = Evaluation(split, lambda: metrics_of(run, model, evaluator, split))
+        of_log = logged_evaluation if config.model.interaction == WIDE_AND_DEEP else logged
+        evaluation = Evaluation(split, lambda: metrics_of(run, model, evaluator, split), of_log)
     if config.training.save_checkpoint_path:
         about = metadata(config, run.spec) | {
             "features": ModelFeatures.of(run.tables, run.features, run.spec.numerical, run.spec.numerical_dtype).to_dict(),

@@ -5,21 +5,32 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.evaluations import logged
 from utils.config import Config
 from utils.errors import UserError
 from utils.logging import RunLog
+from utils.metrics.binary import Metrics
 
-_OF_EVALUATION = {"auc": "auc_val", "test_loss": "loss_val", "validation_loss": "loss_val", "binary_accuracy": "binary_accuracy_val"} | {
-    "map_at_12": "streaming_map_val"
-}
 _OF_THROUGHPUT = {"throughput": "train_throughput", "mean_inference_throughput": "validation_throughput"}
+_VAL, _MAP = "_val", "map_at_12"
+
+
+def published(metrics: Metrics) -> dict[str, float | None]:
+    """An evaluation by NVIDIA's keys; MAP@12 where the dataset has a group column."""
+    found = {"binary_accuracy_val": metrics.binary_accuracy, "auc_val": metrics.auc, "loss_val": metrics.log_loss}
+    by_group = metrics.ranking.figures() if metrics.ranking else {}
+    return found | ({"streaming_map_val": by_group[_MAP]} if _MAP in by_group else {})
+
+
+def logged_evaluation(split: str, metrics: Metrics) -> dict[str, Any]:
+    """What the log has of an evaluation while training."""
+    return logged(split, metrics) | published(metrics)
 
 
 class WideAndDeepLog:
     """Stands in front of a log.
 
-    A step is (step, steps of the whole run). Losses of training are texts with 4 decimals, and what evaluations say is called `auc_val`, `loss_val`,
-    `binary_accuracy_val` and, where the dataset has a group column, `streaming_map_val`.
+    A step is (step, steps of the whole run), losses of training are texts with 4 decimals, and the last line has what the last evaluation said.
 
     Args:
         log: that is written.
@@ -28,6 +39,7 @@ class WideAndDeepLog:
 
     def __init__(self, log: RunLog, steps: int):
         self._log, self._steps = log, steps
+        self._evaluated: dict[str, Any] = {}
         self.flush: Callable[[], None] = log.flush
         self.close: Callable[[], None] = log.close
 
@@ -35,12 +47,11 @@ class WideAndDeepLog:
         """As `RunLog.log`."""
         if isinstance(step, tuple) and len(step) == 2:
             step = step[1], self._steps
-        found = dict(data)
+        found = {**(self._evaluated if step == () else {}), **data}
+        self._evaluated |= {name: value for name, value in data.items() if name.endswith(_VAL)}
         if isinstance(found.get("loss"), float):
             found["loss"] = f"{found['loss']:.4f}"
-        for known, published in (_OF_EVALUATION | _OF_THROUGHPUT).items():
-            if known in found:
-                found[published] = found[known]
+        found |= {name: found[known] for known, name in _OF_THROUGHPUT.items() if known in found}
         self._log.log(step, found)
 
 
