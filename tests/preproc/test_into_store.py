@@ -190,6 +190,22 @@ def test_an_interruption(tmp_path, call, files, words, monkeypatch, resume):
     assert bool(files()) is resume and left(tmp_path) == (["staging"] if resume else []) and "feature_spec.yaml" not in files()
 
 
+def test_two_runs_at_once(tmp_path, call, files, words, monkeypatch):
+    """The second is refused while the first makes its dataset; afterwards nothing of either is left."""
+    make, said = table._make, []
+    flags = (*words[table], "--dst", URL, "--staging", tmp_path / "staging")
+
+    def meanwhile(*arguments) -> str:
+        monkeypatch.setattr(table, "_make", unexpected)
+        said.append(error(call, table.main, *flags))
+        return make(*arguments)
+
+    monkeypatch.setattr(table, "_make", meanwhile)
+    code, _, errors = call(table.main, *flags)
+    assert code == 0, errors
+    assert "another run makes the dataset for this --dst there; wait for it" in said[0] and left(tmp_path) == [] and len(files()) > 8
+
+
 def test_a_file_that_is_not_whole_in_the_store(tmp_path, call, files, words, monkeypatch):
     info = MemoryFileSystem.info
     short = lambda self, path, **more: (found := info(self, path, **more)) | ({"size": found["size"] - 1} if "numerical" in path else {})  # noqa: E731
