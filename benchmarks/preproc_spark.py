@@ -5,9 +5,9 @@ one-core workers.
   python -m benchmarks.preproc_spark --rows 200000 --num_rounds 1 --workers 2
   python -m benchmarks.preproc_spark --kinds outbrain --workers 2
 
-A log in the form of Criteo's goes through the first, a CSV file of 20 columns of texts through the second, Outbrain's raw files through the third. The
-workers share this machine, so their number scales as far as its cores do. Each turn is a new process that begins with an empty folder; its time is that
-of the command, the start of Spark included. The memory is the driver's: Python and its Java, which on `local[N]` is the executor too.
+A log in the form of Criteo's goes through the first, a CSV file of 20 columns of texts through the second, Outbrain's raw files through the third.
+The workers share this machine, so their number scales as far as its cores do. Each turn is a new process that begins with an empty folder; its time
+is that of the command, the start of Spark included. The memory is the driver's: Python and its Java, which on `local[N]` is the executor too.
 """
 
 import json
