@@ -3,7 +3,8 @@
   python -m benchmarks.preproc
   python -m benchmarks.preproc --rows 200000 --num_rounds 1
 
-A click log in the form of Criteo's goes through `preproc.criteo`, a CSV file of 20 columns of texts through `preproc.table`. Each turn is a new
+A click log in the form of Criteo's goes through `preproc.criteo`, a CSV file of 20 columns of texts through `preproc.table`, and the seven files of
+`dataloading.generate_outbrain` through `preproc.outbrain`, where the peer makes the same 26 features with pandas. Each turn is a new
 process that begins with an empty folder; its time is that of the work, without the imports. The peers hold everything in memory, check nothing, and
 keep no vocabulary. A peer that is not installed is left out, with a line.
 """
@@ -12,9 +13,13 @@ import importlib.util
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+
+import polars as pl
 
 from benchmarks.children import answer, last_answer, task
 from benchmarks.options import Options, run
@@ -24,14 +29,17 @@ from benchmarks.raw_logs import names_of, write_log, write_table
 from benchmarks.report import Report
 from benchmarks.rounds import median, speedup, spread
 from benchmarks.scratch import scratch
+from dataloading import generate_outbrain
 from utils.flags import option
 
 MODULE = "benchmarks.preproc"
 CRITEO, TABLE, PANDAS, PYARROW = "preproc.criteo", "preproc.table", "pandas, scikit-learn", "PyArrow"
-NEEDS = {CRITEO: "polars", TABLE: "preproc.table", PANDAS: "sklearn", PYARROW: "pyarrow"}
-KINDS = {"log": (CRITEO, PANDAS, PYARROW), "table": (TABLE, PANDAS, PYARROW)}
-_ROW_BYTES = {"log": 270, "table": 400}
+OUTBRAIN, MERGES = "preproc.outbrain", "pandas, merges"
+NEEDS = {CRITEO: "polars", TABLE: "preproc.table", PANDAS: "sklearn", PYARROW: "pyarrow", OUTBRAIN: "preproc.outbrain", MERGES: "pandas"}
+KINDS = {"log": (CRITEO, PANDAS, PYARROW), "table": (TABLE, PANDAS, PYARROW), "outbrain": (OUTBRAIN, MERGES)}
+_ROW_BYTES = {"log": 270, "table": 400, "outbrain": 100}
 _TEST_SHARE = 0.05
+_ADS_SHOWN = 5  # in a display, on average and a little more
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class PreprocOptions(Options):
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 2000}
 
     num_rounds: int = option(3, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
-    rows: int = option(2_000_000, "training rows of each file; a twentieth as many are for testing", unit="rows")
+    rows: int = option(2_000_000, "training rows of each file, a twentieth as many are for testing; clicks of Outbrain's files", unit="rows")
     frequency_threshold: int = option(3, "occurrences from which on a value is kept", unit="rows")
     folder: str | None = option(None, "folder for the files; the default is where temporary files go")
 
@@ -53,6 +61,12 @@ def main(options: PreprocOptions, report: Report) -> None:
         for name in set(methods) - set(present):
             report.say(f"{name} is left out: {NEEDS[name]} cannot be imported")
         with scratch(options.folder, 4 * _ROW_BYTES[kind] * options.rows, f"the {kind} and what becomes of it") as folder:
+            if kind == "outbrain":
+                report.say(f"writing raw files of {options.rows:,} clicks to {folder}")
+                generate_outbrain.main(["--displays", str(max(100, options.rows // _ADS_SHOWN)), "--dst", str(folder / "raw")])
+                clicks = pl.scan_csv(folder / "raw" / "clicks_train.csv").select(pl.len()).collect().item()
+                _measure(options, report, kind, present, tuple(sorted((folder / "raw").glob("*.csv"))), clicks)
+                continue
             files, counts = (folder / "train", folder / "test"), (options.rows, max(1, int(options.rows * _TEST_SHARE)))
             report.say(f"writing a {kind} of {sum(counts):,} rows to {folder}")
             for seed, (path, rows) in enumerate(zip(files, counts, strict=True)):
@@ -60,7 +74,7 @@ def main(options: PreprocOptions, report: Report) -> None:
             _measure(options, report, kind, present, files, sum(counts))
 
 
-def _measure(options: PreprocOptions, report: Report, kind: str, methods: list[str], files: tuple[Path, Path], rows: int) -> None:
+def _measure(options: PreprocOptions, report: Report, kind: str, methods: list[str], files: tuple[Path, ...], rows: int) -> None:
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     peaks: dict[str, float] = {}
     for _ in range(options.num_rounds):
@@ -87,7 +101,9 @@ def _present(module: str) -> bool:
 
 def child(method: str, kind: str, files: list[str], folder: str, threshold: int) -> None:
     """Do the work of one turn, and answer with its seconds and the peak memory of this process."""
-    if method in (CRITEO, TABLE):
+    if kind == "outbrain":
+        work = _outbrain(method, Path(files[0]).parent, Path(folder))
+    elif method in (CRITEO, TABLE):
         command = importlib.import_module(method).main
         flags = ["--train", files[0], "--test", files[1], "--dst", folder, "--frequency_threshold", str(threshold)]
         flags += ["--label", "label"] if method == TABLE else []
@@ -101,6 +117,14 @@ def child(method: str, kind: str, files: list[str], folder: str, threshold: int)
     with memory:
         work()
     answer({"seconds": time.perf_counter() - begun, "peak_mib": memory.peak_bytes / (1 << 20)})
+
+
+def _outbrain(method: str, raw: Path, folder: Path) -> Callable[[], object]:
+    """What makes the features of Wide & Deep."""
+    if method == MERGES:
+        importlib.import_module("pandas")
+        return lambda: importlib.import_module("benchmarks.outbrain_peer").by_pandas(raw, folder)
+    return partial(importlib.import_module(method).main, ["--src", str(raw), "--dst", str(folder)])
 
 
 if __name__ == "__main__":

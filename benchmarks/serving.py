@@ -139,20 +139,9 @@ def write_keras(repository: Path, rows: int, dim: int) -> None:
     import tensorflow as tf
 
     tf.config.set_visible_devices([], "GPU")
-    numerical = keras.Input((NUM_NUMERICAL,), name="numerical")
-    categorical = keras.Input((NUM_TABLES,), dtype="int64", name="categorical")
-    bottom = numerical
-    for units in (512, 256, dim):
-        bottom = keras.layers.Dense(units, "relu")(bottom)
-    vectors = [bottom, *(keras.layers.Embedding(rows, dim)(categorical[:, place]) for place in range(NUM_TABLES))]
-    stacked = keras.ops.stack(vectors, axis=1)
-    products = keras.ops.matmul(stacked, keras.ops.transpose(stacked, (0, 2, 1)))
-    row, column = np.tril_indices(NUM_TABLES + 1, -1)
-    pairs = keras.ops.take(keras.ops.reshape(products, (-1, (NUM_TABLES + 1) ** 2)), row * (NUM_TABLES + 1) + column, axis=1)
-    last = keras.ops.concatenate([bottom, pairs], axis=1)
-    for units in (1024, 1024, 512, 256):
-        last = keras.layers.Dense(units, "relu")(last)
-    model = keras.Model([numerical, categorical], {"probability": keras.layers.Dense(1, "sigmoid")(last)})
+    from benchmarks.keras_dlrm import keras_dlrm
+
+    model = keras_dlrm(rows, dim).model
     version = repository / "keras/1"
     version.mkdir(parents=True)
     specs = {name: tf.TensorSpec([None, width], dtype, name) for name, width, dtype in _INPUTS}

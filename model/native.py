@@ -29,14 +29,23 @@ def architecture() -> str:
 
 def library_path() -> Path:
     """Where the library for these sources, this TensorFlow and this processor is, or belongs."""
-    parts = [tensorflow_version(), platform.machine(), architecture()]
+    return _path("row_ops", tensorflow_version())
+
+
+def scorer_path() -> Path:
+    """Where the scorer's library is, or belongs, which knows no TensorFlow; see `native_scorer`."""
+    return _path("scorer")
+
+
+def _path(name: str, *parts: str) -> Path:
+    parts = (*parts, platform.machine(), architecture())
     if architecture() == "native":
-        parts.append(_processor())
+        parts = (*parts, _processor())
     sources = [path for path in sorted(SOURCES.iterdir()) if path.suffix in (".cc", ".h") or path.name == "build"]
     digest = hashlib.sha256("\n".join(parts).encode())
     for path in sources:
         digest.update(path.read_bytes())
-    return Path(sys.prefix) / "lib" / "dlrm_ops" / f"row_ops-{digest.hexdigest()[:16]}.so"
+    return Path(sys.prefix) / "lib" / "dlrm_ops" / f"{name}-{digest.hexdigest()[:16]}.so"
 
 
 def tensorflow_version() -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from dataloading.feature_spec import smallest_dtype
 from preproc.engines import polars_engine as engine
 from preproc.outbrain_features import AD_DAYS, AD_VIEWS, DICTIONARIES, DOCUMENT_VIEWS, EVENT_DAYS, RATES
 from preproc.outbrain_joined import NONE, days_between
@@ -77,8 +78,8 @@ class Fitted:
 
 
 def modulo(ids: np.ndarray, rows: int) -> np.ndarray:
-    """Hash buckets `[n]` int32 of ids: id mod rows; -1, which stands for none, is the last."""
-    return np.mod(ids, rows).astype(np.int32)
+    """Hash buckets `[n]` of ids, in the dataset's type: id mod rows; -1, which stands for none, is the last."""
+    return np.mod(ids, rows).astype(smallest_dtype(rows))
 
 
 def fitted(joined: Joined, tally: Tally, thresholds: Thresholds, rows: Mapping[str, int]) -> tuple[Fitted, dict[str, pl.DataFrame]]:
@@ -100,7 +101,8 @@ def fitted(joined: Joined, tally: Tally, thresholds: Thresholds, rows: Mapping[s
         "doc_event_publisher_id": documents.publishers[pages],
     }
     event_ids = {name: modulo(ids, rows[name]) for name, ids in raw.items()}
-    event_ids |= {name: _coded(events.geo_texts, DICTIONARIES[name], found)[events.geo] for name, found in dictionaries.items()}
+    for name, found in dictionaries.items():
+        event_ids[name] = _coded(events.geo_texts, DICTIONARIES[name], found).astype(smallest_dtype(rows[name]))[events.geo]
     ages = days_between(documents.published[pages], events.seconds, MAX_DAYS)
     scales = {AD_DAYS: LogScale(*tally.days), EVENT_DAYS: _scale(ages[tally.events[False]])}
 

@@ -1,12 +1,16 @@
 """The command line of preproc.outbrain."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dataloading.tfrecord_writer import DEFAULT_FILES
+from preproc.engines.spark_settings import add_engine_flags, spark_settings
 from preproc.outbrain_features import SIZES
 from preproc.outbrain_fit import Thresholds
 from preproc.outbrain_split import SplitRule
+from preproc.outbrain_tfrecords import FORMATS, TF_RAW
 from utils.errors import UserError
 from utils.flags import Parser
 
@@ -15,11 +19,13 @@ _MOST = 2**62
 
 
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
-    """Parse the command line. Raises UserError."""
+    """Parse the command line; `spark` holds the settings of a run by Spark, None without. Raises UserError."""
     parser = Parser(prog=f"python -m {NAME}", description=description)
     add = parser.add_argument
     add("--src", type=Path, required=True, metavar="FOLDER", help="folder of the raw files: clicks_train.csv, events.csv, …; plain, gzip or zstd")
     add("--dst", type=Path, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files")
+    add("--format", choices=FORMATS, default=TF_RAW, help="what to write; both: the TFRecords in its folder tfrecords (default: %(default)s)")
+    add("--num_files", type=_whole(1), metavar="N", help=f"files of TFRecords of a split (default: {DEFAULT_FILES})")
     add("--bad_lines", choices=("error", "skip"), default="error", help="stop at a bad row, or leave it out (default: error)")
     add("--block_bytes", type=_whole(1), default=8 << 20, metavar="N", help="text parsed at once, in bytes (default: %(default)s)")
     add("--table_sizes", type=Path, default=SIZES, metavar="FILE", help=f"rows and columns of the tables (default: preproc/{SIZES.name})")
@@ -40,9 +46,13 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     add(
         "--min_events", type=_whole(0), default=10, metavar="N", help="countries, states and places of at least so many events have ids (default: 10)"
     )
+    add_engine_flags(parser)
     args = parser.parse_strictly(argv)
+    args.spark = spark_settings(args, NAME)
     if args.src.resolve() == args.dst.resolve():
         raise UserError(f"--dst {args.dst}: is the folder of the raw files; choose another one")
+    if args.num_files is not None and args.format == TF_RAW:
+        print(f"{NAME}: warning: --num_files has no effect with --format {TF_RAW}", file=sys.stderr)
     return args
 
 

@@ -1,16 +1,22 @@
 """A trained model over arrays: what a server calls. `score(numerical, ids) -> probabilities`, for any number of samples."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from dataloading.ranges import ERROR, into_range, outside_range
+from dataloading.ranges import ERROR, NO_ID, into_range, outside_range
 from training.features import ModelFeatures
-from training.mapped import MappedEvaluator
 from utils.metrics.binary import sigmoid
 
 _AT_ONCE = 65_536  # samples
+
+
+class Engine(Protocol):
+    """What computes: the C++ scorer, or TensorFlow. Safe from several threads."""
+
+    def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Logits `[b]` float32 of numericals `[b, M]` float32 and ids `[b, K]` int32."""
 
 
 class ArrayScorer:
@@ -18,7 +24,7 @@ class ArrayScorer:
 
     Args:
         features: of the model.
-        evaluator: of the model.
+        engine: of the model.
         out_of_range: what becomes of ids beyond a table, as `--out_of_range` says it.
 
     Attributes:
@@ -26,10 +32,12 @@ class ArrayScorer:
         num_ids: K, ids a sample over all features.
     """
 
-    def __init__(self, features: ModelFeatures, evaluator: MappedEvaluator, out_of_range: str):
-        self._features, self._evaluator, self._out_of_range = features, evaluator, out_of_range
+    def __init__(self, features: ModelFeatures, engine: Engine, out_of_range: str):
+        self._features, self._engine, self._out_of_range = features, engine, out_of_range
         self._hotness = [features.hotness(name) for name in features.categorical]
         self.num_numerical, self.num_ids = len(features.numerical), sum(self._hotness)
+        self._rows = np.repeat(np.array(list(features.categorical.values()), np.int64), self._hotness)
+        self._lowest = np.repeat(np.array([NO_ID if hotness > 1 else 0 for hotness in self._hotness], np.int64), self._hotness)
 
     def checked(self, numerical: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What `score` takes, of values as a request has them.
@@ -55,6 +63,8 @@ class ArrayScorer:
         return held, self._checked_ids(ids)
 
     def _checked_ids(self, ids: np.ndarray) -> np.ndarray:
+        if ((ids >= self._lowest) & (ids < self._rows)).all():
+            return ids.astype(np.int32)
         fitting, first = np.empty(ids.shape, np.int32), 0
         for (name, rows), hotness in zip(self._features.categorical.items(), self._hotness, strict=True):
             columns = slice(first, first + hotness)
@@ -70,9 +80,7 @@ class ArrayScorer:
 
     def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Probabilities `[B]` float32 of what `checked` gave."""
-        parts = [
-            self._evaluator.logits_of(numerical[start : start + _AT_ONCE], ids[start : start + _AT_ONCE].T) for start in range(0, len(ids), _AT_ONCE)
-        ]
+        parts = [self._engine.logits_of(numerical[start : start + _AT_ONCE], ids[start : start + _AT_ONCE]) for start in range(0, len(ids), _AT_ONCE)]
         return sigmoid(np.concatenate(parts)) if parts else np.empty(0, np.float32)
 
 

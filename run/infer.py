@@ -5,11 +5,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from model.compilation import compiled, on_gpu
+from model.dlrm import DLRM
+from run.native_engine import computes_alike
 from run.prepare import Prepared
 from run.scoring import Batches, reader_of, shown
 from run.weights import model_of
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator, Scores
+from training.native_evaluator import NativeEvaluator
 from utils.distributed import World
 from utils.metrics.binary import evaluate
 from utils.timing import latency_summary
@@ -21,7 +25,7 @@ STEPS = 1000  # batches measured of each size where --max_steps says nothing
 def infer(run: Prepared) -> None:
     """Measure every batch size; say and log the figures."""
     options, model = run.config.training, model_of(run)
-    evaluator = Evaluator(model, run.config.device.xla)
+    evaluator = _evaluator(run, model)
     sizes = options.inference_benchmark_batch_sizes or (run.config.data.valid_batch_size,)
     steps = options.inference_benchmark_steps or (options.max_steps if options.max_steps != -1 else STEPS)
     figures: dict = {}
@@ -41,6 +45,15 @@ def infer(run: Prepared) -> None:
             + f" over {result['inference_batches']:,} batches; AUC {shown(result['auc'])} over {result['samples']:,} samples"
         )
     run.log.log((), figures)
+
+
+def _evaluator(run: Prepared, model: DLRM) -> Evaluator:
+    """The C++ scorer where it can stand for TensorFlow: it is the faster at every size (docs/performance.md)."""
+    whole = run.world.size == 1 and len({local.shard.table for local in model.embedding.shards}) == len(model.embedding.shards)
+    if not whole or compiled(run.config.device.xla).dense or on_gpu() or not computes_alike(run.config.device):
+        return Evaluator(model, run.config.device.xla)
+    run.console.say("scored by the C++ scorer (DLRM_NATIVE_OPS=0 for TensorFlow)")
+    return NativeEvaluator(model, run.config.model, len(run.spec.numerical))
 
 
 @dataclass

@@ -65,9 +65,9 @@ def restoring(action: Callable[[], T]) -> T:
 
 def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Split]:
     """The splits that the mode reads, and the file of predictions looked at. Raises UserError."""
+    check_grouped(config.ranking, config.run.mode, spec)
     if config.data.dataset_type == TFRECORD and (unread := unread_features(spec)):
         warn(f"features of the TFRecords that nothing reads: {', '.join(unread)}")
-    check_grouped(config.ranking, config.run.mode, spec)
     if config.run.mode == TRAIN:
         splits = open_training_splits(config.data, spec, config.run.seed, warn)
         check_evaluated(splits, spec, config.training)

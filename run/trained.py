@@ -1,7 +1,7 @@
 """A trained model out of a checkpoint, for Python: `dlrm.load`."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ from dataloading.batches import BatchReader
 from dataloading.feature_spec import Categorical
 from dataloading.memory_split import MemorySplit
 from model.embedding.placement import single
-from model.embedding.table import Table
+from model.embedding.table import Feature, Table
+from model.native_scorer import NativeScorer
 from run.array_scorer import ArrayScorer, RawScorer
 from run.inherit import inherit
+from run.native_engine import FEW, stored_scorer
 from run.opening import restoring
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.sample_columns import arrays, given_columns
@@ -49,7 +51,24 @@ class TrainedModel:
         self._config, self._manifest = config, checkpoint.manifest
         self._batch_size = config.data.valid_batch_size
         self._opened, self._raw, self._lock = checkpoint, None, threading.Lock()
-        self._evaluator = _evaluator(checkpoint, config, self._features, mapped)
+        self._tables, self._tensorflow = None, None
+        self._native = self._map() if mapped or packed.NAME in checkpoint.manifest else None
+        if self._native is None:
+            self._evaluator()
+
+    def _map(self) -> NativeScorer | None:
+        """Leave the tables where they lie; what scores without TensorFlow, where that can be."""
+        tables, features = _described(self._config, self._features)
+        self._tables = restoring(lambda: {table.name: _mapped(self._opened, table) for table in tables})
+        by_feature = [self._tables[feature.table] for feature in features]
+        return restoring(lambda: stored_scorer(self._opened, self._config, len(self.numerical), features, by_feature))
+
+    def _evaluator(self) -> Any:
+        """TensorFlow's, made when it is first wanted."""
+        with self._lock:
+            if self._tensorflow is None:
+                self._tensorflow = _evaluator(self._opened, self._config, self._features, self._tables)
+        return self._tensorflow
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -57,7 +76,7 @@ class TrainedModel:
         return (*self.numerical, *self.categorical)
 
     def score(self, samples: Any) -> np.ndarray:
-        """Probabilities `[B]` float32 of samples, as `--mode predict` gives them.
+        """Probabilities `[B]` float32 of samples, as `--mode predict` gives them; of few samples and mapped tables to 1e-6, else bit for bit.
 
         Args:
             samples: a value for each sample of every feature in `columns`: a mapping of names to arrays or lists `[B]`, or a Polars or pandas
@@ -87,7 +106,7 @@ class TrainedModel:
 
     def over_arrays(self) -> ArrayScorer:
         """What scores arrays of any number of samples, for a server. Only of a model that was loaded with `mmap=True`."""
-        return ArrayScorer(self._features, self._evaluator, self._config.data.out_of_range)
+        return ArrayScorer(self._features, self._native or self._evaluator(), self._config.data.out_of_range)
 
     def over_raw_arrays(self) -> RawScorer:
         """The same of values as they stand in the log. Raises UserError as `score_raw`."""
@@ -100,15 +119,19 @@ class TrainedModel:
         return self._raw
 
     def _scored(self, numerical: np.ndarray, ids: Sequence[np.ndarray]) -> np.ndarray:
-        """As `--mode predict` does: the same reader, the same batches, the same evaluator."""
+        """As `--mode predict` does: the same reader, the same batches, the same evaluator. Of few samples the C++ scorer, where tables are mapped."""
+        if not len(numerical):
+            return np.empty(0, np.float32)
+        if self._native and len(numerical) <= FEW:
+            side_by_side = np.concatenate([column.reshape(len(numerical), -1) for column in ids], axis=1)
+            return sigmoid(self._native.logits_of(numerical.astype(np.float32), side_by_side))
+        evaluator = self._evaluator()
         from run.scoring import pads_short
         from training.device_batch import to_device
 
         split = MemorySplit(categorical_of(self._features), self.numerical, numerical, ids, self._features.numerical_dtype)
-        if not split.num_samples:
-            return np.empty(0, np.float32)
         reader = BatchReader(split, self._batch_size, short_last=pads_short(self._config))
-        return sigmoid(self._evaluator.score(map(to_device, reader.epoch()), split.num_samples).logits)
+        return sigmoid(evaluator.score(map(to_device, reader.epoch()), split.num_samples).logits)
 
     def __repr__(self) -> str:
         parameters = sum(int(np.prod(array["shape"])) for name, array in self._manifest["arrays"].items() if not name.startswith("optimizer/"))
@@ -130,9 +153,6 @@ class TrainedModel:
 
 def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None) -> TrainedModel:
     """See `dlrm.load`."""
-    from utils.runtime import prepare_tensorflow
-
-    prepare_tensorflow()
     # No data are read; what the checkpoint was made of takes the place of the defaults.
     flags = ["--mode", PREDICT, "--dataset_type", "synthetic", "--restore_checkpoint_path", str(path), *(["--cpu"] if cpu else [])]
     if batch_size is not None:
@@ -149,8 +169,16 @@ def categorical_of(features: ModelFeatures) -> list[Categorical]:
     ]
 
 
-def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, mapped: bool):
-    """What scores, its weights read; of `mapped` tables only the dense weights are."""
+def _described(config: Config, features: ModelFeatures) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
+    """The tables and the features."""
+    return described(config, categorical_of(features), list(features.categorical.values()), len(features.numerical), zeros=True)
+
+
+def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, mapped: Mapping[str, Any] | None):
+    """What scores by TensorFlow, its weights read; where tables are `mapped`, by their names, only the dense weights are."""
+    from utils.runtime import prepare_tensorflow
+
+    prepare_tensorflow()
     from utils.runtime import compute_dtype, configured, set_precision
 
     device = configured(config.device)
@@ -161,10 +189,10 @@ def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, 
     from training.state import restore
 
     precision = Precision(compute_dtype(config.device, device), config.device.xla)
-    num_numerical, rows = len(features.numerical), list(features.categorical.values())
-    tables, looked_up = described(config, categorical_of(features), rows, num_numerical, zeros=True)
-    if mapped or packed.NAME in checkpoint.manifest:
-        arrays = restoring(lambda: [_mapped(checkpoint, table) for table in tables])
+    num_numerical = len(features.numerical)
+    tables, looked_up = _described(config, features)
+    if mapped is not None:
+        arrays = [mapped[table.name] for table in tables]
         model = with_tables(config.model, MappedTables(single(tables, looked_up), arrays), num_numerical, 0, precision)
         evaluator = MappedEvaluator(model, precision.dtype, precision.xla)
     else:

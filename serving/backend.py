@@ -9,6 +9,7 @@ import numpy as np
 
 from serving import numpy_for_triton
 from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY
+from serving.dlpack import capsule
 from utils.checkpoint.manifest import CheckpointError
 
 CHECKPOINT = "checkpoint"  # in a version's folder: what `dlrm.load` takes
@@ -119,7 +120,7 @@ class Backend:
 
     def _tensor(self, values: np.ndarray) -> Any:
         """`[B, 1]` as Triton's tensor: from DLPack, for a NumPy 2 array would come out empty."""
-        return self._triton.Tensor.from_dlpack(PROBABILITY, _dlpack(np.ascontiguousarray(values)))
+        return self._triton.Tensor.from_dlpack(PROBABILITY, capsule(values))
 
     def _error(self, error: Exception) -> Any:
         return self._triton.InferenceResponse(error=self._triton.TritonError(str(error)))
@@ -140,9 +141,3 @@ def _texts(name: str, column: np.ndarray) -> list[str]:
         except UnicodeDecodeError:
             raise ValueError(f"feature {name}: value {value!r:.60} of sample {sample} is not UTF-8") from None
     return found
-
-
-def _dlpack(values: np.ndarray) -> Any:
-    import tensorflow as tf
-
-    return tf.experimental.dlpack.to_dlpack(tf.convert_to_tensor(values))

@@ -79,8 +79,8 @@ class MappedEvaluator(Evaluator):
         return self._dense(batch.inputs.numerical, tf.convert_to_tensor(self._model.embedding.look_up(batch.host.ids))).numpy()
 
     def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Logits `[b]` of numericals `[b, M]` float32 and ids `[K, b]`, without a batch around them: one graph whatever b is."""
-        vectors = self._model.embedding.look_up(ids)
+        """Logits `[b]` of numericals `[b, M]` float32 and ids `[b, K]`, without a batch around them: one graph whatever b is."""
+        vectors = self._model.embedding.look_up(ids.T)
         return self._graph(numerical.shape[1], vectors.shape[1:])(tf.convert_to_tensor(numerical), tf.convert_to_tensor(vectors)).numpy()
 
     def _graph(self, num_numerical: int, vector_shape: tuple[int, ...]):

@@ -25,9 +25,11 @@ NAMES = (
     "checkpoint",
     "dataloader",
     "embedding_bags",
+    "inference",
     "metrics",
     "preproc",
     "preproc_spark",
+    "replicas",
     "resources",
     "scaling",
     "serving",
@@ -72,6 +74,8 @@ def test_preproc(tmp_path):
         assert figures[kind]["rows"] == 2100
         assert sound(*figures[kind]["rows_per_s"].values(), *figures[kind]["peak_mib"].values())
     assert {"preproc.criteo", "pandas, scikit-learn"} <= set(figures["log"]["rows_per_s"])
+    assert figures["outbrain"]["rows"] > 1500 and set(figures["outbrain"]["rows_per_s"]) == {"preproc.outbrain", "pandas, merges"}
+    assert sound(*figures["outbrain"]["rows_per_s"].values(), *figures["outbrain"]["peak_mib"].values())
     assert "pandas, scikit-learn" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
 
@@ -254,6 +258,8 @@ def test_help(name):
         ("dataloader", ("--dataset_path", "/no/such"), "/no/such/feature_spec.yaml: no such file"),
         ("serving", ("--batch_sizes", "1,9000"), "--batch_sizes 1,9000: expected sizes from 1 to 8192"),
         ("preproc_spark", ("--kinds", "log,tables"), "--kinds tables: expected some of log, table"),
+        ("inference", ("--torch_python", "/no/such"), "--torch_python /no/such: no such program"),
+        ("inference", ("--ways", "fast"), "--ways fast: expected one or more of scorer, inference"),
         ("startup", ("--xla", "perhaps"), "--xla perhaps: expected one or more of off, on"),
         ("scaling", ("--workers", "3"), "--workers 3: expected positive numbers that divide --batch_size 8192"),
         ("train_step", ("--ids", "normal"), "--ids normal: expected one or more of uniform, power_law"),

@@ -1,12 +1,14 @@
 """TFRecords written from a tf_raw dataset and read back: the same bytes, rows counted, in files and records of the published sizes."""
 
 import itertools
+import resource
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import tensorflow as tf
 import yaml
@@ -15,10 +17,11 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from dataloading import transcribe, validate
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
-from dataloading.tf_raw import TfRawSplit
+from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from dataloading.tfrecord_spec import tfrecord_spec
 from dataloading.tfrecord_split import TfRecordSplit
 from dataloading.tfrecord_writer import TfRecordWriter, records_of_files
+from tests.dataloading.example_records import write_outbrain
 from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, write_dataset
 from utils.errors import UserError
 
@@ -200,7 +203,7 @@ def test_rows_that_are_fewer_than_was_said(tmp_path):
 
 
 def test_a_run_that_is_ended_leaves_nothing(tmp_path):
-    write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1)), train=2_000_000)
+    write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1)), train=1_500_000)
     command = [sys.executable, "-m", "dataloading.transcribe", "--src_dataset_path", "raw", "--dst_dataset_path", "records"]
     child = subprocess.Popen(
         [*command, "--dst_dataset_type", "tfrecord"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
@@ -211,3 +214,48 @@ def test_a_run_that_is_ended_leaves_nothing(tmp_path):
     child.terminate()
     assert child.communicate(timeout=60)[1].count("\n") == 1 and child.returncode == 128 + 15
     assert not (tmp_path / "records").exists()
+
+
+def test_a_file_that_cannot_grow_is_one_line(written, tmp_path):
+    """As a full disk does, a limit on the size of files ends a write early."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(DatasetError, match=r"train/part-r-00000: cannot be written: File too large$"):
+            to_records(written, "--num_files", "1", target=tmp_path / "records")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_splits_without_labels_go_along(tmp_path):
+    spec = rich_spec((1, 1, 1, 1))
+    with TfRawWriter(tmp_path / "raw", spec, ("train", "today"), unlabelled=("today",)) as writer:
+        for split, count in (("train", 50), ("today", 5000)):
+            numerical, ids, labels = random_rows(spec, count)
+            writer.append(split, numerical, ids, labels if split == "train" else None, random_groups(spec, count))
+        writer.publish({})
+    to_records(tmp_path)
+    found = TfRecordSplit(tfrecord_spec(tmp_path / "records", "feature_spec.yaml"), "today")
+    assert not found.labelled and not found.read_labels(0, 5000).any() and (tmp_path / "records/today/part-r-00001").is_file()
+    to_raw(tmp_path)
+    assert folder_bytes(tmp_path / "back") == folder_bytes(tmp_path / "raw")
+
+
+def test_nvidias_records_become_a_dataset(tmp_path, capsys):
+    columns = write_outbrain(tmp_path / "records", float_label=True, extra=lambda count: {"uuid": np.arange(count)})
+    to_raw(tmp_path)
+    told = capsys.readouterr()
+    assert told.err.count("feature_spec.yaml does not name are left out: uuid\n") == 1 and "train 273 rows, test 73 rows" in told.out
+    assert validate.main(["--dataset_path", str(tmp_path / "back")]) == 0
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "back/test/ad_id.bin", np.int32), columns["eval"]["ad_id"])
+    with pytest.raises(DatasetError, match="is source and destination"):
+        to_raw(tmp_path, target="records")
+
+
+def test_keys_are_left_out_with_a_word(tmp_path, capsys):
+    write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1)), train=3, test=2)
+    pl.DataFrame({"user": [1, 2]}).write_parquet(tmp_path / "raw/test/keys.parquet")
+    to_records(tmp_path)
+    assert "test/keys.parquet is left out: TFRecords have no place for it" in capsys.readouterr().err
+    assert not list((tmp_path / "records").rglob("keys.parquet"))

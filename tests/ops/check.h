@@ -69,5 +69,6 @@ void TestRows();
 void TestDense();
 void TestColumns();
 void TestInteraction();
+void TestScorer();
 
 #endif  // DLRM_TESTS_OPS_CHECK_H_

@@ -6,6 +6,7 @@ int main() {
   TestDense();
   TestColumns();
   TestInteraction();
+  TestScorer();
   if (failures) std::printf("%d checks failed\n", failures);
   return failures != 0;
 }

@@ -47,8 +47,14 @@ def fails(folder, *flags):
         ("clicks_train", ("2 7 0", "2 _ 0"), "line 4, column ad_id: nothing, expected a whole number of 0 or more"),
         ("clicks_train", ("2 7 0", "x 7 0"), "line 4, column display_id: 'x', expected a whole number of 0 or more"),
         ("clicks_train", ("2 7 0", "2 7"), "line 4: 2 values, expected 3"),
-        ("events", ("20 2 US", "20 4 US"), "events.csv, line 3, column platform: '4', expected 1 to 3, or nothing"),
-        ("events", ("20 2 US", "-1 2 US"), "line 3, column timestamp: '-1', expected a whole number of 0 or more"),
+        ("events", ("20 2 US", "20 4 US"), "events.csv, line 3, column platform: '4', expected a whole number from 1 to 3, or nothing"),
+        (
+            "events",
+            ("\n2 5 20", "\n2 5 200000000000000"),
+            "line 3, column timestamp: '200000000000000', expected a whole number from 0 to 100000000000000",
+        ),
+        ("promoted_content", ("9 8", "9999999999999999999 8"), "line 3, column ad_id: '9999999999999999999', expected a whole number of 0 or more"),
+        ("events", ("20 2 US", "-1 2 US"), "line 3, column timestamp: '-1', expected a whole number from 0 to 1"),
         ("events", ("2 5 20", "1 5 20"), "events.csv: column display_id: 1 stands in several rows, expected one row of each"),
         ("promoted_content", ("9 8 1 1", "9 8 1.5 1"), "column campaign_id: '1.5', expected a whole number of 0 or more, or nothing"),
         ("promoted_content", ("9 8", "7 8"), "promoted_content.csv: column ad_id: 7 stands in several rows"),
@@ -132,7 +138,7 @@ def test_bad_lines_are_skipped_and_counted(tmp_path, capsys):
     )
     spec = preprocessed(folder, "--bad_lines", "skip", "--eval_fraction", 0)
     said = capsys.readouterr().err
-    assert "clicks_train.csv: bad lines skipped: 3, the first: line 7: 1 values, expected 3" in said
+    assert "clicks_train.csv: bad lines skipped: 3, the first: line 5, column clicked: '2', expected 0 or 1" in said
     assert "events.csv: column display_id: 1 stands in several rows; rows beyond the first of a value, left out: 1" in said
     assert spec.metadata["bad_lines_skipped"] == 5 and spec.metadata["train"]["rows"] == 4
     assert columns(spec, "train") == columns(preprocessed(raw(tmp_path), "--eval_fraction", 0), "train")

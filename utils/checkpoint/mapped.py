@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from utils.checkpoint.chunks import Chunks
 from utils.checkpoint.contiguous import Contiguous, fits
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.zarr_metadata import NAME, check_metadata
 from utils.checkpoint.zarr_store import CHECKSUM_BYTES, file_of
+from utils.serving_options import FLOAT32
 
 
 class MappedArray:
@@ -57,6 +59,14 @@ class MappedArray:
                 values = self._values(int(places[start]), column // width)[chosen[start:stop], : self.shape[1] - column]
                 found[order[start:stop], column : column + width] = values
         return found
+
+    def chunks(self) -> Chunks:
+        """All of its memory, valid as long as this object. Raises CheckpointError where a file is missing or shorter than it should be."""
+        whole = self._whole()
+        if whole is not None:
+            return Chunks([whole], FLOAT32)
+        (rows, columns), (high, width) = self.shape, self._chunk
+        return Chunks([self._values(row, column) for row in range(-(-rows // high)) for column in range(-(-columns // width))], FLOAT32)
 
     def _whole(self) -> np.ndarray | None:
         """All rows, where the chunks can lie side by side in memory; None where they cannot."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from utils.checkpoint.chunks import Chunks
 from utils.checkpoint.zarr_store import file_of
 from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, INT8
 
@@ -93,6 +94,10 @@ class PackedTable:
     def rows(self, numbers: np.ndarray) -> np.ndarray:
         """Rows by their numbers, `[n] -> [n, D]` float32."""
         return unpack(self._rows[numbers], None if self._scales is None else self._scales[numbers], self._precision)
+
+    def chunks(self) -> Chunks:
+        """All of its memory, valid as long as this object."""
+        return Chunks([self._rows], self._precision, self._scales)
 
 
 def _mapped(path: Path, dtype: np.dtype, shape: tuple[int, int]) -> np.ndarray:

@@ -1,0 +1,267 @@
+"""Scoring on a CPU, from one sample to 65,536: the scorer and --mode inference against TensorFlow, Keras, ONNX Runtime, LiteRT and PyTorch.
+
+  python -m benchmarks.inference
+  python -m benchmarks.inference --torch_python TORCH/bin/python --litert_python LITERT/bin/python --batch_sizes 1,64,1024
+
+All have the same weights, float32, in a process each, and take their turn in every round: what is compared is measured in one run. Their outputs are
+compared, too. Beside the times, how long one thread takes to read the MLPs' weights once: no single sample can be scored faster by one.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from benchmarks.children import ANSWER, ROOT
+from benchmarks.options import Options, run
+from benchmarks.report import Report
+from benchmarks.scratch import scratch
+from benchmarks.workload import check_words
+from utils.errors import UserError
+from utils.flags import option
+
+NUM_TABLES, NUM_NUMERICAL = 26, 13
+OURS = {"scorer": "the scorer", "inference": "--mode inference"}
+PEERS = {
+    "evaluator": "TensorFlow, --mode inference with DLRM_NATIVE_OPS=0",
+    "savedmodel": "TensorFlow SavedModel",
+    "keras": "Keras predict_on_batch",
+    "onnx": "ONNX Runtime",
+    "litert": "LiteRT",
+    "torch": "PyTorch",
+}
+TITLES = OURS | PEERS
+REFERENCE = "savedmodel"
+AGREE = 1e-5  # of probabilities
+_MOST_SECONDS = 600  # of an answer
+
+
+@dataclass(frozen=True)
+class InferenceOptions(Options):
+    """Inference benchmark."""
+
+    QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 50, "embedding_dim": 8, "seconds": 0.01, "batch_sizes": (1, 64)}
+
+    num_rounds: int = option(5, "rounds; in each everything takes its turn, and medians over them are shown", unit="rounds")
+    rows: int = option(10_000, "rows of each of the 26 tables", unit="rows")
+    embedding_dim: int = option(128, "columns of the tables", unit="columns")
+    batch_sizes: tuple[int, ...] = option((1, 64, 1024, 8192, 65536), "samples scored at once", unit="samples")
+    seconds: float = option(0.5, "for each figure of a round", unit="seconds")
+    ways: tuple[str, ...] = option(tuple(TITLES), f"what is measured: {', '.join(TITLES)}; {REFERENCE} is what outputs are compared with")
+    torch_python: str | None = option(None, "Python that has PyTorch; without it PyTorch is measured where it is installed here")
+    litert_python: str | None = option(None, "Python that has ai-edge-litert; without it LiteRT is measured where it is installed here")
+    folder: str | None = option(None, "folder for temporary files; the default is where these go")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.batch_sizes or min(self.batch_sizes) < 1:
+            raise ValueError(f"--batch_sizes {','.join(map(str, self.batch_sizes))}: expected positive numbers")
+        check_words("ways", self.ways, tuple(TITLES))
+
+
+class Child:
+    """A process that scores by one way.
+
+    Args:
+        way: of TITLES.
+        python: that runs it.
+        folder: of the models and the samples.
+
+    Raises:
+        UserError: it cannot, with its last words.
+    """
+
+    def __init__(self, way: str, python: str, folder: Path):
+        self._way, self._said = way, folder / f"{way}.stderr"
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+        try:
+            with self._said.open("w") as said:
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": said}
+                command = [python, "-m", "benchmarks.inference_child", way, str(folder)]
+                self._process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes)
+        except OSError as error:
+            raise UserError(f"{TITLES[way]}: {python}: {error.strerror}") from None
+        self._answer()
+
+    def ask(self, **command: Any) -> Any:
+        """What it answers."""
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        for line in self._process.stdout:
+            if ANSWER in line:
+                return json.loads(line.partition(ANSWER)[2])
+        code, said = self._process.wait(), self._said.read_text().strip().splitlines()
+        raise UserError(f"{TITLES[self._way]}: its process ended with code {code}: {said[-1] if said else 'it said nothing'}")
+
+    def close(self) -> None:
+        """End it."""
+        self._process.stdin.close()
+        try:
+            self._process.wait(_MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def main(chosen: InferenceOptions, report: Report) -> None:
+    """Measure and print."""
+    pythons = _pythons(chosen, report)
+    from utils.runtime import prepare_tensorflow
+
+    prepare_tensorflow()
+    size = 4 * NUM_TABLES * chosen.rows * chosen.embedding_dim
+    with scratch(chosen.folder, 8 * size + (1 << 30), "models and samples") as folder:
+        _write(chosen, folder, pythons)
+        children: dict[str, Child] = {}
+        try:
+            for way, python in pythons.items():
+                children[way] = Child(way, python, folder)
+            calls, differences, passes = _measured(chosen, children, folder)
+        finally:
+            for child in children.values():
+                child.close()
+    medians = {way: {size: statistics.median(map(statistics.median, rounds)) for size, rounds in some.items()} for way, some in calls.items()}
+    report.figures |= {"calls": calls, "differences": differences, "pass_s": passes, "medians": medians}
+    columns = [f"batch {size:,}" for size in chosen.batch_sizes]
+    report.table("samples/s", ["", *columns], [(TITLES[way], *(size / median for size, median in some.items())) for way, some in medians.items()])
+    report.table("p50 latency, ms", ["", *columns], [(TITLES[way], *(1e3 * median for median in some.values())) for way, some in medians.items()])
+    least = {way: {size: min(map(min, rounds)) for size, rounds in some.items()} for way, some in calls.items()}
+    report.table(
+        "least latency of all calls, ms: what a busy machine changes least",
+        ["", *columns],
+        [(TITLES[way], *(1e3 * seconds for seconds in some.values())) for way, some in least.items()],
+    )
+    if "scorer" in calls:
+        report.table("times the scorer's latency, medians of ratios in a round", ["", *columns], _ratios(calls))
+    report.say(f"\none pass of one thread over the MLPs' weights: {1e3 * statistics.median(passes):.3f} ms")
+    report.say(f"largest difference from {TITLES[REFERENCE]}: " + ", ".join(f"{TITLES[way]} {value:.1e}" for way, value in differences.items()))
+    for way, value in differences.items():
+        if not value <= AGREE:
+            report.say(f"{TITLES[way]} differs by more than {AGREE:g}: its figures do not count")
+    if any(not differences.get(way, 0) <= AGREE for way in OURS):
+        raise UserError(f"the scorer's outputs are not {TITLES[REFERENCE]}'s to {AGREE:g}")
+
+
+def _pythons(chosen: InferenceOptions, report: Report) -> dict[str, str]:
+    """The ways that can be measured, and who runs them; a line for each that cannot."""
+    needs = {"onnx": ("onnxruntime", "onnx"), "litert": ("ai_edge_litert",), "torch": ("torch",)}
+    given = {"torch": chosen.torch_python, "litert": chosen.litert_python}
+    found = {}
+    for way, python in given.items():
+        if python and shutil.which(python) is None:
+            raise UserError(f"--{way}_python {python}: no such program")
+    for way in dict.fromkeys((*chosen.ways, REFERENCE)):
+        missing = [module for module in needs.get(way, ()) if importlib.util.find_spec(module) is None]
+        if missing and not given.get(way):
+            hint = f"; --{way}_python names a Python that has it" if way in given else "; see requirements-serving.txt"
+            report.say(f"{TITLES[way]}: not measured, {missing[0]} is not installed{hint}")
+        else:
+            found[way] = given.get(way) or sys.executable
+    return found
+
+
+def _measured(chosen: InferenceOptions, children: dict[str, Child], folder: Path) -> tuple[dict, dict, list[float]]:
+    """Seconds of each call by way, size and round; the largest difference by way; seconds of passes over the weights."""
+    calls: dict = {way: {size: [] for size in chosen.batch_sizes} for way in children}
+    differences, passes = dict.fromkeys(children, 0.0), []
+    dense = np.concatenate([np.load(path).ravel() for path in sorted((folder / "weights").glob("*_kernel_*.npy"))])
+    draw = np.random.default_rng(0)
+    for _ in range(chosen.num_rounds):
+        passes.append(_pass_seconds(dense))
+        for size in chosen.batch_sizes:
+            np.save(folder / "samples_numerical.npy", draw.random((size, NUM_NUMERICAL), np.float32).astype(np.float16).astype(np.float32))
+            np.save(folder / "samples_ids.npy", draw.integers(0, chosen.rows, (size, NUM_TABLES)))
+            for way, child in children.items():
+                child.ask(load="samples")
+                calls[way][size].append(child.ask(turn=chosen.seconds))
+            expected = np.load(folder / f"samples_{REFERENCE}.npy")
+            for way in children:
+                difference = float(np.abs(np.load(folder / f"samples_{way}.npy") - expected).max())
+                differences[way] = difference if difference != difference else max(differences[way], difference)
+    return calls, differences, passes
+
+
+def _pass_seconds(values: np.ndarray) -> float:
+    """The least of many sums of all values."""
+    found = []
+    for _ in range(50):
+        start = time.perf_counter()
+        values.max()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def _ratios(calls: dict) -> list[tuple]:
+    found = []
+    for way, some in calls.items():
+        pairs = {size: zip(rounds, calls["scorer"][size], strict=True) for size, rounds in some.items()}
+        found.append((TITLES[way], *(statistics.median(statistics.median(a) / statistics.median(b) for a, b in both) for both in pairs.values())))
+    return found
+
+
+# What is measured --------------------------------------------------------------------------------------------------------------
+
+
+def _write(chosen: InferenceOptions, folder: Path, ways: dict[str, str]) -> None:
+    """A checkpoint of a few steps, its exports, and its weights for those who know nothing of either."""
+    import dlrm
+    from run.command import do
+    from utils.checkpoint.reading import Checkpoint
+
+    data = {"dataset_type": "synthetic", "synthetic_dataset_cardinalities": [chosen.rows] * NUM_TABLES, "synthetic_dataset_train_batches": 3}
+    widths = {"embedding_dim": chosen.embedding_dim, "bottom_mlp_dims": [512, 256, chosen.embedding_dim]}
+    rest = {"cpu": True, "batch_size": 256, "valid_batch_size": 256, "synthetic_dataset_valid_batches": 1, "log_path": ""}
+    slow = {"optimizer": "adam", "learning_rate": 0.0001, "warmup_steps": 0}
+    dlrm.train(**data, **widths, **rest, **slow, save_checkpoint_path=str(folder / "checkpoint"))
+    formats = [way for way in ("savedmodel", "onnx") if way in ways]
+    flags = [
+        "--mode",
+        "export",
+        "--cpu",
+        "--log_path",
+        "",
+        "--restore_checkpoint_path",
+        folder / "checkpoint",
+        "--export_path",
+        folder / "repository",
+    ]
+    do([*map(str, flags), "--formats", ",".join(formats)], "benchmarks.inference", "")
+    checkpoint = Checkpoint(folder / "checkpoint")
+    (folder / "weights").mkdir()
+    for name in (name for name in checkpoint.names("") if name.startswith(("dense/", "tables/"))):
+        group, part, kind = name.removeprefix("dense/").rsplit("/", 2)
+        saved = f"table_{part.removeprefix('cat_')}" if group == "tables" else f"{group.removesuffix('_mlp')}_{kind}_{part}"
+        if group != "tables" or kind == "weights":
+            np.save(folder / "weights" / f"{saved}.npy", checkpoint.read(name))
+    if "litert" in ways:
+        _write_lite(chosen, folder)
+
+
+def _write_lite(chosen: InferenceOptions, folder: Path) -> None:
+    import tensorflow as tf
+
+    from benchmarks.inference_child import set_weights
+    from benchmarks.keras_dlrm import keras_dlrm
+
+    found = keras_dlrm(chosen.rows, chosen.embedding_dim, "int32")
+    set_weights(found, folder)
+    specs = tf.TensorSpec([None, NUM_NUMERICAL], tf.float32), tf.TensorSpec([None, NUM_TABLES], tf.int32)
+    called = tf.function(lambda numerical, ids: found.model([numerical, ids])["probability"], input_signature=specs, autograph=False)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([called.get_concrete_function()])  # makes constants of weights
+    (folder / "model.tflite").write_bytes(converter.convert())
+
+
+if __name__ == "__main__":
+    sys.exit(run(InferenceOptions, main, __doc__))

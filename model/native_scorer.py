@@ -1,0 +1,210 @@
+"""The C++ scorer (`ops/scorer.h`): a whole model from ids to logits in float32, without TensorFlow.
+
+`ops/build` compiles it. Where that was not done, or with `DLRM_NATIVE_OPS=0` in the environment, `native_scorer_library` gives None.
+"""
+
+import ctypes
+import functools
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from model.embedding.table import MEAN
+from model.native import scorer_path
+from model.shapes import InteractionShape, interaction_shape
+from utils.checkpoint.chunks import Chunks
+from utils.errors import UserError
+from utils.options import CROSS, DOT, ModelConfig
+from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, INT8
+
+_KINDS = {FLOAT32: 0, BFLOAT16: 1, FLOAT16: 2, INT8: 3}  # RowKind of ops/scorer.h
+_NO_MEMORY = -2
+
+
+class Stored(Protocol):
+    """A table `[V, D_f]` in memory."""
+
+    shape: tuple[int, ...]
+
+    def chunks(self) -> Chunks:
+        """Where it lies, valid as long as this object."""
+
+
+@dataclass(frozen=True)
+class StoredFeature:
+    """A categorical feature and the table it is looked up in."""
+
+    name: str
+    table: Stored
+    hotness: int
+    pooling: str
+
+
+@dataclass(frozen=True)
+class DenseLayer:
+    """Weights of a layer: kernel `[in, out]`, bias `[out]` or None, and whether a ReLU follows."""
+
+    kernel: np.ndarray
+    bias: np.ndarray | None
+    relu: bool
+
+
+@dataclass(frozen=True)
+class DenseLayers:
+    """All of a model's layers; of a cross layer V, then U."""
+
+    bottom: Sequence[DenseLayer]
+    cross: Sequence[DenseLayer]
+    top: Sequence[DenseLayer]
+
+    @property
+    def all(self) -> list[DenseLayer]:
+        """In the model's order."""
+        return [*self.bottom, *self.cross, *self.top]
+
+
+class _Feature(ctypes.Structure):
+    _fields_ = (
+        ("chunks", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("rows", "width", "chunk_rows", "chunk_width")),
+        *((name, ctypes.c_int32) for name in ("kind", "hotness", "mean")),
+    )
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("kernel", "bias")),
+        *((name, ctypes.c_int64) for name in ("inputs", "outputs")),
+        ("relu", ctypes.c_int32),
+    )
+
+
+class _Shape(ctypes.Structure):
+    _fields_ = (("numerical", ctypes.c_int64), *((name, ctypes.c_int32) for name in ("features", "bottom", "cross", "top", "interaction")))
+
+
+class NativeScorer:
+    """Scores samples by a model whose tables lie in memory, mapped ones for instance. Safe from several threads, which do not wait for each other.
+
+    A sample's logit has the same bits whatever batch it comes in and whatever the number of threads; TensorFlow's differ in the last ones.
+
+    Args:
+        library: see `native_scorer_library`.
+        num_numerical: M.
+        features: in the model's order; their tables are kept, not copied.
+        layers: copied.
+        interaction: of them.
+        threads: for one call of many samples; None for as many as the process may use.
+    """
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        num_numerical: int,
+        features: Sequence[StoredFeature],
+        layers: DenseLayers,
+        interaction: InteractionShape,
+        threads: int | None = None,
+    ):
+        self._num_numerical, self._features = num_numerical, tuple(features)
+        self._num_ids = sum(feature.hotness for feature in features)
+        self._threads = threads or len(os.sched_getaffinity(0))
+        described, self._kept = _features(features)
+        stacked, weights = _layers(layers)
+        kind = {DOT: 0, CROSS: 2}.get(interaction.kind, 1)
+        shape = _Shape(num_numerical, len(features), len(layers.bottom), len(layers.cross), len(layers.top), kind)
+        self._scorer = library.dlrm_scorer_new(ctypes.byref(shape), described, stacked)
+        del weights  # copied by now
+        if not self._scorer:
+            raise MemoryError("the scorer's weights")
+        self._score = library.dlrm_scorer_score
+        weakref.finalize(self, library.dlrm_scorer_delete, self._scorer)
+
+    def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Logits `[B]` float32 of numericals `[B, M]` float32 and ids `[B, K]` int32, each feature's h side by side, −1 in a list for none.
+
+        Raises:
+            ValueError: another shape, or an id that is not in its table.
+        """
+        numerical, ids = np.ascontiguousarray(numerical, np.float32), np.ascontiguousarray(ids, np.int32)
+        count = len(ids)
+        if numerical.shape != (count, self._num_numerical) or ids.shape != (count, self._num_ids):
+            expected = f"[{count}, {self._num_numerical}] and [{count}, {self._num_ids}]"
+            raise ValueError(f"numericals {list(numerical.shape)} and ids {list(ids.shape)}: expected {expected}")
+        logits = np.empty(count, np.float32)
+        bad = self._score(self._scorer, count, numerical.ctypes.data, ids.ctypes.data, logits.ctypes.data, self._threads)
+        if bad == _NO_MEMORY:
+            raise MemoryError(f"{count:,} samples")
+        if bad >= 0:
+            sample, place = divmod(bad, self._num_ids)
+            feature = np.repeat(np.arange(len(self._features)), [one.hotness for one in self._features])[place]
+            found = self._features[feature]
+            raise ValueError(f"feature {found.name}: id {ids[sample, place]} of sample {sample} is not in [0, {found.table.shape[0]})")
+        return logits
+
+
+def _features(features: Sequence[StoredFeature]) -> tuple[ctypes.Array, list]:
+    """As C++ has them, and what they point to."""
+    found, kept = (_Feature * len(features))(), []
+    for one, feature in zip(found, features, strict=True):
+        arrays, precision, scales = chunks = feature.table.chunks()
+        pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+        kept.append((pointers, chunks))
+        one.chunks, one.scales = ctypes.addressof(pointers), None if scales is None else scales.ctypes.data
+        (one.rows, one.width), (one.chunk_rows, one.chunk_width) = feature.table.shape, arrays[0].shape
+        one.kind, one.hotness, one.mean = _KINDS[precision], feature.hotness, feature.pooling == MEAN
+    return found, kept
+
+
+def _layers(layers: DenseLayers) -> tuple[ctypes.Array, list]:
+    found, kept = (_Layer * len(layers.all))(), []
+    for one, layer in zip(found, layers.all, strict=True):
+        kernel = np.ascontiguousarray(layer.kernel, np.float32)
+        bias = None if layer.bias is None else np.ascontiguousarray(layer.bias, np.float32)
+        kept.append((kernel, bias))
+        one.kernel, one.bias = kernel.ctypes.data, None if bias is None else bias.ctypes.data
+        (one.inputs, one.outputs), one.relu = kernel.shape, layer.relu
+    return found, kept
+
+
+def dense_layers(read: Callable[[str], np.ndarray], config: ModelConfig, num_numerical: int) -> DenseLayers:
+    """A model's layers out of its weights by name, `bottom_mlp/0/kernel` for instance."""
+
+    def mlp(name: str, count: int, last_relu: bool) -> list[DenseLayer]:
+        return [DenseLayer(read(f"{name}/{i}/kernel"), read(f"{name}/{i}/bias"), last_relu or i < count - 1) for i in range(count)]
+
+    crosses = range(interaction_shape(config).layers)
+    pairs = [
+        (DenseLayer(read(f"cross/{i}/v/kernel"), None, False), DenseLayer(read(f"cross/{i}/u/kernel"), read(f"cross/{i}/u/bias"), False))
+        for i in crosses
+    ]
+    bottom = mlp("bottom_mlp", len(config.bottom_mlp_dims), True) if num_numerical else []
+    return DenseLayers(bottom, [layer for pair in pairs for layer in pair], mlp("top_mlp", len(config.top_mlp_dims), False))
+
+
+def native_scorer_library() -> ctypes.CDLL | None:
+    """The scorer's library; None where it is not built or switched off. Raises UserError where it cannot be loaded."""
+    path = scorer_path()
+    if os.environ.get("DLRM_NATIVE_OPS") == "0" or not path.is_file():
+        return None
+    return _loaded(path)
+
+
+@functools.cache
+def _loaded(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+        library.dlrm_scorer_new.restype = ctypes.c_void_p
+        library.dlrm_scorer_delete.argtypes = [ctypes.c_void_p]
+        library.dlrm_scorer_delete.restype = None
+        library.dlrm_scorer_score.argtypes = [ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.c_int]
+        library.dlrm_scorer_score.restype = ctypes.c_int64
+    except (OSError, AttributeError) as error:
+        raise UserError(f"{path}: {error}; remove it and run ops/build, or set DLRM_NATIVE_OPS=0") from None
+    return library

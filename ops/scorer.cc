@@ -1,0 +1,268 @@
+#include "scorer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <system_error>
+#include <thread>
+
+#include "elements.h"
+#include "ids.h"
+#include "interaction.h"
+#include "parallel.h"
+
+namespace dlrm {
+namespace {
+
+constexpr int64_t kMostSamples = 120;  // of a task: what two layers of 1,024 give stays in the second-level cache
+constexpr int64_t kFewSamples = 12;    // of a task, where there are several: each reads all weights
+constexpr double kAlone = 60e6;        // operations that one thread makes alone: about as long as starting ten others
+constexpr int64_t kApart = 16;         // further elements between rows, so that they do not share lines of the first-level cache
+
+inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Elements of a chunk's row from its first on.
+template <class T>
+inline const T* At(const void* chunk, int64_t row, int64_t width) {
+  return static_cast<const T*>(chunk) + row * width;
+}
+
+// out = or += values
+template <bool kAdd>
+inline void Put(const float* values, int64_t n, float* out) {
+  if constexpr (kAdd) {
+    DLRM_INDEPENDENT
+    for (int64_t i = 0; i < n; ++i) out[i] += values[i];
+  } else {
+    std::memcpy(out, values, n * sizeof(float));
+  }
+}
+
+template <bool kAdd, class T>
+inline void PutWidened(const T* values, int64_t n, float* out) {
+  float floats[kRun];
+  for (int64_t first = 0; first < n; first += kRun) {
+    const int64_t count = std::min(kRun, n - first);
+    WidenRow(values + first, count, floats);
+    Put<kAdd>(floats, count, out + first);
+  }
+}
+
+template <bool kAdd>
+inline void PutScaled(const uint8_t* values, float scale, float bias, int64_t n, float* out) {
+  DLRM_INDEPENDENT
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = scale * values[i] + bias;
+    out[i] = kAdd ? out[i] + value : value;
+  }
+}
+
+// A table's row to `out` or, where it is not the first of a list, added to it.
+template <bool kAdd>
+void PutRow(const ScorerFeature& table, const std::vector<const void*>& chunks, int32_t id, float* out) {
+  const int64_t across = (table.width + table.chunk_width - 1) / table.chunk_width, chunk = id / table.chunk_rows, row = id % table.chunk_rows;
+  for (int64_t i = 0; i < across; ++i) {
+    const void* from = chunks[chunk * across + i];
+    const int64_t first = i * table.chunk_width, n = std::min(table.chunk_width, table.width - first);
+    switch (table.kind) {
+      case kFloat32Rows:
+        Put<kAdd>(At<float>(from, row, table.chunk_width), n, out + first);
+        break;
+      case kBFloat16Rows:
+        PutWidened<kAdd>(At<BFloat16>(from, row, table.chunk_width), n, out + first);
+        break;
+      case kFloat16Rows:
+        PutWidened<kAdd>(At<Float16>(from, row, table.chunk_width), n, out + first);
+        break;
+      default:
+        PutScaled<kAdd>(At<uint8_t>(from, row, table.chunk_width), table.scales[2 * int64_t{id}], table.scales[2 * int64_t{id} + 1], n, out + first);
+    }
+  }
+}
+
+constexpr int kBytes[] = {4, 2, 2, 1};  // an element of each kind
+
+void PrefetchRow(const ScorerFeature& table, const std::vector<const void*>& chunks, int32_t id) {
+  if (id < 0) return;
+  const int64_t across = (table.width + table.chunk_width - 1) / table.chunk_width, bytes = table.chunk_width * kBytes[table.kind];
+  const auto* chunk = static_cast<const char*>(chunks[id / table.chunk_rows * across]);
+  PrefetchToRead(chunk + id % table.chunk_rows * bytes, static_cast<int>(bytes));
+}
+
+std::vector<PackedLayer> Packed(const ScorerLayer*& next, int32_t count) {
+  std::vector<PackedLayer> layers;
+  layers.reserve(count);
+  for (int32_t i = 0; i < count; ++i, ++next) layers.emplace_back(next->kernel, next->bias, next->inputs, next->outputs, next->relu != 0);
+  return layers;
+}
+
+// What rows of a thread's work lie in.
+class Rows {
+ public:
+  Rows(int64_t rows, int64_t columns, bool apart)
+      : stride_(apart ? RoundUp(columns, kApart) + kApart : columns), values_(new float[rows * stride_]) {}
+
+  float* data() const { return values_.get(); }
+  int64_t stride() const { return stride_; }
+
+ private:
+  int64_t stride_;
+  std::unique_ptr<float[]> values_;
+};
+
+}  // namespace
+
+// Vectors and what the interaction gives stand as it wants them: without gaps for dot products, side by side for the others.
+struct Scorer::Buffers {
+  Buffers(const Scorer& scorer, int64_t samples)
+      : dot(scorer.shape_.interaction == kDot),
+        hidden{Rows(samples, scorer.widest_, true), Rows(samples, scorer.widest_, true)},
+        bottom(dot ? samples : 0, dot ? scorer.features_[0].table.width : 0, false),
+        vectors(dot ? samples : 0, scorer.embedded_, false),
+        joined(samples, scorer.joined_, !dot),
+        crossed{Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true), Rows(scorer.cross_.empty() ? 0 : samples, scorer.joined_, true)} {}
+
+  bool dot;
+  Rows hidden[2], bottom, vectors, joined, crossed[2];
+};
+
+Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers)
+    : shape_(shape), ids_(0), embedded_(0), widest_(1), flops_(0) {
+  bottom_ = Packed(layers, shape.bottom);
+  cross_ = Packed(layers, shape.cross);
+  top_ = Packed(layers, shape.top);
+  const int64_t bottom = bottom_.empty() ? 0 : bottom_.back().outputs();
+  const bool dot = shape.interaction == kDot;
+  for (int32_t i = 0; i < shape.features; ++i) {
+    const ScorerFeature& table = features[i];
+    const int64_t chunks = (table.rows + table.chunk_rows - 1) / table.chunk_rows * ((table.width + table.chunk_width - 1) / table.chunk_width);
+    const bool in_bottom = dot && bottom_.empty() && i == 0;
+    features_.push_back({table, std::vector<const void*>(table.chunks, table.chunks + chunks), ids_, in_bottom ? 0 : embedded_, in_bottom});
+    ids_ += table.hotness;
+    embedded_ += in_bottom ? 0 : table.width;
+  }
+  const int64_t vectors = shape.features + (bottom_.empty() ? 0 : 1), width = features_[0].table.width;
+  joined_ = dot ? width + vectors * (vectors - 1) / 2 : bottom + embedded_;
+  flops_ = dot ? vectors * (vectors - 1) * width : 0;
+  for (const auto* part : {&bottom_, &cross_, &top_}) {
+    for (const PackedLayer& layer : *part) {
+      widest_ = std::max(widest_, layer.outputs());
+      flops_ += 2 * layer.inputs() * layer.outputs();
+    }
+  }
+}
+
+int64_t Scorer::BadId(int64_t samples, const int32_t* ids) const {
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    for (const Feature& feature : features_) {
+      const RangeCheck check(feature.table.rows, feature.table.hotness);
+      for (int64_t i = sample * ids_ + feature.first_id; i < sample * ids_ + feature.first_id + feature.table.hotness; ++i) {
+        if (check.Fails(ids[i])) return i;
+      }
+    }
+  }
+  return -1;
+}
+
+void Scorer::LookUp(int64_t samples, const int32_t* ids, Buffers* buffers) const {
+  const int64_t first_column = buffers->dot || bottom_.empty() ? 0 : bottom_.back().outputs();
+  const Rows& rows = buffers->dot ? buffers->vectors : buffers->joined;
+  const auto prefetch = [&](int64_t sample) {
+    for (const Feature& feature : features_) PrefetchRow(feature.table, feature.chunks, ids[sample * ids_ + feature.first_id]);
+  };
+  prefetch(0);
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    if (sample + 1 < samples) prefetch(sample + 1);
+    for (const Feature& feature : features_) {
+      const ScorerFeature& table = feature.table;
+      const int32_t* id = ids + sample * ids_ + feature.first_id;
+      float* out = feature.in_bottom ? buffers->bottom.data() + sample * buffers->bottom.stride()
+                                     : rows.data() + sample * rows.stride() + first_column + feature.column;
+      if (table.hotness == 1) {
+        PutRow<false>(table, feature.chunks, *id, out);
+        continue;
+      }
+      std::fill_n(out, table.width, 0.0f);
+      int64_t count = 0;
+      for (int32_t i = 0; i < table.hotness; ++i) {
+        if (i + 2 < table.hotness) PrefetchRow(table, feature.chunks, id[i + 2]);
+        if (id[i] < 0) continue;
+        PutRow<true>(table, feature.chunks, id[i], out);
+        ++count;
+      }
+      if (table.mean && count > 1) {
+        for (int64_t i = 0; i < table.width; ++i) out[i] /= static_cast<float>(count);
+      }
+    }
+  }
+}
+
+void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* ids, float* logits, Buffers* buffers) const {
+  const FlushDenormals flush;
+  LookUp(samples, ids, buffers);
+  const Rows& joined = buffers->joined;
+  const float* x = numerical;
+  int64_t stride = shape_.numerical;
+  int turn = 0;
+  // Through some layers, the last of which writes to `to`.
+  const auto through = [&](const std::vector<PackedLayer>& layers, float* to, int64_t to_stride) {
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const Rows& hidden = buffers->hidden[turn ^= 1];
+      const bool last = i + 1 == layers.size();
+      layers[i].Apply(x, stride, samples, last ? to : hidden.data(), last ? to_stride : hidden.stride());
+      x = hidden.data(), stride = hidden.stride();
+    }
+  };
+  if (buffers->dot) {
+    through(bottom_, buffers->bottom.data(), buffers->bottom.stride());
+    const int vectors = static_cast<int>(features_.size()) + (bottom_.empty() ? 0 : 1), width = static_cast<int>(features_[0].table.width);
+    Interact<float>({samples, vectors, width}, buffers->bottom.data(), buffers->vectors.data(), joined.data(), false, kCallingThread);
+    x = joined.data() + (bottom_.empty() ? width : 0), stride = joined.stride();
+  } else {
+    through(bottom_, joined.data(), joined.stride());
+    x = joined.data(), stride = joined.stride();
+    for (size_t i = 0; i < cross_.size(); i += 2) {
+      const Rows &to = buffers->crossed[i / 2 % 2], &hidden = buffers->hidden[0];
+      cross_[i].Apply(x, stride, samples, hidden.data(), hidden.stride());
+      cross_[i + 1].Apply(hidden.data(), hidden.stride(), samples, to.data(), to.stride());
+      for (int64_t sample = 0; sample < samples; ++sample) {
+        const float *first = joined.data() + sample * joined.stride(), *last = x + sample * stride;
+        float* out = to.data() + sample * to.stride();
+        DLRM_INDEPENDENT
+        for (int64_t d = 0; d < joined_; ++d) out[d] = first[d] * out[d] + last[d];
+      }
+      x = to.data(), stride = to.stride();
+    }
+  }
+  through(top_, logits, 1);
+}
+
+int64_t Scorer::Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits, int threads) const {
+  if (samples == 0) return -1;
+  if (const int64_t bad = BadId(samples, ids); bad >= 0) return bad;
+  const int64_t most = std::max<int64_t>((samples + kFewSamples - 1) / kFewSamples, 1);
+  const int64_t workers = static_cast<double>(samples) * static_cast<double>(flops_) < kAlone ? 1 : std::min<int64_t>(std::max(threads, 1), most);
+  // Tasks of one size, as many for each worker.
+  const int64_t turns = (samples + workers * kMostSamples - 1) / (workers * kMostSamples);
+  const int64_t size = (samples + workers * turns - 1) / (workers * turns);
+  std::atomic<int64_t> next{0};
+  const auto work = [&](Buffers* buffers) {
+    for (int64_t first; (first = next.fetch_add(size)) < samples;) {
+      ScoreSome(std::min(size, samples - first), numerical + first * shape_.numerical, ids + first * ids_, logits + first, buffers);
+    }
+  };
+  std::vector<std::unique_ptr<Buffers>> buffers;  // allocated here: a thread must not throw
+  for (int64_t i = 0; i < workers; ++i) buffers.emplace_back(new Buffers(*this, std::min(size, samples)));
+  std::vector<std::thread> others;
+  try {
+    others.reserve(workers);
+    for (int64_t i = 1; i < workers; ++i) others.emplace_back(work, buffers[i].get());
+  } catch (const std::system_error&) {  // no further threads: those that there are do it
+  }
+  work(buffers[0].get());
+  for (std::thread& other : others) other.join();
+  return -1;
+}
+
+}  // namespace dlrm

@@ -1,0 +1,208 @@
+"""The C++ scorer against a slow model in float64: every interaction, lists, widths, precisions and chunks; bits that depend on the sample alone."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from model.native_scorer import DenseLayer, DenseLayers, NativeScorer, StoredFeature, native_scorer_library
+from model.shapes import InteractionShape, layer_shapes
+from utils.checkpoint.chunks import Chunks
+from utils.checkpoint.packed import pack, unpack
+
+DOT, CAT, CROSS = InteractionShape("dot"), InteractionShape("cat"), InteractionShape("cross", 2, 3)
+CASES = {  # M, bottom, D_f, h, interaction, top
+    "dot": (13, (40, 16), (16,) * 5, (1,) * 5, DOT, (50, 33, 1)),
+    "dot of one column": (2, (1,), (1, 1), (1, 1), DOT, (1, 1)),
+    "dot of odd widths, lists": (3, (5, 33), (33,) * 3, (1, 4, 7), DOT, (17, 1)),
+    "dot without numericals": (0, (), (8,) * 4, (1, 2, 1, 3), DOT, (20, 1)),
+    "cat": (5, (7, 9), (3, 12, 1), (2, 1, 1), CAT, (65, 1)),
+    "cat without numericals": (0, (), (3, 300), (1, 5), CAT, (1,)),
+    "cross": (4, (6, 5), (8, 3, 130), (1, 3, 1), CROSS, (34, 31, 1)),
+    "cross without numericals": (0, (), (3, 4), (1, 1), CROSS, (5, 1)),
+    "deep": (1, (1030, 24), (24,) * 2, (1, 1), DOT, (515, 700, 1)),  # several sums of 256 inputs
+}
+ROWS = 50
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+
+
+@pytest.fixture(scope="module")
+def library():
+    if os.environ.get("DLRM_NATIVE_OPS") == "0":
+        pytest.skip("DLRM_NATIVE_OPS=0")
+    found = native_scorer_library()
+    assert found is not None, "the scorer is not built for this machine: run .venv/bin/python ops/build"
+    return found
+
+
+class Table:
+    """A table in chunks of `height` rows and `width` columns."""
+
+    def __init__(self, values, precision="float32", height=ROWS, width=None):
+        packed, self.scales = pack(values, precision)
+        self.values, self.shape, self._precision = unpack(packed, self.scales, precision), values.shape, precision
+        width = width or values.shape[1]
+        padded = np.zeros((-(-len(values) // height) * height, -(-values.shape[1] // width) * width), packed.dtype)
+        padded[: len(values), : values.shape[1]] = packed
+        self.arrays = [
+            np.ascontiguousarray(padded[row : row + height, column : column + width])
+            for row in range(0, len(padded), height)
+            for column in range(0, padded.shape[1], width)
+        ]
+
+    def chunks(self):
+        return Chunks(self.arrays, self._precision, self.scales)
+
+
+class Model:
+    """Random weights of a case, and its logits in float64."""
+
+    def __init__(self, name, precision="float32", height=ROWS, width=None, seed=0):
+        self.num_numerical, bottom, dims, hotness, self.shape, top = CASES[name]
+        draw = np.random.default_rng(seed)
+        tables = [Table(draw.normal(size=(ROWS, dim)).astype(np.float32), precision, height, width) for dim in dims]
+        kinds = zip(tables, hotness, strict=True)
+        self.features = [StoredFeature(f"f{i}", table, h, "mean" if i % 2 else "sum") for i, (table, h) in enumerate(kinds)]
+        layers = [
+            draw.normal(0, (2 / inputs) ** 0.5, (inputs, outputs))
+            for inputs, outputs in layer_shapes(self.num_numerical, bottom, top, dims, self.shape)
+        ]
+        biases = [draw.normal(0, 0.3, kernel.shape[1]).astype(np.float32) for kernel in layers]
+        layers = [kernel.astype(np.float32) for kernel in layers]
+        first, last = len(bottom), len(layers) - len(top)
+        crossed = range(first, last)
+        self.layers = DenseLayers(
+            [DenseLayer(layers[i], biases[i], True) for i in range(first)],
+            [DenseLayer(layers[i] / 4, None if (i - first) % 2 == 0 else biases[i], False) for i in crossed],
+            [DenseLayer(layers[i], biases[i], i < len(layers) - 1) for i in range(last, len(layers))],
+        )
+
+    def scorer(self, library, threads=2):
+        return NativeScorer(library, self.num_numerical, self.features, self.layers, self.shape, threads)
+
+    def samples(self, count, seed=1):
+        draw = np.random.default_rng(seed)
+        ids = [draw.integers(-1 if one.hotness > 1 else 0, ROWS, (count, one.hotness), np.int32) for one in self.features]
+        return draw.normal(size=(count, self.num_numerical)).astype(np.float32), np.concatenate(ids, axis=1)
+
+    def slow(self, numerical, ids):
+        vectors, first = [], 0
+        for one in self.features:
+            some = ids[:, first : first + one.hotness]
+            first += one.hotness
+            rows = np.where(some[..., np.newaxis] >= 0, one.table.values.astype(np.float64)[np.maximum(some, 0)], 0).sum(axis=1)
+            vectors.append(rows / np.maximum((some >= 0).sum(axis=1, keepdims=True), 1) if one.pooling == "mean" else rows)
+        bottom = _mlp(self.layers.bottom, numerical.astype(np.float64)) if self.layers.bottom else None
+        everything = [*([] if bottom is None else [bottom]), *vectors]
+        if self.shape.kind == "dot":
+            pairs = [(everything[i] * everything[j]).sum(axis=1, keepdims=True) for i in range(len(everything)) for j in range(i)]
+            joined = np.concatenate([*([] if bottom is None else [bottom]), *pairs], axis=1)
+        else:
+            joined = start = np.concatenate(everything, axis=1)
+            for v, u in zip(self.layers.cross[::2], self.layers.cross[1::2], strict=True):
+                joined = start * (joined @ v.kernel.astype(np.float64) @ u.kernel + u.bias) + joined
+        return _mlp(self.layers.top, joined)[:, 0]
+
+
+def _mlp(layers, values):
+    for layer in layers:
+        values = values @ layer.kernel.astype(np.float64) + layer.bias
+        values = np.maximum(values, 0) if layer.relu else values
+    return values
+
+
+def _check(model, library, count, threads=2):
+    numerical, ids = model.samples(count)
+    expected = model.slow(numerical, ids)
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(model.scorer(library, threads).logits_of(numerical, ids), expected, atol=2e-6 * scale, rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_a_slow_model(library, name):
+    model = Model(name)
+    assert np.ptp(model.slow(*model.samples(100))) > 0.1
+    for count in (1, 2, 3, 12, 25, 300):
+        _check(model, library, count)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("height", "width"), [(ROWS, None), (16, None), (7, 5)])
+def test_tables_of_every_precision_in_chunks(library, precision, height, width):
+    if precision == "int8" and width is not None:
+        width = None  # a file of rows has them whole
+    for name in ("dot of odd widths, lists", "cat without numericals"):
+        _check(Model(name, precision, height, width), library, 40)
+
+
+@pytest.mark.parametrize("name", ["dot", "cross", "deep"])
+def test_a_sample_has_the_same_bits_in_any_batch_and_by_any_number_of_threads(library, name):
+    model = Model(name)
+    numerical, ids = model.samples(301)
+    alone = np.concatenate([model.scorer(library, 1).logits_of(numerical[i : i + 1], ids[i : i + 1]) for i in range(0, 301, 7)])
+    for threads in (1, 2, 5):
+        scorer = model.scorer(library, threads)
+        together = scorer.logits_of(numerical, ids)
+        np.testing.assert_array_equal(together[::7], alone)
+        for count in (2, 11, 130, 250):
+            np.testing.assert_array_equal(scorer.logits_of(numerical[:count], ids[:count]), together[:count])
+
+
+def test_several_threads_call_at_once(library):
+    model = Model("dot")
+    scorer, found = model.scorer(library, 3), {}
+    numerical, ids = model.samples(300)
+    expected = scorer.logits_of(numerical, ids)
+
+    def call(number):
+        found[number] = [
+            scorer.logits_of(numerical[: 1 + (number * 53 + turn * 17) % 300], ids[: 1 + (number * 53 + turn * 17) % 300]) for turn in range(30)
+        ]
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for scores in (some for calls in found.values() for some in calls):
+        np.testing.assert_array_equal(scores, expected[: len(scores)])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_so_for_its_sample_alone(library, value):
+    model = Model("dot")
+    numerical, ids = model.samples(20)
+    good = model.scorer(library).logits_of(numerical, ids)
+    numerical[4, 2] = value
+    with np.errstate(all="ignore"):
+        expected = model.slow(numerical, ids)
+    found = model.scorer(library).logits_of(numerical, ids)
+    assert np.isfinite(found[4]) == np.isfinite(expected[4])
+    np.testing.assert_array_equal(np.delete(found, 4), np.delete(good, 4))
+    assert not np.isnan(value) or np.isnan(found[4])
+
+
+def test_ids_out_of_range_are_refused_by_name(library):
+    model = Model("dot of odd widths, lists")
+    numerical, ids = model.samples(9)
+    for place, value, feature in ((0, ROWS, "f0"), (0, -1, "f0"), (3, -2, "f1"), (11, 2**31 - 1, "f2")):
+        bad = ids.copy()
+        bad[5, place] = value
+        with pytest.raises(ValueError, match=rf"feature {feature}: id {value} of sample 5 is not in \[0, {ROWS}\)"):
+            model.scorer(library).logits_of(numerical, bad)
+
+
+def test_no_samples_and_wrong_shapes(library):
+    model = Model("dot")
+    assert model.scorer(library).logits_of(*model.samples(0)).shape == (0,)
+    numerical, ids = model.samples(3)
+    for bad in ((numerical[:, 1:], ids), (numerical[:2], ids), (numerical, ids[:, 1:])):
+        with pytest.raises(ValueError, match=r"expected \[3, 13\] and \[3, 5\]"):
+            model.scorer(library).logits_of(*bad)
+
+
+def test_switched_off_there_is_none(library, monkeypatch):
+    monkeypatch.setenv("DLRM_NATIVE_OPS", "0")
+    assert library is not None and native_scorer_library() is None

@@ -1,0 +1,109 @@
+// The scorer: its layers against sums in double, and whole models, whose memory a sanitizer watches. Their values are compared in
+// tests/model/test_native_scorer.py.
+#include "scorer.h"
+
+#include <cstring>
+
+#include "check.h"
+#include "matrix.h"
+
+namespace {
+
+void TestLayer(int64_t inputs, int64_t outputs, bool relu) {
+  const std::vector<float> kernel = Drawn<float>(inputs * outputs, 1), bias = Drawn<float>(outputs, 2);
+  const dlrm::PackedLayer layer(kernel.data(), relu ? bias.data() : nullptr, inputs, outputs, relu);
+  for (const int64_t rows : {1, 2, 3, 11, 12, 13, 30}) {
+    const int64_t x_stride = inputs + 3, y_stride = outputs + 1;
+    std::vector<float> x = Drawn<float>(rows * x_stride - 3, 3), y(rows * y_stride, 7.0f);
+    x[(rows - 1) * x_stride] = kNan;
+    layer.Apply(x.data(), x_stride, rows, y.data(), y_stride);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < outputs; ++j) {
+        double sum = relu ? bias[j] : 0;
+        for (int64_t k = 0; k < inputs; ++k) sum += static_cast<double>(x[i * x_stride + k]) * kernel[k * outputs + j];
+        CHECK(Near(y[i * y_stride + j], relu && sum <= 0 ? 0 : sum, inputs));
+      }
+      CHECK(y[i * y_stride + outputs] == 7.0f);
+    }
+  }
+}
+
+constexpr int64_t kTableRows = 10;
+
+// A table in chunks of 4 rows and, where they are whole, of 3 columns.
+struct Table {
+  Table(int64_t width, dlrm::RowKind kind, int hotness) : chunk_width(kind == dlrm::kInt8Rows ? width : 3), scales(Drawn<float>(2 * kTableRows, 5)) {
+    const int64_t bytes = kind == dlrm::kFloat32Rows ? 4 : kind == dlrm::kInt8Rows ? 1 : 2;
+    for (int64_t i = 0; i < 3 * ((width + chunk_width - 1) / chunk_width); ++i) {
+      std::vector<char> chunk(4 * chunk_width * bytes, 0);
+      for (int64_t at = 0; at < 4 * chunk_width; ++at) {
+        const float value = static_cast<float>(i + at);
+        if (bytes == 1) chunk[at] = static_cast<char>(at);
+        if (kind == dlrm::kFloat32Rows) std::memcpy(&chunk[4 * at], &value, 4);
+      }
+      chunks.push_back(chunk);
+    }
+    for (const auto& chunk : chunks) pointers.push_back(chunk.data());
+    feature = {pointers.data(), scales.data(), kTableRows, width, 4, chunk_width, kind, hotness, hotness % 2};
+  }
+
+  int64_t chunk_width;
+  std::vector<float> scales;
+  std::vector<std::vector<char>> chunks;
+  std::vector<const void*> pointers;
+  dlrm::ScorerFeature feature;
+};
+
+void TestModel(dlrm::Interactions interaction, int64_t numerical, int64_t width) {
+  std::vector<Table> tables;
+  tables.reserve(4);
+  for (const auto kind : {dlrm::kFloat32Rows, dlrm::kBFloat16Rows, dlrm::kFloat16Rows, dlrm::kInt8Rows}) {
+    tables.emplace_back(width, kind, tables.size() == 1 ? 1 : 3);
+  }
+  std::vector<dlrm::ScorerFeature> features;
+  for (const Table& table : tables) features.push_back(table.feature);
+  const int64_t vectors = 4 + (numerical > 0), dots = vectors * (vectors - 1) / 2;
+  const int64_t joined = interaction == dlrm::kDot ? (numerical ? width : 0) + dots : vectors * width;
+  std::vector<std::vector<int64_t>> sizes;
+  if (numerical) sizes.push_back({numerical, width});
+  if (interaction == dlrm::kCross) sizes.insert(sizes.end(), {{joined, 2}, {2, joined}});
+  sizes.insert(sizes.end(), {{joined, 70}, {70, 1}});
+  std::vector<std::vector<float>> kernels;
+  std::vector<dlrm::ScorerLayer> layers;
+  for (const auto& size : sizes) kernels.push_back(Drawn<float>(size[0] * size[1], 9));
+  for (size_t i = 0; i < sizes.size(); ++i) layers.push_back({kernels[i].data(), nullptr, sizes[i][0], sizes[i][1], i + 1 < sizes.size()});
+  const dlrm::ScorerShape shape{numerical, 4, numerical > 0, interaction == dlrm::kCross ? 2 : 0, 2, interaction};
+  const dlrm::Scorer scorer(shape, features.data(), layers.data());
+  for (const int64_t samples : {0, 1, 5, 130, 3000}) {
+    const std::vector<float> values = Drawn<float>(samples * numerical, 4);
+    std::vector<int32_t> ids;
+    ids.reserve(samples * 10);
+    for (int64_t i = 0; i < samples * 10; ++i) ids.push_back(i % 10 == 3 ? i / 10 % 10 : (i * 7) % 11 - 1);
+    std::vector<float> logits(samples), others(samples);
+    CHECK(scorer.Score(samples, values.data(), ids.data(), logits.data(), 3) == -1);
+    CHECK(scorer.Score(samples, values.data(), ids.data(), others.data(), 1) == -1);
+    for (int64_t i = 0; i < samples; ++i) CHECK(Same(logits[i], others[i]) && std::isfinite(logits[i]));
+    for (const int64_t place : {0, 3, 9}) {
+      if (samples == 0) continue;
+      std::vector<int32_t> bad = ids;
+      bad[10 * (samples - 1) + place] = place == 3 ? -1 : 10;
+      CHECK(scorer.Score(samples, values.data(), bad.data(), logits.data(), 3) == 10 * (samples - 1) + place);
+    }
+  }
+}
+
+}  // namespace
+
+void TestScorer() {
+  for (const bool relu : {false, true}) {
+    for (const int64_t inputs : {1, 13, 256, 257, 700}) {
+      for (const int64_t outputs : {1, 16, 33}) TestLayer(inputs, outputs, relu);
+    }
+  }
+  for (const auto interaction : {dlrm::kDot, dlrm::kConcatenation, dlrm::kCross}) {
+    for (const int64_t width : {1, 7}) {
+      TestModel(interaction, 0, width);
+      TestModel(interaction, 5, width);
+    }
+  }
+}

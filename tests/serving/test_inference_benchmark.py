@@ -1,0 +1,23 @@
+"""benchmarks.inference runs, and what it measures agrees."""
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+
+from tests.children import ROOT
+
+
+def test_it_measures_the_scorer_and_its_peers(tmp_path):
+    words = ["--quick", "--ways", "scorer,savedmodel,litert", "--json", tmp_path / "figures.json", "--folder", tmp_path]
+    command = [sys.executable, "-m", "benchmarks.inference", *map(str, words)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    if importlib.util.find_spec("ai_edge_litert") is None:
+        assert set(figures["calls"]) == {"scorer", "savedmodel"} and "LiteRT: not measured, ai_edge_litert is not installed" in result.stdout
+    assert all(difference <= 1e-5 for difference in figures["differences"].values())
+    for sizes in figures["medians"].values():
+        assert set(sizes) == {"1", "64"} and all(math.isfinite(value) and value > 0 for value in sizes.values())
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"

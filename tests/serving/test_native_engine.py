@@ -1,0 +1,69 @@
+"""The C++ scorer in the place of TensorFlow's: the same scores, without importing it, and TensorFlow where it cannot do the work."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from served_models import LISTS, PLAIN, train, write
+
+import dlrm
+from model.native_scorer import NativeScorer, native_scorer_library
+from run.served_rows import by_feature, drawn_rows
+from tests.children import ROOT
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    if native_scorer_library() is None:
+        pytest.skip("DLRM_NATIVE_OPS=0")
+    folder = tmp_path_factory.mktemp("native")
+    widths = {"interaction": "cross", "embedding_dim": "8,4,4,12", "cross_layer_projection_dim": 4}
+    return train(write(folder / "data", LISTS, ("x", "y")), folder / "c", **widths)
+
+
+@pytest.fixture
+def by_tensorflow(checkpoint, monkeypatch):
+    monkeypatch.setenv("DLRM_NATIVE_OPS", "0")
+    found = dlrm.load(checkpoint, mmap=True, cpu=True)
+    monkeypatch.delenv("DLRM_NATIVE_OPS")
+    return found
+
+
+def test_scores_are_tensorflows(checkpoint, by_tensorflow):
+    ours, theirs = (model.over_arrays() for model in (dlrm.load(checkpoint, mmap=True, cpu=True), by_tensorflow))
+    assert isinstance(ours._engine, NativeScorer) and not isinstance(theirs._engine, NativeScorer)
+    rows = drawn_rows(by_tensorflow._features, seed=3)
+    numerical, ids = ours.checked(rows.numerical, rows.ids)
+    numerical[7:10, 1] = np.nan, np.inf, -np.inf  # a request has none, but what is computed of them is alike, too
+    with np.errstate(invalid="ignore"):
+        for count in (1, 2, 13, 64, 300, len(ids)):
+            found, expected = (one.score(numerical[:count], ids[:count]) for one in (ours, theirs))
+            np.testing.assert_allclose(found, expected, atol=1e-6, rtol=0)
+    assert np.isnan(found[7]) and np.ptp(np.delete(found, [7, 8, 9])) > 0.05
+
+
+def test_few_samples_by_their_names_go_the_same_way(checkpoint, by_tensorflow):
+    ours = dlrm.load(checkpoint, mmap=True, cpu=True)
+    rows = drawn_rows(by_tensorflow._features, seed=3)
+    columns = by_feature(rows, by_tensorflow._features)
+    for count in (0, 1, 256, 257):
+        some = {name: values[:count] for name, values in columns.items()}
+        found, expected = ours.score(some), by_tensorflow.score(some)
+        assert found.dtype == np.float32 and found.shape == (count,)
+        np.testing.assert_allclose(found, expected, atol=1e-6, rtol=0)
+    np.testing.assert_array_equal(found, expected)  # many are scored as --mode predict does, bit for bit
+
+
+def test_nothing_imports_tensorflow(checkpoint):
+    code = (
+        "import sys, numpy as np; from pathlib import Path; from serving.backend import load; found = load(Path(sys.argv[1]), False, True)\n"
+        "print(found.score(*found.checked(np.zeros((1, 2), np.float32), np.zeros((1, 12), np.int64))).shape, 'tensorflow' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, checkpoint], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert result.stdout == "(1,) False\n", result.stderr
+
+
+def test_what_is_trained_in_bfloat16_is_scored_by_tensorflow(tmp_path):
+    checkpoint = train(write(tmp_path / "data", PLAIN), tmp_path / "c", amp=True)
+    assert not isinstance(dlrm.load(checkpoint, mmap=True, cpu=True).over_arrays()._engine, NativeScorer)
