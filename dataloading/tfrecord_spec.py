@@ -97,7 +97,7 @@ def kinds_of(path: Path) -> dict[str, str]:
     record = first_record(path)
     try:
         return {feature.name: feature.kind for feature in features_of(lambda start, stop: record[start:stop], len(record))}
-    except (ValueError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise DatasetError(f"{path}, record 0: no tf.train.Example: {error}; the record is damaged or of another format") from None
 
 
