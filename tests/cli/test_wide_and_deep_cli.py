@@ -71,6 +71,7 @@ def test_modes():
         ("--train_data_pattern a --dataset_path D", "--train_data_pattern and --dataset_path exclude each other"),
         ("--training_set_size 10 --global_batch_size 20", "--training_set_size 10: expected at least --global_batch_size 20"),
         ("--benchmark --benchmark_warmup_steps 1000", "--benchmark_warmup_steps 1000: expected 0 or more, and less than --benchmark_steps 1000"),
+        ("--dataset_path D --evaluate", "--evaluate needs a trained model: --use_checkpoint evaluates the one in --model_dir"),
         ("--benchmark_steps 7", "--benchmark_steps needs --benchmark"),
         ("--benchmark --num_epochs 7", "--num_epochs and --benchmark exclude each other"),
         ("--model_dir M --save_checkpoint_path C", "--model_dir and --save_checkpoint_path say the same"),
@@ -88,6 +89,8 @@ def test_what_cannot_be_is_one_line(given, message):
 
 
 def test_what_has_no_effect_is_said():
+    lines = translated(["--use_checkpoint", "--model_dir", "nothing"])[1]
+    assert lines == ["--use_checkpoint: there is no checkpoint in nothing/checkpoint; training begins anew"]
     assert translated(["--transformed_metadata_path", "x"])[1] == [
         "--transformed_metadata_path has no effect: the records say what features they have"
     ]
