@@ -101,6 +101,8 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     if evaluate and not benchmark:
         words += _said(others, "mode", "eval")
     words += [] if "mode" in others and not evaluate else _checkpoints(given, others, evaluate, benchmark)
+    if given.get("use_checkpoint") and not evaluate and not any((Path(given.get("model_dir", _MODEL_DIR)) / "checkpoint").glob("step-*")):
+        notes.append(f"--use_checkpoint: there is no checkpoint in {Path(given.get('model_dir', _MODEL_DIR)) / 'checkpoint'}; training begins anew")
     results = Path(given.get("results_dir", _RESULTS_DIR))
     if "log_path" not in others:
         words += ["--log_path", str(results / given.get("log_filename", _LOG))]
@@ -176,6 +178,8 @@ def _checkpoints(given: Mapping[str, Any], others: set[str], evaluate: bool, ben
     for name in sorted({"save_checkpoint_path", "restore_checkpoint_path"} & others):
         if "model_dir" in given or (goes_on and name == "restore_checkpoint_path"):
             raise UserError(f"--{'model_dir' if 'model_dir' in given else 'use_checkpoint'} and --{name} say the same; drop one of them")
+    if evaluate and not benchmark and not goes_on and "restore_checkpoint_path" not in others:
+        raise UserError("--evaluate needs a trained model: --use_checkpoint evaluates the one in --model_dir")
     if evaluate or benchmark:
         return ["--restore_checkpoint_path", folder] + (["--resume", "weights"] if benchmark and not evaluate else []) if goes_on else []
     words = [] if "save_checkpoint_path" in others else ["--save_checkpoint_path", folder]
