@@ -15,7 +15,7 @@ import tensorflow as tf
 from benchmarks.bag_values import BOTH, LEARNING_RATE, LOOKUP, UPDATE, gradient_values, probe, repeated, table_values
 from benchmarks.peers import as_sparse
 from benchmarks.workload import Workload
-from model.embedding.distributed import DistributedEmbedding
+from model.embedding.distributed import DistributedEmbedding, GroupUpdate
 from model.embedding.placement import single
 from model.native import native_operations
 from run.tables import described
@@ -85,7 +85,7 @@ def project(work: Workload, dtype: str) -> Functions:
         return embedding(ids, none)
 
     def update(ids):
-        embedding.update(rule, ids, gradients, rate, step)
+        embedding.update([GroupUpdate(rule, rate)], ids, gradients, step)
 
     def both(ids):
         vectors = look_up(ids)

@@ -9,6 +9,7 @@ from benchmarks.rounds import Action
 from benchmarks.workload import Workload
 from model.compilation import on_gpu
 from model.dlrm import DLRM
+from model.embedding.distributed import GroupUpdate
 from model.native import native_operations
 from model.ordered_sums import parts, summed
 from model.slices import keeps_order
@@ -90,7 +91,7 @@ def _plain_parts(model: DLRM, feed: Feed, gradients: tf.Tensor) -> dict[str, Act
 
     @tf.function(autograph=False)
     def update(ids, values, rate, number):
-        model.embedding.update(rule, ids, values, rate, number)
+        model.embedding.update([GroupUpdate(rule, rate)], ids, values, number)
 
     @tf.function(autograph=False)
     def apply(values):

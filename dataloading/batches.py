@@ -77,6 +77,7 @@ class Share:
     features: Sequence[int] | None = None  # of which it reads the ids of the whole batch; None for all
     local_features: Sequence[int] = ()  # of which it reads those of its own samples
     uncounted: Collection[int] = frozenset()  # of which another worker counts the ids out of range
+    uncounted_local: Collection[int] = frozenset()  # the same of `local_features`, beyond those
     rank: int = 0
     num_workers: int = 1
 
@@ -121,6 +122,7 @@ class BatchReader:
             raise ValueError(f"batch_size {batch_size}: expected a positive multiple of the {share.num_workers} workers")
         self._features = tuple(range(len(split.spec.categorical)) if share.features is None else share.features)
         self._local_features, self._uncounted = tuple(share.local_features), frozenset(share.uncounted)
+        self._uncounted_local = self._uncounted | frozenset(share.uncounted_local)
         self._rank, self._num_workers = share.rank, share.num_workers
         self.out_of_range = 0  # ids made to fit so far, of the features that this worker counts
         self._num_rows = [feature.cardinality for feature in split.spec.categorical] if ids.num_rows is None else list(ids.num_rows)
@@ -173,8 +175,8 @@ class BatchReader:
         if spec.numerical:
             check_numerical(numerical, spec.numerical, first_row, partial(split.file, spec.numerical[0]))
         check_labels(labels, spec.label, first_row, partial(split.file, spec.label))
-        ids, counted = self._ids(split, self._features, start, stop, size)
-        local_ids, counted_here = self._ids(split, self._local_features, *mine, local, real)
+        ids, counted = self._ids(split, self._features, start, stop, size, self._uncounted)
+        local_ids, counted_here = self._ids(split, self._local_features, *mine, local, self._uncounted_local if real else self._local_features)
         self.out_of_range += counted + counted_here
         return Batch(
             _padded(numerical, local),
@@ -187,11 +189,8 @@ class BatchReader:
             None if spec.group is None else _padded(split.read_group(*mine), local),
         )
 
-    def _ids(self, split: Split, features: Sequence[int], start: int, stop: int, size: int, real: int = 1) -> tuple[np.ndarray, int]:
-        """`[K, size]`: ids of rows start to stop, the last one repeated up to `size`; and how many of them were out of range.
-
-        Where none of the rows is this worker's own (`real` is 0), they count for nothing.
-        """
+    def _ids(self, split: Split, features: Sequence[int], start: int, stop: int, size: int, uncounted: Collection[int]) -> tuple[np.ndarray, int]:
+        """`[K, size]`: ids of rows start to stop, the last one repeated up to `size`; and how many of those that it counts were out of range."""
         described = [split.spec.categorical[feature] for feature in features]
         ids, counted = np.empty((sum(one.hotness for one in described), size), np.int32), 0
         first = 0
@@ -201,7 +200,7 @@ class BatchReader:
                 check_ids(column, self._num_rows[feature], one.name, split.first_row + start, partial(split.file, one.name), _HINT)
             else:
                 column, count = into_range(column, self._num_rows[feature], self._out_of_range)
-                counted += count if real and feature not in self._uncounted else 0
+                counted += count if feature not in uncounted else 0
             rows = ids[first : first + one.hotness]
             rows[:, : stop - start] = column.T
             rows[:, stop - start :] = rows[:, stop - start - 1 : stop - start]

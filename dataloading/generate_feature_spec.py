@@ -18,8 +18,8 @@ from pathlib import Path
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, FeatureSpecError, generator_spec
 from utils.errors import UserError, run_command
 from utils.flags import Parser
+from utils.hotness import MAX_HOTNESS
 from utils.naming import naming
-from utils.options import MAX_HOTNESS
 
 NUM_NUMERICAL = 13
 ALPHA = 1.45  # exponent of the ids' power law; what NVIDIA's generator uses for Criteo

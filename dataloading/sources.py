@@ -10,7 +10,7 @@ from dataloading.ranges import HASH
 from dataloading.row_range import first_rows, hold_out
 from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
-from dataloading.tfrecord_spec import tfrecord_spec
+from dataloading.tfrecord_spec import pattern_spec, tfrecord_spec
 from dataloading.tfrecord_split import TfRecordSplit
 from utils.options import DataConfig, TrainingConfig
 from utils.ranking_options import RankingConfig
@@ -23,6 +23,8 @@ def read_spec(config: DataConfig) -> FeatureSpec:
     if config.dataset_type == "synthetic" and not config.synthetic_dataset_use_feature_spec:
         rows, num_numerical = config.synthetic_dataset_cardinalities, config.synthetic_dataset_num_numerical_features
         return generator_spec(rows, num_numerical, SYNTHETIC_ALPHA, hotness=config.synthetic_dataset_hotness)
+    if config.patterns:
+        return pattern_spec(config.patterns)
     folder = Path(config.dataset_path or ".")
     return tfrecord_spec(folder, config.feature_spec) if config.dataset_type == TFRECORD else FeatureSpec.from_yaml(folder / config.feature_spec)
 

@@ -248,7 +248,7 @@ class TfRawWriter:
             self._open[path].write(values.data if values.size else b"")
 
 
-def move_in_place(entries: Sequence[Path], spec: Path, target: Path) -> None:
+def move_in_place(entries: Collection[Path], spec: Path, target: Path) -> None:
     """Put what makes a dataset in its place, the specification last: until then the folder is no dataset.
 
     Args:

@@ -1,4 +1,4 @@
-"""A DLRM from the configuration."""
+"""A model from the configuration."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,11 @@ from model.layers.interaction import DotInteraction
 from model.layers.mlp import Mlp
 from model.native import NativeOperations, native_operations
 from model.shapes import CROSS, DOT
+from model.wide_and_deep import GLOROT_UNIFORM, WideAndDeep
 from utils.distributed import World
-from utils.options import ModelConfig
+from utils.options import WIDE_AND_DEEP, ModelConfig
+
+Model = DLRM | WideAndDeep
 
 
 class Precision(NamedTuple):
@@ -35,7 +38,7 @@ def build_model(
     num_numerical: int,
     seed: int,
     precision: Precision = FLOAT32,
-) -> DLRM:
+) -> Model:
     """A model with all its weights allocated, dense ones equal on every worker.
 
     Args:
@@ -52,16 +55,17 @@ def build_model(
     return model
 
 
-def with_tables(config: ModelConfig, embedding, num_numerical: int, seed: int, precision: Precision = FLOAT32) -> DLRM:
+def with_tables(config: ModelConfig, embedding, num_numerical: int, seed: int, precision: Precision = FLOAT32) -> Model:
     """A model around an embedding, which is built here with all other weights; arguments as in `build_model`."""
     policy = precision.dtype if precision.dtype == "float32" else f"mixed_{precision.dtype}"
     native = None if compiled(precision.xla).dense else native_operations()
-    model = DLRM(
-        embedding,
-        Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy, native) if num_numerical else None,
-        _interaction(config, seed, policy, native),
-        Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy, native),
-    )
+    if config.interaction == WIDE_AND_DEEP:
+        linear = Mlp((1,), None, seed, "wide", policy, native, GLOROT_UNIFORM) if num_numerical else None
+        model = WideAndDeep(embedding, linear, Mlp(config.top_mlp_dims, None, seed, "deep", policy, native, GLOROT_UNIFORM))
+    else:
+        bottom = Mlp(config.bottom_mlp_dims, "relu", seed, "bottom_mlp", policy, native) if num_numerical else None
+        top = Mlp(config.top_mlp_dims, None, seed, "top_mlp", policy, native)
+        model = DLRM(embedding, bottom, _interaction(config, seed, policy, native), top)
     model.build_weights(num_numerical)
     return model
 
@@ -72,7 +76,7 @@ def _interaction(config: ModelConfig, seed: int, policy: str, native: NativeOper
     return DotInteraction(policy, native=native) if config.interaction == DOT else Concatenation(policy)
 
 
-def synchronise(model: DLRM) -> None:
+def synchronise(model: Model) -> None:
     """Give every worker the first one's dense weights."""
     for name, weight in model.dense_weights().items():
         weight.value.assign(model.embedding.world.broadcast(weight.value.numpy(), f"broadcast/{name}"))

@@ -88,5 +88,10 @@ class DLRM(keras.Model):
         return {name: weight for part in self._dense_parts for name, weight in part.dense_weights().items()}
 
     @property
+    def bottom_width(self) -> int:
+        """Columns of the bottom MLP's output, 0 where there is none."""
+        return self.bottom_mlp.stack[-1].units if self.bottom_mlp is not None else 0
+
+    @property
     def _dense_parts(self) -> list[Mlp | Interaction]:
         return [part for part in (self.bottom_mlp, self.interaction, self.top_mlp) if part is not None]

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from utils.options import CROSS, DOT, ModelConfig
+from utils.options import CROSS, DOT, WIDE_AND_DEEP, ModelConfig
 
 
 def pair_count(num_vectors: int) -> int:
@@ -13,7 +13,7 @@ def pair_count(num_vectors: int) -> int:
 
 
 class InteractionShape(NamedTuple):
-    """What joins the bottom MLP's output and the embeddings: "dot", "cross" with so many layers of rank `projection`, or "cat"."""
+    """What joins the bottom MLP's output and the embeddings: "dot", "cross" with so many layers of rank `projection`, "cat" or "wide_and_deep"."""
 
     kind: str = DOT
     layers: int = 0
@@ -45,9 +45,12 @@ def layer_shapes(
     Args:
         num_numerical: M; without numerical features there is no bottom MLP.
         bottom, top: widths of the MLPs' layers.
-        widths: D_f of the categorical features.
+        widths: D_f of the categorical features; of Wide & Deep those of the deep ones and then of as many wide ones.
         interaction: of them.
     """
+    if interaction.kind == WIDE_AND_DEEP:  # the deep part's layers, and the linear layer of the numerical features
+        deep = num_numerical + sum(widths[: len(widths) // 2])
+        return [*itertools.pairwise((deep, *top)), *([(num_numerical, 1)] if num_numerical else [])]
     bottom = bottom if num_numerical else ()
     width = interaction.width(bottom[-1] if bottom else 0, widths)
     pairs = [list(itertools.pairwise(stack)) for stack in ((num_numerical, *bottom), (width, *top))]

@@ -40,12 +40,13 @@ class SparkCriteo:
 
     def stage(self, tallies: Mapping[str, Tally], transform: str) -> None:
         """Read every log into the staging, and count what is in it. Raises DatasetError for the first fault in the order of the logs."""
-        items = [(split, path, item) for split, paths in self._options.logs.items() for path in paths for item in self._parts(split, path, transform)]
-        found, error = self._engine.map("reading", read_part, [item for _, _, item in items], "part")
+        logs, most = self._options.logs, self._range_bytes()
+        items = {split: [list(self._parts(split, path, transform, most)) for path in paths] for split, paths in logs.items()}
+        found, error = self._engine.map("reading", read_part, [item for files in items.values() for parts in files for item in parts], "part")
         number = 0
-        for split, paths in self._options.logs.items():
-            for path in paths:
-                parts = sum(1 for place, log, _ in items if (place, log) == (split, path))
+        for split, paths in logs.items():
+            for path, asked in zip(paths, items[split], strict=True):
+                parts = len(asked)
                 here = found[number : number + parts]
                 if error is not None and len(here) < parts:
                     raise moved_error(error, path, sum(part.lines for part in here), _everywhere(path))
@@ -53,14 +54,17 @@ class SparkCriteo:
                 number += parts
             tallies[split].check_rows(split)
 
-    def _parts(self, split: str, path: Source, transform: str) -> Iterator[Reading]:
+    def _range_bytes(self) -> int:
+        """Of a plain log that a task reads."""
+        total = sum(log.stat().st_size for logs in self._options.logs.values() for log in logs)
+        return min(_RANGE_BYTES, max(2 * self._options.block_bytes, total // (_TASKS_A_CORE * self._engine.parallelism)))
+
+    def _parts(self, split: str, path: Source, transform: str, range_bytes: int) -> Iterator[Reading]:
         options = self._options
-        total = sum(log.stat().st_size for logs in options.logs.values() for log in logs)
-        size = min(_RANGE_BYTES, max(2 * options.block_bytes, total // (_TASKS_A_CORE * self._engine.parallelism)))
         makes = options.thresholds is not None
         counted = makes and split != NEW and (split == "train" or options.leak)
         form = replace(options.form, labelled=split != NEW)
-        for part in ranges(path, size):
+        for part in ranges(path, range_bytes):
             yield Reading(_everywhere(path), part, form, transform, options.block_bytes, options.skip_bad_lines, counted)
 
     def _add_log(self, split: str, path: Source, parts: Sequence[Read], first: int, tally: Tally) -> None:

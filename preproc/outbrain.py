@@ -3,6 +3,7 @@
     python -m preproc.outbrain --src RAW --dst DATASET
     python -m preproc.outbrain --src RAW --dst DATASET --seed 1 --bad_lines skip --overwrite
     python -m preproc.outbrain --src RAW --dst RECORDS --format tfrecord --num_files 40
+    python -m preproc.outbrain --engine spark --spark_master spark://HOST:7077 --src RAW --dst DATASET
 
 Clicks are joined with events, promoted content and documents. All displays of the last two days and a fifth of the others are for evaluation (the
 split `test`); rates, views, dictionaries and the ends of scales come from the training rows only. Rows keep the order of the clicks; those of `test`
@@ -10,10 +11,11 @@ are in the order of their displays. `python -m dataloading.generate_outbrain` dr
 """
 
 import argparse
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,14 +29,16 @@ from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.generate_outbrain import TRUTH, TRUTH_ROWS
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
+from preproc.engines.spark_engine import SparkEngine
 from preproc.in_order import in_order
 from preproc.outbrain_features import read_sizes, spec_of
-from preproc.outbrain_files import CLICKS, RawFiles
+from preproc.outbrain_files import CLICKS, RawFiles, find_files
 from preproc.outbrain_fit import Fitted, Thresholds, fitted
 from preproc.outbrain_joined import Documents, read_documents, read_events, read_promoted
 from preproc.outbrain_learning import Found, Joined, Learner, Tally
 from preproc.outbrain_options import NAME, parse_arguments, rule_of, thresholds_of
 from preproc.outbrain_rows import features
+from preproc.outbrain_spark import SparkFiles, write_features
 from preproc.outbrain_staging import StagedClicks
 from preproc.outbrain_tfrecords import RECORDS, record_folders, written_as
 from utils.errors import run_command
@@ -53,17 +57,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
     started = time.monotonic()
     sizes, thresholds = read_sizes(args.table_sizes), thresholds_of(args)
-    files = RawFiles(args.src, args.bad_lines == "skip", args.block_bytes)
-    _refuse_within(files, args.dst)
+    paths = find_files(args.src)
+    _refuse_within(paths, args.dst)
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
-    with written_as(args.format, args.dst, args.num_files, args.overwrite) as folder, StagedClicks(folder, sorted_splits=(TEST,)) as staging:
+    with (
+        written_as(args.format, args.dst, args.num_files, args.overwrite) as folder,
+        StagedClicks(args.staging or folder, sorted_splits=(TEST,)) as staging,
+        _spark(args, staging) as spark,
+    ):
+        reading = paths, args.bad_lines == "skip", args.block_bytes
+        files = RawFiles(*reading) if spark is None else SparkFiles(spark, *reading)
         joined = _joined(args, files)
         tally = _learned(files, joined, staging)
         _check(tally)
         rows = {name: count for name, (count, _) in sizes.items()}
         found, dictionaries = fitted(joined, tally, thresholds, rows)
         with TfRawWriter(folder, spec_of(sizes, tally.last_display), SPLITS, overwrite=args.overwrite) as writer:
-            _write(writer, staging, found, joined.documents, tally)
+            if spark is None:
+                _write(writer, staging, found, joined.documents, tally)
+            else:
+                write_features(spark, writer, staging, SPLITS, found, joined.documents)
             metadata = _metadata(args, files, joined, tally, found, thresholds)
             metadata["vocabularies"] = _write_dictionaries(dictionaries, rows, writer.folder)
             spec = writer.publish(metadata | _truth(args.src, joined, tally))
@@ -71,9 +84,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _refuse_within(files: RawFiles, destination: Path) -> None:
+@contextlib.contextmanager
+def _spark(args: argparse.Namespace, staging: StagedClicks) -> Iterator[SparkEngine | None]:
+    """A running Spark, where that is the engine."""
+    if args.spark is None:
+        yield None
+        return
+    with SparkEngine(args.spark, staging.folder) as engine:
+        yield engine
+
+
+def _refuse_within(paths: Mapping[str, Path], destination: Path) -> None:
     """Raise DatasetError where publishing the dataset would replace a raw file."""
-    for path in files.paths.values():
+    for path in paths.values():
         for folder in (*SPLITS, VOCABULARY, RECORDS, *record_folders()):
             if path.resolve().is_relative_to((destination / folder).resolve()):
                 raise DatasetError(f"{path} lies in {destination / folder}, which the dataset will replace; choose another --dst")

@@ -1,7 +1,8 @@
 """The raw files of Outbrain's click prediction as typed rows, block by block; a bad value is said with file, line, column and value."""
 
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,10 @@ from utils.encoding import columns as encoding
 
 WHOLE, NUMBER, TIME, TEXT, FLAG = "whole", "number", "time", "text", "flag"
 CLICKS, EVENTS, PROMOTED, META = "clicks_train", "events", "promoted_content", "documents_meta"
+FORM = Form(CSV, ",", QUOTE)  # of every file
 _NULLS = ("", "\\N")
 _ENDINGS = ("", ".gz", ".zst")
+_LINE = re.compile(r"line (\d+)[:,] ")
 _MOST = 2**62  # of a number that is an id
 _LAST_MS = 10**14  # of a timestamp: three thousand years
 
@@ -87,20 +90,17 @@ class RawFiles:
     """The raw files, read one after another.
 
     Args:
-        folder: that has them.
+        paths: the file of each table.
         skip_bad_lines: leave out rows that are bad, count them and show the first of each file.
         block_bytes: text parsed at once, in bytes.
 
     Attributes:
         rows: sound rows of each table that was read.
         bad_lines: of all files.
-
-    Raises:
-        DatasetError: a file is missing.
     """
 
-    def __init__(self, folder: Path, skip_bad_lines: bool, block_bytes: int):
-        self.paths = find_files(folder)
+    def __init__(self, paths: Mapping[str, Path], skip_bad_lines: bool, block_bytes: int):
+        self.paths = paths
         self.rows: dict[str, int] = {}
         self.bad_lines = 0
         self._skip, self._block_bytes = skip_bad_lines, block_bytes
@@ -112,18 +112,26 @@ class RawFiles:
             DatasetError: a column is missing, the file holds no rows, or a row is bad and such are not skipped.
         """
         path, rows, bad, first = self.paths[table], 0, 0, ""
-        file = TableFile(path, Form(CSV, ",", QUOTE), self._skip)
-        names = [column.name for column in TABLES[table]]
-        with tqdm(total=path.stat().st_size, desc=table, unit="B", unit_scale=True, unit_divisor=1024, disable=None, leave=False) as bar:
-            tasks = file.tasks(names, frozenset(), self._block_bytes, bar.update)
-            for typed, made in in_order(partial(self._typed, table, task, work) for task in tasks):
-                rows, bad, first = rows + typed.rows.height, bad + len(typed.faults), first or next(iter(typed.faults), "")
-                yield made
+        for height, faults, made in self._read(table, work):
+            rows, bad, first = rows + height, bad + len(faults), first or next(iter(faults), "")
+            yield made
         if bad:
             print(f"preproc.outbrain: {path}: bad lines skipped: {bad}, the first: {first}", file=sys.stderr)
         if not rows:
-            raise DatasetError(f"{path}: holds no rows{f'; {bad:,} bad lines were skipped' if bad else ''}; expected {', '.join(names)}")
+            raise DatasetError(f"{path}: holds no rows{f'; {bad:,} bad lines were skipped' if bad else ''}; expected {', '.join(names_of(table))}")
         self.rows[table], self.bad_lines = rows, self.bad_lines + bad
+
+    def _read(self, table: str, work: Callable[[pl.DataFrame], object]) -> Iterator[tuple[int, Sequence[str], object]]:
+        """Of each block: its sound rows, what is wrong with others, and what `work` makes of it."""
+        path = self.paths[table]
+
+        def typed(parsed: Callable[[], Block]) -> tuple[int, list[str], object]:
+            found = typed_rows(table, path, parsed(), self._skip)
+            return found.rows.height, found.faults, work(found.rows)
+
+        with tqdm(total=path.stat().st_size, desc=table, unit="B", unit_scale=True, unit_divisor=1024, disable=None, leave=False) as bar:
+            tasks = open_table(path, self._skip).tasks(names_of(table), frozenset(), self._block_bytes, bar.update)
+            yield from in_order(partial(typed, task) for task in tasks)
 
     def twice(self, table: str, column: str, value: int, count: int) -> None:
         """Report rows of one key of which the first is kept. Raises DatasetError unless bad lines are skipped."""
@@ -133,27 +141,39 @@ class RawFiles:
         print(f"preproc.outbrain: {what}; rows beyond the first of a value, left out: {count}", file=sys.stderr)
         self.bad_lines += count
 
-    def _typed(self, table: str, parsed: Callable[[], Block], work: Callable[[pl.DataFrame], object]) -> tuple[Typed, object]:
-        typed = _typed(table, self.paths[table], parsed(), self._skip)
-        return typed, work(typed.rows)
+
+def open_table(path: Path, skip: bool) -> TableFile:
+    """A raw file for reading; bad lines come as `Block.faults`, for `typed_rows` to say the first of all. Raises DatasetError."""
+    return TableFile(path, FORM, skip_bad_lines=True, until_bad=not skip)
 
 
-def _typed(table: str, path: Path, block: Block, skip: bool) -> Typed:
+def names_of(table: str) -> list[str]:
+    """The columns that are read."""
+    return [column.name for column in TABLES[table]]
+
+
+def typed_rows(table: str, path: Path, block: Block, skip: bool) -> Typed:
+    """Values of a block of texts. Raises DatasetError for the first that is bad, unless such rows are skipped."""
     made = {column.name: _made(column) for column in TABLES[table]}
     bad = [each.bad.fill_null(False).alias(f"bad {name}") for name, each in made.items()]
     frame = block.frame.select(*(each.value.alias(name) for name, each in made.items()), *bad)
-    rows, faults = frame.select(list(made)), list(block.faults)
+    faults = list(block.faults)
     wrong = frame.select(pl.any_horizontal(f"bad {name}" for name in made)).to_series()
-    if not wrong.any():
-        return Typed(rows, faults)
     for row in wrong.arg_true():
         name = next(name for name in made if frame[f"bad {name}"][row])
         value = block.frame[name][row]
         shown = "nothing" if value in (None, *_NULLS) else repr(value)[:60]
         faults.append(f"{block.unit} {block.lines[row]}, column {name}: {shown}, expected {made[name].expected}")
-        if not skip:
-            raise DatasetError(f"{path}, {faults[-1]}; --bad_lines skip leaves such lines out")
-    return Typed(rows.filter(~wrong), faults)
+    faults.sort(key=_line)  # those of the form of a line and those of values
+    if faults and not skip:
+        raise DatasetError(f"{path}, {faults[0]}; --bad_lines skip leaves such lines out")
+    rows = frame.select(list(made))
+    return Typed(rows.filter(~wrong) if faults else rows, faults)
+
+
+def _line(fault: str) -> int:
+    """Of which line a fault says something."""
+    return int(_LINE.match(fault)[1])
 
 
 def _made(column: Column) -> encoding.Made:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dataloading.tfrecord_writer import DEFAULT_FILES
+from preproc.engines.spark_settings import add_engine_flags, spark_settings
 from preproc.outbrain_features import SIZES
 from preproc.outbrain_fit import Thresholds
 from preproc.outbrain_split import SplitRule
@@ -18,7 +19,7 @@ _MOST = 2**62
 
 
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
-    """Parse the command line. Raises UserError."""
+    """Parse the command line; `spark` holds the settings of a run by Spark, None without. Raises UserError."""
     parser = Parser(prog=f"python -m {NAME}", description=description)
     add = parser.add_argument
     add("--src", type=Path, required=True, metavar="FOLDER", help="folder of the raw files: clicks_train.csv, events.csv, …; plain, gzip or zstd")
@@ -45,7 +46,9 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     add(
         "--min_events", type=_whole(0), default=10, metavar="N", help="countries, states and places of at least so many events have ids (default: 10)"
     )
+    add_engine_flags(parser)
     args = parser.parse_strictly(argv)
+    args.spark = spark_settings(args, NAME)
     if args.src.resolve() == args.dst.resolve():
         raise UserError(f"--dst {args.dst}: is the folder of the raw files; choose another one")
     if args.num_files is not None and args.format == TF_RAW:

@@ -17,13 +17,15 @@ class StagedClicks:
     """Clicks of several splits, appended block by block. The folder is gone after the `with` block, however it ends.
 
     Args:
-        destination: of the dataset.
+        destination: where the folder is made.
         sorted_splits: whose rows come back in the order of their displays, so that those of a display lie side by side; others as they came.
     """
 
     def __init__(self, destination: Path, sorted_splits: tuple[str, ...]):
         self._scratch = Scratch(destination, "staging")
-        self._sorted, self._files = sorted_splits, {}
+        self.folder = self._scratch.folder
+        self._sorted = sorted_splits
+        self._files: dict[str, list[tuple[Path, int]]] = {}  # with their rows
         self._last: dict[str, int] = {}
         self._rising: dict[str, bool] = {}
 
@@ -41,15 +43,21 @@ class StagedClicks:
         rising = displays.is_sorted() and displays[0] >= self._last.get(split, displays[0])
         self._rising[split] = self._rising.get(split, True) and rising
         self._last[split] = displays[-1]
-        with naming(path := self._scratch.folder / f"{split}-{len(files):06d}.arrow"):
+        with naming(path := self.folder / f"{split}-{len(files):06d}.arrow"):
             rows.write_ipc(path)
-        files.append(path)
+        files.append((path, rows.height))
+
+    def files(self, split: str) -> list[tuple[Path, int]]:
+        """The rows of a split: files, one behind another, and how many rows each has."""
+        found = self._files[split]
+        if split in self._sorted and not self._rising[split]:
+            with naming(path := self.folder / f"{split}-sorted.arrow"):
+                frame = pl.scan_ipc([path for path, _ in found], glob=False)
+                frame.sort("display_id", maintain_order=True).sink_ipc(path)
+            found = self._files[split] = [(path, sum(rows for _, rows in found))]
+            self._rising[split] = True
+        return found
 
     def blocks(self, split: str) -> Iterator[pl.DataFrame]:
         """The rows of a split, some at a time."""
-        frame = pl.scan_ipc(self._files[split], glob=False)
-        if split in self._sorted and not self._rising[split]:
-            with naming(path := self._scratch.folder / f"{split}-sorted.arrow"):
-                frame.sort("display_id", maintain_order=True).sink_ipc(path)
-            frame = pl.scan_ipc(path, glob=False)
-        yield from batches(frame, _ROWS_AT_ONCE)
+        yield from batches(pl.scan_ipc([path for path, _ in self.files(split)], glob=False), _ROWS_AT_ONCE)

@@ -9,14 +9,14 @@ import runpy
 import sys
 from pathlib import Path
 
-COMMANDS = ("preproc.criteo", "preproc.table")
+COMMANDS = ("preproc.criteo", "preproc.outbrain", "preproc.table")
 
 
 def main() -> None:
     """Run the module that the first argument names, with the others as its own."""
     name, *flags = sys.argv[1:] or [""]
     if name not in COMMANDS:
-        sys.exit(f"spark_submit.py: error: {name or 'no command'}: expected {' or '.join(COMMANDS)} and its flags")
+        sys.exit(f"spark_submit.py: error: {name or 'no command'}: expected one of {', '.join(COMMANDS)} and its flags")
     root = Path(__file__).resolve().parents[1]
     # The folder of this file, which Python puts first, would make `preproc.engines` reachable as `engines`.
     sys.path[:] = [str(root)] * (root / "preproc" / "criteo.py").is_file() + [path for path in sys.path if Path(path).resolve() != root / "preproc"]

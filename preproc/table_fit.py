@@ -18,8 +18,8 @@ from preproc.table_columns import Plan, tables_of
 from preproc.table_staging import Coded, StagedRows, feature_column
 from utils.encoding.numbers import bounded
 from utils.encoding.recipe import LISTS, NUMBERS, STANDARDISE, Recipe
+from utils.hotness import MAX_HOTNESS
 from utils.naming import naming
-from utils.options import MAX_HOTNESS
 
 _VALUES_AT_ONCE = 1 << 22  # numbers in memory
 _DIGITS = 12  # of means and deviations: what rows in blocks of other sizes agree on

@@ -48,14 +48,14 @@ class TableFile:
     Args:
         path: the file.
         form: how it is written.
-        skip_bad_lines: leave out lines that cannot be parsed, and report them in `Block.faults`.
+        skip_bad_lines: leave out lines that cannot be parsed, and report them in `Block.faults`; with `until_bad`, a block ends at the first.
 
     Raises:
         DatasetError: it is empty or damaged.
     """
 
-    def __init__(self, path: Source, form: Form, skip_bad_lines: bool = False):
-        self.path, self.form, self._skip = path, form, skip_bad_lines
+    def __init__(self, path: Source, form: Form, skip_bad_lines: bool = False, until_bad: bool = False):
+        self.path, self.form, self._skip, self._until_bad = path, form, skip_bad_lines, until_bad
         self.num_lines = 0  # of text that `tasks` has read
         self._lists, self._chosen = frozenset(), False  # of JSON lines: columns of lists; whether only some columns are read
         self.names = header_of(path, form) if form.kind == CSV else [] if form.kind == JSON_LINES else _names_of(path, form)
@@ -174,7 +174,7 @@ class TableFile:
         numbers: list[int] = []
         faults: list[str] = []
         waiting = [(0, block.text.split(b"\n")[:-1])]
-        while waiting:
+        while waiting and not (faults and self._until_bad):
             first, lines = waiting.pop()
             frame = self._parsed(b"\n".join([*lines, b""]), len(lines), names)
             if frame is not None:

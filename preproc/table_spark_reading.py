@@ -1,6 +1,7 @@
 """Reading a table's files into staging as tasks of executors: parts of the files, whose blocks are taken in the order of the files."""
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -46,10 +47,11 @@ class Parts:
         items = self._ranges(whole, reading)
         found, error = self._engine.map("reading", read_part, [part for _, part in items], "part")
         tallies = {group: Tally([path.name for path in paths]) for group, paths in files.items()}
+        counts = Counter((part.group, id(source)) for source, part in items)
         number = 0
         for group, paths in files.items():
             for path in paths:
-                count = sum(1 for source, part in items if source is path and part.group == group)
+                count = counts[group, id(path)]
                 if not count:  # its form could not be told: nothing behind it was begun
                     raise fault
                 parts = found[number : number + count]

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from utils.cluster import launcher
+from utils.affinity import set_affinity
+from utils.cluster import launch, launcher
 from utils.cluster.agreement import compare_flags
-from utils.config import parse
+from utils.config import Translation, parse
 from utils.distributed import meet
 from utils.errors import run_command
 from utils.options import EXPORT, PLAN
@@ -14,7 +15,13 @@ from utils.options import EXPORT, PLAN
 __all__ = ["do", "run_command"]
 
 
-def do(arguments: Sequence[str], program: str, description: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> object:
+def do(
+    arguments: Sequence[str],
+    program: str,
+    description: str,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    translate: Translation | None = None,
+) -> object:
     """Do what a command line says; every worker calls this. Returns what the mode does.
 
     Args:
@@ -22,12 +29,13 @@ def do(arguments: Sequence[str], program: str, description: str, defaults: Mappi
         program: its name, "dlrm.py" for instance.
         description: what `--help` begins with.
         defaults: of flags, where the program has others.
+        translate: see `utils.config.parse`.
 
     Raises:
         UserError: something that the user can mend.
     """
     world = meet()
-    config = world.together(lambda: parse(arguments, description, program, defaults), "parsed")
+    config = world.together(lambda: parse(arguments, description, program, defaults, translate), "parsed")
     if config.run.mode == PLAN:
         from run.plan import show_plan
 
@@ -35,6 +43,7 @@ def do(arguments: Sequence[str], program: str, description: str, defaults: Mappi
     launcher.watch(program)
     if world.meets:
         compare_flags(config.flat(), world)
+    set_affinity(config.device.affinity, not config.device.cpu, launch.local_rank(), launch.local_size())
     from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()

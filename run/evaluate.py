@@ -5,8 +5,10 @@ import time
 from run.prepare import Prepared
 from run.scoring import metrics_of
 from run.weights import model_of
+from run.wide_and_deep_log import published
 from training.evaluations import ranking_figures
 from training.evaluator import Evaluator
+from utils.options import WIDE_AND_DEEP
 
 
 def evaluate(run: Prepared) -> None:
@@ -16,4 +18,5 @@ def evaluate(run: Prepared) -> None:
     metrics = metrics_of(run, model, Evaluator(model, run.config.device.xla), "test")
     rate = metrics.samples / (time.perf_counter() - start)
     figures = {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": rate}
-    run.log.log((), figures | ranking_figures(metrics))
+    of_model = published(metrics) if run.config.model.interaction == WIDE_AND_DEEP else {}
+    run.log.log((), figures | ranking_figures(metrics) | of_model)

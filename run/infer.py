@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from model.compilation import on_gpu
+from model.compilation import compiled, on_gpu
 from model.dlrm import DLRM
 from run.native_engine import computes_alike
 from run.prepare import Prepared
@@ -50,7 +50,7 @@ def infer(run: Prepared) -> None:
 def _evaluator(run: Prepared, model: DLRM) -> Evaluator:
     """The C++ scorer where it can stand for TensorFlow: it is the faster at every size (docs/performance.md)."""
     whole = run.world.size == 1 and len({local.shard.table for local in model.embedding.shards}) == len(model.embedding.shards)
-    if not whole or run.config.device.xla or on_gpu() or not computes_alike(run.config.device):
+    if not whole or compiled(run.config.device.xla).dense or on_gpu() or not computes_alike(run.config.device):
         return Evaluator(model, run.config.device.xla)
     run.console.say("scored by the C++ scorer (DLRM_NATIVE_OPS=0 for TensorFlow)")
     return NativeEvaluator(model, run.config.model, len(run.spec.numerical))

@@ -10,7 +10,7 @@ from utils.checkpoint.reading import Checkpoint
 from utils.config import Config
 from utils.encoding import transforms
 from utils.errors import UserError
-from utils.options import CROSS, TRAIN
+from utils.options import CROSS, TRAIN, WIDE_AND_DEEP
 
 # The weights fit no other values of these.
 ARCHITECTURE = {
@@ -52,6 +52,8 @@ TRAINING = {
         "ftrl_l1",
         "ftrl_l2",
         "ftrl_power",
+        "linear_learning_rate",
+        "deep_warmup_epochs",
         "warmup_steps",
         "warmup_factor",
         "decay_start_step",
@@ -62,6 +64,7 @@ TRAINING = {
     "regularisation": ("embedding_l2", "mlp_l2", "dropout"),
     "training": (
         "epochs",
+        "steps_per_epoch",
         "evals_per_epoch",
         "test_freq",
         "test_after",
@@ -69,6 +72,7 @@ TRAINING = {
         "auc_thresholds",
         "early_stop_patience",
         "checkpoint_every_steps",
+        "checkpoint_every_epoch",
         "checkpoint_every_minutes",
         "keep_checkpoints",
         "keep_best_checkpoint",
@@ -93,7 +97,8 @@ FINGERPRINT = "dataset fingerprint"
 def metadata(config: Config, spec: FeatureSpec) -> dict[str, Any]:
     """What a checkpoint's manifest keeps of the model, the configuration, and how raw values became the dataset's."""
     of_values = transforms.transforms_of(spec.metadata, spec.numerical, [feature.name for feature in spec.categorical])
-    model = {"name": "dcnv2" if config.model.interaction == CROSS else "dlrm"} | {name: getattr(config.model, name) for name in ARCHITECTURE["model"]}
+    name = {CROSS: "dcnv2", WIDE_AND_DEEP: WIDE_AND_DEEP}.get(config.model.interaction, "dlrm")
+    model = {"name": name} | {name: getattr(config.model, name) for name in ARCHITECTURE["model"]}
     return {"model": model, "config": config.flat(), transforms.NAME: of_values}
 
 

@@ -22,6 +22,7 @@ from run.inherit import changes, check_continues, inherit, training_invariants
 from run.opening import open_checkpoint, open_splits, sound
 from run.profile_folder import check_profile
 from run.tables import described, overruled_widths, place_tables, storage_of, with_widths
+from run.wide_and_deep_log import WideAndDeepLog, write_args
 from training.features import ModelFeatures, check_features, saved_features
 from training.gradient_slices import settled
 from training.growth import Growth
@@ -41,7 +42,7 @@ from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
 from utils.metrics.ranking_metric import COUNTS, RankingMetric, figure_names
-from utils.options import TRAIN
+from utils.options import TRAIN, WIDE_AND_DEEP
 from utils.runtime import compute_dtype, configured, physical_gpus, set_precision
 
 
@@ -152,6 +153,10 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         path, units = checked.config.run.log_path if world.first else "", _units(checked)
         log = RunLog(path, checked.config.flat(), append=checked.goes_on, warn=console.warn, units=units)
         opened.callback(log.close)
+        if checked.config.model.interaction == WIDE_AND_DEEP:
+            log = WideAndDeepLog(log, checked.config.training.epochs * _batches(checked))
+        if checked.config.run.args_path and world.first:
+            write_args(checked.config)
         samples = {name: split.num_samples for name, split in checked.splits.items()}
         for line in announcement(checked.config, world.size, device, checked.dtype, placement, samples):
             console.say(line)
@@ -239,8 +244,14 @@ def _reason_finished(run: Checked) -> str | None:
     """Why there is nothing to do: the run that this one goes on with has come to its end."""
     if not run.goes_on:
         return None
-    batches = math.ceil(run.splits["train"].num_samples / run.config.data.batch_size)
-    return reason_finished(run.config, run.position, batches, run.chosen_by)
+    return reason_finished(run.config, run.position, _batches(run), run.chosen_by)
+
+
+def _batches(run: Checked) -> int:
+    """Steps of an epoch; 0 where nothing is trained."""
+    if "train" not in run.splits:
+        return 0
+    return run.config.training.steps_per_epoch or math.ceil(run.splits["train"].num_samples / run.config.data.batch_size)
 
 
 def _claimed(run: Checked, files: Iterable[Path]) -> Lock | None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from dataloading.batches import BatchReader, Ids, Order, Share, prefetched
 from dataloading.ranges import ERROR
+from model.build import Model
 from model.compilation import compiled
-from model.dlrm import DLRM
 from run.prepare import Prepared
 from training.device_batch import TensorBatch, to_device
 from training.evaluator import Evaluator, Scored
@@ -16,14 +16,14 @@ from utils.metrics.ranking import Ranking, rank
 from utils.metrics.ranking_metric import RankingMetric
 
 
-def reader_of(run: Prepared, model: DLRM, split: str, batch_size: int, short_last: bool = False) -> BatchReader:
+def reader_of(run: Prepared, model: Model, split: str, batch_size: int, short_last: bool = False) -> BatchReader:
     """What reads this worker's part of the batches of a split; `short_last` as in `BatchReader`."""
     train = split == "train"
     view, options, seed = model.embedding.view, run.config.data, run.config.run.seed
-    share = Share(view.global_features, view.local_features, view.uncounted, run.world.rank, run.world.size)
+    share = Share(view.global_features, view.local_features, view.uncounted, view.uncounted_local, run.world.rank, run.world.size)
     order = Order(seed if options.shuffle_batch_order else None, options.shuffle_window, seed) if train else Order()
     rows = {table.name: table.rows for table in run.tables}
-    ids = Ids([rows[feature.table] for feature in run.features], options.out_of_range)
+    ids = Ids([rows[feature.table] for feature in run.features if feature.name == feature.source], options.out_of_range)
     return BatchReader(run.splits[split], batch_size, share, order, ids, short_last)
 
 
@@ -42,7 +42,7 @@ def pads_short(config: Config) -> bool:
     return not compiled(config.device.xla).dense
 
 
-def score(run: Prepared, model: DLRM, evaluator: Evaluator, split: str, groups: bool = False) -> Scored | None:
+def score(run: Prepared, model: Model, evaluator: Evaluator, split: str, groups: bool = False) -> Scored | None:
     """Every row of a split, with its group where they are wanted, on the first worker; None on the others."""
     reader = reader_of(run, model, split, run.config.data.valid_batch_size, pads_short(run.config))
     samples = reader.split.num_samples
@@ -54,7 +54,7 @@ def score(run: Prepared, model: DLRM, evaluator: Evaluator, split: str, groups: 
     return scores
 
 
-def metrics_of(run: Prepared, model: DLRM, evaluator: Evaluator, split: str) -> Metrics:
+def metrics_of(run: Prepared, model: Model, evaluator: Evaluator, split: str) -> Metrics:
     """The metrics of a split on every worker, and a line about them."""
     thresholds, ranked_by = run.config.training.auc_thresholds, run.ranked_by
     scores = score(run, model, evaluator, split, groups=bool(ranked_by))

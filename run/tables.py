@@ -6,11 +6,13 @@ from dataclasses import replace
 from dataloading.feature_spec import Categorical
 from model.embedding.placement import Placement
 from model.embedding.plan import build_placement
-from model.embedding.table import UNIFORM, ZEROS, Feature, Storage, Table
+from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, UNIFORM, ZEROS, Feature, Storage, Table
 from training.optimizers.table import table_rule
 from utils.config import Config
 from utils.errors import UserError
-from utils.options import DOT, PLAN, TRAIN, ModelConfig
+from utils.options import DOT, PLAN, TRAIN, WIDE_AND_DEEP, ModelConfig
+
+_WIDE = "wide"  # group of the tables of Wide & Deep's linear part, and the end of their names
 
 
 def with_widths(config: Config, categorical: Sequence[Categorical]) -> Config:
@@ -44,7 +46,7 @@ def overruled_widths(model: ModelConfig, categorical: Sequence[Categorical]) -> 
 def described(
     config: Config, categorical: Sequence[Categorical], rows: Sequence[int], num_numerical: int, zeros: bool = False
 ) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
-    """The tables and the features of a model, in the model's order.
+    """The tables and the features of a model, in the model's order; of Wide & Deep the deep ones and then, of the same sources, the wide ones.
 
     Args:
         config: of the run.
@@ -54,7 +56,7 @@ def described(
         zeros: start the tables at zero, whatever the configuration says.
 
     Raises:
-        UserError: the widths of the tables contradict each other, or the interaction.
+        UserError: the widths of the tables contradict each other, or the interaction; two tables or features would have one name.
     """
     widths = _widths(config.model, categorical)
     _check_dot(config.model, categorical, widths, num_numerical)
@@ -65,8 +67,27 @@ def described(
             raise UserError(
                 f"feature {feature.name}: --embedding_dim gives it {width} columns, and its table {table.name} has {tables[table.name].dim}"
             )
-    features = (Feature(one.name, one.name, one.table_name, one.hotness, one.pooling) for one in categorical)
-    return tuple(tables.values()), tuple(features)
+    features = tuple(Feature(one.name, one.name, one.table_name, one.hotness, one.pooling) for one in categorical)
+    if config.model.interaction != WIDE_AND_DEEP:
+        return tuple(tables.values()), features
+    return _with_wide(tuple(tables.values()), features)
+
+
+def _with_wide(tables: tuple[Table, ...], features: tuple[Feature, ...]) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
+    """The deep tables and features, and beside each a wide one: a column that starts as Keras's Embedding does, trained by FTRL."""
+    for name in (*(table.name for table in tables), *(feature.name for feature in features)):
+        wide = f"{name}_{_WIDE}"
+        if any(wide in (other.name, other.table) for other in features):
+            raise UserError(f"feature {wide}: has the name of the linear part's table of {name}; rename it")
+    initial = {UNIFORM: GLOROT_NORMAL}  # of the deep ones
+    deep = tuple(replace(table, initializer=initial.get(table.initializer, table.initializer)) for table in tables)
+    flat = (
+        replace(
+            one, name=f"{one.name}_{_WIDE}", dim=1, optimizer="ftrl", group=_WIDE, initializer=KERAS_UNIFORM if one.initializer == UNIFORM else ZEROS
+        )
+        for one in tables
+    )
+    return (*deep, *flat), (*features, *(replace(one, name=f"{one.name}_{_WIDE}", table=f"{one.table}_{_WIDE}") for one in features))
 
 
 def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]:

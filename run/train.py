@@ -1,38 +1,54 @@
 """`--mode train`: train, evaluate, save."""
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dataloading.batches import BatchReader, prefetched
+from dataloading.batches import Batch, BatchReader, prefetched
 from dataloading.vocabularies import RECORD
 from run.inherit import metadata
 from run.prepare import Prepared
 from run.scoring import metrics_of, reader_of
 from run.weights import go_on, model_of
+from run.wide_and_deep_log import logged_evaluation
 from training.build import build_trainer
 from training.device_batch import TensorBatch, to_device
-from training.evaluations import Evaluation, ranking_figures
+from training.evaluations import Evaluation, logged, ranking_figures
 from training.evaluator import Evaluator
 from training.features import ModelFeatures
 from training.loop import Training
 from training.saving import Saver
 from utils.metrics.ranking_metric import figure_names
+from utils.options import WIDE_AND_DEEP
 
 
 class TrainingBatches:
-    """The training split on the device; see `training.loop.TrainingData`."""
+    """The training split on the device; see `training.loop.TrainingData`.
 
-    def __init__(self, reader: BatchReader):
-        self._reader = reader
+    Args:
+        reader: of the split.
+        steps: of an epoch, where it is not all rows once; the next epoch goes on where it ended.
+    """
+
+    def __init__(self, reader: BatchReader, steps: int | None = None):
+        self._reader, self._steps = reader, steps
 
     def __len__(self) -> int:
-        return len(self._reader)
+        return self._steps or len(self._reader)
 
     def batches(self, epoch: int, first: int) -> Iterable[TensorBatch]:
         """Those of epoch number `epoch` from number `first` on."""
-        return prefetched(self._reader.epoch(epoch, first), to_device)
+        if self._steps is None:
+            return prefetched(self._reader.epoch(epoch, first), to_device)
+        return prefetched(itertools.islice(self._onwards(epoch * self._steps + first), self._steps - first), to_device)
+
+    def _onwards(self, number: int) -> Iterator[Batch]:
+        """All batches, pass after pass through the rows, from this number on."""
+        passed, first = divmod(number, len(self._reader))
+        for turn in itertools.count(passed):
+            yield from self._reader.epoch(turn, first if turn == passed else 0)
 
 
 class Trained(NamedTuple):
@@ -49,12 +65,13 @@ def train(run: Prepared) -> Trained:
         UserError: the weights cannot be restored, the loss is not finite, a checkpoint cannot be written, a signal asked for an end.
     """
     config, model = run.config, model_of(run)
-    data = TrainingBatches(reader_of(run, model, "train", config.data.batch_size))
-    trainer, evaluator = build_trainer(config, model, run.dtype), Evaluator(model, config.device.xla)
+    data = TrainingBatches(reader_of(run, model, "train", config.data.batch_size), config.training.steps_per_epoch)
+    trainer, evaluator = build_trainer(config, model, run.dtype, len(data)), Evaluator(model, config.device.xla)
     go_on(run, model, trainer)
     evaluation = saver = None
     if split := run.chosen_by:
-        evaluation = Evaluation(split, lambda: metrics_of(run, model, evaluator, split))
+        of_log = logged_evaluation if config.model.interaction == WIDE_AND_DEEP else logged
+        evaluation = Evaluation(split, lambda: metrics_of(run, model, evaluator, split), of_log)
     if config.training.save_checkpoint_path:
         about = metadata(config, run.spec) | {
             "features": ModelFeatures.of(run.tables, run.features, run.spec.numerical, run.spec.numerical_dtype).to_dict(),

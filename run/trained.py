@@ -76,7 +76,7 @@ class TrainedModel:
         return (*self.numerical, *self.categorical)
 
     def score(self, samples: Any) -> np.ndarray:
-        """Probabilities `[B]` float32 of samples, as `--mode predict` gives them.
+        """Probabilities `[B]` float32 of samples, as `--mode predict` gives them; of few samples and mapped tables to 1e-6, else bit for bit.
 
         Args:
             samples: a value for each sample of every feature in `columns`: a mapping of names to arrays or lists `[B]`, or a Polars or pandas

@@ -1,14 +1,13 @@
 """The model of a run, with the weights it starts from."""
 
-from model.build import Precision, build_model
-from model.dlrm import DLRM
+from model.build import Model, Precision, build_model
 from run.opening import restoring
 from run.prepare import Prepared
 from training.state import restore, restore_optimizer
 from training.step import Trainer
 
 
-def model_of(run: Prepared) -> DLRM:
+def model_of(run: Prepared) -> Model:
     """The run's model, its tables allocated, its weights restored. Raises UserError, on every worker, where they cannot be."""
     precision = Precision(run.dtype, run.config.device.xla)
     model = build_model(run.config.model, run.placement, run.world, len(run.spec.numerical), run.config.run.seed, precision)
@@ -20,7 +19,7 @@ def model_of(run: Prepared) -> DLRM:
     return model
 
 
-def go_on(run: Prepared, model: DLRM, trainer: Trainer) -> None:
+def go_on(run: Prepared, model: Model, trainer: Trainer) -> None:
     """Restore the optimizers' state, where the run goes on with another."""
     if not run.goes_on:
         return

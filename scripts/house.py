@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 MAX_FILE, MAX_CLASS, MAX_PARAMETERS = 350, 150, 8  # lines, lines, parameters without self
-ENTRY = ("dlrm", "dcnv2")
+ENTRY = ("dlrm", "dcnv2", "wide_and_deep", "main")
 MAY_IMPORT = {
     "dlrm": {"run", "model"},
     "dcnv2": {"dlrm"},
+    "wide_and_deep": {"dlrm", "utils"},
+    "main": {"wide_and_deep"},
     "utils": {"utils"},
     "dataloading": {"dataloading", "utils"},
     "model": {"model", "utils"},

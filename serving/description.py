@@ -1,5 +1,6 @@
 """A trained model as plain facts and arrays: what the exported forms are made of."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,8 +9,9 @@ import numpy as np
 
 from model.embedding.table import Feature, Table
 from utils.checkpoint.packed import TableFiles, table_files
+from utils.options import WIDE_AND_DEEP
 
-BOTTOM, CROSS, TOP = "bottom_mlp", "cross", "top_mlp"
+BOTTOM, CROSS, TOP, DEEP, WIDE = "bottom_mlp", "cross", "top_mlp", "deep", "wide"
 NUMERICAL, CATEGORICAL, PROBABILITY = "numerical", "categorical", "probability"  # names of tensors
 
 
@@ -20,9 +22,9 @@ class ServedModel:
     Attributes:
         numerical: names of the numerical features, M of them.
         numerical_dtype: to which they are rounded, as the dataset's were.
-        features: the categorical ones, in the model's order.
+        features: the categorical ones, in the model's order; of Wide & Deep the deep ones and then, of the same sources, the wide ones.
         tables: those they are looked up in.
-        interaction: `dot`, `cross` or `cat`.
+        interaction: `dot`, `cross`, `cat` or `wide_and_deep`.
         dense: every dense weight, float32, by its name in the checkpoint (`bottom_mlp/0/kernel`).
         out_of_range: what becomes of ids beyond their table: `error`, `clip` or `hash`.
         precision: of the tables' files.
@@ -43,8 +45,35 @@ class ServedModel:
 
     @property
     def ids(self) -> int:
-        """Ids a sample over all features: K, the sum of h."""
-        return sum(feature.hotness for feature in self.features)
+        """Ids a sample over all sources: K, the sum of h."""
+        return sum(self._hotness.values())
+
+    @property
+    def _hotness(self) -> dict[str, int]:
+        """h of each source, in the order of the ids."""
+        return {feature.source: feature.hotness for feature in self.features}
+
+    @property
+    def id_columns(self) -> list[tuple[int, int]]:
+        """The first and last+1 column of each feature's ids among the K."""
+        sources = self._hotness
+        ends = dict(zip(sources, itertools.accumulate(sources.values()), strict=True))
+        return [(ends[feature.source] - feature.hotness, ends[feature.source]) for feature in self.features]
+
+    @property
+    def is_wide_and_deep(self) -> bool:
+        """Whether it is a Wide & Deep, whose logit is that of layers `deep`, and the wide vectors and the linear layer `wide` added."""
+        return self.interaction == WIDE_AND_DEEP
+
+    @property
+    def num_deep(self) -> int:
+        """Features whose vectors the layers are given."""
+        return len(self.features) // 2 if self.is_wide_and_deep else len(self.features)
+
+    @property
+    def top(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The layers that give the logit, as `stack` has them."""
+        return self.stack(DEEP if self.is_wide_and_deep else TOP)
 
     @property
     def table_of(self) -> tuple[int, ...]:
@@ -57,7 +86,7 @@ class ServedModel:
         return table_files(self.folder, table.name, self.precision)
 
     def stack(self, part: str) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Kernel `[in, out]` and bias `[out]` of each layer of `bottom_mlp` or `top_mlp`."""
+        """Kernel `[in, out]` and bias `[out]` of each layer of `bottom_mlp`, `top_mlp`, `deep` or `wide`."""
         found = []
         while f"{part}/{len(found)}/kernel" in self.dense:
             found.append((self.dense[f"{part}/{len(found)}/kernel"], self.dense[f"{part}/{len(found)}/bias"]))

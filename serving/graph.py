@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from model.embedding.table import MEAN, Feature
 from model.layers.interaction import pair_indices
-from serving.description import BOTTOM, TOP, ServedModel
+from serving.description import BOTTOM, TOP, WIDE, ServedModel
 from utils.serving_options import BFLOAT16, FLOAT16, INT8
 
 _CLIP, _HASH = "clip", "hash"
@@ -28,8 +28,9 @@ class Graph(tf.Module):
         dtype = tf.as_dtype(model.compute_dtype)
         self.bottom = [_layer(kernel, bias, dtype, BOTTOM) for kernel, bias in model.stack(BOTTOM)]
         self.cross = [[_weight(v, dtype, "v"), *_layer(u, bias, dtype, "u")] for v, u, bias in model.crosses()]
-        last = len(model.stack(TOP)) - 1  # its products are float32: logits of 16 bits tie with each other
-        self.top = [_layer(*weights, tf.float32 if place == last else dtype, TOP) for place, weights in enumerate(model.stack(TOP))]
+        last = len(model.top) - 1  # its products are float32: logits of 16 bits tie with each other
+        self.top = [_layer(*weights, tf.float32 if place == last else dtype, TOP) for place, weights in enumerate(model.top)]
+        self.linear = [_layer(kernel, bias, tf.float32, WIDE) for kernel, bias in model.stack(WIDE)]
 
     def probabilities(self, numerical: tf.Tensor | None, categorical: tf.Tensor) -> tf.Tensor:
         """numerical `[B, M]` float32 (None where M is 0), categorical `[B, K]` int64 -> `[B, 1]` float32.
@@ -39,19 +40,21 @@ class Graph(tf.Module):
         """
         facts = self._facts
         dtype = tf.as_dtype(facts.compute_dtype)
-        vectors, first = [], 0
-        for place, feature in zip(facts.table_of, facts.features, strict=True):
-            vectors.append(tf.cast(self._looked_up(feature, place, categorical[:, first : first + feature.hotness]), dtype))
-            first += feature.hotness
+        vectors = [
+            tf.cast(self._looked_up(feature, place, categorical[:, first:stop]), dtype)
+            for place, feature, (first, stop) in zip(facts.table_of, facts.features, facts.id_columns, strict=True)
+        ]
+        wide = [tf.cast(vector, tf.float32) for vector in vectors[facts.num_deep :]]
         last = None
         if numerical is not None:
             last = tf.cast(self._rounded(numerical), dtype)
             for weights in self.bottom:
                 last = _dense(last, *weights, relu=True)
-        last = self._joined(last, vectors)
+            wide += [_dense(self._rounded(numerical), *weights, relu=False) for weights in self.linear]
+        last = self._joined(last, vectors[: facts.num_deep])
         for place, weights in enumerate(self.top):
             last = _dense(last, *weights, relu=place < len(self.top) - 1)
-        return tf.sigmoid(last)
+        return tf.sigmoid(tf.add_n([last, *wide]) if wide else last)
 
     def _rounded(self, numerical: tf.Tensor) -> tf.Tensor:
         """To what the dataset would hold of them, float32."""

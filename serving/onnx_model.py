@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from model.embedding.table import MEAN, Feature
 from model.layers.interaction import pair_indices
-from serving.description import BOTTOM, CATEGORICAL, NUMERICAL, PROBABILITY, TOP, ServedModel
+from serving.description import BOTTOM, CATEGORICAL, NUMERICAL, PROBABILITY, WIDE, ServedModel
 from utils.checkpoint.links import clone
 from utils.serving_options import BFLOAT16, FLOAT16, INT8
 
@@ -67,19 +67,20 @@ class _Graph:
     def built(self) -> onnx.ModelProto:
         """The whole model."""
         model = self._model
-        first, vectors = 0, []
-        for place, feature in zip(model.table_of, model.features, strict=True):
-            ids = self._add("Slice", CATEGORICAL, self._constant([first]), self._constant([first + feature.hotness]), self._constant([1]))
+        vectors = []
+        for place, feature, (first, stop) in zip(model.table_of, model.features, model.id_columns, strict=True):
+            ids = self._add("Slice", CATEGORICAL, self._constant([first]), self._constant([stop]), self._constant([1]))
             vectors.append(self._looked_up(feature, place, ids))
-            first += feature.hotness
         last = self._rounded() if model.numerical else None
+        wide = [*vectors[model.num_deep :], *(self._dense(last, kernel, bias) for kernel, bias in model.stack(WIDE))]
         for kernel, bias in model.stack(BOTTOM) if model.numerical else ():
             last = self._add("Relu", self._dense(last, kernel, bias))
-        last = self._joined(last, vectors)
-        layers = model.stack(TOP)
+        last = self._joined(last, vectors[: model.num_deep])
+        layers = model.top
         for place, (kernel, bias) in enumerate(layers):
             last = self._dense(last, kernel, bias)
             last = self._add("Relu", last) if place < len(layers) - 1 else last
+        last = self._add("Sum", last, *wide) if wide else last
         self._nodes.append(helper.make_node("Sigmoid", [last], [PROBABILITY]))
         inputs = [(NUMERICAL, TensorProto.FLOAT, len(model.numerical))] if model.numerical else []
         inputs.append((CATEGORICAL, TensorProto.INT64, model.ids))

@@ -1,32 +1,31 @@
 """A trainer from the configuration: groups of weights, their rules and schedules."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
+from model.build import Model
 from model.compilation import compiled, on_gpu
-from model.dlrm import DLRM
 from model.layers.dropout import Dropout
 from model.native import native_operations
+from model.wide_and_deep import WIDE
 from training.gradient_slices import gradient_slices
 from training.groups import DenseGroup, Groups, TableGroup
 from training.loss_scale import LossScale
-from training.optimizers.table import dense_rule, table_rule
+from training.optimizers.table import dense_rule, linear_rule, table_rule
 from training.regularisation import Regularisation
-from training.schedule import LearningRateSchedule
+from training.schedule import ConstantSchedule, LearningRateSchedule, Schedule, WideAndDeepSchedule
 from training.step import Trainer
 from utils.config import Config
 from utils.learning_options import OptimizerConfig
+from utils.options import WIDE_AND_DEEP
 
 
-def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
-    """The trainer of a model; allocates the optimizers' slots."""
-    options, dim = config.optimizer, model.embedding.widths[0]  # a rule knows what it is for another width
-    schedules = build_schedules(options)
-    tables = TableGroup(table_rule(options, dim), schedules[-1]) if config.model.embedding_trainable else None
+def build_trainer(config: Config, model: Model, dtype: str, steps_per_epoch: int = 1) -> Trainer:
+    """The trainer of a model; allocates the optimizers' slots. `steps_per_epoch` is for schedules that go by epochs."""
     scale = LossScale(config.device.loss_scale if dtype == "float16" else 1.0)
+    dense, tables = _groups(config, model, steps_per_epoch)
     return Trainer(
         model,
-        Groups((DenseGroup(model.dense_weights(), dense_rule(options, dim), schedules[0]),), tables, scale),
+        Groups(dense, tables if config.model.embedding_trainable else (), scale),
         compiled=compiled(config.device.xla),
         gradient_slices=gradient_slices(config, "GPU" if on_gpu() else "CPU"),
         native=native_operations(),
@@ -34,14 +33,35 @@ def build_trainer(config: Config, model: DLRM, dtype: str) -> Trainer:
     )
 
 
+def _groups(config: Config, model: Model, steps_per_epoch: int) -> tuple[tuple[DenseGroup, ...], tuple[TableGroup, ...]]:
+    """The groups of the model's dense weights and of its tables, with their rules and schedules."""
+    options, weights, dim = config.optimizer, model.dense_weights(), model.embedding.widths[0]  # a rule knows what it is for another width
+    of_dense, of_tables = build_schedules(options, steps_per_epoch, config.training.epochs)
+    main = DenseGroup({name: weight for name, weight in weights.items() if not _is_linear(name)}, dense_rule(options, dim), of_dense)
+    tables = TableGroup(table_rule(options, dim), of_tables)
+    if config.model.interaction != WIDE_AND_DEEP:
+        return (main,), (tables,)
+    rule, schedule = linear_rule(options), ConstantSchedule(options.linear_learning_rate)
+    linear = {name: weight for name, weight in weights.items() if _is_linear(name)}
+    return (main, *([DenseGroup(linear, rule, schedule)] if linear else [])), (TableGroup(rule, schedule, WIDE), tables)
+
+
+def _is_linear(weight: str) -> bool:
+    return weight.startswith(f"{WIDE}/")
+
+
 def _regularisation(config: Config) -> Regularisation:
     options = config.regularisation
     return Regularisation(options.embedding_l2, options.mlp_l2, Dropout(options.dropout, config.run.seed) if options.dropout else None)
 
 
-def build_schedules(options: OptimizerConfig) -> Sequence[LearningRateSchedule]:
-    """The learning-rate schedules of the dense weights and of the tables."""
-    decay = options.decay_from, options.decay_steps, options.decay_power
-    end_factor = options.decay_end_lr / options.learning_rate
-    dense = LearningRateSchedule(options.learning_rate, options.warmup_steps, *decay, options.warmup_factor, end_factor)
+def build_schedules(options: OptimizerConfig, steps_per_epoch: int = 1, epochs: int = 1) -> tuple[Schedule, Schedule]:
+    """The learning-rate schedules of the dense weights and of the tables; of Wide & Deep's deep part."""
+    if (warmup := options.deep_warmup_epochs) is not None:
+        steps = warmup * steps_per_epoch, (warmup + (epochs - warmup) / 2) * steps_per_epoch
+        dense = WideAndDeepSchedule(options.learning_rate, *steps)
+    else:
+        decay = options.decay_from, options.decay_steps, options.decay_power
+        end_factor = options.decay_end_lr / options.learning_rate
+        dense = LearningRateSchedule(options.learning_rate, options.warmup_steps, *decay, options.warmup_factor, end_factor)
     return dense, replace(dense, base=options.embedding_learning_rate or options.learning_rate)

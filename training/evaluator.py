@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from model.build import Model
 from model.compilation import compiled
-from model.dlrm import DLRM
 from training.device_batch import StepInputs, TensorBatch
 from utils.distributed import World
 
@@ -28,7 +28,7 @@ class Evaluator:
         xla: what XLA compiles, see `compilation.compiled`; the model was built with the same.
     """
 
-    def __init__(self, model: DLRM, xla: bool | str = False):
+    def __init__(self, model: Model, xla: bool | str = False):
         self._model, self.world = model, model.embedding.world
         self._dense = tf.function(self._after_lookup, autograph=False, jit_compile=compiled(xla).dense or None)
         self._logits = tf.function(self._forward, autograph=False)

@@ -31,7 +31,8 @@ class ModelFeatures:
 
     @classmethod
     def of(cls, tables: Iterable[Table], features: Sequence[Feature], numerical: Sequence[str], dtype: str = FLOAT16) -> "ModelFeatures":
-        """Those of a model, or of a dataset."""
+        """Those of a dataset; of a model's features, those that bear the names of its columns."""
+        features = [one for one in features if one.name == one.source]
         rows = {table.name: table.rows for table in tables}
         particulars = {}
         for one in features:

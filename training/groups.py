@@ -7,8 +7,8 @@ import keras
 import tensorflow as tf
 
 from training.loss_scale import NO_SCALE, LossScale
-from training.optimizers.rule import Rule
-from training.schedule import LearningRateSchedule
+from training.optimizers.rule import Rule, Slot
+from training.schedule import Schedule
 
 
 class DenseGroup:
@@ -20,7 +20,7 @@ class DenseGroup:
         schedule: of the learning rate.
     """
 
-    def __init__(self, weights: Mapping[str, keras.Variable], rule: Rule, schedule: LearningRateSchedule):
+    def __init__(self, weights: Mapping[str, keras.Variable], rule: Rule, schedule: Schedule):
         self.weights, self.schedule, self._skips_rate_0 = dict(weights), schedule, rule.divides_by_rate
         self._optimizer = rule.dense()
         self._optimizer.build(list(self.weights.values()))
@@ -52,23 +52,33 @@ class DenseGroup:
 
 
 class TableGroup(NamedTuple):
-    """The embedding tables' optimizer."""
+    """Embedding tables that one optimizer trains: those whose `Table.group` is `name`."""
 
     rule: Rule
-    schedule: LearningRateSchedule
+    schedule: Schedule
+    name: str = ""
 
 
 class Groups(NamedTuple):
     """All weights that are trained."""
 
     dense: tuple[DenseGroup, ...]
-    tables: TableGroup | None  # None: they are frozen
+    tables: tuple[TableGroup, ...]  # none: they are frozen
     scale: LossScale = NO_SCALE  # of the loss; where there is one, a step whose gradients overflow is skipped
 
     def learning_rates(self, step: int) -> tuple[float, ...]:
-        """Of each dense group in turn, then of the tables (0 where they are frozen); of step `step`, from 0."""
-        rates = [group.schedule(step) for group in self.dense]
-        return (*rates, self.tables.schedule(step) if self.tables else 0.0)
+        """Of each dense group in turn, then of each group of tables (0 where they are frozen); of step `step`, from 0."""
+        rates = [group.schedule(step) for group in self.tables] or [0.0]
+        return (*(group.schedule(step) for group in self.dense), *rates)
+
+    @property
+    def num_rates(self) -> int:
+        """Learning rates of a step."""
+        return len(self.dense) + max(len(self.tables), 1)
+
+    def table_slots(self, name: str) -> tuple[Slot, ...]:
+        """What is kept beside the tables of a group."""
+        return next((group.rule.slots for group in self.tables if group.name == name), ())
 
     def slots(self) -> dict[str, tf.Variable]:
         """Of the dense weights, see `DenseGroup.slots`, and of the loss scale."""

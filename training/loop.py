@@ -99,7 +99,7 @@ class Training:
                 if self._reports.stop:
                     self._end_early()
                 self._evaluate_if_due()
-                if position.step < self._limit and self._checkpoints.is_due(self._reports.save_due):
+                if position.step < self._limit and self._checkpoints.is_due(self._reports.save_due, position.batch == len(self._data)):
                     self._save(best=False)
                 if self._ended():
                     break

@@ -6,9 +6,9 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from model.dlrm import DLRM
+from model.build import Model
 from model.embedding.placement import Placement
-from model.embedding.table import MEAN
+from model.embedding.wanted import ids_of
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator
 from utils.distributed import World
@@ -34,18 +34,15 @@ class MappedTables:
     shards = replicated = ()
 
     def __init__(self, placement: Placement, tables: Sequence[Rows]):
-        self._features, self.widths, self.world = placement.features, placement.widths, World()
-        self._tables = [tables[place] for place in placement.table_of]
+        self.widths, self.world = placement.widths, World()
+        self._lookups = [(ids, tables[placement.table_of[ids.feature]]) for ids in ids_of(placement)]
 
     def build(self) -> None:
         """Nothing is allocated."""
 
     def look_up(self, ids: np.ndarray) -> np.ndarray:
         """ids `[K, B]` -> vectors `[B, F, D]` float32, or `[B, C]` where tables differ in width; what `DistributedEmbedding` gives, bit by bit."""
-        found, first = [], 0
-        for feature, table in zip(self._features, self._tables, strict=True):
-            found.append(_pooled(table, ids[first : first + feature.hotness], feature.pooling == MEAN))
-            first += feature.hotness
+        found = [_pooled(table, ids[one.rows.start : one.rows.stop], one.mean) for one, table in self._lookups]
         return np.concatenate(found, axis=1) if len(set(self.widths)) > 1 else np.stack(found, axis=1)
 
 
@@ -69,7 +66,7 @@ class MappedEvaluator(Evaluator):
         xla: as in `Evaluator`.
     """
 
-    def __init__(self, model: DLRM, dtype: str, xla: bool | str = False):
+    def __init__(self, model: Model, dtype: str, xla: bool | str = False):
         super().__init__(model, xla)
         self._dtype = dtype
         self._any_batch = None

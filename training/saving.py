@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from model.dlrm import DLRM
+from model.build import Model
 from training.device_batch import TensorBatch
 from training.groups import Groups
 from training.position import Position
@@ -28,7 +28,7 @@ class Saver:
         files: what each keeps beside the arrays.
     """
 
-    def __init__(self, model: DLRM, groups: Groups, options: TrainingConfig, metadata: Mapping[str, Any], alone: bool, files: KeptFiles = NO_FILES):
+    def __init__(self, model: Model, groups: Groups, options: TrainingConfig, metadata: Mapping[str, Any], alone: bool, files: KeptFiles = NO_FILES):
         self._files = files
         self._model, self._groups, self._metadata, self._alone = model, groups, metadata, alone
         self._path, self._keep = Path(options.save_checkpoint_path), options.keep_checkpoints
@@ -77,13 +77,13 @@ class Checkpoints:
         passed = self.wanted and minutes is not None and time.monotonic() - self._time >= 60 * minutes
         return passed, self._saving is not None and not self._written
 
-    def is_due(self, passed: bool) -> bool:
+    def is_due(self, passed: bool, ends_epoch: bool = False) -> bool:
         """Whether a checkpoint is to be written now; `passed`: by some worker's clock the minutes have."""
         step = self._position.step
         if not self.wanted or self._saved_at == step:
             return False
         every = self._options.checkpoint_every_steps
-        return passed or (every is not None and step % every == 0)
+        return passed or (every is not None and step % every == 0) or (ends_epoch and self._options.checkpoint_every_epoch)
 
     def write(self, best: bool = False, wait: bool = False) -> None:
         """Begin to write a checkpoint, and with `wait` finish it; nothing is written twice."""

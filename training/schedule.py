@@ -1,6 +1,9 @@
-"""The learning-rate schedule: linear warm-up, a plateau, polynomial decay."""
+"""Learning-rate schedules: linear warm-up, a plateau, polynomial decay; that of NVIDIA's Wide & Deep; none."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+Schedule = Callable[[int], float]  # learning rate of a step, counted from 0
 
 
 @dataclass(frozen=True)
@@ -30,3 +33,33 @@ class LearningRateSchedule:
             return self.base
         left = max(self.decay_start_step + self.decay_steps - step, 0)
         return self.base * max((left / self.decay_steps) ** self.decay_power, self.end_factor)
+
+
+@dataclass(frozen=True)
+class WideAndDeepSchedule:
+    """The published one of the deep part: base·s/warmup_steps below warmup_steps, s = max(1, step); then base/4; after drop_step base/8.
+
+    There is no plateau at `base`. The steps need not be whole.
+    """
+
+    base: float
+    warmup_steps: float
+    drop_step: float
+
+    def __call__(self, step: int) -> float:
+        """Learning rate of step `step`."""
+        step = max(1, step)
+        if step < self.warmup_steps:
+            return self.base * step / self.warmup_steps
+        return self.base / 4 if step <= self.drop_step else self.base / 8
+
+
+@dataclass(frozen=True)
+class ConstantSchedule:
+    """One learning rate for all steps."""
+
+    base: float
+
+    def __call__(self, step: int) -> float:
+        """Learning rate of step `step`."""
+        return self.base

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from model.build import Model
 from model.compilation import Compiled, on_gpu
-from model.dlrm import DLRM
+from model.embedding.distributed import GroupUpdate
 from model.native import NativeOperations
 from model.ordered_sums import OrderedSums, packed, pairwise_sum, unpacked
 from training.device_batch import StepInputs, TensorBatch
@@ -18,7 +19,7 @@ NOTHING = Compiled()
 
 
 class Trainer:
-    """Trains a DLRM by one step at a time.
+    """Trains a model by one step at a time.
 
     The loss is the mean binary cross-entropy over the real samples of the global batch. Lookups and sparse updates
     are never compiled by XLA: they work on resources in place.
@@ -35,7 +36,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: DLRM,
+        model: Model,
         groups: Groups,
         *,
         compiled: Compiled = NOTHING,
@@ -47,8 +48,8 @@ class Trainer:
         self._scale, self._regularisation = groups.scale, regularisation
         self._sums = OrderedSums(gradient_slices, self.world, native)
         self.scaled = self._scale.scales
-        if groups.tables is not None:
-            model.embedding.add_slots(groups.tables.rule)
+        for tables in groups.tables:
+            model.embedding.add_slots(tables.rule, tables.name)
         # A worker alone on a GPU has the dense part multiply the vectors' gradients by what the tables' update would have to.
         self._folds = on_gpu() and self.world.size == 1 and not model.embedding.replicated
         together = gradient_slices == 1  # compiled so: with slices, one slice is, for eight of them take eight times as long to compile
@@ -75,7 +76,7 @@ class Trainer:
         Returns:
             a packed `StepReport`, perhaps still being computed; the same on every worker.
         """
-        count = len(self.groups.dense) + 1
+        count = self.groups.num_rates
         rates = [learning_rate] * count if isinstance(learning_rate, float | int) else list(learning_rate)
         # One small tensor: everything that changes from step to step and is not data. float64 holds the step's number.
         return self._step(batch.inputs, tf.constant([step, batch.host.num_samples, *rates, *mine.pack()], tf.float64))
@@ -83,7 +84,7 @@ class Trainer:
     def graph(self, inputs: StepInputs) -> tf.Graph:
         """The graph of a step for inputs of these shapes; nothing is computed."""
         specs = StepInputs(*(tf.TensorSpec.from_tensor(tensor) for tensor in inputs))
-        message = tf.TensorSpec([len(self.groups.dense) + 3 + len(WorkerReport().pack())], tf.float64)
+        message = tf.TensorSpec([self.groups.num_rates + 2 + len(WorkerReport().pack())], tf.float64)
         return self._step.get_concrete_function(specs, message).graph
 
     def learning_rates(self, step: int) -> tuple[float, ...]:
@@ -125,17 +126,17 @@ class Trainer:
 
     def _whole_step(self, batch: StepInputs, message: tf.Tensor) -> tf.Tensor:
         embedding, tables = self.model.embedding, self.groups.tables
-        step, count, local_batch = tf.cast(message[0], tf.int64), len(self.groups.dense) + 1, batch.labels.shape[0]
+        step, count, local_batch = tf.cast(message[0], tf.int64), self.groups.num_rates, batch.labels.shape[0]
         num_samples, rates, mine = tf.split(tf.cast(message[1:], tf.float32), [1, count, message.shape[0] - count - 2])
         scale = self._scale.now()
-        table_scale, table_rate, factor = scale, rates[-1], 1.0
-        if self._folds:
-            linear = tables is not None and tables.rule.linear
-            table_scale, table_rate, factor = 1.0, None if linear else table_rate, (table_rate if linear else 1.0) / scale
+        updates = [GroupUpdate(group.rule, rates[len(self.groups.dense) + number], group.name) for number, group in enumerate(tables)]
+        linear = self._folds and len(updates) == 1 and updates[0].rule.linear
+        table_scale, factor = (1.0, (updates[0].learning_rate if linear else 1.0) / scale) if self._folds else (scale, 1.0)
+        updates = [updates[0]._replace(learning_rate=None)] if linear else updates
         vectors = embedding(batch.ids, batch.local_ids)
         own, by_vector, gradients = self._dense(batch.numerical, vectors, batch.labels, batch.weights, (step, num_samples[0], scale), factor)
         replicated = []
-        if tables is not None:
+        if tables:
             replicated = embedding.replicated_gradients(batch.local_ids, by_vector, scale, self._sums.count(local_batch))
         own, *sums = self._sums.over_workers([tf.concat([own, mine], axis=0), *gradients, *replicated], local_batch)
         loss, overflows, reports = tf.split(own, [1, int(self.scaled), mine.shape[0]])
@@ -144,9 +145,9 @@ class Trainer:
 
         def update() -> None:
             self._apply(gradients, rates, step)
-            if tables is not None:
-                embedding.update(tables.rule, batch.ids, by_vector, table_rate, step, table_scale)
-                embedding.update_replicated(tables.rule, replicated, rates[-1], step)
+            if tables:
+                embedding.update(updates, batch.ids, by_vector, step, table_scale)
+                embedding.update_replicated(updates, replicated, step)
 
         if self.scaled:  # the same branch on every worker: what is asked for is a sum over them
             tf.cond(finite > 0, update, lambda: None)

@@ -1,8 +1,8 @@
 """The configuration of a run: all options together, out of a command line and a file."""
 
 import argparse
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +18,8 @@ from utils.serving_options import ExportConfig
 
 _LEARNING = (ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, RankingConfig)
 GROUPS = (RunConfig, DataConfig, *_LEARNING, PlacementConfig, DeviceConfig, ExportConfig)
+
+Translation = Callable[[Sequence[str]], tuple[list[str], list[str]]]  # of words: to flags of this application, and lines about them
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class Config:
                 f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 leaves them out; drop one of them, or add --test_freq"
             )
 
+        warmup = self.optimizer.deep_warmup_epochs
+        if self.run.mode == TRAIN and warmup is not None and warmup > options.epochs:
+            raise ValueError(f"--deep_warmup_epochs {warmup:g}: expected at most --epochs {options.epochs}")
+
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
         values: dict[str, Any] = {}
@@ -61,7 +67,13 @@ class UsageError(AgreedError):
     """A command line that cannot be carried out; all workers have the same one."""
 
 
-def parse(arguments: Sequence[str], description: str, program: str = "dlrm.py", defaults: Mapping[str, Any] = MappingProxyType({})) -> Config:
+def parse(
+    arguments: Sequence[str],
+    description: str,
+    program: str = "dlrm.py",
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+    translate: Translation | None = None,
+) -> Config:
     """The configuration of a command line.
 
     Args:
@@ -69,12 +81,15 @@ def parse(arguments: Sequence[str], description: str, program: str = "dlrm.py", 
         description: what `--help` begins with.
         program: its name.
         defaults: of flags, where the program has others.
+        translate: what the program makes of its words first.
 
     Raises:
         UsageError: an unknown flag, a value that cannot be, options that contradict each other.
     """
     try:
-        return _parse(arguments, description, program, defaults)
+        words, lines = translate(arguments) if translate else (arguments, [])
+        config = _parse(words, description, program, defaults)
+        return replace(config, legacy=(*lines, *config.legacy)) if lines else config
     except UserError as error:
         raise UsageError(str(error)) from None
 
@@ -105,6 +120,7 @@ def _parse(arguments: Sequence[str], description: str, program: str, defaults: M
         data.dataset_path is None
         and config.run.mode not in (PLAN, EXPORT)
         and (data.dataset_type != "synthetic" or data.synthetic_dataset_use_feature_spec)
+        and not (data.train_data_pattern or data.eval_data_pattern)
     ):
         raise UserError("--dataset_path is missing: give the folder of a tf_raw dataset, or --dataset_type synthetic to run without files")
     return config

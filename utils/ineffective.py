@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from utils.config import GROUPS, Config
-from utils.options import CROSS, INFERENCE, TRAIN
+from utils.options import CROSS, INFERENCE, TRAIN, WIDE_AND_DEEP
+
+_SCHEDULE = ("warmup_steps", "warmup_factor", "decay_start_step", "decay_steps", "decay_end_lr", "decay_power")
 
 
 def warnings(config: Config) -> list[str]:
@@ -28,6 +30,8 @@ def _reasons(config: Config) -> dict[str, str]:
     """The given options that change nothing in this run, and why."""
     mode, given = config.run.mode, config.given
     used = {config.optimizer.optimizer, config.optimizer.of_tables if config.model.embedding_trainable else config.optimizer.optimizer}
+    wide, published = config.model.interaction == WIDE_AND_DEEP, config.optimizer.deep_warmup_epochs is not None
+    used |= {"ftrl"} if wide else set()
     found = {}
     for group in GROUPS:
         for field in fields(group):
@@ -45,10 +49,11 @@ def _reasons(config: Config) -> dict[str, str]:
         "max_steps": (config.training.inference_benchmark_steps is not None and mode == INFERENCE, "with --inference_benchmark_steps"),
         "num_cross_layers": (config.model.interaction != CROSS, "without --interaction cross"),
         "cross_layer_projection_dim": (config.model.interaction != CROSS, "without --interaction cross"),
+        "bottom_mlp_dims": (wide, "with --interaction wide_and_deep"),
+        "linear_learning_rate": (not wide, "without --interaction wide_and_deep"),
         "amp_dtype": (not config.device.amp, "without --amp"),
-        "decay_start_step": (config.optimizer.decay_steps == 0, "with --decay_steps 0"),
-        "decay_power": (config.optimizer.decay_steps == 0, "with --decay_steps 0"),
-        "decay_end_lr": (config.optimizer.decay_steps == 0, "with --decay_steps 0"),
+        **{name: (config.optimizer.decay_steps == 0, "with --decay_steps 0") for name in ("decay_start_step", "decay_power", "decay_end_lr")},
+        **({name: (True, "with --deep_warmup_epochs") for name in _SCHEDULE} if published else {}),
         "loss_scale": (not config.device.amp, "without --amp"),
         "best_metric": (mode == TRAIN and not config.training.evals_per_epoch and config.training.test_freq is None, "with --evals_per_epoch 0"),
         "evals_per_epoch": (config.training.test_freq is not None, "with --test_freq"),
@@ -61,6 +66,7 @@ def _reasons(config: Config) -> dict[str, str]:
         "synthetic_dataset_num_numerical_features": (not synthetic or from_spec, "without --dataset_type synthetic, or with a feature specification"),
         "synthetic_dataset_use_feature_spec": (not synthetic, "without --dataset_type synthetic"),
         "checkpoint_every_steps": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
+        "checkpoint_every_epoch": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
         "checkpoint_every_minutes": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
         "keep_checkpoints": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),
         "keep_best_checkpoint": (config.training.save_checkpoint_path is None, "without --save_checkpoint_path"),

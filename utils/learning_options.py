@@ -33,6 +33,16 @@ class OptimizerConfig:
     ftrl_power: float = option(
         -0.5, "power of FTRL's accumulator in the learning rate; others than -0.5 are slower", modes=(TRAIN,), optimizers=("ftrl",)
     )
+    linear_learning_rate: float = option(
+        0.02, "learning rate of the linear part of --interaction wide_and_deep, which FTRL trains; it stays", modes=(TRAIN,)
+    )
+    deep_warmup_epochs: float | None = option(
+        None,
+        "the schedule of NVIDIA's Wide & Deep in place of --warmup_steps and the decay: over so many epochs the learning rate grows linearly from 0; "
+        "then it is a quarter of --learning_rate, and from the middle of the rest on an eighth",
+        unit="epochs",
+        modes=(TRAIN,),
+    )
     warmup_steps: int = option(8000, "steps over which the learning rate grows linearly from 0", unit="steps", modes=(TRAIN,))
     warmup_factor: int = option(
         0, "the warm-up begins at 1 - 1/2^k of the learning rate for the factor k: 0 from 0, 1 from half of it, 2 from three quarters", modes=(TRAIN,)
@@ -59,6 +69,9 @@ class OptimizerConfig:
         check(math.isfinite(self.learning_rate) and self.learning_rate > 0, "learning_rate", self.learning_rate, "a positive number")
         table_rate = self.embedding_learning_rate
         check(table_rate is None or (math.isfinite(table_rate) and table_rate > 0), "embedding_learning_rate", table_rate, "a positive number")
+        linear, warmup = self.linear_learning_rate, self.deep_warmup_epochs
+        check(math.isfinite(linear) and linear > 0, "linear_learning_rate", linear, "a positive number")
+        check(warmup is None or (math.isfinite(warmup) and warmup >= 0), "deep_warmup_epochs", warmup, "0 or more epochs")
         for name in ("ftrl_l1", "ftrl_l2"):
             check(math.isfinite(getattr(self, name)) and getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         check(math.isfinite(self.ftrl_power) and self.ftrl_power <= 0, "ftrl_power", self.ftrl_power, "0 or less")

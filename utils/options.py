@@ -4,18 +4,20 @@ import math
 from dataclasses import dataclass
 
 from utils.flags import Reader, check, check_types, option
+from utils.hotness import check_hotness
 from utils.widths import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
-DOT, CROSS, CAT = INTERACTIONS = ("dot", "cross", "cat")
+DOT, CROSS, CAT, WIDE_AND_DEEP = INTERACTIONS = ("dot", "cross", "cat", "wide_and_deep")
+AFFINITIES = ("socket", "single", "single_unique", "socket_unique_interleaved", "socket_unique_continuous", "disabled")
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT)
 
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
 _MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
 _MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
-MAX_HOTNESS = 65_536  # ids a sample of one feature: beyond this it is a matrix and no list
 _MAX_WORKERS = 4096  # planned for in some seconds; ten times as many take minutes
 _LOG_PATH = "dlrm_tf_log.json"
+TFRECORD = "tfrecord"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class RunConfig:
     log_path: str | None = option(
         None, f"log file of 'DLLL' JSON lines; empty for none; the default is {_LOG_PATH}, and dlrm_tf_log_MODE.json where --mode is not train"
     )
+    args_path: str | None = option(None, "JSON file to write all flags to", modes=(TRAIN, EVAL, INFERENCE, PREDICT))
     print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,))
     split: str = option("test", "split to score: train, valid, test, or what else the dataset has, labelled or not", modes=(PREDICT,))
     predictions_path: str | None = option(
@@ -58,6 +61,8 @@ class DataConfig:
         "read a tf_raw dataset, read pre-batched TFRecords (NVIDIA's Wide & Deep), or draw synthetic data on the fly",
         choices=("tf_raw", "tfrecord", "synthetic"),
     )
+    train_data_pattern: tuple[str, ...] = option((), "files to train on of --dataset_type tfrecord, in place of --dataset_path: patterns")
+    eval_data_pattern: tuple[str, ...] = option((), "files to evaluate on of --dataset_type tfrecord, in place of --dataset_path: patterns")
     batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN))
     valid_batch_size: int = option(65536, "global batch of evaluation, inference and prediction", unit="samples")
     shuffle_batch_order: bool = option(
@@ -91,6 +96,7 @@ class DataConfig:
 
     def __post_init__(self):
         check_types(self)
+        check(not self.patterns or self.dataset_type == TFRECORD, "dataset_type", self.dataset_type, f"{TFRECORD}, with patterns of files")
         for name in ("batch_size", "valid_batch_size", "synthetic_dataset_train_batches", "synthetic_dataset_valid_batches"):
             check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), f"at least 1 and at most {_MAX_SIZE}")
         check(self.shuffle_window is None or 1 <= self.shuffle_window <= _MAX_SIZE, "shuffle_window", self.shuffle_window, "at least 1 batch")
@@ -99,24 +105,15 @@ class DataConfig:
         check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
         cardinalities = self.synthetic_dataset_cardinalities
         check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
-        _check_hotness(self.synthetic_dataset_hotness, cardinalities, self.synthetic_dataset_use_feature_spec)
+        check_hotness(self.synthetic_dataset_hotness, cardinalities, self.synthetic_dataset_use_feature_spec)
         numerical = self.synthetic_dataset_num_numerical_features
         check(numerical >= 0, "synthetic_dataset_num_numerical_features", numerical, "0 or more")
 
-
-def _check_hotness(hotness: tuple[int, ...], cardinalities: tuple[int, ...], from_spec: bool) -> None:
-    """Raise ValueError where synthetic data cannot have so many ids a sample; the cardinalities are not used where a specification has them."""
-    text = ",".join(map(str, hotness))
-    most = MAX_HOTNESS
-    check(len(hotness) > 0 and min(hotness) >= 1 and max(hotness) <= most, "synthetic_dataset_hotness", text, f"one or more numbers from 1 to {most}")
-    if from_spec:
-        return
-    features = len(cardinalities)
-    check(len(hotness) in (1, features), "synthetic_dataset_hotness", text, f"one number for all, or one for each of the {features} features")
-    for feature, rows in enumerate(cardinalities):
-        ids = hotness[feature % len(hotness)]
-        fits = f"at most as many ids as rows, for they are drawn without repetition; feature {feature} has {rows} rows and hotness {ids}"
-        check(ids <= rows, "synthetic_dataset_hotness", text, fits)
+    @property
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        """Those of the splits that are named by patterns of files."""
+        given = {"train": self.train_data_pattern, "test": self.eval_data_pattern}
+        return {split: patterns for split, patterns in given.items() if patterns}
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,8 @@ class ModelConfig:
     top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "layer widths of the top MLP; the last is 1")
     interaction: str = option(
         DOT,
-        "what joins the bottom MLP's output and the embeddings: dot products of all pairs (DLRM), low-rank cross layers (DCN V2), or nothing",
+        "what joins the bottom MLP's output and the embeddings: dot products of all pairs (DLRM), low-rank cross layers (DCN V2), or nothing (cat). "
+        "wide_and_deep: no bottom MLP; a linear part beside the top MLP, see wide_and_deep.py",
         choices=INTERACTIONS,
     )
     num_cross_layers: int = option(3, "layers of --interaction cross")
@@ -172,6 +170,12 @@ class TrainingConfig:
     """Length of training, evaluation and checkpoints."""
 
     epochs: int = option(1, "passes over the training data", unit="epochs", modes=(TRAIN,))
+    steps_per_epoch: int | None = option(
+        None,
+        "an epoch ends after so many steps, and the next one goes on in the training data; the default is all rows once",
+        unit="steps",
+        modes=(TRAIN,),
+    )
     max_steps: int = option(
         -1,
         "stop training after this many steps, or a benchmark after this many batches a size; -1 for no limit",
@@ -205,6 +209,7 @@ class TrainingConfig:
         modes=(TRAIN,),
     )
     checkpoint_every_steps: int | None = option(None, "write a checkpoint every so many steps", unit="steps", modes=(TRAIN,))
+    checkpoint_every_epoch: bool = option(False, "write a checkpoint after every epoch", modes=(TRAIN,))
     checkpoint_every_minutes: float | None = option(None, "write a checkpoint when so many minutes have passed", unit="minutes", modes=(TRAIN,))
     keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,))
     keep_best_checkpoint: bool = option(False, "also write a checkpoint at every best AUC, and keep the best", modes=(TRAIN,))
@@ -222,6 +227,7 @@ class TrainingConfig:
     def __post_init__(self):
         check_types(self)
         check(self.epochs >= 1, "epochs", self.epochs, "at least 1")
+        check(self.steps_per_epoch is None or self.steps_per_epoch >= 1, "steps_per_epoch", self.steps_per_epoch, "at least 1 step")
         check(self.max_steps == -1 or self.max_steps >= 1, "max_steps", self.max_steps, "at least 1 step, or -1 for no limit")
         check(self.evals_per_epoch >= 0, "evals_per_epoch", self.evals_per_epoch, "0 or more")
         check(self.test_freq is None or self.test_freq >= 1, "test_freq", self.test_freq, "at least 1 step")
@@ -282,6 +288,13 @@ class DeviceConfig:
     )
     tf32: bool = option(True, "compute float32 products in TensorFloat-32 on GPUs that have it")
     run_eagerly: bool = option(False, "run without graphs, for debugging")
+    affinity: str = option(
+        "disabled",
+        "processors that a worker may use of the socket near its GPU, or of its share of the sockets where there is none: socket: all; single: the "
+        "first; single_unique: a core of its own; socket_unique_interleaved, socket_unique_continuous: the cores dealt out to "
+        "the socket's workers in turn or in blocks, with their hyper-threads; disabled: as it was started",
+        choices=AFFINITIES,
+    )
     inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's, or 1 with 1 inside", unit="threads")
     intra_op_parallelism: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
 

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from utils.affinity import OWN
 from utils.errors import UserError
 from utils.options import DeviceConfig
 
@@ -85,7 +86,8 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int 
     tf.config.set_visible_devices(gpus[local_rank % len(gpus)] if gpus else [], "GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
-    share = max(len(os.sched_getaffinity(0)) // local_size, 1) if local_size > 1 else None
+    sharing = 1 if config.affinity in OWN else local_size  # workers on these processors
+    share = max(len(os.sched_getaffinity(0)) // sharing, 1) if local_size > 1 else None
     threads = config.intra_op_parallelism or share
     if threads:
         tf.config.threading.set_intra_op_parallelism_threads(threads)

@@ -1,6 +1,7 @@
 """Embedding tables sharded over workers: lookup, exchange by alltoall, and in-place update of the rows a batch touched."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -11,7 +12,7 @@ from model.embedding.pack import joined
 from model.embedding.placement import Placement, Shard
 from model.embedding.replicated import replicated_gradients, replicated_vectors, update_replicated
 from model.embedding.shard import LocalLookup, LocalShard
-from model.embedding.shard_group import allocate
+from model.embedding.shard_group import ShardGroup, allocate
 from model.embedding.update import ShardUpdate, Target, native_lookups
 from model.embedding.wanted import ids_of, wanted
 from model.embedding.whole import whole_vectors
@@ -19,6 +20,19 @@ from model.native import NativeOperations
 from utils.distributed import World
 
 Gradients = tf.Tensor | Sequence[tf.Tensor]
+Scale = float | tf.Tensor
+
+
+class GroupUpdate(NamedTuple):
+    """How the tables of a group are changed in one step."""
+
+    rule: Any  # of the optimizer, see `training.optimizers.rule`
+    learning_rate: tf.Tensor | None  # float32 scalar; None where the gradients were multiplied by it, which a `linear` rule allows
+    group: str | None = None  # of the tables; None for all tables
+
+    def changes(self, shards: ShardGroup) -> bool:
+        """Whether these shards are of the group."""
+        return self.group in (None, shards.group)
 
 
 class DistributedEmbedding(keras.layers.Layer):
@@ -90,10 +104,11 @@ class DistributedEmbedding(keras.layers.Layer):
         name = name.replace("/", "_")  # Keras allows no slash in a weight's name
         return self.add_weight(name=name, shape=initial.shape, initializer=initializer, autocast=False).value
 
-    def add_slots(self, rule) -> None:
-        """Allocate the slots of an optimizer's rule beside every shard."""
-        for group in (*self.groups, *self.replicated_groups):
-            group.add_slots(rule)
+    def add_slots(self, rule, group: str | None = None) -> None:
+        """Allocate the slots of an optimizer's rule beside every shard of a group's tables, or of all tables."""
+        for shards in (*self.groups, *self.replicated_groups):
+            if group in (None, shards.group):
+                shards.add_slots(rule)
 
     def call(self, ids, local_ids):
         """Look up.
@@ -144,33 +159,31 @@ class DistributedEmbedding(keras.layers.Layer):
         """For each of this worker's shards, the rows of `ids` that name the rows of it which a step changes."""
         return [tuple(row for one in self._lookups if one.local is local for row in one.ids.rows) for local in self.sharded]
 
-    def update(
-        self, rule, ids: tf.Tensor, gradients: Gradients, learning_rate: tf.Tensor | None, step: tf.Tensor, loss_scale: float | tf.Tensor = 1.0
-    ) -> None:
+    def update(self, updates: Sequence[GroupUpdate], ids: tf.Tensor, gradients: Gradients, step: tf.Tensor, loss_scale: Scale = 1.0) -> None:
         """Apply the gradients of the sharded tables' vectors, in place.
 
         Args:
-            rule: of the optimizer, see `training.optimizers.rule`.
+            updates: of the groups of tables.
             ids: `[K_r, B]` as in the lookup.
             gradients: of the global loss by this worker's vectors, of their shape and dtype; whole, or in equal consecutive parts.
-            learning_rate: float32 scalar; None where the gradients were multiplied by it, which a `linear` rule allows.
             step: from 0.
             loss_scale: what the gradients were multiplied by; they travel so and are divided in float32.
         """
         parts, columns = self._exchange.gradients(parts_of(gradients), ids.shape[1])
         begins = {id(lookup): column for lookup, column in zip(self._lookups, columns, strict=True)} if parts else {}
         targets = [Target(group, [begins[id(lookup)] for lookup in group.lookups]) for group in self.groups] if self.sharded else []
-        scalars = None if learning_rate is None else rule.scalars(learning_rate, step)
-        self._update.apply(rule, targets, ids, parts, scalars, loss_scale)
+        for one in updates:
+            scalars = None if one.learning_rate is None else one.rule.scalars(one.learning_rate, step)
+            self._update.apply(one.rule, [target for target in targets if one.changes(target.group)], ids, parts, scalars, loss_scale)
 
     def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float | tf.Tensor, slices: int) -> list[tf.Tensor]:
         """This worker's part of the replicated tables' gradients, to be summed over the workers; see `replicated.replicated_gradients`."""
         before = self.placement.columns_before
         return replicated_gradients(self.replicated_groups, local_ids, parts_of(gradients), before, loss_scale, slices)
 
-    def update_replicated(self, rule, sums: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
+    def update_replicated(self, updates: Sequence[GroupUpdate], sums: Sequence[tf.Tensor], step: tf.Tensor) -> None:
         """Apply these sums to the replicated tables, in place; the other arguments as in `update`."""
-        update_replicated(self.replicated_groups, rule, sums, rule.scalars(learning_rate, step))
+        update_replicated(self.replicated_groups, updates, sums, step)
 
 
 def parts_of(gradients: Gradients) -> list[tf.Tensor]:

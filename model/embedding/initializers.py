@@ -6,12 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, ZEROS, Table
+
 _ROWS_AT_ONCE = 2048  # 1 MiB at D = 128: the three passes over it stay in the cache
 _FLOATS_PER_COUNT = 8  # a Philox4x64 counter gives 256 bits, and a float32 takes 32
+_KERAS_BOUND = 0.05  # of its RandomUniform, the start of its Embedding
+_CUT = 0.02275013194817921  # share of a normal distribution below -2 standard deviations
+_CUT_STDDEV = 0.87962566103423978  # of a standard normal distribution cut at 2 standard deviations
+# The quantile of the normal distribution around its middle, by a ratio of polynomials (Acklam 2003).
+_ABOVE = (-39.69683028665376, 220.9460984245205, -275.9285104469687, 138.3577518672690, -30.66479806614716, 2.506628277459239)
+_BELOW = (-54.47609879822406, 161.5858368580409, -155.6989798598866, 66.80131188771972, -13.28068155288572, 1.0)
 
 
 class UniformRows:
-    """Rows uniform in ±1/sqrt(V), V the rows of the table.
+    """Rows uniform in ±1/sqrt(V), V the rows of the table, or within another bound.
 
     Row r of a feature takes its numbers from counters r·ceil(D/8) on of a Philox generator (Salmon et al., "Parallel random
     numbers: as easy as 1, 2, 3", 2011) whose key is a hash of (seed, feature). So values depend neither on the number of workers nor on
@@ -23,12 +31,13 @@ class UniformRows:
         num_rows: V.
         dim: D, the width of the whole table.
         columns: first and last+1 column to keep, where this worker holds a slice of the columns.
+        bound: in place of 1/sqrt(V).
     """
 
-    def __init__(self, seed: int, feature: str, num_rows: int, dim: int, columns: tuple[int, int] | None = None):
+    def __init__(self, seed: int, feature: str, num_rows: int, dim: int, columns: tuple[int, int] | None = None, bound: float | None = None):
         digest = hashlib.sha256(f"{seed}/{feature}".encode()).digest()
         self._key = [int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:16], "little")]
-        self._bound = 1 / math.sqrt(num_rows)
+        self._bound = bound or 1 / math.sqrt(num_rows)
         self._dim, self._columns = dim, columns or (0, dim)
         self._counts_per_row = -(-dim // _FLOATS_PER_COUNT)
 
@@ -43,10 +52,43 @@ class UniformRows:
             target = out[i : i + _ROWS_AT_ONCE]
             drawn = target if whole else np.empty((len(target), drawn_width), np.float32)
             generator.random(out=drawn, dtype=np.float32)
-            drawn *= np.float32(2 * self._bound)
-            drawn -= np.float32(self._bound)
+            self._distribute(drawn)
             if not whole:
                 target[:] = drawn[:, self._columns[0] : self._columns[1]]
+
+    def _distribute(self, drawn: np.ndarray) -> None:
+        """Numbers uniform in [0, 1) to the rows' distribution, in place."""
+        drawn *= np.float32(2 * self._bound)
+        drawn -= np.float32(self._bound)
+
+
+class GlorotNormalRows(UniformRows):
+    """Rows as Keras's GlorotNormal has them (Glorot & Bengio, AISTATS 2010): normal, cut, with standard deviation sqrt(2/(V+D)).
+
+    Each number is the quantile of one that `UniformRows` takes; arguments as there.
+    """
+
+    def __init__(self, seed: int, feature: str, num_rows: int, dim: int, columns: tuple[int, int] | None = None):
+        super().__init__(seed, feature, num_rows, dim, columns)
+        self._stddev = math.sqrt(2 / (num_rows + dim)) / _CUT_STDDEV
+
+    def _distribute(self, drawn: np.ndarray) -> None:
+        """See `UniformRows`."""
+        drawn -= np.float32(0.5)
+        drawn *= np.float32(1 - 2 * _CUT)
+        square = drawn * drawn
+        above, below = (_polynomial(coefficients, square) for coefficients in (_ABOVE, _BELOW))
+        drawn *= above
+        drawn /= below
+        drawn *= np.float32(self._stddev)
+
+
+def _polynomial(coefficients: Sequence[float], values: np.ndarray) -> np.ndarray:
+    total = np.full_like(values, coefficients[0])
+    for coefficient in coefficients[1:]:
+        total *= values
+        total += np.float32(coefficient)
+    return total
 
 
 class ConstantRows:
@@ -78,3 +120,12 @@ class StackedRows:
             begin, end = max(first, start), min(end, stop)
             if begin < end:
                 fill(out[begin - start : end - start], begin - first)
+
+
+def rows_of(table: Table, seed: int, columns: tuple[int, int]):
+    """What fills columns first to last of a table: uniform in ±1/sqrt(V) or, as Keras's Embedding, in ±0.05; Glorot normal; zeros."""
+    if table.initializer == ZEROS:
+        return ConstantRows(0.0)
+    if table.initializer == GLOROT_NORMAL:
+        return GlorotNormalRows(seed, table.name, table.rows, table.dim, columns)
+    return UniformRows(seed, table.name, table.rows, table.dim, columns, _KERAS_BOUND if table.initializer == KERAS_UNIFORM else None)

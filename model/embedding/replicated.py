@@ -63,12 +63,15 @@ def _with_count(gradients: tf.Tensor) -> tf.Tensor:
     return tf.concat([gradients, tf.ones_like(gradients[:, :1])], axis=1)
 
 
-def update_replicated(groups: Sequence[ShardGroup], rule, sums: Sequence[tf.Tensor], scalars: tf.Tensor) -> None:
-    """Apply the sums over the workers of `replicated_gradients`, to the touched rows only; `scalars` of the rule, in this step."""
-    for group, total in zip(groups, sums, strict=True):
-        touched = tf.where(total[:, -1] > 0)[:, 0]
-        gradients = tf.gather(total[:, :-1], touched)
-        group.apply(rule.of_width(group.width), touched, gradients, scalars, node_sum(gradients) if rule.needs_squares else None)
+def update_replicated(groups: Sequence[ShardGroup], updates: Sequence, sums: Sequence[tf.Tensor], step: tf.Tensor) -> None:
+    """Apply the sums over the workers of `replicated_gradients`, to the touched rows only; `updates` as in `DistributedEmbedding.update`."""
+    for one in updates:
+        mine = [(group, total) for group, total in zip(groups, sums, strict=True) if one.changes(group)]
+        scalars = one.rule.scalars(one.learning_rate, step) if mine else None
+        for group, total in mine:
+            touched = tf.where(total[:, -1] > 0)[:, 0]
+            gradients = tf.gather(total[:, :-1], touched)
+            group.apply(one.rule.of_width(group.width), touched, gradients, scalars, node_sum(gradients) if one.rule.needs_squares else None)
 
 
 def unscaled(gradients: tf.Tensor, loss_scale: float | tf.Tensor) -> tf.Tensor:

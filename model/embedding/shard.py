@@ -24,6 +24,7 @@ class LocalShard:
     first: int = 0  # row of the variables
     slots: dict[str, tf.Variable] = field(default_factory=dict)
     per_row: frozenset[str] = frozenset()  # slots of one number a row
+    group: str = ""  # of the table, see `Table`
 
     def kinds(self, with_slots: bool = True) -> dict[str, Rows]:
         """The rows of the weights and of the slots, by name."""

@@ -24,14 +24,14 @@ class ShardGroup:
     """Shards that share variables.
 
     Args:
-        shards: of one width on one device.
+        shards: of one width on one device, of tables of one group.
         lookups: in them, in the features' order.
     """
 
     def __init__(self, shards: Sequence[LocalShard], lookups: Sequence[LocalLookup]):
         self.shards, self.lookups, self.width = tuple(shards), tuple(lookups), shards[0].shard.width
         self.packs = packs_of(self.lookups)
-        self._device, self._weights = shards[0].device or None, shards[0].weights
+        self._device, self._weights, self.group = shards[0].device or None, shards[0].weights, shards[0].group
 
     @property
     def simple(self) -> bool:
@@ -117,7 +117,7 @@ class ShardGroup:
 
 
 class Wanted(NamedTuple):
-    """A shard to allocate: of the table `name`, filled by `fill`; `device` as in `LocalShard`; `ids` are looked up in it."""
+    """A shard to allocate: of the table `name`, filled by `fill`; `device` and `group` as in `LocalShard`; `ids` are looked up in it."""
 
     name: str
     shard: Shard
@@ -125,6 +125,7 @@ class Wanted(NamedTuple):
     device: str
     fill: RowFiller
     ids: tuple[IdRows, ...]
+    group: str
 
 
 def allocate(wanted: Sequence[Wanted], new_variable: NewVariable) -> list[ShardGroup]:
@@ -136,7 +137,7 @@ def allocate(wanted: Sequence[Wanted], new_variable: NewVariable) -> list[ShardG
     """
     together: dict[Hashable, list[Wanted]] = {}
     for number, one in enumerate(wanted):
-        together.setdefault((one.device, one.shard.width) if on_gpu() else number, []).append(one)
+        together.setdefault((one.device, one.shard.width, one.group) if on_gpu() else number, []).append(one)
     return [_allocated(members, new_variable) for members in together.values()]
 
 
@@ -148,6 +149,9 @@ def _allocated(members: Sequence[Wanted], new_variable: NewVariable) -> ShardGro
     name = f"{members[0].name}_{members[0].shard.first}" if len(members) == 1 else f"{len(members)}_tables_of_{members[0].shard.width}"
     with tf.device(members[0].device or None):
         weights = new_table(sum(counts), members[0].shard.width, fill, lambda initial: new_variable(name, initial))
-    shards = [LocalShard(one.name, one.shard, one.replicated, one.device, weights, start) for one, start in zip(members, first, strict=True)]
+    shards = [
+        LocalShard(one.name, one.shard, one.replicated, one.device, weights, start, group=one.group)
+        for one, start in zip(members, first, strict=True)
+    ]
     lookups = [LocalLookup(local, ids) for local, one in zip(shards, members, strict=True) for ids in one.ids]
     return ShardGroup(shards, sorted(lookups, key=lambda lookup: (lookup.feature, lookup.local.shard.first)))

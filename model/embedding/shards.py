@@ -32,12 +32,13 @@ class Lookup(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """The features, by their places in the model's order, that one worker reads."""
+    """The sources, which are the dataset's features, by their places in its order, that one worker reads."""
 
     global_features: tuple[int, ...]  # of which it needs the global batch's ids
     local_features: tuple[int, ...]  # of which it needs its own samples' ids
-    # Of a table that is cut by columns, several workers read the ids; who has the first column counts those out of range.
+    # Several workers may read the ids of a source for the global batch: one of them counts those out of range, and none among its own samples' ids.
     uncounted: frozenset[int] = frozenset()
+    uncounted_local: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Placement:
     model's order; the default is one a table.
 
     Raises:
-        ValueError: a feature names no table, or two tables have one name.
+        ValueError: a feature names no table, two tables have one name, or features of one source differ in their hotness.
     """
 
     tables: tuple[Table, ...]
@@ -68,6 +69,8 @@ class Placement:
         for feature in self.features:
             if feature.table not in names:
                 raise ValueError(f"feature {feature.name}: no table is named {feature.table}")
+        if len({(feature.source, feature.hotness) for feature in self.features}) > self.num_sources:
+            raise ValueError("features: two of one source differ in their hotness")
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -79,6 +82,17 @@ class Placement:
         """The place of each feature's table."""
         places = {table.name: place for place, table in enumerate(self.tables)}
         return tuple(places[feature.table] for feature in self.features)
+
+    @cached_property
+    def source_of(self) -> tuple[int, ...]:
+        """The place of each feature's source among the sources, which stand in the order of the features that read them first."""
+        places: dict[str, int] = {}
+        return tuple(places.setdefault(feature.source, len(places)) for feature in self.features)
+
+    @property
+    def num_sources(self) -> int:
+        """Columns of ids that the model reads."""
+        return max(self.source_of, default=-1) + 1
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -134,7 +148,11 @@ class Placement:
 
     def view(self, worker: int) -> View:
         """What a worker reads."""
-        lookups = self.lookups[worker]
-        features = tuple(dict.fromkeys(lookup.feature for lookup in lookups))
-        local = tuple(feature for feature, table in enumerate(self.table_of) if table in set(self.replicated))
-        return View(features, local, frozenset(features) - {feature for feature, shard in lookups if shard.first == 0})
+        replicated, mine = set(self.replicated), {self.source_of[lookup.feature] for lookup in self.lookups[worker]}
+        local = {self.source_of[feature] for feature, table in enumerate(self.table_of) if table in replicated}
+        counting: dict[int, int] = {}  # the first feature of each source whose table single workers hold
+        for feature, (source, table) in enumerate(zip(self.source_of, self.table_of, strict=True)):
+            if table not in replicated:
+                counting.setdefault(source, feature)
+        counted = {self.source_of[feature] for feature, shard in self.lookups[worker] if shard.first == 0 and feature in counting.values()}
+        return View(tuple(sorted(mine)), tuple(sorted(local)), frozenset(mine - counted), frozenset(local & set(counting)))

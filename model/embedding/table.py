@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-UNIFORM, ZEROS = "uniform", "zeros"
+UNIFORM, ZEROS, GLOROT_NORMAL, KERAS_UNIFORM = INITIALIZERS = ("uniform", "zeros", "glorot_normal", "keras_uniform")
 SUM, MEAN = "sum", "mean"
 
 
@@ -10,7 +10,8 @@ SUM, MEAN = "sum", "mean"
 class Table:
     """An embedding table `[rows, dim]`.
 
-    `initializer` is "uniform", in ±1/sqrt(rows), or "zeros"; `optimizer` the name of its rule, see `training.optimizers.table`.
+    `initializer` is "uniform", in ±1/sqrt(rows), "zeros", "glorot_normal" or "keras_uniform", see `initializers.rows_of`; `optimizer` the name of its
+    rule, see `training.optimizers.table`. Tables of one `group` have one optimizer and one learning-rate schedule.
     """
 
     name: str
@@ -18,18 +19,20 @@ class Table:
     dim: int  # D
     optimizer: str = "sgd"
     initializer: str = UNIFORM
+    group: str = ""
 
     def __post_init__(self):
         if self.rows < 1 or self.dim < 1:
             raise ValueError(f"table {self.name}: expected one row and one column or more, received {self.rows} x {self.dim}")
-        if self.initializer not in (UNIFORM, ZEROS):
-            raise ValueError(f"table {self.name}: initializer {self.initializer!r}, expected {UNIFORM} or {ZEROS}")
+        if self.initializer not in INITIALIZERS:
+            raise ValueError(f"table {self.name}: initializer {self.initializer!r}, expected one of {', '.join(INITIALIZERS)}")
 
 
 @dataclass(frozen=True)
 class Feature:
     """A categorical feature: `source` is the dataset's column, `table` the name of the table it is looked up in.
 
+    Several features may read one source, whose ids are read once; one of them bears its name.
     `pooling` of a sample's h vectors is "sum" or "mean".
     """
 

@@ -2,20 +2,24 @@
 
 from collections.abc import Sequence
 
-from model.embedding.initializers import ConstantRows, UniformRows
+from model.embedding.initializers import rows_of
 from model.embedding.placement import Placement, Shard
 from model.embedding.shard import IdRows
 from model.embedding.shard_group import Wanted
-from model.embedding.table import MEAN, ZEROS
+from model.embedding.table import MEAN
 
 
-def ids_of(placement: Placement, features: Sequence[int] | None = None) -> list[IdRows]:
-    """Where the ids of some features, by their places, are in a batch that holds just theirs; the default is all features."""
-    found: list[IdRows] = []
-    for place in range(len(placement.features)) if features is None else features:
-        feature, first = placement.features[place], found[-1].rows.stop if found else 0
-        found.append(IdRows(place, first, feature.hotness, feature.pooling == MEAN))
-    return found
+def ids_of(placement: Placement, sources: Sequence[int] | None = None) -> list[IdRows]:
+    """Where the ids of the features of some sources, by the sources' places, are in a batch that holds just theirs; the default is all sources."""
+    first, begins = 0, {}
+    for source in range(placement.num_sources) if sources is None else sources:
+        begins[source] = first
+        first += placement.features[placement.source_of.index(source)].hotness
+    return [
+        IdRows(place, begins[source], feature.hotness, feature.pooling == MEAN)
+        for place, (feature, source) in enumerate(zip(placement.features, placement.source_of, strict=True))
+        if source in begins
+    ]
 
 
 def wanted(placement: Placement, shard: Shard, seed: int, read: Sequence[IdRows], device: str = "", replicated: bool = False) -> Wanted:
@@ -30,6 +34,5 @@ def wanted(placement: Placement, shard: Shard, seed: int, read: Sequence[IdRows]
         replicated: every worker holds it.
     """
     table = placement.tables[shard.table]
-    zeros = table.initializer == ZEROS
-    fill = ConstantRows(0.0) if zeros else UniformRows(seed, table.name, table.rows, table.dim, (shard.first, shard.last))
-    return Wanted(table.name, shard, replicated, device, fill, tuple(ids for ids in read if placement.table_of[ids.feature] == shard.table))
+    fill, ids = rows_of(table, seed, (shard.first, shard.last)), tuple(ids for ids in read if placement.table_of[ids.feature] == shard.table)
+    return Wanted(table.name, shard, replicated, device, fill, ids, table.group)

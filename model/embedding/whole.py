@@ -20,7 +20,7 @@ def whole_vectors(shards: Sequence[LocalShard], table_of: Sequence[int], feature
     Raises:
         ValueError: ids of another number.
     """
-    expected = features[-1].rows.stop
+    expected = max(feature.rows.stop for feature in features)
     if ids.shape[-1] != expected:
         raise ValueError(f"ids: expected [B, {expected}], received {list(ids.shape)}")
     by_table: dict[int, list[LocalShard]] = {}

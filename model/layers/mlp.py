@@ -114,19 +114,30 @@ def _whole(parts: list[tf.Tensor]) -> tf.Tensor:
     return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
 
 
+class Start(NamedTuple):
+    """How the weights of layers start: initializers of a seed, that of the bias of the layer's width, too."""
+
+    kernel: Callable[[int], keras.Initializer]
+    bias: Callable[[int, int], keras.Initializer]
+
+
+GLOROT_NORMAL = Start(keras.initializers.GlorotNormal, lambda seed, width: keras.initializers.RandomNormal(0.0, math.sqrt(1 / width), seed))
+
+
 class Mlp(keras.layers.Layer):
     """Dense layers with ReLU between them (Naumov et al., arXiv:1906.00091, section 2.1).
 
-    `[b, in] -> [b, units[-1]]`. Kernels start Glorot normal, biases normal with standard deviation sqrt(1/out).
+    `[b, in] -> [b, units[-1]]`. Unless `start` says otherwise, kernels start Glorot normal, biases normal with standard deviation sqrt(1/out).
 
     Args:
         units: width of each layer.
         final_activation: "relu", or None for logits; a final layer without activation computes in float32, because
             bfloat16 logits tie with each other.
         seed: of the weights, see `layer_seed`.
-        name: "bottom_mlp" or "top_mlp"; the weights' seeds depend on it.
+        name: "bottom_mlp" or "top_mlp" for instance; the weights' seeds depend on it.
         dtype: Keras dtype policy, "float32" or "mixed_bfloat16" for instance.
         native: makes the elementwise passes of the backward pass; None for TensorFlow's own operations.
+        start: of the weights.
 
     Raises:
         ValueError: `units` is empty or holds a width below 1.
@@ -140,6 +151,7 @@ class Mlp(keras.layers.Layer):
         name: str,
         dtype: str = "float32",
         native: NativeOperations | None = None,
+        start: Start = GLOROT_NORMAL,
     ):
         super().__init__(name=name, dtype=dtype)
         if not units or min(units) < 1:
@@ -153,8 +165,8 @@ class Mlp(keras.layers.Layer):
                 keras.layers.Dense(
                     width,
                     activation=activation,
-                    kernel_initializer=keras.initializers.GlorotNormal(layer_seed(seed, f"{name}/{i}/kernel")),
-                    bias_initializer=keras.initializers.RandomNormal(0.0, math.sqrt(1 / width), layer_seed(seed, f"{name}/{i}/bias")),
+                    kernel_initializer=start.kernel(layer_seed(seed, f"{name}/{i}/kernel")),
+                    bias_initializer=start.bias(layer_seed(seed, f"{name}/{i}/bias"), width),
                     dtype="float32" if last and activation is None else dtype,
                     name=f"dense_{i}",
                 )

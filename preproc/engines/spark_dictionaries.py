@@ -76,7 +76,8 @@ class Dictionaries:
         session = self._engine.sql
         if not session.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
             session.conf.set("spark.sql.shuffle.partitions", str(partitions))
-        paths = [f"file://{_plain(self._engine.folder)}/{pattern}" for pattern in (counts, *(["known"] if known else []))]
+        # Each by its name: Hadoop's globs fail where a folder has a colon in its name.
+        paths = [f"file://{_plain(path)}" for path in sorted(self._engine.folder.glob(counts))] + ([f"file://{_plain(self._known)}"] if known else [])
         schema = f"feature INT, value {_SQL[self._kind]}, count BIGINT" + (", id BIGINT" if known else "")
         found = session.read.schema(schema).parquet(*paths)
         sums = [sql.sum("count").alias("count"), *([sql.max("id").alias("id")] if known else [])]
@@ -84,7 +85,7 @@ class Dictionaries:
         kept = sql.col("count") >= least
         found = found.groupBy("feature", "value").agg(*sums).filter(kept | sql.col("id").isNotNull() if known else kept)
         order = [sql.col("id").asc_nulls_last()] if known else []
-        found.orderBy("feature", *order, sql.col("count").desc(), "value").write.parquet(f"file://{ordered}")
+        found.orderBy("feature", *order, sql.col("count").desc(), "value").write.option("maxRecordsPerFile", 0).parquet(f"file://{ordered}")
 
     def write(self, feature: int, path: Path) -> int:
         """Write a feature's vocabulary (by its place). Returns its values."""
@@ -112,9 +113,9 @@ def _known_file(folder: Path, feature: int) -> Path:
     return folder / f"{feature:06d}.parquet"
 
 
-def _plain(folder: Path) -> str:
-    """A folder's name where patterns are read as well."""
-    return _SPECIAL.sub(r"\\\1", str(folder))
+def _plain(path: Path) -> str:
+    """A name where patterns are read as well."""
+    return _SPECIAL.sub(r"\\\1", str(path))
 
 
 def _write_known(folder: Path, known: Mapping[int, pl.LazyFrame], kind: type[pl.DataType]) -> int:

@@ -5,6 +5,7 @@ with SparkEngine(settings, folder) as engine:
 """
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _POLL_S = 0.1
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
 _REMOVED_S = 10.0
 
 
@@ -50,6 +52,10 @@ class SparkEngine:
         self._ending = ExitStack()
 
     def __enter__(self) -> "SparkEngine":
+        if ":" in str(self.folder) and _PATTERN.search(str(self.folder)):
+            raise UserError(
+                f"{self.folder.parent}: Spark reads no folder with a colon and one of []{{}}*?\\ in its name; choose another one with --staging"
+            )
         self.folder.mkdir()
         with ExitStack() as starting:
             starting.callback(self._remove)

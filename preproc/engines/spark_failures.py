@@ -13,7 +13,7 @@ _PYTHON = "the executors need this Python with the packages of requirements.txt:
 def one_line(error: BaseException) -> UserError:
     """The cause of a job's failure."""
     text = _message(error)
-    cause = _cause(text)
+    cause = _cause(text).partition(". Consider setting")[0]
     where = _EXECUTOR.search(text)
     at = f" (executor {where[2]} on {where[1]})" if where and where[2] != "driver" else ""
     return UserError(f"Spark: {cause}{at}{_mend(cause)}")
@@ -27,7 +27,7 @@ def start_failure(error: BaseException, master: str, log: str) -> UserError:
         text = next((line for line in lines if "Exception" in line or "rror" in line), lines[-1] if lines else text)
     if "All masters are unresponsive" in log or "MASTER_UNRESPONSIVE" in text:
         text = "no master answers there"
-    return UserError(f"Spark did not start on {master}: {_cause(text)}; --spark_log FILE keeps all that it says")
+    return UserError(f"Spark did not start on {master}: {_cause(text)}{_mend(text)}; --spark_log FILE keeps all that it says")
 
 
 def _message(error: BaseException) -> str:
@@ -61,6 +61,10 @@ def _plain(line: str) -> str:
 
 
 def _mend(cause: str) -> str:
+    if "unmappable characters" in cause:
+        return "; Java's locale knows ASCII only: LC_ALL=C.UTF-8"
+    if "Python worker exited unexpectedly" in cause:
+        return "; was it killed for want of memory? Give executors more outside of Java (spark.executor.memoryOverhead), or lower --block_bytes"
     if (missing := _MODULE.search(cause)) or "PYTHON_VERSION_MISMATCH" in cause or "Cannot run program" in cause:
         return f"; {_PYTHON}" if missing is None else f"; {missing[1]} is missing: {_PYTHON}"
     return ""

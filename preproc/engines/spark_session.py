@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -27,6 +28,7 @@ JAVA = 17  # the least that Spark 4 takes
 PACKAGES = ("preproc", "dataloading", "utils")  # that executors import
 _ROOT = Path(__file__).resolve().parents[2]
 _CONNECT_S = 10.0
+_LOCALE = "C.UTF-8"  # Java takes the bytes of files' names as the locale says, and knows no other letters than ASCII's where it says nothing
 _MASTER = re.compile(r"spark://(.+)").fullmatch
 
 
@@ -73,7 +75,7 @@ def _check_pyspark() -> None:
 
 
 def _check_java(environment: Mapping[str, str]) -> None:
-    """Raise UserError where Spark would find no Java, or one that is too old."""
+    """Raise UserError where Spark would find no Java, one that is too old, or one that does not know the user."""
     if "PYSPARK_GATEWAY_PORT" in environment:  # spark-submit runs on it already
         return
     mend = f"Spark needs Java {JAVA} or newer: scripts/install --spark, Debian's openjdk-17-jre-headless, or JAVA_HOME"
@@ -85,6 +87,12 @@ def _check_java(environment: Mapping[str, str]) -> None:
     found = re.search(r'version "(?:1\.)?(\d+)', said)
     if not found or int(found[1]) < JAVA:
         raise UserError(f"--engine spark: {java} is {f'Java {found[1]}' if found else 'of an unknown version'}; {mend}")
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise UserError(
+            f"--engine spark: user {os.getuid()} has no name on this machine, and Spark's Java needs one: add it to /etc/passwd"
+        ) from None
 
 
 def _check_master(master: str | None) -> None:
@@ -132,7 +140,8 @@ def _started(settings: SparkSettings, folder: Path, log: Path) -> "SparkContext"
         if gateway is not None:
             utils = getattr(gateway.jvm.org.apache.spark.util, "Utils$")
             getattr(utils, "MODULE$").clearLocalRootDirs()  # it would go on using the folder of the first
-        gateway = gateway or launch_gateway(asked)
+        with _locale_of_names():
+            gateway = gateway or launch_gateway(asked)
         conf = SparkConf(_jvm=gateway.jvm)  # with what spark-submit and spark-defaults.conf say
         for key, value in asked.getAll():
             conf.set(key, value)
@@ -147,6 +156,7 @@ def _add_defaults(conf: "SparkConf", settings: SparkSettings, folder: Path) -> N
         conf.setAppName(settings.name)
     conf.set("spark.ui.showConsoleProgress", "false")  # there is a bar of the command's own
     conf.setIfMissing("spark.log.level", "ERROR" if settings.log is None else "WARN")
+    conf.setIfMissing("spark.executorEnv.LC_ALL", _LOCALE)
     conf.setIfMissing("spark.locality.wait", "0s")  # files are equally far from all executors
     # One process of Python a task: more threads in each would only get in each other's way.
     conf.setIfMissing("spark.executorEnv.POLARS_MAX_THREADS", conf.get("spark.task.cpus", "1"))
@@ -174,6 +184,21 @@ def _output_to(log: Path) -> Iterator[None]:
             os.dup2(descriptor, number)
             os.close(descriptor)
         os.close(target)
+
+
+@contextlib.contextmanager
+def _locale_of_names() -> Iterator[None]:
+    """What is started inside reads names of files as UTF-8, whatever this process's locale is."""
+    said = next((value for name in ("LC_ALL", "LC_CTYPE", "LANG") if (value := os.environ.get(name))), "")
+    before = os.environ.get("LC_ALL")
+    if "utf" not in said.lower():
+        os.environ["LC_ALL"] = _LOCALE
+    try:
+        yield
+    finally:
+        os.environ.pop("LC_ALL", None)
+        if before is not None:
+            os.environ["LC_ALL"] = before
 
 
 @contextlib.contextmanager

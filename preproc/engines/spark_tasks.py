@@ -17,7 +17,7 @@ from typing import Any
 
 from utils.errors import UserError
 
-TOKEN, RESULT = "token", ".result"
+TOKEN, RESULT, FAILED = "token", ".result", "failed"
 # Not the executor's fault, and the same on another one: no reason to try again.
 _FINAL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
 
@@ -67,7 +67,7 @@ def run_task(job: Job, number: int, item: Any) -> Done | Failed | LeftOut:
     """Do the work of one task, or find that it is done. Errors that another attempt may not meet are raised."""
     if (fault := _not_shared(job)) is not None:
         return Failed(fault)
-    failed = {int(mark.name.rpartition("-")[2]): mark for mark in job.folder.glob(f"failed-{job.name}-*")}
+    failed = {int(mark.name.rpartition("-")[2]): mark for mark in (job.folder / FAILED).glob(f"{job.name}-*")}
     if number in failed:
         return Failed(pickle.loads(failed[number].read_bytes()))
     if failed and min(failed) < number:
@@ -88,7 +88,8 @@ def run_task(job: Job, number: int, item: Any) -> Done | Failed | LeftOut:
         said = _not_here(error) if isinstance(error, FileNotFoundError) else error
         shutil.rmtree(attempt, ignore_errors=True)  # and first, where the disk is full
         attempt.with_suffix(".failed").write_bytes(pickle.dumps(said))
-        _rename(attempt.with_suffix(".failed"), job.folder / f"failed-{job.name}-{number:06d}")
+        (job.folder / FAILED).mkdir(exist_ok=True)  # of its own: every task looks into it, and there may be thousands of folders beside it
+        _rename(attempt.with_suffix(".failed"), job.folder / FAILED / f"{job.name}-{number:06d}")
         return Failed(said)
     finally:
         shutil.rmtree(attempt, ignore_errors=True)

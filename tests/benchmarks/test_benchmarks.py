@@ -29,6 +29,7 @@ NAMES = (
     "metrics",
     "preproc",
     "preproc_spark",
+    "replicas",
     "resources",
     "scaling",
     "serving",

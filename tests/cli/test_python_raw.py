@@ -75,8 +75,10 @@ def test_raw_values_score_as_the_dataset_does(folder, log, expected, mmap):
         "empty texts": {name: values.fill_null("").to_list() for name, values in zip(COLUMNS, log.iter_columns(), strict=True)},
         "categories": numbers.with_columns(polars.col(CATEGORICAL).cast(polars.Categorical)),
     }
+    first = model.score_raw(log)  # of few samples, where tables are mapped, not by TensorFlow: other last bits than those of predictions
+    np.testing.assert_allclose(first, expected, rtol=0, atol=1e-6 if mmap else 0)
     for form, frame in forms.items():
-        np.testing.assert_array_equal(model.score_raw(frame), expected, err_msg=form)
+        np.testing.assert_array_equal(model.score_raw(frame), first, err_msg=form)
     few = model.score_raw(log[3:8])
     np.testing.assert_allclose(few, expected[3:8], rtol=0, atol=1e-6)
     assert model.score_raw({name: [] for name in COLUMNS}).shape == (0,)

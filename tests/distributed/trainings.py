@@ -27,6 +27,7 @@ PLACEMENTS = {  # thresholds in elements; five tables have 1600 of them, one 504
     "mixed": ("--column_slice_threshold", "800", "--data_parallel_threshold", "504"),
 }
 REGULARISED = ("--dropout", "0.3", "--embedding_l2", "0.1", "--mlp_l2", "0.01")
+WIDE_AND_DEEP = ("--interaction", "wide_and_deep", "--dropout", "0.1", "--linear_learning_rate", "0.1")
 RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1", "rowwise_adagrad": "0.1", "ftrl": "0.1", "rmsprop": "0.01"}
 
 
@@ -74,6 +75,8 @@ TRAININGS = {
     "sliced rmsprop": _training("sliced", "rmsprop", "--amp", steps=6),
     "tables ftrl": _training("tables", "ftrl", "--embedding_learning_rate", "0.3", steps=6),
     "mixed momentum": _training("mixed", "sgd", "--momentum", "0.5", "--embedding_optimizer", "adagrad", steps=6),
+    "mixed wide": _training("mixed", "rmsprop", *WIDE_AND_DEEP, steps=6),
+    "sliced wide": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--amp", rows="lists", steps=6),
     "mixed sgd one sum": _training("mixed", "sgd", *REGULARISED, slices=1, steps=6),
     "tables sgd of one column": _training("tables", "sgd", features=1, dim=1, steps=6),  # which only one worker can hold
 }
@@ -100,6 +103,7 @@ CHOSEN = {
         "mixed lists",
         "sliced lists",
         "mixed shapes",
+        "mixed wide",
         *(f"mixed {optimizer} on a GPU" for optimizer in ON_GPU),
     ),
     8: ("mixed adam",),
@@ -204,7 +208,7 @@ def train(training: Training, dataset: Path, world) -> dict:
     found |= {f"after/{name}": values for name, values in pieces(model).items()}
     stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
     dense = dense_elements(len(spec.numerical), *stacks, placement.widths, interaction_shape(config.model))
-    found["plan"] = json.dumps(report(placement, training.batch, 2 if config.device.amp else 4, dense, trainer.groups.tables.rule.needs_squares))
+    found["plan"] = json.dumps(report(placement, training.batch, 2 if config.device.amp else 4, dense, trainer.groups.tables[-1].rule.needs_squares))
     if training.batch == BATCH and training.features is None:
         with contextlib.closing(TfRawSplit(spec, "test")) as split:
             scores = Evaluator(model, config.device.xla).score(batches(split, 2 * BATCH, 1), split.num_samples)

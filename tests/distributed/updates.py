@@ -134,7 +134,7 @@ def _dense(world, rule) -> np.ndarray:
 def _updated(case: Case, world, rule, thresholds, native) -> dict[str, np.ndarray]:
     import tensorflow as tf
 
-    from model.embedding.distributed import DistributedEmbedding
+    from model.embedding.distributed import DistributedEmbedding, GroupUpdate
     from model.embedding.placement import place
     from model.embedding.table import Feature, Table
     from model.embedding.table_memory import write_rows
@@ -163,8 +163,8 @@ def _updated(case: Case, world, rule, thresholds, native) -> dict[str, np.ndarra
         # Every number of workers adds the slices in one order.
         sums = embedding.replicated_gradients(local_ids, own, 1.0, SLICES // world.size)
         sums = [tf.reshape(sum_in_order(tf.reshape(total, [-1]), world, "dense_gradients"), total.shape) for total in sums]
-        embedding.update(rule, ids, own, rate, number)
-        embedding.update_replicated(rule, sums, rate, number)
+        embedding.update([GroupUpdate(rule, rate)], ids, own, number)
+        embedding.update_replicated([GroupUpdate(rule, rate)], sums, number)
     kept = embedding.shards if world.first else embedding.sharded
     vectors = embedding(*read(0)).numpy()
     return {f"{local.name}@{local.shard.first}": local.weights.numpy() for local in kept} | {"vectors": vectors.reshape(len(vectors), -1)}

@@ -57,7 +57,7 @@ def logs(tmp_path_factory) -> Path:
 
 
 def arguments(logs: Path, *more: object, threshold: object = 2) -> list:
-    days = ("--train", logs / "day_2", logs / "day_10", logs / "day_3", "--test", logs / "day_5", logs / "day_4")
+    days = ("--train", logs / "day_2", logs / "day_10", logs / "day_3", "--test", logs / "day_5", logs / "day_4", logs / "day_5")
     return [*days, "--frequency_threshold", threshold, "--bad_lines", "skip", "--block_bytes", 20_000, *more]
 
 
@@ -92,8 +92,9 @@ def test_the_ids_of_another_dataset(logs, tmp_path, capsys, request):
     assert tree(tmp_path / "sql") == expected
 
 
-def test_other_fields_transforms_and_a_folder_with_signs_in_its_name(tmp_path, capsys, by_sql):
-    folder = tmp_path / "a[1] {b}*?"
+@pytest.mark.parametrize("name", ["a[1] {b}*?", ":ü#%41;&"])
+def test_other_fields_transforms_and_a_folder_with_signs_in_its_name(tmp_path, capsys, by_sql, name):
+    folder = tmp_path / name
     folder.mkdir()
     random = np.random.default_rng(0)
     text = "".join(f"{row % 2}\t{row}\t{random.integers(50):X}\t\t{random.integers(2**32):08x}\n" for row in range(3000))
@@ -125,4 +126,5 @@ def test_spark_submit(logs, tmp_path):
     assert tree(tmp_path / "spark") == tree(tmp_path / "polars") and " INFO " not in result.stderr.partition("Setting Spark log level")[2]
     assert result.stdout.startswith(f"{tmp_path / 'spark'}: train 501 rows")
     result = subprocess.run([sys.executable, ROOT / "preproc" / "spark_submit.py", "other"], capture_output=True, text=True, timeout=60)
-    assert (result.returncode, result.stderr) == (1, "spark_submit.py: error: other: expected preproc.criteo or preproc.table and its flags\n")
+    said = "spark_submit.py: error: other: expected one of preproc.criteo, preproc.outbrain, preproc.table and its flags\n"
+    assert (result.returncode, result.stderr) == (1, said)

@@ -138,7 +138,7 @@ def test_bad_lines_are_skipped_and_counted(tmp_path, capsys):
     )
     spec = preprocessed(folder, "--bad_lines", "skip", "--eval_fraction", 0)
     said = capsys.readouterr().err
-    assert "clicks_train.csv: bad lines skipped: 3, the first: line 7: 1 values, expected 3" in said
+    assert "clicks_train.csv: bad lines skipped: 3, the first: line 5, column clicked: '2', expected 0 or 1" in said
     assert "events.csv: column display_id: 1 stands in several rows; rows beyond the first of a value, left out: 1" in said
     assert spec.metadata["bad_lines_skipped"] == 5 and spec.metadata["train"]["rows"] == 4
     assert columns(spec, "train") == columns(preprocessed(raw(tmp_path), "--eval_fraction", 0), "train")

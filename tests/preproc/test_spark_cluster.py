@@ -1,4 +1,7 @@
-"""Both commands on a cluster of two workers, of which an executor is killed while it reads: the very files that Polars writes."""
+"""The commands on a cluster of two workers, of which an executor is killed while it reads: the very files that Polars writes.
+
+With OUTBRAIN_DISPLAYS=40000 raw files of some 200,000 clicks go through `preproc.outbrain`.
+"""
 
 import os
 import signal
@@ -8,10 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
-from preproc import criteo, table, table_spark_reading
+from dataloading import generate_outbrain
+from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
+from preproc import criteo, outbrain, outbrain_spark, table, table_spark_reading
 from preproc.engines import spark_dictionaries
 from tests.preproc.spark_cluster import JAVA, QUICK, Cluster, cluster, needs_spark, tree
 from tests.preproc.test_criteo_spark import log
@@ -77,3 +84,29 @@ def test_table(tmp_path, capsys, workers, monkeypatch):
     (tmp_path / "columns.yaml").write_text(yaml.safe_dump(CONFIG, sort_keys=False))
     files = [tmp_path / "train.csv", tmp_path / "more.csv"]
     same(table, ["--train", *files, "--config", tmp_path / "columns.yaml", "--test_fraction", 0.1, "--block_bytes", 8_000], tmp_path, workers, capsys)
+
+
+def test_outbrain(tmp_path, capsys, workers, monkeypatch):
+    """The same bytes; and, whatever bytes are, the same numbers. No executor is killed: those that were, are back or are done without."""
+    monkeypatch.setattr(outbrain_spark, "_TASKS_A_CORE", 2)
+    displays = os.environ.get("OUTBRAIN_DISPLAYS", "800")
+    assert generate_outbrain.main(["--displays", displays, "--dst", str(tmp_path / "raw")]) == 0
+    words = ["--src", str(tmp_path / "raw"), "--block_bytes", "5000" if displays == "800" else "500000"]
+    capsys.readouterr()
+    assert outbrain.main([*words, "--dst", str(tmp_path / "polars")]) == 0
+    said = capsys.readouterr().err
+    assert outbrain.main([*words, "--dst", str(tmp_path / "spark"), *on(workers)]) == 0
+    assert capsys.readouterr().err == said
+    assert tree(tmp_path / "spark") == tree(tmp_path / "polars")
+    specs = [FeatureSpec.from_yaml(tmp_path / engine / "feature_spec.yaml") for engine in ("polars", "spark")]
+    for split in outbrain.SPLITS:
+        first, second = (TfRawSplit(spec, split) for spec in specs)
+        n = first.num_samples
+        assert n == second.num_samples > int(displays)
+        for place in range(13):
+            np.testing.assert_array_equal(first.read_ids(place, 0, n), second.read_ids(place, 0, n))
+        np.testing.assert_array_equal(first.read_labels(0, n), second.read_labels(0, n))
+        np.testing.assert_array_equal(first.read_group(0, n), second.read_group(0, n))
+        np.testing.assert_allclose(first.read_numerical(0, n), second.read_numerical(0, n), rtol=0, atol=1e-6)
+        first.close()
+        second.close()

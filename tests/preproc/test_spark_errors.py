@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import pwd
 import shutil
 import signal
 import socket
@@ -13,6 +14,7 @@ import pytest
 
 from dataloading.contract import DatasetError
 from preproc import criteo
+from preproc.engines import spark_session
 from preproc.engines.spark_engine import SparkEngine
 from preproc.engines.spark_settings import SparkSettings
 from preproc.engines.spark_tasks import TOKEN, Done, Failed, Job, LeftOut, run_task
@@ -62,6 +64,36 @@ def test_no_java_or_an_old_one(words, monkeypatch, tmp_path):
     java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
     java.chmod(stat.S_IRWXU)
     fails(words, f"{java} is Java 8; Spark needs Java 17 or newer")
+
+
+@needs_spark
+def test_a_user_without_a_name(words, monkeypatch):
+    def unknown(number):
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    fails(words, f"--engine spark: user {os.getuid()} has no name on this machine, and Spark's Java needs one: add it to /etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("before", "inside"),
+    [
+        ({"LC_ALL": "C"}, "C.UTF-8"),
+        ({}, "C.UTF-8"),
+        ({"LANG": "POSIX"}, "C.UTF-8"),
+        ({"LANG": "de_DE.UTF-8"}, None),
+        ({"LC_ALL": "en_US.utf8"}, "en_US.utf8"),
+    ],
+)
+def test_java_reads_names_of_files_as_utf8(monkeypatch, before, inside):
+    """By its locale, which containers often leave out."""
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    with spark_session._locale_of_names():
+        assert os.environ.get("LC_ALL") == inside
+    assert os.environ.get("LC_ALL") == before.get("LC_ALL")
 
 
 @needs_spark
@@ -152,6 +184,18 @@ def test_a_job_that_fails_is_told_by_its_cause(tmp_path):
         engine.run(lambda: engine.context.parallelize([0]).map(lambda number: 1 / number).collect(), "division")
     assert str(error.value) == "Spark: ZeroDivisionError: division by zero"
     assert list(tmp_path.iterdir()) == []
+    with SparkEngine(SparkSettings("test", "local[1]", {}, None, 60), tmp_path) as engine, pytest.raises(UserError) as error:
+        engine.map("killed", lambda item, folder: os.kill(os.getpid(), signal.SIGKILL), [0])
+    message = (
+        "Spark: SparkException: Python worker exited unexpectedly (crashed); was it killed for want of memory? Give executors more outside of Java"
+    )
+    assert str(error.value).startswith(message) and list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_spark_sql_cannot_name(words, tmp_path):
+    folder = tmp_path / "a:[b]"
+    fails(words, "Spark reads no folder with a colon and one of []{}*?\\ in its name; choose another one with --staging", "--staging", str(folder))
+    assert not folder.exists()
 
 
 # Tasks -------------------------------------------------------------------------------------------------------------------

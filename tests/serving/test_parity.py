@@ -25,6 +25,12 @@ MODELS = {
     "cross": (PLAIN, ("x",), "float32", CROSS),
     "cross of widths and lists": (LISTS, ("x", "y"), "float16", CROSS | WIDTHS | {"out_of_range": "hash"}),
     "cat of widths without numericals": (LISTS, (), "float16", {"interaction": "cat"} | WIDTHS),
+    "wide and deep of lists": (
+        LISTS,
+        ("x", "y"),
+        "float32",
+        {"interaction": "wide_and_deep", "optimizer": "rmsprop", "out_of_range": "clip"} | WIDTHS,
+    ),
     "trained in bfloat16": (PLAIN, ("x", "y", "z"), "float16", {"amp": True}),
 }
 

@@ -23,3 +23,13 @@ def test_it_measures_the_server_its_scorer_and_the_peer(tmp_path):
         assert name in result.stdout and set(sizes) == {"1", "64"}
         assert all(math.isfinite(value) and value > 0 for values in sizes.values() for value in values)
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
+
+
+def test_replicas_share_their_tables(tmp_path):
+    needed()
+    words = ["-m", "benchmarks.replicas", "--quick", "--json", tmp_path / "figures.json", "--folder", tmp_path]
+    result = subprocess.run([sys.executable, *map(str, words)], cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert result.returncode == 0, result.stdout + result.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures["processes"] == 2 and 0 < figures["ready_bytes"] < figures["bytes"] and "2 processes, ready after" in result.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"

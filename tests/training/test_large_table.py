@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from model.embedding.distributed import DistributedEmbedding
+from model.embedding.distributed import DistributedEmbedding, GroupUpdate
 from model.embedding.initializers import UniformRows
 from model.embedding.placement import single
 from model.embedding.table import Table
@@ -35,7 +35,7 @@ def test_its_first_and_last_rows_are_filled_looked_up_and_trained(monkeypatch):
     ids, none = tf.constant(np.stack([numbers, numbers])), tf.zeros([0, len(numbers)], tf.int64)
     np.testing.assert_array_equal(embedding(ids, none).numpy(), expected)
     gradients = np.random.default_rng(0).normal(size=expected.shape).astype(np.float32)
-    embedding.update(Sgd(), ids, tf.constant(gradients), tf.constant(0.5), tf.constant(0, tf.int64))
+    embedding.update([GroupUpdate(Sgd(), tf.constant(0.5))], ids, tf.constant(gradients), tf.constant(0, tf.int64))
     gradients[2] = gradients[5] = gradients[2] + gradients[5]  # the same row
     np.testing.assert_allclose(embedding(ids, none).numpy(), expected - 0.5 * gradients, rtol=0, atol=1e-6)
     for local in embedding.sharded:

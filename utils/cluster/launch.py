@@ -6,6 +6,7 @@ import sys
 
 _SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_LOCAL_RANKS = ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _LOCAL_SIZES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
@@ -32,6 +33,11 @@ def by_mpi() -> bool:
 def local_size() -> int:
     """Workers on this machine, 1 without a launcher."""
     return _first_of(_LOCAL_SIZES, 1)
+
+
+def local_rank() -> int:
+    """This worker's number on its machine, 0 without a launcher."""
+    return _first_of(_LOCAL_RANKS, 0)
 
 
 def leave(code: int) -> None:

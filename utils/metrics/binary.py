@@ -17,6 +17,7 @@ class Metrics:
     calibration: float | None
     samples: int
     ranking: Ranking | None = None  # by group, where the rows have groups and it is asked for
+    binary_accuracy: float | None = None  # share of the samples that are on their side of probability 1/2
 
 
 def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None = None) -> Metrics:
@@ -45,6 +46,7 @@ def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None 
         normalized_entropy=None if single else loss / float(entropy),
         calibration=float(sigmoid(logits).mean(dtype=np.float64)) / rate if rate > 0 else None,
         samples=len(logits),
+        binary_accuracy=float(((logits > 0) == positive).mean()),
     )
 
 

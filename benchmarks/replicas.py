@@ -1,0 +1,123 @@
+"""Instances of a large model on the Triton server: seconds until it is ready, and the memory that they share.
+
+  python -m benchmarks.replicas
+  python -m benchmarks.replicas --instances 2 --scale 1.0 --requests 122
+
+The tables have the rows of the 4.2-billion-parameter model (15.6 GiB) in files that are sparse: no room on the disk, and as much memory as others.
+Request i asks for the i-th part of every table's rows. Memory is the sum of the proportional set sizes of the backend's processes.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import psutil
+
+from benchmarks.children import start
+from benchmarks.options import Options, run
+from benchmarks.report import Report
+from benchmarks.scratch import scratch
+from benchmarks.workload import t15_rows
+from serving.connection import Connection
+from serving.server import Server, ServerConfig
+from utils.checkpoint import manifest
+from utils.checkpoint.zarr_store import CHECKSUM_BYTES
+from utils.flags import option
+from utils.memory import GIB, available_bytes, check_fits
+
+DIM, CHUNK_ROWS, BATCH = 128, 65536, 65536
+_STUB = "triton_python_backend_stub"
+
+
+@dataclass(frozen=True)
+class ReplicaOptions(Options):
+    """Benchmark of replicas."""
+
+    QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "scale": 0.001, "requests": 2}
+
+    scale: float = option(1.0, "rows of the tables, in proportion to the 4.2-billion-parameter model's")
+    instances: int = option(2, "processes that serve the model")
+    requests: int = option(122, f"requests of {BATCH:,} samples; with 122 every row is asked for", unit="requests")
+    folder: str | None = option(None, "folder for temporary files; the default is where these go")
+
+
+def main(chosen: ReplicaOptions, report: Report) -> None:
+    """Measure and print."""
+    rows = [max(int(count * chosen.scale), 1) for count in t15_rows()]
+    size = 4 * DIM * sum(rows)
+    check_fits(size, f"--scale {chosen.scale}: the tables in the page cache", available_bytes())
+    with scratch(chosen.folder, 1 << 30, "the model, its tables sparse") as folder:
+        _export(chosen, folder, len(rows))
+        enlarge(folder / "repository/dlrm/1/checkpoint", rows)
+        config = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=5)
+        with Server(folder / "repository", config) as server:
+            ready = server.wait_until_ready()
+            before = _shared_bytes(server)
+            connection, numerical = Connection(f"grpc://{server.grpc}", "dlrm"), np.zeros((BATCH, 13), np.float32)
+            for number in range(chosen.requests):
+                samples = np.arange(number * BATCH, (number + 1) * BATCH)[:, np.newaxis]
+                connection.infer({"numerical": numerical, "categorical": samples % np.array(rows)})
+            after = _shared_bytes(server)
+    asked = 4 * DIM * sum(min(count, chosen.requests * BATCH) for count in rows)
+    report.figures |= {
+        "ready_s": ready,
+        "table_bytes": size,
+        "asked_bytes": asked,
+        "ready_bytes": sum(before),
+        "bytes": sum(after),
+        "processes": len(after),
+    }
+    columns = ["", "GiB", "of the tables"]
+    shown = {"tables": size, "rows asked for": asked, "all processes, ready": sum(before), "all processes, after the requests": sum(after)}
+    report.table(f"{len(after)} processes, ready after {ready:.1f} s", columns, [(name, value / GIB, value / size) for name, value in shown.items()])
+
+
+def _export(chosen: ReplicaOptions, folder: Path, tables: int) -> None:
+    data = ["--dataset_type", "synthetic", "--synthetic_dataset_cardinalities", ",".join(["10"] * tables), "--synthetic_dataset_train_batches", 2]
+    steps = ["--cpu", "--batch_size", 64, "--valid_batch_size", 64, "--synthetic_dataset_valid_batches", 1, "--log_path", "", "--embedding_dim", DIM]
+    slow = ["--optimizer", "adam", "--learning_rate", 0.0001, "--warmup_steps", 0]
+    start(sys.executable, "dlrm.py", *data, *steps, *slow, "--save_checkpoint_path", folder / "checkpoint")
+    flags = ["--max_batch_size", BATCH, "--max_queue_delay_us", 0, "--instances", chosen.instances, "--log_path", "", "--cpu"]
+    restored = ["--restore_checkpoint_path", folder / "checkpoint", "--export_path", folder / "repository"]
+    start(sys.executable, "dlrm.py", "--mode", "export", *restored, *flags)
+
+
+def enlarge(checkpoint: Path, rows: list[int]) -> None:
+    """Give an export's tables so many rows of zeros, in sparse files; only what maps them reads it, for they have no checksums."""
+    content = json.loads((checkpoint / manifest.NAME).read_text())
+    for name, count in zip(content["features"]["categorical"], rows, strict=True):
+        folder = checkpoint / "tables" / name / "weights"
+        high = min(count, CHUNK_ROWS)
+        described = json.loads((folder / "zarr.json").read_text())
+        described["shape"] = content["arrays"][f"tables/{name}/weights"]["shape"] = [count, DIM]
+        described["chunk_grid"]["configuration"]["chunk_shape"] = [high, DIM]
+        _replace(folder / "zarr.json", json.dumps(described).encode())
+        content["features"]["categorical"][name] = count
+        for number in range(-(-count // high)):
+            chunk = folder / "c" / str(number) / "0"
+            chunk.parent.mkdir(parents=True, exist_ok=True)
+            _replace(chunk, b"")
+            with chunk.open("r+b") as file:
+                file.truncate(4 * high * DIM + CHECKSUM_BYTES)
+    for name in ("files", "checksum", "format"):
+        content.pop(name)
+    manifest.write(checkpoint, content)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Not in place: it is a hard link of the checkpoint's."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(content)
+
+
+def _shared_bytes(server: Server) -> list[int]:
+    """Proportional set size of each process of the backend."""
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    return [child.memory_full_info().pss for child in children if _STUB in " ".join(child.cmdline()[:1])]
+
+
+if __name__ == "__main__":
+    sys.exit(run(ReplicaOptions, main, __doc__))

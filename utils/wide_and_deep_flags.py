@@ -1,0 +1,188 @@
+"""The flags of NVIDIA's Wide & Deep for TensorFlow 2, in the words of this application."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from utils.errors import UserError
+from utils.flags import Parser
+from utils.options import WIDE_AND_DEEP
+
+TRAIN_PATTERN, EVAL_PATTERN = "/outbrain/tfrecords/train/part*", "/outbrain/tfrecords/eval/part*"
+_MODEL_DIR, _RESULTS_DIR, _LOG = "/outbrain/checkpoints", "/results", "log.json"
+_BENCHMARK_STEPS, _BENCHMARK_WARMUP = 1000, 500
+_FOREVER = 2**31 - 1  # epochs, or seconds
+# Of the flags of this application, as NVIDIA's Wide & Deep has them.
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "interaction": WIDE_AND_DEEP,
+        "top_mlp_dims": (1024,) * 5 + (1,),
+        "optimizer": "rmsprop",
+        "rho": 0.5,
+        "learning_rate": 0.00012,
+        "linear_learning_rate": 0.02,
+        "deep_warmup_epochs": 6.0,
+        "dropout": 0.1,
+        "loss_scale": "dynamic",
+        "batch_size": 131072,
+        "valid_batch_size": 131072,
+        "epochs": 20,
+        "checkpoint_every_epoch": True,
+        "keep_checkpoints": 1,
+        "affinity": "socket_unique_interleaved",
+        "model_name": WIDE_AND_DEEP,
+    }
+)
+
+
+class Flag(NamedTuple):
+    """One of NVIDIA's flags: what it is, its default, what it is called here (empty: it is more than another name), and how argparse reads it."""
+
+    help: str
+    default: Any = None
+    here: str = ""
+    reads: Mapping[str, Any] = MappingProxyType({})
+
+
+_SWITCH: Mapping[str, Any] = {"action": "store_true"}
+_WORDS: Mapping[str, Any] = {"nargs": "+"}
+_COUNT: Mapping[str, Any] = {"type": int}
+FLAGS = {
+    "train_data_pattern": Flag("TFRecords to train on", TRAIN_PATTERN, reads=_WORDS),
+    "eval_data_pattern": Flag("TFRecords to evaluate on", EVAL_PATTERN, reads=_WORDS),
+    "transformed_metadata_path": Flag("without effect: the records say what features they have", "/outbrain/tfrecords"),
+    "use_checkpoint": Flag("go on with the checkpoint in --model_dir, or evaluate it", False, reads=_SWITCH),
+    "model_dir": Flag("folder in which checkpoints are, in its folder checkpoint", _MODEL_DIR),
+    "results_dir": Flag("folder of the log and of args.json, which holds all flags", _RESULTS_DIR),
+    "log_filename": Flag("name of the log in --results_dir", _LOG),
+    "training_set_size": Flag("rows of an epoch: sets --steps_per_epoch; without it the rows are counted", None, reads=_COUNT),
+    "global_batch_size": Flag("batch over all workers", 131072, "batch_size"),
+    "eval_batch_size": Flag("batch of evaluation over all workers", 131072, "valid_batch_size"),
+    "num_epochs": Flag("passes over the training data", 20, "epochs"),
+    "deep_learning_rate": Flag("of the deep part", 0.00012, "learning_rate"),
+    "deep_hidden_units": Flag("widths of the deep part's layers", "1024 1024 1024 1024 1024", reads=_WORDS),
+    "deep_dropout": Flag("share of the hidden units that a step leaves out", 0.1, "dropout"),
+    "evaluate": Flag("evaluate only; with --benchmark, measure the forward pass", False, reads=_SWITCH),
+    "evaluation": Flag("the same", False, reads=_SWITCH),
+    "benchmark": Flag("measure training, or with --evaluate the forward pass; nothing is saved", False, reads=_SWITCH),
+    "benchmark_steps": Flag("steps of --benchmark", _BENCHMARK_STEPS, reads=_COUNT),
+    "benchmark_warmup_steps": Flag("steps among them that are not measured", _BENCHMARK_WARMUP, reads=_COUNT),
+}
+
+
+def described() -> str:
+    """The flags, for `--help`."""
+    lines = []
+    for name, flag in FLAGS.items():
+        default = f" (default: {flag.default})" if flag.default not in (None, False) else ""
+        lines.append(f"  --{name:<27} {flag.help}{default}{f'; --{flag.here} here' if flag.here else ''}")
+    return "NVIDIA's flags:\n" + "\n".join(lines)
+
+
+def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command line of NVIDIA's flags and of this application's, in the latter, and a line for each flag without effect.
+
+    Raises:
+        UserError: a value that cannot be; two flags that say the same, or contradict each other.
+    """
+    if {"-h", "--help"} & set(arguments):
+        return ["--help"], []
+    parser = Parser(prog="", add_help=False)
+    for name, flag in FLAGS.items():
+        parser.add_argument(f"--{name}", default=argparse.SUPPRESS, **flag.reads)
+    found, rest = parser.parse_known_args(list(arguments))
+    given, others = vars(found), {word.lstrip("-").partition("=")[0] for word in rest if word.startswith("-")}
+    words, notes = _renamed(given, others)
+    words += _data(given, others)
+    benchmark, evaluate = given.get("benchmark", False), given.get("evaluate", False) or given.get("evaluation", False)
+    words += _measured(given, evaluate) if benchmark else _not_measured(given)
+    if evaluate and not benchmark:
+        words += _said(others, "mode", "eval")
+    words += [] if "mode" in others and not evaluate else _checkpoints(given, others, evaluate, benchmark)
+    results = Path(given.get("results_dir", _RESULTS_DIR))
+    if "log_path" not in others:
+        words += ["--log_path", str(results / given.get("log_filename", _LOG))]
+    elif {"results_dir", "log_filename"} & set(given):
+        raise UserError("--log_path and --results_dir or --log_filename say the same; drop one of them")
+    if "args_path" not in others and "log_path" not in others:
+        words += ["--args_path", str(results / "args.json")]
+    return [*words, *rest], notes
+
+
+def _renamed(given: Mapping[str, Any], others: set[str]) -> tuple[list[str], list[str]]:
+    words, notes = [], []
+    for name, value in given.items():
+        if here := FLAGS[name].here:
+            if here in others:
+                raise UserError(f"--{name} and --{here} say the same; drop one of them")
+            words += [f"--{here}", value]
+    if "deep_hidden_units" in given:
+        units = [unit for word in given["deep_hidden_units"] for unit in word.split()]
+        if not units or not all(unit.isdigit() and int(unit) for unit in units):
+            raise UserError(f"--deep_hidden_units {' '.join(units)}: expected positive layer widths separated by blanks")
+        words += _said(others, "top_mlp_dims", ",".join([*units, "1"]))
+    if "transformed_metadata_path" in given:
+        notes.append("--transformed_metadata_path has no effect: the records say what features they have")
+    return words, notes
+
+
+def _data(given: Mapping[str, Any], others: set[str]) -> list[str]:
+    """TFRecords by their patterns, where neither a dataset nor its type is named."""
+    words = []
+    patterns = {"train_data_pattern", "eval_data_pattern"} & set(given)
+    if patterns and "dataset_path" in others:
+        raise UserError(f"--{min(patterns)} and --dataset_path exclude each other: TFRecords, or a tf_raw dataset; drop one of them")
+    if patterns or not {"dataset_path", "dataset_type", "config"} & others:
+        for name, usual in (("train_data_pattern", TRAIN_PATTERN), ("eval_data_pattern", EVAL_PATTERN)):
+            words += [f"--{name}", ",".join(given.get(name, [usual]))]
+        words += [] if "dataset_type" in others else ["--dataset_type", "tfrecord"]
+    if "training_set_size" in given:
+        size, batch = given["training_set_size"], _number(given.get("global_batch_size"), DEFAULTS["batch_size"])
+        if "batch_size" in others:
+            raise UserError("--training_set_size needs --global_batch_size in place of --batch_size, or give --steps_per_epoch")
+        if size < batch:
+            raise UserError(f"--training_set_size {size}: expected at least --global_batch_size {batch}, one step an epoch")
+        words += _said(others, "steps_per_epoch", str(size // batch))
+    return words
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text is not None and text.isdigit() and int(text) else default  # what is none, is said where flags are read
+
+
+def _measured(given: Mapping[str, Any], evaluate: bool) -> list[str]:
+    steps, warmup = given.get("benchmark_steps", _BENCHMARK_STEPS), given.get("benchmark_warmup_steps", _BENCHMARK_WARMUP)
+    if not 0 <= warmup < steps:
+        raise UserError(f"--benchmark_warmup_steps {warmup}: expected 0 or more, and less than --benchmark_steps {steps}")
+    warmup = max(warmup, 1)
+    if evaluate:
+        seconds = ["--inference_seconds", str(_FOREVER)]
+        return ["--mode", "inference", "--benchmark_warmup_steps", str(warmup), "--inference_benchmark_steps", str(max(steps - warmup, 1)), *seconds]
+    if "num_epochs" in given:
+        raise UserError("--num_epochs and --benchmark exclude each other: a benchmark takes --benchmark_steps steps; drop one of them")
+    return ["--max_steps", str(steps), "--epochs", str(_FOREVER), "--benchmark_warmup_steps", str(warmup), "--evals_per_epoch", "0"]
+
+
+def _not_measured(given: Mapping[str, Any]) -> list[str]:
+    if "benchmark_steps" in given:
+        raise UserError("--benchmark_steps needs --benchmark")
+    return ["--benchmark_warmup_steps", str(given["benchmark_warmup_steps"])] if "benchmark_warmup_steps" in given else []
+
+
+def _checkpoints(given: Mapping[str, Any], others: set[str], evaluate: bool, benchmark: bool) -> list[str]:
+    folder, goes_on = str(Path(given.get("model_dir", _MODEL_DIR)) / "checkpoint"), given.get("use_checkpoint", False)
+    for name in sorted({"save_checkpoint_path", "restore_checkpoint_path"} & others):
+        if "model_dir" in given or (goes_on and name == "restore_checkpoint_path"):
+            raise UserError(f"--{'model_dir' if 'model_dir' in given else 'use_checkpoint'} and --{name} say the same; drop one of them")
+    if evaluate or benchmark:
+        return ["--restore_checkpoint_path", folder] + (["--resume", "weights"] if benchmark and not evaluate else []) if goes_on else []
+    words = [] if "save_checkpoint_path" in others else ["--save_checkpoint_path", folder]
+    return words + (_said(others, "resume", "auto") if goes_on else [])
+
+
+def _said(others: set[str], name: str, value: str) -> list[str]:
+    if name in others:
+        raise UserError(f"--{name} {value} follows from another flag; drop --{name}")
+    return [f"--{name}", value]
