@@ -50,7 +50,7 @@ def infer(run: Prepared) -> None:
 def _evaluator(run: Prepared, model: DLRM) -> Evaluator:
     """The C++ scorer where it can stand for TensorFlow: it is the faster at every size (docs/performance.md)."""
     whole = run.world.size == 1 and len({local.shard.table for local in model.embedding.shards}) == len(model.embedding.shards)
-    if not whole or compiled(run.config.device.xla).dense or on_gpu() or not computes_alike(run.config.device):
+    if not whole or compiled(run.config.device.xla).dense or on_gpu() or not computes_alike(run.config):
         return Evaluator(model, run.config.device.xla)
     run.console.say("scored by the C++ scorer (DLRM_NATIVE_OPS=0 for TensorFlow)")
     return NativeEvaluator(model, run.config.model, len(run.spec.numerical))

@@ -10,7 +10,7 @@ from model.shapes import interaction_shape, layer_shapes
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.config import Config
-from utils.options import DeviceConfig
+from utils.options import WIDE_AND_DEEP
 
 FEW = 256  # samples up to which what may go either way goes this one: TensorFlow's own time for a call is seen up to there
 
@@ -30,7 +30,7 @@ def stored_scorer(
     Raises:
         CheckpointError: a dense weight is missing, damaged, or of another shape than the model's; or a table's file is missing.
     """
-    if not computes_alike(config.device):
+    if not computes_alike(config):
         return None
     stored = [StoredFeature(one.name, table, one.hotness, one.pooling) for one, table in zip(features, tables, strict=True)]
     layers = dense_layers(lambda name: checkpoint.read(f"dense/{name}"), config.model, num_numerical)
@@ -43,8 +43,14 @@ def stored_scorer(
     return NativeScorer(native_scorer_library(), num_numerical, stored, layers, interaction_shape(config.model))
 
 
-def computes_alike(device: DeviceConfig) -> bool:
-    """Whether a model on this device is one that the C++ scorer can stand for: float32 on a CPU, and the library is there."""
-    if device.amp or os.environ.get("DLRM_BUILD_FOR") == "GPU" or (not device.cpu and any(Path("/dev").glob("nvidia[0-9]*"))):
+def computes_alike(config: Config) -> bool:
+    """Whether a run's model is one that the C++ scorer can stand for: no Wide & Deep, float32 on a CPU, and the library is there."""
+    device = config.device
+    if (
+        config.model.interaction == WIDE_AND_DEEP
+        or device.amp
+        or os.environ.get("DLRM_BUILD_FOR") == "GPU"
+        or (not device.cpu and any(Path("/dev").glob("nvidia[0-9]*")))
+    ):
         return False
     return native_scorer_library() is not None
