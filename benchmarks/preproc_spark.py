@@ -1,13 +1,16 @@
-"""How fast `preproc.criteo` and `preproc.table` are by Spark, beside Polars: on this machine, and on standalone clusters of one-core workers.
+"""How fast `preproc.criteo`, `preproc.table` and `preproc.outbrain` are by Spark, beside Polars: on this machine, and on standalone clusters of
+one-core workers.
 
   python -m benchmarks.preproc_spark
   python -m benchmarks.preproc_spark --rows 200000 --num_rounds 1 --workers 2
+  python -m benchmarks.preproc_spark --kinds outbrain --workers 2
 
-A log in the form of Criteo's goes through the one, a CSV file of 20 columns of texts through the other. The workers share this machine, so their
-number scales as far as its cores do. Each turn is a new process that begins with an empty folder; its time is that of the command, the start of Spark
-included. The memory is the driver's: Python and its Java, which on `local[N]` is the executor too.
+A log in the form of Criteo's goes through the first, a CSV file of 20 columns of texts through the second, Outbrain's raw files through the third.
+The workers share this machine, so their number scales as far as its cores do. Each turn is a new process that begins with an empty folder; its time
+is that of the command, the start of Spark included. The memory is the driver's: Python and its Java, which on `local[N]` is the executor too.
 """
 
+import json
 import shutil
 import sys
 import threading
@@ -26,13 +29,17 @@ from benchmarks.report import Report
 from benchmarks.rounds import median, spread
 from benchmarks.scratch import scratch
 from benchmarks.spark_cluster import cluster
-from preproc import criteo, table
+from dataloading import generate_outbrain
+from preproc import criteo, outbrain, table
 from utils.flags import option
 
 MODULE = "benchmarks.preproc_spark"
 POLARS = "polars"
-DAY_ROWS = 180_000_000  # of the terabyte's logs, about
-KINDS = {"log": (criteo, write_log, 270), "table": (table, write_table, 400)}  # command, files, bytes a row
+KINDS = {"log": criteo, "table": table, "outbrain": outbrain}
+_WRITTEN = {"log": write_log, "table": write_table}
+_ROW_BYTES = {"log": 270, "table": 400, "outbrain": 100}
+_REAL = {"log": 180_000_000, "table": 180_000_000, "outbrain": 87_000_000}  # rows: of a day of the terabyte's logs, about; of Outbrain's clicks
+_ADS_SHOWN = 5  # in a display, about
 _TEST_SHARE = 0.05
 _INTERVAL_S = 0.05
 
@@ -65,26 +72,35 @@ def main(options: SparkOptions, report: Report) -> None:
 
 def _measure(options: SparkOptions, report: Report, kind: str) -> None:
     sizes = [int(size) for size in options.workers]
-    _, write, row_bytes = KINDS[kind]
-    with scratch(options.folder, 4 * row_bytes * options.rows, f"the {kind} and what becomes of it") as folder:
-        files, counts = (folder / "train", folder / "test"), (options.rows, max(1, int(options.rows * _TEST_SHARE)))
-        report.say(f"writing a {kind} of {sum(counts):,} rows to {folder}")
-        for seed, (path, rows) in enumerate(zip(files, counts, strict=True)):
-            write(path, rows, seed)
+    with scratch(options.folder, 4 * _ROW_BYTES[kind] * options.rows, f"the {kind} and what becomes of it") as folder:
+        report.say(f"writing {kind} files of {options.rows:,} rows, and more, to {folder}")
+        flags, num_rows = _written(options, kind, folder)
         seconds: dict[str, list[float]] = {}
         peaks: dict[str, float] = {}
         for _ in range(options.num_rounds):
             for name, workers in [(POLARS, 0), (f"local[{options.cores}]", 0), *((f"{size} workers", size) for size in sizes)]:
-                done = _turn(options, name, workers, kind, files, folder)
+                done = _turn(name, workers, kind, flags, folder)
                 seconds.setdefault(name, []).append(done["seconds"])
                 peaks[name] = max(peaks.get(name, 0.0), done["peak_mib"])
-    rates = {name: sum(counts) / median(seconds, name) for name in seconds}
-    lines = [(name, rate, DAY_ROWS / rate / 3600, peaks[name], spread(seconds, name)) for name, rate in rates.items()]
-    report.table(f"{kind}, {sum(counts):,} rows", ("", "rows/s", "hours a day of 180 million", "driver's peak MiB", "spread"), lines)
-    report.figures[kind] = {"rows": sum(counts), "seconds": seconds, "rows_per_s": rates, "peak_mib": peaks}
+    rates = {name: num_rows / median(seconds, name) for name in seconds}
+    lines = [(name, rate, _REAL[kind] / rate / 3600, peaks[name], spread(seconds, name)) for name, rate in rates.items()]
+    report.table(f"{kind}, {num_rows:,} rows", ("", "rows/s", f"hours for {_REAL[kind] // 10**6} million", "driver's peak MiB", "spread"), lines)
+    report.figures[kind] = {"rows": num_rows, "seconds": seconds, "rows_per_s": rates, "peak_mib": peaks}
 
 
-def _turn(options: SparkOptions, name: str, workers: int, kind: str, files: tuple[Path, Path], folder: Path) -> dict[str, float]:
+def _written(options: SparkOptions, kind: str, folder: Path) -> tuple[list[str], int]:
+    """Write the files; returns the flags of a command that reads them, and their rows."""
+    if kind == "outbrain":
+        generate_outbrain.main(["--displays", str(max(100, options.rows // _ADS_SHOWN)), "--dst", str(folder / "raw")])
+        return ["--src", str(folder / "raw")], json.loads((folder / "raw" / generate_outbrain.TRUTH).read_text())["rows"]
+    files, counts = (folder / "train", folder / "test"), (options.rows, max(1, int(options.rows * _TEST_SHARE)))
+    for seed, (path, rows) in enumerate(zip(files, counts, strict=True)):
+        _WRITTEN[kind](path, rows, seed)
+    flags = ["--train", str(files[0]), "--test", str(files[1]), "--frequency_threshold", str(options.frequency_threshold)]
+    return [*flags, *(("--label", "label") if kind == "table" else ())], sum(counts)
+
+
+def _turn(name: str, workers: int, kind: str, files: list[str], folder: Path) -> dict[str, float]:
     with ExitStack() as ending:
         master = name
         if workers:
@@ -92,14 +108,13 @@ def _turn(options: SparkOptions, name: str, workers: int, kind: str, files: tupl
             ending.callback(shutil.rmtree, home)
             master = ending.enter_context(cluster(home, workers)).url
         out = folder / "out"
-        flags = ["--train", files[0], "--test", files[1], "--dst", out, "--frequency_threshold", options.frequency_threshold]
-        flags += ["--label", "label"] if kind == "table" else []
+        flags = [*files, "--dst", str(out)]
         if name != POLARS:
             flags += ["--engine", "spark", "--spark_master", master]
         if workers:
             conf = ("spark.driver.host=127.0.0.1", "spark.executor.memory=600m", f"spark.default.parallelism={workers}")
             flags += [word for setting in conf for word in ("--spark_conf", setting)]
-        done = last_answer(MODULE, kind=kind, flags=list(map(str, flags)))
+        done = last_answer(MODULE, kind=kind, flags=flags)
         shutil.rmtree(out)
         return done
 
@@ -116,7 +131,7 @@ def child(kind: str, flags: list[str]) -> None:
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     begun = time.perf_counter()
-    KINDS[kind][0].main(flags)
+    KINDS[kind].main(flags)
     seconds = time.perf_counter() - begun
     stop.set()
     watcher.join()

@@ -77,7 +77,7 @@ def features_of(read: Callable[[int, int], bytes], size: int) -> Iterator[Listed
             name, feature = "", (entry_stop, entry_stop)
             for number, begin, end in walk.all_fields(entry_start, entry_stop):
                 if number == 1:
-                    name = walk.bytes(begin, end).decode()
+                    name = walk.text(begin, end)
                 elif number == 2:
                     feature = begin, end
             kind, place = "", (entry_stop, entry_stop)
@@ -118,6 +118,12 @@ class _Walk:
         if len(found) < stop - start:
             raise ValueError("it ends within a field")
         return found
+
+    def text(self, start: int, stop: int) -> str:
+        try:
+            return self.bytes(start, stop).decode()
+        except UnicodeDecodeError:
+            raise ValueError("a feature's name is not UTF-8") from None
 
     def fields(self, start: int, stop: int, wanted: int) -> Iterator[tuple[int, int]]:
         """Where the contents of the fields of this number lie."""

@@ -124,14 +124,27 @@ class StoreFolder:
 
     def sizes(self) -> dict[str, int]:
         """The files and their bytes, but those whose names begin with a dot; nothing where the folder is not there."""
+        if not self._has(self._path):  # asked first: what finds files passes over a store that does not answer
+            return {}
+        with one_line(self._url):
+            found = self._system.find(self._path, detail=True)
+        names = {entry["name"].removeprefix(self._path).lstrip("/"): entry.get("size") or 0 for entry in found.values()}
+        return {name: size for name, size in sorted(names.items()) if name and not any(part.startswith(".") for part in name.split("/"))}
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there. Raises DatasetError where the store refuses."""
+        return self._has(self._full(name))
+
+    def _has(self, path: str) -> bool:
         with one_line(self._url):
             self._system.invalidate_cache()
             try:
-                found = self._system.find(self._path, detail=True)
-            except FileNotFoundError:
-                return {}
-        names = {entry["name"].removeprefix(self._path).lstrip("/"): entry.get("size") or 0 for entry in found.values()}
-        return {name: size for name, size in sorted(names.items()) if name and not any(part.startswith(".") for part in name.split("/"))}
+                self._system.info(path)
+            except FileNotFoundError as error:
+                if error.__cause__ is not None and not isinstance(error.__cause__, FileNotFoundError):
+                    raise
+                return False
+            return True
 
     def open(self, name: str, size: int) -> StoreStream:
         """A file of so many bytes. Raises DatasetError where the store refuses."""

@@ -19,15 +19,18 @@ _SHOWN = 3  # files that a message names
 
 
 def local_files(folder: Path) -> dict[str, int]:
-    """The files of a local dataset and their bytes, the specification last; nothing that begins with a dot."""
-    found = {}
+    """The files of a local dataset and their bytes, the specification last; nothing that begins with a dot, or is of another kind.
+
+    Raises:
+        FeatureSpecError: there is no specification, or it is damaged.
+    """
+    found, spec = {}, FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME)
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for path in (Path(place, name) for name in sorted(names) if not name.startswith(".")):
             found[path.relative_to(folder).as_posix()] = path.stat().st_size
-    if DEFAULT_FILE_NAME in found:
-        found[DEFAULT_FILE_NAME] = found.pop(DEFAULT_FILE_NAME)
-    return found
+    names = sorted(names_of_dataset(spec, found), key=lambda name: (name == DEFAULT_FILE_NAME, name))
+    return {name: found[name] for name in names}
 
 
 def names_of_dataset(spec: FeatureSpec, names: Collection[str]) -> list[str]:
@@ -50,7 +53,7 @@ def check_store(store: StoreFolder, overwrite: bool, ours: Collection[str] = ())
     """
     if not overwrite:
         names = store.sizes()
-        if DEFAULT_FILE_NAME in names:
+        if store.has(DEFAULT_FILE_NAME):
             raise DatasetError(f"{store} holds a dataset already ({DEFAULT_FILE_NAME}); choose another folder or pass --overwrite")
         if others := sorted(names.keys() - set(ours)):
             raise DatasetError(f"{store} holds files already ({_some(others)}); expected an empty folder; choose another, or pass --overwrite")
@@ -74,7 +77,7 @@ def put_dataset(folder: Path, store: StoreFolder, overwrite: bool, resume: bool)
     """
     sizes, before = local_files(folder), store.sizes()
     record = _Record(folder, resume)
-    if DEFAULT_FILE_NAME in before:
+    if store.has(DEFAULT_FILE_NAME):
         store.remove(DEFAULT_FILE_NAME)
     put: list[str] = []
     try:

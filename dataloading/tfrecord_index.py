@@ -135,7 +135,7 @@ def _rows(descriptor: int, begin: int, size: int, names: Collection[str], place:
     try:
         listed = next((feature for feature in features_of(read, size) if feature.name in names and feature.kind not in ("", BYTES)), None)
         rows = count_values(read, listed) if listed else 0
-    except (ValueError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise DatasetError(f"{place}: no tf.train.Example: {error}; the record is damaged or of another format") from None
     if not rows:
         names = sorted(names)

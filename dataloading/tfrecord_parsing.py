@@ -118,7 +118,7 @@ class RecordParser:
         try:
             with tf.device("/CPU:0"):
                 return {name: values.numpy() for name, values in tf.io.parse_example(contents, form).items()}
-        except tf.errors.OpError as error:
+        except (tf.errors.OpError, UnicodeDecodeError) as error:  # the second where TensorFlow's message quotes damaged bytes
             for record, content in zip(records, contents, strict=True):
                 self._check(record, content, kinds)
             place = f"{self._index.place(records[0])} to {self._index.place(records[-1])}"
@@ -138,7 +138,7 @@ class RecordParser:
                     raise DatasetError(_mismatch(self._spec, name, kind, {other.name: other.kind for other in found.values()}, place))
                 if (count := count_values(read, found[name])) != rows:
                     raise DatasetError(f"{place}: feature {name} has {count} values, others have {rows}; expected one for each row")
-        except (ValueError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise DatasetError(f"{place}: no tf.train.Example: {error}; the record is damaged or of another format") from None
 
     def _content(self, record: int) -> bytes:

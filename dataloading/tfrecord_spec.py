@@ -21,6 +21,7 @@ ROWS_PER_RECORD = 4096
 FOLDERS = {"train": "train", "valid": "valid", "test": "eval"}  # by split
 _FILES = "part*"
 _OUTBRAIN = Path(__file__).with_name("outbrain_schema.json")
+OUTBRAIN_TABLES = Path(__file__).with_name("outbrain_tables.json")
 
 
 def tfrecord_spec(folder: Path, name: str) -> FeatureSpec:
@@ -97,16 +98,15 @@ def kinds_of(path: Path) -> dict[str, str]:
     record = first_record(path)
     try:
         return {feature.name: feature.kind for feature in features_of(lambda start, stop: record[start:stop], len(record))}
-    except (ValueError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise DatasetError(f"{path}, record 0: no tf.train.Example: {error}; the record is damaged or of another format") from None
 
 
 def outbrain_spec() -> FeatureSpec:
     """The features of NVIDIA's Outbrain data, without files."""
-    schema = json.loads(_OUTBRAIN.read_text())
+    schema, tables = (json.loads(path.read_text()) for path in (_OUTBRAIN, OUTBRAIN_TABLES))
     categorical = tuple(
-        Categorical(name, facts["rows"], smallest_dtype(facts["rows"]), embedding_dim=facts["embedding_dim"])
-        for name, facts in schema["categorical"].items()
+        Categorical(name, facts["rows"], smallest_dtype(facts["rows"]), embedding_dim=facts["embedding_dim"]) for name, facts in tables.items()
     )
     dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(schema["numerical"], "float32")
     dtypes |= {schema["label"]: "bool", schema["group"]: INT64}

@@ -1,13 +1,14 @@
 """`--dst s3://bucket/DATASET`: the dataset is made in a local folder as ever, and then put to an object store."""
 
 import argparse
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,18 +95,48 @@ def made(name: str, destination: Destination, make: Callable[[], str], run: Mapp
     check_store(store, overwrite, local_files(folder) if whole else ())
     before = read_record(folder)
     new = [str(place) for place in (folder, *folder.parents) if not place.exists()] or before.get(_MADE, [])
-    said = "made by an earlier run" if whole else make()
-    try:
-        write_record(folder, (before if whole else {}) | {_RUN: run, _MADE: new})
-        put_dataset(folder, store, overwrite, resume)
-    except (DatasetError, OSError) as error:
-        raise DatasetError(f"{error}; the dataset is whole in {folder}: the same command with --resume goes on with putting it") from None
-    except BaseException:
-        if not resume:
-            _remove(folder, new)
-        raise
-    _remove(folder, new)
+    with _alone(folder, new):
+        said = "made by an earlier run" if whole else make()
+        try:
+            write_record(folder, (before if whole else {}) | {_RUN: run, _MADE: new})
+            put_dataset(folder, store, overwrite, resume)
+        except (DatasetError, OSError) as error:
+            raise DatasetError(f"{error}; the dataset is whole in {folder}: the same command with --resume goes on with putting it") from None
+        except BaseException:
+            if not resume:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
     return said
+
+
+@contextmanager
+def _alone(folder: Path, new: Sequence[str]) -> Iterator[None]:
+    """No other run makes the dataset of a local folder meanwhile; at the end, empty folders on the way there that this run made are removed.
+
+    Raises:
+        DatasetError: another run does.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    path = folder.with_name(f".{folder.name}.lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        with suppress(OSError):  # a file system without locks
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DatasetError(
+                    f"{folder}: another run makes the dataset for this --dst there; wait for it, or choose another --staging"
+                ) from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            for place in new:
+                with suppress(OSError):
+                    os.rmdir(place)
+    finally:
+        os.close(descriptor)
 
 
 def _goes_on(name: str, folder: Path, run: Mapping[str, Any]) -> bool:
@@ -119,11 +150,3 @@ def _goes_on(name: str, folder: Path, run: Mapping[str, Any]) -> bool:
         return False
     print(f"{name}: --resume: goes on with putting the dataset in {folder}", file=sys.stderr)
     return True
-
-
-def _remove(folder: Path, new: Sequence[str]) -> None:
-    """Remove the local dataset, and the folders on the way to it that this run made, where nothing else is in them."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for place in new:
-        with suppress(OSError):
-            os.rmdir(place)

@@ -109,6 +109,7 @@ def training_invariants(config: Config, num_samples: int, fingerprint: str) -> d
         "batch_size": config.data.batch_size,
         "train_samples": num_samples,
         FINGERPRINT: fingerprint,
+        "steps_per_epoch": config.training.steps_per_epoch,
         "shuffle_batch_order": config.data.shuffle_batch_order,
         "shuffle_window": config.data.shuffle_window,
         "seed": config.run.seed,

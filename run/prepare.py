@@ -38,6 +38,7 @@ from utils.cluster.pace import expected_step_ms, set_cycle_time
 from utils.config import Config
 from utils.console import Console
 from utils.distributed import World, join
+from utils.errors import UserError
 from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
@@ -220,6 +221,8 @@ def _continues(config: Config) -> bool:
 def _growth(config: Config, checkpoint: Checkpoint, now: ModelFeatures) -> Growth | None:
     """How the checkpoint's features stand in the model; None where they must be the same, and are."""
     if config.training.allow_growth:
+        if config.model.interaction == WIDE_AND_DEEP:
+            raise UserError("--allow_growth does not know --interaction wide_and_deep; --resume weights takes the weights of the same features")
         return Growth(checkpoint, saved_features(checkpoint), now)
     check_features(checkpoint, now)
     return None

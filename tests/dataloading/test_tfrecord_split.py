@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
@@ -14,7 +15,7 @@ from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from dataloading.tfrecord_index import masked_crc32c
 from dataloading.tfrecord_spec import outbrain_spec, pattern_spec, tfrecord_spec, unread_features
 from dataloading.tfrecord_split import TfRecordSplit
-from tests.dataloading.example_records import OUTBRAIN, outbrain_columns, write_file, write_outbrain
+from tests.dataloading.example_records import OUTBRAIN, example, outbrain_columns, write_file, write_outbrain
 from tests.dataloading.readers import batch_reader
 
 SPEC_NAME = "feature_spec.yaml"
@@ -218,6 +219,23 @@ def test_features_that_are_missing_or_of_another_kind(tmp_path):
     refused(tmp_path, "record 0: there is no feature display_id")
     (tmp_path / SPEC_NAME).write_text(outbrain_spec().to_yaml())
     refused(tmp_path, r"no feature display_id, and .*feature_spec.yaml lists it")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda record: record.replace(b"pop_ad_id", b"pop\xaaad_id"), "a feature's name is not UTF-8"),
+        (lambda record: record + b"\xaa\xff", "a number without an end"),  # which TensorFlow quotes
+        (lambda record: record[:-30], "a field is longer than what holds it"),
+    ],
+)
+def test_records_that_are_sound_for_their_checksums_only(tmp_path, change, message):
+    columns = outbrain_columns(64)
+    (tmp_path / "train").mkdir()
+    with tf.io.TFRecordWriter(str(tmp_path / "train/part-r-00000")) as writer:
+        writer.write(example(columns))
+        writer.write(change(example(columns)))
+    refused(tmp_path, f"part-r-00000, record 1: no tf.train.Example: {message}; the record is damaged or of another format")
 
 
 def test_lists_of_different_lengths(tmp_path):

@@ -1,6 +1,7 @@
 """Datasets in object stores: put there by preprocessing, fetched from there, and whole or not there, whatever happens on the way."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import dlrm
 from dataloading import fetch, put
 from preproc import criteo, table
 from tests.preproc.conftest import make_line
+from tests.preproc.hdfs_server import hdfs
 from tests.preproc.test_stores import tree
 
 URL = "memory://bucket/a set"
@@ -78,6 +80,23 @@ def test_there_and_back(tmp_path, call, files, words, command):
     code, out, errors = call(fetch.main, URL, tmp_path / "back")
     assert code == 0, errors
     assert tree(tmp_path / "back") == tree(tmp_path / "local") and out.startswith(f"{tmp_path / 'back'}: {len(files())} files, ")
+
+
+def test_over_http(tmp_path, call, words):
+    """A server of its own, spoken to through sockets: WebHDFS, and one dataset in the place of another."""
+    pytest.importorskip("requests")
+    assert call(table.main, *words[table], "--dst", tmp_path / "local")[0] == 0
+    with hdfs() as (root, stored):
+        url, flags = f"{root}/user/a set", ("--staging", tmp_path / "staging")
+        assert call(table.main, *words[table], "--dst", url, *flags, "--seed", 5, "--ignore", "n")[0] == 0
+        assert error(call, table.main, *words[table], "--dst", url, *flags).startswith(f"{url} holds a dataset already")
+        code, _, errors = call(table.main, *words[table], "--dst", url, *flags, "--overwrite")
+        assert code == 0, errors
+        assert {name.removeprefix("/user/a set/"): content for name, content in stored.items()} == tree(tmp_path / "local")
+        assert call(fetch.main, url, tmp_path / "back")[0] == 0
+        assert tree(tmp_path / "back") == tree(tmp_path / "local") and left(tmp_path) == []
+    said = error(call, fetch.main, url, tmp_path / "again")
+    assert said.startswith(f"{url}: cannot be read: ConnectionError") and not (tmp_path / "again").exists()
 
 
 def test_a_file_url_is_a_local_folder(tmp_path, call, words):
@@ -171,6 +190,22 @@ def test_an_interruption(tmp_path, call, files, words, monkeypatch, resume):
     assert bool(files()) is resume and left(tmp_path) == (["staging"] if resume else []) and "feature_spec.yaml" not in files()
 
 
+def test_two_runs_at_once(tmp_path, call, files, words, monkeypatch):
+    """The second is refused while the first makes its dataset; afterwards nothing of either is left."""
+    make, said = table._make, []
+    flags = (*words[table], "--dst", URL, "--staging", tmp_path / "staging")
+
+    def meanwhile(*arguments) -> str:
+        monkeypatch.setattr(table, "_make", unexpected)
+        said.append(error(call, table.main, *flags))
+        return make(*arguments)
+
+    monkeypatch.setattr(table, "_make", meanwhile)
+    code, _, errors = call(table.main, *flags)
+    assert code == 0, errors
+    assert "another run makes the dataset for this --dst there; wait for it" in said[0] and left(tmp_path) == [] and len(files()) > 8
+
+
 def test_a_file_that_is_not_whole_in_the_store(tmp_path, call, files, words, monkeypatch):
     info = MemoryFileSystem.info
     short = lambda self, path, **more: (found := info(self, path, **more)) | ({"size": found["size"] - 1} if "numerical" in path else {})  # noqa: E731
@@ -209,8 +244,11 @@ def test_overwriting(tmp_path, call, files, words, monkeypatch):
 def stored(tmp_path, call, files, words) -> Path:
     """A dataset that is here and there."""
     assert call(table.main, *words[table], "--dst", tmp_path / "local")[0] == 0
-    (tmp_path / "local" / "other" / "deep").mkdir(parents=True)
+    (tmp_path / "local" / "checkpoints" / "step_1").mkdir(parents=True)
+    (tmp_path / "local" / "checkpoints" / "step_1" / "weights").write_text("not of the dataset")
     assert call(put.main, tmp_path / "local", URL)[0] == 0
+    assert not any("checkpoints" in name for name in files()) and len(files()) > 8
+    shutil.rmtree(tmp_path / "local" / "checkpoints")
     return tmp_path / "local"
 
 

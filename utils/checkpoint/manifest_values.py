@@ -50,7 +50,8 @@ def _check_place(position: Mapping[str, Any], run: Mapping[str, Any]) -> None:
     known = all(type(value) is int for value in (samples, batch_size, *(position.get(name) for name in ("step", "epoch", "batch"))))
     if not known or samples < 1 or batch_size < 1:
         return
-    batches = math.ceil(samples / batch_size)
+    steps = run.get("steps_per_epoch")
+    batches = steps if type(steps) is int and steps > 0 else math.ceil(samples / batch_size)
     step, epoch, batch = position["step"], position["epoch"], position["batch"]
     if batch > batches or step != epoch * batches + batch:
         raise ValueError(f"position says step {step}, epoch {epoch}, batch {batch}, which is no place in epochs of {batches} batches")

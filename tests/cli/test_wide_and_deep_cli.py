@@ -1,0 +1,191 @@
+"""wide_and_deep.py: NVIDIA's flags in this application's words; training, evaluation, resuming and scoring by its commands."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from runs import ROOT, Result, read_log, write_dataset
+
+import dlrm
+import wide_and_deep
+from dataloading import transcribe
+from utils.checkpoint.reading import Checkpoint
+from utils.config import parse
+from utils.errors import UserError, run_command
+from utils.wide_and_deep_flags import DEFAULTS, translated
+
+SMALL = ("--cpu", "--deep_hidden_units", "16", "8", "--embedding_dim", "8", "--global_batch_size", "256", "--eval_batch_size", "512")
+FLAGS = (*SMALL, "--num_epochs", "2", "--deep_warmup_epochs", "0.2", "--deep_learning_rate", "0.01", "--affinity", "disabled")
+
+
+def configured(*words):
+    return parse(words, "", "wide_and_deep.py", DEFAULTS, translated)
+
+
+def words(*given):
+    found, _ = translated(given)
+    return " ".join(found)
+
+
+def test_without_flags_it_is_the_published_run():
+    config = configured()
+    assert (config.data.dataset_type, config.data.patterns) == (
+        "tfrecord",
+        {"train": ("/outbrain/tfrecords/train/part*",), "test": ("/outbrain/tfrecords/eval/part*",)},
+    )
+    assert (config.data.batch_size, config.data.valid_batch_size, config.training.epochs) == (131072, 131072, 20)
+    assert config.model.top_mlp_dims == (1024, 1024, 1024, 1024, 1024, 1) and config.regularisation.dropout == 0.1
+    options = config.optimizer
+    assert (options.optimizer, options.rho, options.learning_rate, options.linear_learning_rate) == ("rmsprop", 0.5, 0.00012, 0.02)
+    assert options.deep_warmup_epochs == 6 and config.device.affinity == "socket_unique_interleaved"
+    assert (config.run.log_path, config.run.args_path) == ("/results/log.json", "/results/args.json")
+    assert config.training.save_checkpoint_path == "/outbrain/checkpoints/checkpoint" and config.training.keep_checkpoints == 1
+    assert config.training.checkpoint_every_epoch and config.training.steps_per_epoch is None
+
+
+def test_nvidia_s_flags_are_ours():
+    config = configured("--training_set_size", "1000", "--global_batch_size", "300", "--deep_hidden_units", "16 8", "--deep_dropout", "0.2")
+    assert (config.training.steps_per_epoch, config.model.top_mlp_dims, config.regularisation.dropout) == (3, (16, 8, 1), 0.2)
+    config = configured("--dataset_path", "D", "--model_dir", "M", "--use_checkpoint", "--results_dir", "R", "--log_filename", "l")
+    assert (config.data.dataset_type, config.data.patterns, config.training.resume) == ("tf_raw", {}, "auto")
+    assert (config.training.save_checkpoint_path, config.run.log_path, config.run.args_path) == ("M/checkpoint", "R/l", "R/args.json")
+    assert configured("--train_data_pattern", "a*", "b*", "--xla").data.train_data_pattern == ("a*", "b*")
+
+
+def test_modes():
+    assert "--mode eval --restore_checkpoint_path /outbrain/checkpoints/checkpoint" in words("--evaluate", "--use_checkpoint")
+    assert words("--evaluation", "--use_checkpoint") == words("--evaluate", "--use_checkpoint")
+    trained = configured("--benchmark", "--benchmark_steps", "20", "--benchmark_warmup_steps", "5").training
+    assert (trained.max_steps, trained.benchmark_warmup_steps, trained.evals_per_epoch, trained.save_checkpoint_path) == (20, 5, 0, None)
+    measured = configured("--benchmark", "--evaluate", "--benchmark_steps", "20", "--benchmark_warmup_steps", "0", "--eval_batch_size", "64")
+    assert (measured.run.mode, measured.training.inference_benchmark_steps, measured.training.benchmark_warmup_steps) == ("inference", 19, 1)
+
+
+def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
+    assert configured("--mode", "predict", "--use_checkpoint", "--model_dir", "M").training.restore_checkpoint_path == "M/checkpoint"
+    assert configured("--mode=inference", "--model_dir", "M").training.restore_checkpoint_path is None
+    assert configured("--benchmark", "--use_checkpoint", "--model_dir", "M").training.resume == "weights"
+    planned = configured("--mode", "plan", "--feature_spec", "f", "--use_checkpoint")
+    assert planned.legacy == ("--use_checkpoint has no effect with --mode plan",) and planned.run.args_path is None and not planned.data.patterns
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--deep_learning_rate 1 --learning_rate 1", "--deep_learning_rate and --learning_rate say the same; drop one of them"),
+        ("--deep_hidden_units 16 no", "--deep_hidden_units 16 no: expected positive layer widths separated by blanks"),
+        ("--train_data_pattern a --dataset_path D", "--train_data_pattern and --dataset_path exclude each other"),
+        ("--training_set_size 10 --global_batch_size 20", "--training_set_size 10: expected at least --global_batch_size 20"),
+        ("--benchmark --benchmark_warmup_steps 1000", "--benchmark_warmup_steps 1000: expected 0 or more, and less than --benchmark_steps 1000"),
+        ("--dataset_path D --evaluate", "--evaluate needs a trained model: --use_checkpoint evaluates the one in --model_dir"),
+        ("--benchmark_steps 7", "--benchmark_steps needs --benchmark"),
+        ("--benchmark --num_epochs 7", "--num_epochs and --benchmark exclude each other"),
+        ("--model_dir M --save_checkpoint_path C", "--model_dir and --save_checkpoint_path say the same"),
+        ("--results_dir R --log_path C", "--log_path and --results_dir or --log_filename say the same"),
+        ("--num_epochs 2", "--deep_warmup_epochs 6: expected at most --epochs 2"),
+        ("--num_epoch 2", "unknown flag --num_epoch"),
+        ("--affinity core", "'core' is not one of socket, single"),
+        ("--dataset_path D --train_data_pattern a", "exclude each other"),
+    ],
+)
+def test_what_cannot_be_is_one_line(given, message):
+    with pytest.raises(UserError, match=message.replace("(", r"\(")) as error:
+        configured(*given.split(" ") if "16 no" not in given else ["--deep_hidden_units", "16 no"])
+    assert "\n" not in str(error.value)
+
+
+def test_what_has_no_effect_is_said():
+    lines = translated(["--use_checkpoint", "--model_dir", "nothing"])[1]
+    assert lines == ["--use_checkpoint: there is no checkpoint in nothing/checkpoint; training begins anew"]
+    assert translated(["--transformed_metadata_path", "x"])[1] == [
+        "--transformed_metadata_path has no effect: the records say what features they have"
+    ]
+
+
+def test_help_needs_no_tensorflow():
+    code = """
+import runpy, sys
+sys.argv = ["main.py", "-h"]
+try:
+    runpy.run_path("main.py", run_name="__main__")
+finally:
+    print("tensorflow" in sys.modules)
+"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert result.stdout.rstrip().endswith("False") and "--deep_warmup_epochs" in result.stdout and "--use_checkpoint" in result.stdout, result
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capfd):
+    """Run its main in this process; its log."""
+
+    def call(*flags):
+        (tmp_path / "results/log.json").unlink(missing_ok=True)
+        monkeypatch.setattr(sys, "argv", ["wide_and_deep.py", "--results_dir", str(tmp_path / "results"), *map(str, flags)])
+        capfd.readouterr()
+        code = run_command(wide_and_deep.main, "wide_and_deep.py")
+        return Result(code, *capfd.readouterr(), read_log(tmp_path / "results/log.json"))
+
+    return call
+
+
+def arrays(path):
+    checkpoint = Checkpoint(path)
+    return {name: checkpoint.read(name) for name in checkpoint.names("")}
+
+
+def test_it_trains_evaluates_goes_on_and_scores(command, dataset, tmp_path):
+    whole = command("--dataset_path", dataset, *FLAGS, "--model_dir", tmp_path / "whole")
+    assert whole.final["auc"] > 0.55 and whole.err == ""
+    assert whole.final["auc_val"] == whole.final["auc"] and 0.5 < whole.final["binary_accuracy_val"] < 1
+    evaluations = [line for line in whole.log if "auc_val" in line.get("data", {}) and line["step"]]
+    assert [line["step"] for line in evaluations] == [[16, 32], [32, 32]]
+    assert json.loads((tmp_path / "results/args.json").read_text())["interaction"] == "wide_and_deep"
+    path = tmp_path / "whole/checkpoint"
+    assert Checkpoint(path).manifest["model"]["name"] == "wide_and_deep"
+
+    assert command("--dataset_path", dataset, *FLAGS, "--model_dir", tmp_path / "parts", "--max_steps", "21").code == 0
+    resumed = command("--dataset_path", dataset, *FLAGS, "--model_dir", tmp_path / "parts", "--use_checkpoint")
+    assert resumed.final["auc"] == whole.final["auc"]
+    expected, found = arrays(path), arrays(tmp_path / "parts/checkpoint")
+    assert found.keys() == expected.keys() and {"tables/cat_0_wide/linear", "tables/cat_0/velocity", "optimizer/wide/0/kernel/linear"} <= set(found)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+    evaluated = command(
+        "--dataset_path", dataset, "--cpu", "--evaluate", "--use_checkpoint", "--model_dir", tmp_path / "whole", "--affinity", "disabled"
+    )
+    assert evaluated.final["auc_val"] == whole.final["auc"]
+    scores = [dlrm.load(path, mmap=mmap).score({name: [0, 1] for name in dlrm.load(path).columns}) for mmap in (False, True)]
+    np.testing.assert_array_equal(*scores)
+
+
+def test_an_epoch_of_so_many_rows_goes_on_in_the_data(command, dataset, tmp_path):
+    """4,000 rows are 16 batches: three epochs of 10 steps end in the second pass."""
+    flags = ("--dataset_path", dataset, *SMALL, "--deep_warmup_epochs", "0.5", "--affinity", "disabled", "--training_set_size", "2600")
+    result = command(*flags, "--num_epochs", "3", "--model_dir", tmp_path / "m")
+    assert result.final["steps"] == 30
+    assert result.final["samples"] == 4000 + 14 * 256
+    assert Checkpoint(tmp_path / "m/checkpoint").manifest["position"]["epoch"] == 3
+
+
+def test_benchmarks(command, dataset, tmp_path):
+    flags = ("--dataset_path", dataset, *SMALL, "--affinity", "disabled", "--benchmark", "--benchmark_steps", "20", "--benchmark_warmup_steps", "4")
+    trained = command(*flags, "--model_dir", tmp_path / "m")
+    assert trained.final["train_throughput"] > 0 and trained.final["steps"] == 20 and not (tmp_path / "m").exists()
+    measured = command(*flags, "--evaluate")
+    assert measured.final["validation_throughput"] > 0 and measured.final["inference_batches"] == 16
+
+
+def test_tfrecords_train_the_same_bits(command, tmp_path):
+    data = write_dataset(tmp_path / "d", rows={"train": 700, "test": 300})
+    words = ["--src_dataset_type", "tf_raw", "--src_dataset_path", data, "--dst_dataset_path", tmp_path / "r", "--dst_dataset_type", "tfrecord"]
+    assert not transcribe.main([str(word) for word in words])
+    records = ("--train_data_pattern", tmp_path / "r/train/part*", "--eval_data_pattern", tmp_path / "r/eval/part*")
+    for name, source in (("a", ("--dataset_path", data)), ("b", records)):
+        assert command(*source, *FLAGS, "--model_dir", tmp_path / name).code == 0
+    expected, found = arrays(tmp_path / "a/checkpoint"), arrays(tmp_path / "b/checkpoint")
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
