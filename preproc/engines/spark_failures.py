@@ -7,6 +7,7 @@ from utils.errors import UserError
 _EXECUTOR = re.compile(r"\((?:TID \d+\) \()?([\w.:-]+) executor (\w+)\)")
 _TRACE = "Traceback (most recent call last):"
 _MODULE = re.compile(r"No module named '?([\w.]+)")
+_KILLED = re.compile(r"Python worker exited unexpectedly|exited with code 137|exceeding (?:physical|virtual)? ?memory limits|OOMKilled")
 _PYTHON = "the executors need this Python with the packages of requirements.txt: name it in PYSPARK_PYTHON"
 
 
@@ -63,7 +64,7 @@ def _plain(line: str) -> str:
 def _mend(cause: str) -> str:
     if "unmappable characters" in cause:
         return "; Java's locale knows ASCII only: LC_ALL=C.UTF-8"
-    if "Python worker exited unexpectedly" in cause:
+    if _KILLED.search(cause):
         return "; was it killed for want of memory? Give executors more outside of Java (spark.executor.memoryOverhead), or lower --block_bytes"
     if (missing := _MODULE.search(cause)) or "PYTHON_VERSION_MISMATCH" in cause or "Cannot run program" in cause:
         return f"; {_PYTHON}" if missing is None else f"; {missing[1]} is missing: {_PYTHON}"
