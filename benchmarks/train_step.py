@@ -21,7 +21,7 @@ from benchmarks.report import Report
 from benchmarks.rounds import Action, Seconds, interleave, median, speedup, spread
 from benchmarks.workload import EXPONENTS, HOTNESS_HELP, Workload, check_words, hotness_of_tables, options, t15_rows
 from utils.flags import option
-from utils.options import CROSS, DOT, INTERACTIONS
+from utils.options import CAT, CROSS, DOT
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 PROJECT, COMPILED, KERAS, KERAS_COMPILED, PLAIN, CEILING = "project", "project --xla", "Keras", "Keras jit_compile", "plain TensorFlow", "ceiling"
@@ -53,7 +53,7 @@ class StepOptions(Options):
     embedding_dim: int = option(128, "as in dlrm.py", unit="columns")
     bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "as in dlrm.py")
     top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "as in dlrm.py")
-    interaction: str = option("dot", "as in dlrm.py; others than dot leave out the parts of the step", choices=INTERACTIONS)
+    interaction: str = option("dot", "as in dlrm.py; others than dot leave out the parts of the step", choices=(DOT, CROSS, CAT))
     cross_layer_projection_dim: int = option(512, "as in dlrm.py")
     t15: bool = option(False, "also train on tables of the 4.2-billion-parameter model, and leave the peers out: memory does not hold both")
     precisions: tuple[str, ...] = option(("float32", "bfloat16"), f"of the dense part, what --amp chooses in dlrm.py: {', '.join(PRECISIONS)}")

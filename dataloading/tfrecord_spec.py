@@ -21,6 +21,7 @@ ROWS_PER_RECORD = 4096
 FOLDERS = {"train": "train", "valid": "valid", "test": "eval"}  # by split
 _FILES = "part*"
 _OUTBRAIN = Path(__file__).with_name("outbrain_schema.json")
+OUTBRAIN_TABLES = Path(__file__).with_name("outbrain_tables.json")
 
 
 def tfrecord_spec(folder: Path, name: str) -> FeatureSpec:
@@ -103,10 +104,9 @@ def kinds_of(path: Path) -> dict[str, str]:
 
 def outbrain_spec() -> FeatureSpec:
     """The features of NVIDIA's Outbrain data, without files."""
-    schema = json.loads(_OUTBRAIN.read_text())
+    schema, tables = (json.loads(path.read_text()) for path in (_OUTBRAIN, OUTBRAIN_TABLES))
     categorical = tuple(
-        Categorical(name, facts["rows"], smallest_dtype(facts["rows"]), embedding_dim=facts["embedding_dim"])
-        for name, facts in schema["categorical"].items()
+        Categorical(name, facts["rows"], smallest_dtype(facts["rows"]), embedding_dim=facts["embedding_dim"]) for name, facts in tables.items()
     )
     dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(schema["numerical"], "float32")
     dtypes |= {schema["label"]: "bool", schema["group"]: INT64}

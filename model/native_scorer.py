@@ -100,7 +100,7 @@ class NativeScorer:
         features: in the model's order; their tables are kept, not copied.
         layers: copied.
         interaction: of them.
-        threads: for one call of many samples; None for as many as the process may use.
+        threads: for one call of many samples, the caller's among them; None for as many as the process may use.
     """
 
     def __init__(
@@ -114,17 +114,16 @@ class NativeScorer:
     ):
         self._num_numerical, self._features = num_numerical, tuple(features)
         self._num_ids = sum(feature.hotness for feature in features)
-        self._threads = threads or len(os.sched_getaffinity(0))
         described, self._kept = _features(features)
         stacked, weights = _layers(layers)
         kind = {DOT: 0, CROSS: 2}.get(interaction.kind, 1)
         shape = _Shape(num_numerical, len(features), len(layers.bottom), len(layers.cross), len(layers.top), kind)
-        self._scorer = library.dlrm_scorer_new(ctypes.byref(shape), described, stacked)
+        self._scorer = library.dlrm_scorer_new(ctypes.byref(shape), described, stacked, threads or len(os.sched_getaffinity(0)))
         del weights  # copied by now
         if not self._scorer:
             raise MemoryError("the scorer's weights")
         self._score = library.dlrm_scorer_score
-        weakref.finalize(self, library.dlrm_scorer_delete, self._scorer)
+        weakref.finalize(self, _delete, library, self._scorer, os.getpid()).atexit = False  # the process ends its threads then
 
     def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Logits `[B]` float32 of numericals `[B, M]` float32 and ids `[B, K]` int32, each feature's h side by side, −1 in a list for none.
@@ -138,7 +137,7 @@ class NativeScorer:
             expected = f"[{count}, {self._num_numerical}] and [{count}, {self._num_ids}]"
             raise ValueError(f"numericals {list(numerical.shape)} and ids {list(ids.shape)}: expected {expected}")
         logits = np.empty(count, np.float32)
-        bad = self._score(self._scorer, count, numerical.ctypes.data, ids.ctypes.data, logits.ctypes.data, self._threads)
+        bad = self._score(self._scorer, count, numerical.ctypes.data, ids.ctypes.data, logits.ctypes.data)
         if bad == _NO_MEMORY:
             raise MemoryError(f"{count:,} samples")
         if bad >= 0:
@@ -147,6 +146,12 @@ class NativeScorer:
             found = self._features[feature]
             raise ValueError(f"feature {found.name}: id {ids[sample, place]} of sample {sample} is not in [0, {found.table.shape[0]})")
         return logits
+
+
+def _delete(library: ctypes.CDLL, scorer: int, process: int) -> None:
+    """Not in a process that was forked, which lacks the threads: it would wait for them."""
+    if os.getpid() == process:
+        library.dlrm_scorer_delete(scorer)
 
 
 def _features(features: Sequence[StoredFeature]) -> tuple[ctypes.Array, list]:
@@ -203,7 +208,8 @@ def _loaded(path: Path) -> ctypes.CDLL:
         library.dlrm_scorer_new.restype = ctypes.c_void_p
         library.dlrm_scorer_delete.argtypes = [ctypes.c_void_p]
         library.dlrm_scorer_delete.restype = None
-        library.dlrm_scorer_score.argtypes = [ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 3, ctypes.c_int]
+        library.dlrm_scorer_new.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int]
+        library.dlrm_scorer_score.argtypes = [ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 3]
         library.dlrm_scorer_score.restype = ctypes.c_int64
     except (OSError, AttributeError) as error:
         raise UserError(f"{path}: {error}; remove it and run ops/build, or set DLRM_NATIVE_OPS=0") from None

@@ -1,11 +1,10 @@
 #include "scorer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <memory>
-#include <system_error>
-#include <thread>
+#include <mutex>
+#include <utility>
 
 #include "elements.h"
 #include "ids.h"
@@ -17,7 +16,7 @@ namespace {
 
 constexpr int64_t kMostSamples = 120;  // of a task: what two layers of 1,024 give stays in the second-level cache
 constexpr int64_t kFewSamples = 12;    // of a task, where there are several: each reads all weights
-constexpr double kAlone = 60e6;        // operations that one thread makes alone: about as long as starting ten others
+constexpr double kAlone = 150e6;       // operations that one thread makes alone: a millisecond
 constexpr int64_t kApart = 16;         // further elements between rows, so that they do not share lines of the first-level cache
 
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -127,8 +126,8 @@ struct Scorer::Buffers {
   Rows hidden[2], bottom, vectors, joined, crossed[2];
 };
 
-Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers)
-    : shape_(shape), ids_(0), embedded_(0), widest_(1), flops_(0) {
+Scorer::Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers, int threads)
+    : shape_(shape), ids_(0), embedded_(0), widest_(1), flops_(0), threads_(std::max(threads, 1)), helpers_(new Helpers(threads - 1)) {
   bottom_ = Packed(layers, shape.bottom);
   cross_ = Packed(layers, shape.cross);
   top_ = Packed(layers, shape.top);
@@ -238,30 +237,27 @@ void Scorer::ScoreSome(int64_t samples, const float* numerical, const int32_t* i
   through(top_, logits, 1);
 }
 
-int64_t Scorer::Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits, int threads) const {
+int64_t Scorer::Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const {
   if (samples == 0) return -1;
   if (const int64_t bad = BadId(samples, ids); bad >= 0) return bad;
   const int64_t most = std::max<int64_t>((samples + kFewSamples - 1) / kFewSamples, 1);
-  const int64_t workers = static_cast<double>(samples) * static_cast<double>(flops_) < kAlone ? 1 : std::min<int64_t>(std::max(threads, 1), most);
+  const int64_t workers = static_cast<double>(samples) * static_cast<double>(flops_) < kAlone ? 1 : std::min<int64_t>(threads_, most);
   // Tasks of one size, as many for each worker.
   const int64_t turns = (samples + workers * kMostSamples - 1) / (workers * kMostSamples);
   const int64_t size = (samples + workers * turns - 1) / (workers * turns);
-  std::atomic<int64_t> next{0};
-  const auto work = [&](Buffers* buffers) {
-    for (int64_t first; (first = next.fetch_add(size)) < samples;) {
-      ScoreSome(std::min(size, samples - first), numerical + first * shape_.numerical, ids + first * ids_, logits + first, buffers);
-    }
-  };
-  std::vector<std::unique_ptr<Buffers>> buffers;  // allocated here: a thread must not throw
-  for (int64_t i = 0; i < workers; ++i) buffers.emplace_back(new Buffers(*this, std::min(size, samples)));
-  std::vector<std::thread> others;
-  try {
-    others.reserve(workers);
-    for (int64_t i = 1; i < workers; ++i) others.emplace_back(work, buffers[i].get());
-  } catch (const std::system_error&) {  // no further threads: those that there are do it
-  }
-  work(buffers[0].get());
-  for (std::thread& other : others) other.join();
+  std::vector<std::unique_ptr<Buffers>> spare;  // allocated here: a helper must not throw
+  for (int64_t i = 0; i < workers; ++i) spare.emplace_back(new Buffers(*this, size));
+  std::mutex mutex;
+  helpers_->Run((samples + size - 1) / size, static_cast<int>(workers) - 1, [&](int64_t task) {
+    std::unique_lock<std::mutex> lock(mutex);
+    std::unique_ptr<Buffers> buffers = std::move(spare.back());
+    spare.pop_back();
+    lock.unlock();
+    const int64_t first = task * size;
+    ScoreSome(std::min(size, samples - first), numerical + first * shape_.numerical, ids + first * ids_, logits + first, buffers.get());
+    lock.lock();
+    spare.push_back(std::move(buffers));
+  });
   return -1;
 }
 

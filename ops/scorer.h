@@ -6,8 +6,10 @@
 #define DLRM_OPS_SCORER_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "helpers.h"
 #include "matrix.h"
 
 namespace dlrm {
@@ -42,12 +44,13 @@ struct ScorerShape {
 
 class Scorer {
  public:
-  // The layers are copied, the tables are not. Layers are those of the bottom MLP, then the cross layers', then the top MLP's.
-  Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers);
+  // The layers are copied, the tables are not. Layers are those of the bottom MLP, then the cross layers', then the top MLP's; `threads` are for
+  // a call of many samples, the caller's among them.
+  Scorer(const ScorerShape& shape, const ScorerFeature* features, const ScorerLayer* layers, int threads);
 
   // numerical [samples, M], ids [samples, K], each feature's side by side, -1 in a list for none -> logits [samples].
   // Returns -1, or the place of an id that is out of range; then the logits are not complete.
-  int64_t Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits, int threads) const;
+  int64_t Score(int64_t samples, const float* numerical, const int32_t* ids, float* logits) const;
 
  private:
   struct Feature {
@@ -66,6 +69,8 @@ class Scorer {
   std::vector<Feature> features_;
   std::vector<PackedLayer> bottom_, cross_, top_;
   int64_t ids_, embedded_, joined_, widest_, flops_;  // K; columns of the vectors, of what the interaction gives, of any layer; of a sample
+  int threads_;
+  std::unique_ptr<Helpers> helpers_;
 };
 
 }  // namespace dlrm

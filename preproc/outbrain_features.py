@@ -7,7 +7,6 @@ from pathlib import Path
 from dataloading.feature_spec import Categorical, FeatureSpec, smallest_dtype
 from utils.errors import UserError
 
-SIZES = Path(__file__).with_name("outbrain_tables.json")
 GEO, COUNTRY, STATE = "event_geo_location", "event_country", "event_country_state"
 DICTIONARIES = {GEO: None, COUNTRY: 2, STATE: 5}  # by how many of the first characters of a geo location
 CATEGORICAL = (

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dataloading.tfrecord_spec import OUTBRAIN_TABLES
 from dataloading.tfrecord_writer import DEFAULT_FILES
 from preproc.engines.spark_settings import add_engine_flags, spark_settings
-from preproc.outbrain_features import SIZES
 from preproc.outbrain_fit import Thresholds
 from preproc.outbrain_split import SplitRule
 from preproc.outbrain_tfrecords import FORMATS, TF_RAW
@@ -28,7 +28,13 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     add("--num_files", type=_whole(1), metavar="N", help=f"files of TFRecords of a split (default: {DEFAULT_FILES})")
     add("--bad_lines", choices=("error", "skip"), default="error", help="stop at a bad row, or leave it out (default: error)")
     add("--block_bytes", type=_whole(1), default=8 << 20, metavar="N", help="text parsed at once, in bytes (default: %(default)s)")
-    add("--table_sizes", type=Path, default=SIZES, metavar="FILE", help=f"rows and columns of the tables (default: preproc/{SIZES.name})")
+    add(
+        "--table_sizes",
+        type=Path,
+        default=OUTBRAIN_TABLES,
+        metavar="FILE",
+        help=f"rows and columns of the tables (default: dataloading/{OUTBRAIN_TABLES.name})",
+    )
     add("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
     add = parser.add_argument_group("split").add_argument
     add("--eval_fraction", type=_share, default=0.2, metavar="X", help="share of the earlier displays for evaluation (default: %(default)s)")

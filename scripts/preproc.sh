@@ -31,8 +31,5 @@ case "$1" in
     spark) flags+=(--engine spark) ;;
     *) die "$1: expected spark, nvtabular or polars" ;;
 esac
-# grep reads to the end: Python would say that nobody listens
-[ "$1" != spark ] || "$python" -m preproc.outbrain --help | grep -e --engine >/dev/null ||
-    die "spark: preproc.outbrain has no --engine spark yet; polars makes the same features"
 [ -d "$raw" ] || die "$raw: no such folder; expected Outbrain's raw files there (RAW and OUTBRAIN_DIR name other folders; dataloading.generate_outbrain draws some)"
 time "$python" -m preproc.outbrain "${flags[@]}"

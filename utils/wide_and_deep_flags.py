@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from utils.errors import UserError
 from utils.flags import Parser
-from utils.options import WIDE_AND_DEEP
+from utils.options import EVAL, EXPORT, PLAN, TRAIN, WIDE_AND_DEEP
 
 TRAIN_PATTERN, EVAL_PATTERN = "/outbrain/tfrecords/train/part*", "/outbrain/tfrecords/eval/part*"
 _MODEL_DIR, _RESULTS_DIR, _LOG = "/outbrain/checkpoints", "/results", "log.json"
@@ -98,18 +98,20 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     words += _data(given, others)
     benchmark, evaluate = given.get("benchmark", False), given.get("evaluate", False) or given.get("evaluation", False)
     words += _measured(given, evaluate) if benchmark else _not_measured(given)
-    if evaluate and not benchmark:
-        words += _said(others, "mode", "eval")
-    words += [] if "mode" in others and not evaluate else _checkpoints(given, others, evaluate, benchmark)
-    if given.get("use_checkpoint") and not evaluate and not any((Path(given.get("model_dir", _MODEL_DIR)) / "checkpoint").glob("step-*")):
-        notes.append(f"--use_checkpoint: there is no checkpoint in {Path(given.get('model_dir', _MODEL_DIR)) / 'checkpoint'}; training begins anew")
+    words += _said(others, "mode", EVAL) if evaluate and not benchmark else []
+    mode = _mode([*words, *rest])
+    words += _checkpoints(given, others, mode, benchmark)
+    folder, goes_on = _folder(given), given.get("use_checkpoint", False)
+    if goes_on and mode == PLAN:
+        notes.append("--use_checkpoint has no effect with --mode plan")
+    if goes_on and mode == TRAIN and not any(folder.glob("step-*")):
+        notes.append(f"--use_checkpoint: there is no checkpoint in {folder}; training begins anew")
     results = Path(given.get("results_dir", _RESULTS_DIR))
     if "log_path" not in others:
         words += ["--log_path", str(results / given.get("log_filename", _LOG))]
+        words += ["--args_path", str(results / "args.json")] if "args_path" not in others and mode not in (PLAN, EXPORT) else []
     elif {"results_dir", "log_filename"} & set(given):
         raise UserError("--log_path and --results_dir or --log_filename say the same; drop one of them")
-    if "args_path" not in others and "log_path" not in others:
-        words += ["--args_path", str(results / "args.json")]
     return [*words, *rest], notes
 
 
@@ -136,7 +138,7 @@ def _data(given: Mapping[str, Any], others: set[str]) -> list[str]:
     patterns = {"train_data_pattern", "eval_data_pattern"} & set(given)
     if patterns and "dataset_path" in others:
         raise UserError(f"--{min(patterns)} and --dataset_path exclude each other: TFRecords, or a tf_raw dataset; drop one of them")
-    if patterns or not {"dataset_path", "dataset_type", "config"} & others:
+    if patterns or not {"dataset_path", "dataset_type", "feature_spec", "config"} & others:
         for name, usual in (("train_data_pattern", TRAIN_PATTERN), ("eval_data_pattern", EVAL_PATTERN)):
             words += [f"--{name}", ",".join(given.get(name, [usual]))]
         words += [] if "dataset_type" in others else ["--dataset_type", "tfrecord"]
@@ -173,17 +175,31 @@ def _not_measured(given: Mapping[str, Any]) -> list[str]:
     return ["--benchmark_warmup_steps", str(given["benchmark_warmup_steps"])] if "benchmark_warmup_steps" in given else []
 
 
-def _checkpoints(given: Mapping[str, Any], others: set[str], evaluate: bool, benchmark: bool) -> list[str]:
-    folder, goes_on = str(Path(given.get("model_dir", _MODEL_DIR)) / "checkpoint"), given.get("use_checkpoint", False)
+def _mode(words: Sequence[str]) -> str:
+    """The one that a command line of this application asks for."""
+    found = TRAIN
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, _, value = word.partition("=")
+        found = (value or following) if name == "--mode" else found
+    return found
+
+
+def _folder(given: Mapping[str, Any]) -> Path:
+    return Path(given.get("model_dir", _MODEL_DIR)) / "checkpoint"
+
+
+def _checkpoints(given: Mapping[str, Any], others: set[str], mode: str, benchmark: bool) -> list[str]:
+    folder, goes_on = str(_folder(given)), given.get("use_checkpoint", False)
     for name in sorted({"save_checkpoint_path", "restore_checkpoint_path"} & others):
         if "model_dir" in given or (goes_on and name == "restore_checkpoint_path"):
             raise UserError(f"--{'model_dir' if 'model_dir' in given else 'use_checkpoint'} and --{name} say the same; drop one of them")
-    if evaluate and not benchmark and not goes_on and "restore_checkpoint_path" not in others:
+    if mode == EVAL and not goes_on and "restore_checkpoint_path" not in others:
         raise UserError("--evaluate needs a trained model: --use_checkpoint evaluates the one in --model_dir")
-    if evaluate or benchmark:
-        return ["--restore_checkpoint_path", folder] + (["--resume", "weights"] if benchmark and not evaluate else []) if goes_on else []
-    words = [] if "save_checkpoint_path" in others else ["--save_checkpoint_path", folder]
-    return words + (_said(others, "resume", "auto") if goes_on else [])
+    if mode == TRAIN and not benchmark:
+        words = [] if "save_checkpoint_path" in others else ["--save_checkpoint_path", folder]
+        return words + (_said(others, "resume", "auto") if goes_on else [])
+    restored = ["--restore_checkpoint_path", folder] if goes_on and mode != PLAN else []
+    return restored + (["--resume", "weights"] if restored and mode == TRAIN else [])
 
 
 def _said(others: set[str], name: str, value: str) -> list[str]:

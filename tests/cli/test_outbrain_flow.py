@@ -37,7 +37,8 @@ def test_a_dlrm_trains_on_the_dataset_as_it_is_and_comes_near_the_best_order(run
     flags = ("--mode", "predict", "--split", "test", "--cpu", "--restore_checkpoint_path", tmp_path / "model")
     assert run("--dataset_path", data, *flags, "--predictions_path", tmp_path / "scores.parquet").code == 0
     reached, displays = precision(pl.read_parquet(tmp_path / "scores.parquet"))
-    assert displays == spec.metadata["test"]["displays"]
+    assert displays == spec.metadata["test"]["displays"] == result.final["groups_with_positive"]
+    assert result.final["map_at_12"] == pytest.approx(reached, abs=1e-4)  # scores that tie are ranked in the order of the rows there
     assert spec.metadata["map_at_12_of_the_true_order"] - 0.03 < reached < spec.metadata["map_at_12_of_the_true_order"] + 0.01
 
 

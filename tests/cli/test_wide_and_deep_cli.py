@@ -63,6 +63,14 @@ def test_modes():
     assert (measured.run.mode, measured.training.inference_benchmark_steps, measured.training.benchmark_warmup_steps) == ("inference", 19, 1)
 
 
+def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
+    assert configured("--mode", "predict", "--use_checkpoint", "--model_dir", "M").training.restore_checkpoint_path == "M/checkpoint"
+    assert configured("--mode=inference", "--model_dir", "M").training.restore_checkpoint_path is None
+    assert configured("--benchmark", "--use_checkpoint", "--model_dir", "M").training.resume == "weights"
+    planned = configured("--mode", "plan", "--feature_spec", "f", "--use_checkpoint")
+    assert planned.legacy == ("--use_checkpoint has no effect with --mode plan",) and planned.run.args_path is None and not planned.data.patterns
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -206,3 +206,15 @@ def test_no_samples_and_wrong_shapes(library):
 def test_switched_off_there_is_none(library, monkeypatch):
     monkeypatch.setenv("DLRM_NATIVE_OPS", "0")
     assert library is not None and native_scorer_library() is None
+
+
+def test_a_forked_process_scores_too_and_ends(library):
+    model = Model("deep")
+    scorer, (numerical, ids) = model.scorer(library, 3), model.samples(300)
+    expected = scorer.logits_of(numerical, ids)
+    child = os.fork()
+    if not child:
+        same = np.array_equal(scorer.logits_of(numerical, ids), expected)
+        del scorer
+        os._exit(0 if same else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -73,21 +73,21 @@ void TestModel(dlrm::Interactions interaction, int64_t numerical, int64_t width)
   for (const auto& size : sizes) kernels.push_back(Drawn<float>(size[0] * size[1], 9));
   for (size_t i = 0; i < sizes.size(); ++i) layers.push_back({kernels[i].data(), nullptr, sizes[i][0], sizes[i][1], i + 1 < sizes.size()});
   const dlrm::ScorerShape shape{numerical, 4, numerical > 0, interaction == dlrm::kCross ? 2 : 0, 2, interaction};
-  const dlrm::Scorer scorer(shape, features.data(), layers.data());
+  const dlrm::Scorer scorer(shape, features.data(), layers.data(), 3), alone(shape, features.data(), layers.data(), 1);
   for (const int64_t samples : {0, 1, 5, 130, 3000}) {
     const std::vector<float> values = Drawn<float>(samples * numerical, 4);
     std::vector<int32_t> ids;
     ids.reserve(samples * 10);
     for (int64_t i = 0; i < samples * 10; ++i) ids.push_back(i % 10 == 3 ? i / 10 % 10 : (i * 7) % 11 - 1);
     std::vector<float> logits(samples), others(samples);
-    CHECK(scorer.Score(samples, values.data(), ids.data(), logits.data(), 3) == -1);
-    CHECK(scorer.Score(samples, values.data(), ids.data(), others.data(), 1) == -1);
+    CHECK(scorer.Score(samples, values.data(), ids.data(), logits.data()) == -1);
+    CHECK(alone.Score(samples, values.data(), ids.data(), others.data()) == -1);
     for (int64_t i = 0; i < samples; ++i) CHECK(Same(logits[i], others[i]) && std::isfinite(logits[i]));
     for (const int64_t place : {0, 3, 9}) {
       if (samples == 0) continue;
       std::vector<int32_t> bad = ids;
       bad[10 * (samples - 1) + place] = place == 3 ? -1 : 10;
-      CHECK(scorer.Score(samples, values.data(), bad.data(), logits.data(), 3) == 10 * (samples - 1) + place);
+      CHECK(scorer.Score(samples, values.data(), bad.data(), logits.data()) == 10 * (samples - 1) + place);
     }
   }
 }

@@ -7,10 +7,10 @@ from outbrain_raw import columns
 from dataloading import generate_outbrain
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
-from dataloading.tfrecord_spec import outbrain_spec, pattern_spec, tfrecord_spec, unread_features
+from dataloading.tfrecord_spec import OUTBRAIN_TABLES, outbrain_spec, pattern_spec, tfrecord_spec, unread_features
 from dataloading.tfrecord_split import TfRecordSplit
 from preproc import outbrain
-from preproc.outbrain_features import SIZES, read_sizes, spec_of
+from preproc.outbrain_features import read_sizes, spec_of
 from preproc.outbrain_tfrecords import write_tfrecords
 
 
@@ -51,7 +51,7 @@ def test_records_alone_are_the_same_bytes(raw, capsys):
 
 def test_without_a_specification_they_are_nvidias(raw):
     """The published names and tables are the same ones that preproc.outbrain writes."""
-    assert outbrain_spec() == spec_of(read_sizes(SIZES), 2**31)
+    assert outbrain_spec() == spec_of(read_sizes(OUTBRAIN_TABLES), 2**31)
     spec = pattern_spec({"train": [f"{raw}/both/tfrecords/train/part*"]}, None)
     assert unread_features(spec) == ()
     labels = TfRecordSplit(spec, "train").read_labels(0, 100)
