@@ -49,9 +49,9 @@ def _cause(text: str) -> str:
         trace = text.rpartition(_TRACE)[2].split("\n\n")[0].split("\n\tat ")[0]
         lines = [line for line in trace.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
         return _plain(lines[-1]) if lines else _plain(trace)
-    found = re.search(r"Reason: ([^\n]+)|executor \w+\): ([^\n]+)", text)
+    found = re.search(r"Reason: ([^\n]+)", text) or re.search(r"executor \w+\): ([^\n]+)", text)
     if found:
-        return _plain(found[1] or found[2])
+        return _plain(found[1])
     lines = [line for line in text.splitlines() if line.strip()]
     return _plain(lines[0]) if lines else "it says nothing"
 

@@ -197,7 +197,7 @@ def test_executors_that_are_killed_are_told_with_what_may_help():
     """As a cluster says it when a task has lost its executor four times."""
     said = (
         "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in stage 1.0 (TID 7) (10.0.0.2 "
-        "executor 3): ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: Command exited with code 137\nDriver stacktrace:"
+        "executor 3): ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: Command exited with code 137\nDriver"
     )
     line = "Spark: Command exited with code 137 (executor 3 on 10.0.0.2); was it killed for want of memory? Give executors more outside of Java "
     assert str(one_line(Exception(said))) == f"{line}(spark.executor.memoryOverhead), or lower --block_bytes"
