@@ -7,6 +7,7 @@ from utils.errors import UserError
 _EXECUTOR = re.compile(r"\((?:TID \d+\) \()?([\w.:-]+) executor (\w+)\)")
 _TRACE = "Traceback (most recent call last):"
 _MODULE = re.compile(r"No module named '?([\w.]+)")
+_KILLED = re.compile(r"Python worker exited unexpectedly|exited with code 137|exceeding (?:physical|virtual)? ?memory limits|OOMKilled")
 _PYTHON = "the executors need this Python with the packages of requirements.txt: name it in PYSPARK_PYTHON"
 
 
@@ -48,9 +49,9 @@ def _cause(text: str) -> str:
         trace = text.rpartition(_TRACE)[2].split("\n\n")[0].split("\n\tat ")[0]
         lines = [line for line in trace.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
         return _plain(lines[-1]) if lines else _plain(trace)
-    found = re.search(r"Reason: ([^\n]+)|executor \w+\): ([^\n]+)", text)
+    found = re.search(r"Reason: ([^\n]+)", text) or re.search(r"executor \w+\): ([^\n]+)", text)
     if found:
-        return _plain(found[1] or found[2])
+        return _plain(found[1])
     lines = [line for line in text.splitlines() if line.strip()]
     return _plain(lines[0]) if lines else "it says nothing"
 
@@ -63,7 +64,7 @@ def _plain(line: str) -> str:
 def _mend(cause: str) -> str:
     if "unmappable characters" in cause:
         return "; Java's locale knows ASCII only: LC_ALL=C.UTF-8"
-    if "Python worker exited unexpectedly" in cause:
+    if _KILLED.search(cause):
         return "; was it killed for want of memory? Give executors more outside of Java (spark.executor.memoryOverhead), or lower --block_bytes"
     if (missing := _MODULE.search(cause)) or "PYTHON_VERSION_MISMATCH" in cause or "Cannot run program" in cause:
         return f"; {_PYTHON}" if missing is None else f"; {missing[1]} is missing: {_PYTHON}"

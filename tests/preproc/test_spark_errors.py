@@ -16,6 +16,7 @@ from dataloading.contract import DatasetError
 from preproc import criteo
 from preproc.engines import spark_session
 from preproc.engines.spark_engine import SparkEngine
+from preproc.engines.spark_failures import one_line
 from preproc.engines.spark_settings import SparkSettings
 from preproc.engines.spark_tasks import TOKEN, Done, Failed, Job, LeftOut, run_task
 from tests.children import child, wait_for
@@ -190,6 +191,16 @@ def test_a_job_that_fails_is_told_by_its_cause(tmp_path):
         "Spark: SparkException: Python worker exited unexpectedly (crashed); was it killed for want of memory? Give executors more outside of Java"
     )
     assert str(error.value).startswith(message) and list(tmp_path.iterdir()) == []
+
+
+def test_executors_that_are_killed_are_told_with_what_may_help():
+    """As a cluster says it when a task has lost its executor four times."""
+    said = (
+        "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in stage 1.0 (TID 7) (10.0.0.2 "
+        "executor 3): ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: Command exited with code 137\nDriver"
+    )
+    line = "Spark: Command exited with code 137 (executor 3 on 10.0.0.2); was it killed for want of memory? Give executors more outside of Java "
+    assert str(one_line(Exception(said))) == f"{line}(spark.executor.memoryOverhead), or lower --block_bytes"
 
 
 def test_a_folder_that_spark_sql_cannot_name(words, tmp_path):

@@ -92,7 +92,7 @@ class Loop:
         self._signal_at, self._log_loss, self._mrr = signal_at, log_loss, mrr
         evaluation = Evaluation("test", self._evaluate) if evaluate else None
         options = config("--learning_rate", "1", "--warmup_steps", "2", "--decay_start_step", "100", "--decay_steps", "10", *flags)
-        self._groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.optimizer)[0]),), None)
+        self._groups = Groups((DenseGroup({}, Sgd(), build_schedules(options.optimizer)[0]),), ())
         self.training = Training(self, self, options, Console("dlrm.py"), self.log, evaluation=evaluation, position=position)
 
     def __len__(self):

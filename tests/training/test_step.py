@@ -126,7 +126,7 @@ def test_xla_all_compiles_the_forward_and_backward_pass_and_the_optimizer():
     assert compiled("all") == Compiled(dense=True, optimizer=True)
     _, trainer = model_and_trainer()  # made of C++ operations, which XLA does not know
     with pytest.raises(tf.errors.InvalidArgumentError, match="XLA"):
-        Trainer(trainer.model, Groups(trainer.groups.dense, None), compiled=compiled("all")).step(batch(8), 0, 0.1)
+        Trainer(trainer.model, Groups(trainer.groups.dense, ()), compiled=compiled("all")).step(batch(8), 0, 0.1)
 
 
 @pytest.mark.parametrize("slices", [2, 4, 8])
