@@ -68,3 +68,13 @@ def test_latency_summary():
     for q in (90, 95, 99):
         assert summary[f"p{q}_inference_latency"] == pytest.approx(np.percentile(seconds, q))
     assert summary["p90_inference_latency"] < summary["p95_inference_latency"] < summary["p99_inference_latency"]
+
+
+def test_what_happens_while_it_is_paused_does_not_count_and_waiting_before_does(clock):
+    meter = Throughput(0)
+    clock.wait(1)
+    with meter.paused():
+        clock.wait(100)
+    clock.wait(3)
+    assert meter.step(8) == 4
+    assert meter.summary() == {"throughput": 2, "mean_step_time_ms": 4000}
