@@ -177,7 +177,7 @@ def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
 
     work, large = chosen.workload(chosen.rows, dtype), chosen.workload(t15_rows(), dtype) if chosen.t15 else None
     model, feed, large_feed = work.build(dtype, World()), Feed(), Feed()
-    actions = {CEILING: ceiling(work, dtype)} | _project(chosen, dtype, model, feed, PROJECT, COMPILED)
+    actions = {CEILING: ceiling(work, dtype, chained=work.interaction.kind == WIDE_AND_DEEP)} | _project(chosen, dtype, model, feed, PROJECT, COMPILED)
     if large:
         actions |= _project(chosen, dtype, large.build(dtype, World()), large_feed, LARGE, LARGE_COMPILED)
     elif chosen.peers:
