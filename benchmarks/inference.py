@@ -32,7 +32,7 @@ from utils.flags import option
 NUM_TABLES, NUM_NUMERICAL = 26, 13
 OURS = {"scorer": "the scorer", "inference": "--mode inference"}
 PEERS = {
-    "evaluator": "TensorFlow, --mode inference with DLRM_NATIVE_OPS=0",
+    "evaluator": "--mode inference by TensorFlow",
     "savedmodel": "TensorFlow SavedModel",
     "keras": "Keras predict_on_batch",
     "onnx": "ONNX Runtime",

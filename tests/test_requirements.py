@@ -8,7 +8,14 @@ from test_imports import ENTRY, ROOT, SOURCES, house, imports, name_of
 
 LOCAL = {*house.MAY_IMPORT, *ENTRY, "tests"}
 # Where the name of the package is another than that of the module.
-PACKAGES = {"yaml": "pyyaml", "sklearn": "scikit-learn", "xdist": "pytest-xdist", "google": "protobuf", "fbgemm_gpu": "fbgemm-gpu-cpu", "ai_edge_litert": "ai-edge-litert"}
+PACKAGES = {
+    "yaml": "pyyaml",
+    "sklearn": "scikit-learn",
+    "xdist": "pytest-xdist",
+    "google": "protobuf",
+    "fbgemm_gpu": "fbgemm-gpu-cpu",
+    "ai_edge_litert": "ai-edge-litert",
+}
 
 
 def pins(name):
