@@ -76,7 +76,7 @@ class StepOptions(Options):
     ids: tuple[str, ...] = option(tuple(EXPONENTS), f"distributions of the ids: {', '.join(EXPONENTS)}")
     xla: tuple[str, ...] = option(("off", "on"), "the project's step without --xla, with it, or both: off, on")
     peers: bool = option(True, "measure Keras and plain TensorFlow as well")
-    parts: bool = option(True, "measure the parts of the step as well")
+    parts: bool = option(True, "measure the parts of the step as well, where the interaction is dot")
     steps_per_round: int = option(3, "steps of one turn", unit="steps")
     num_batches: int = option(4, "different batches, used in turns", unit="batches")
     gradient_slices: int | None = option(None, "as in dlrm.py")
@@ -177,7 +177,8 @@ def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
 
     work, large = chosen.workload(chosen.rows, dtype), chosen.workload(t15_rows(), dtype) if chosen.t15 else None
     model, feed, large_feed = work.build(dtype, World()), Feed(), Feed()
-    actions = {CEILING: ceiling(work, dtype, chained=work.interaction.kind == WIDE_AND_DEEP)} | _project(chosen, dtype, model, feed, PROJECT, COMPILED)
+    actions = {CEILING: ceiling(work, dtype, chained=work.interaction.kind == WIDE_AND_DEEP)}
+    actions |= _project(chosen, dtype, model, feed, PROJECT, COMPILED)
     if large:
         actions |= _project(chosen, dtype, large.build(dtype, World()), large_feed, LARGE, LARGE_COMPILED)
     elif chosen.peers:
