@@ -75,7 +75,7 @@ class StepOptions(Options):
     precisions: tuple[str, ...] = option(("float32", "bfloat16"), f"of the dense part, what --amp chooses in dlrm.py: {', '.join(PRECISIONS)}")
     ids: tuple[str, ...] = option(tuple(EXPONENTS), f"distributions of the ids: {', '.join(EXPONENTS)}")
     xla: tuple[str, ...] = option(("off", "on"), "the project's step without --xla, with it, or both: off, on")
-    peers: bool = option(True, "measure Keras and plain TensorFlow as well")
+    peers: bool = option(True, "measure the peers as well")
     parts: bool = option(True, "measure the parts of the step as well, where the interaction is dot")
     steps_per_round: int = option(3, "steps of one turn", unit="steps")
     num_batches: int = option(4, "different batches, used in turns", unit="batches")
