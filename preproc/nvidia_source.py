@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,8 @@ def open_source(folder: Path, spec: FeatureSpec, dot_interaction: str | None) ->
     dense = {"{}/{}/{}".format(*match.groups()): _load(path) for match, path in _matching(folder, _DENSE_FILE)}
     if not dense:
         raise UserError(
-            f"{folder}: no checkpoint of NVIDIA's DLRM or DCNv2: neither the folders dense and sparse nor bottom_mlp_layer_0_kernel.npy are there"
+            f"{folder}: no checkpoint of NVIDIA's DLRM or DCNv2: neither the folders dense and sparse nor bottom_mlp_layer_0_kernel.npy are there; "
+            "nor of its Wide & Deep, with a file ckpt-N.index"
         )
     if dot_interaction is None:
         which = "custom_cuda (that application's default) or tensorflow"
@@ -75,7 +76,7 @@ def _open_current(folder: Path, spec: FeatureSpec, dot_interaction: str | None) 
         raise UserError(f"{folder}/dense/config.json: {numerical} numerical features, the dataset has {len(spec.numerical)}; {OTHER_DATASET}")
     concatenated = sparse.get("concat_embedding") is True and sparse.get("categorical_cardinalities") == list(spec.cardinalities)
     tables = _open_tables(folder / "sparse", spec, sparse if concatenated else None)
-    weights = _read_tensorflow(folder / "dense" / "dense")
+    weights = read_tensorflow(folder / "dense" / "dense", "of the dense layers", _our_name)
     layers = len({name.split("/")[1] for name in weights if name.startswith("cross/")})
     expected = dense.get("num_cross_layers") if interaction == CROSS else 0
     if layers != expected or (interaction == CROSS and not layers):
@@ -160,10 +161,10 @@ def _load(path: Path) -> Weight:
         raise UserError(f"{path}: not a whole NumPy file: {' '.join(str(error).split())}") from None
 
 
-def _read_tensorflow(prefix: Path) -> dict[str, Weight]:
-    """The dense weights of a TensorFlow checkpoint, by our names."""
+def read_tensorflow(prefix: Path, what: str, our_name: Callable[[str], str | None]) -> dict[str, Weight]:
+    """The weights of a TensorFlow checkpoint `what`, by our names; those of which `our_name` is None are not read. Raises UserError."""
     if not Path(f"{prefix}.index").is_file() or not list(prefix.parent.glob(f"{prefix.name}.data-*")):
-        raise UserError(f"{prefix}.index or {prefix}.data-*: missing; expected a TensorFlow checkpoint of the dense layers")
+        raise UserError(f"{prefix}.index or {prefix}.data-*: missing; expected a TensorFlow checkpoint {what}")
     from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
@@ -171,7 +172,7 @@ def _read_tensorflow(prefix: Path) -> dict[str, Weight]:
 
     try:
         reader = tf.train.load_checkpoint(str(prefix))
-        names = {name: ours for name in sorted(reader.get_variable_to_shape_map()) if (ours := _our_name(name))}
+        names = {name: ours for name in sorted(reader.get_variable_to_shape_map()) if (ours := our_name(name))}
         return {ours: Weight(f"{prefix}: {name}", np.asarray(reader.get_tensor(name))) for name, ours in names.items()}
     except (tf.errors.OpError, ValueError, RuntimeError, LookupError) as error:
         raise UserError(f"{prefix}.index: TensorFlow cannot read it: {' '.join(str(error).split())[:200]}") from None

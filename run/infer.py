@@ -33,7 +33,8 @@ def infer(run: Prepared) -> None:
         with run.console.progress(steps + options.benchmark_warmup_steps, f"inference, batch {size}", "batches") as progress:
             batches = Batches(reader_of(run, model, "test", size))
             limit = Limit(steps, options.inference_seconds, lambda text: run.console.say(f"batch {size}: {text}"))  # noqa: B023 - called in this turn
-            result = benchmark(evaluator, batches, size, options.benchmark_warmup_steps, limit, options.auc_thresholds, progress.advance)
+            warmup, after = options.benchmark_warmup_steps, _logging_steps(run, size, progress.advance)
+            result = benchmark(evaluator, batches, size, warmup, limit, options.auc_thresholds, after)
         if not run.world.first:
             continue
         figures |= result
@@ -45,6 +46,17 @@ def infer(run: Prepared) -> None:
             + f" over {result['inference_batches']:,} batches; AUC {shown(result['auc'])} over {result['samples']:,} samples"
         )
     run.log.log((), figures)
+
+
+def _logging_steps(run: Prepared, size: int, advance: Callable[[int], None]) -> Callable[[int, float], None]:
+    """Called with the number of a batch, from 1, and its seconds."""
+
+    def after(number: int, seconds: float) -> None:
+        advance(1)
+        if run.config.run.log_steps and number > run.config.training.benchmark_warmup_steps:
+            run.log.log((1, number), {"batch_samplesps": size / seconds})
+
+    return after
 
 
 def _evaluator(run: Prepared, model: DLRM) -> Evaluator:
@@ -89,7 +101,7 @@ def benchmark(
     warmup: int,
     limit: Limit,
     auc_thresholds: int | None,
-    seen: Callable[[int], None] = lambda count: None,
+    after: Callable[[int, float], None] = lambda number, seconds: None,
 ) -> Mapping[str, Any]:
     """Measure batches of one size, repeating the split where it is short.
 
@@ -101,7 +113,7 @@ def benchmark(
         warmup: first batches, not measured.
         limit: of the batches to measure.
         auc_thresholds: see `metrics.evaluate`.
-        seen: called with 1 after every batch.
+        after: called after every batch with its number, from 1, and its seconds.
 
     Returns:
         `latency_summary`'s figures, and on the first worker `auc` over the `samples` rows that were scored, each counted once.
@@ -115,7 +127,7 @@ def benchmark(
             scores = evaluator.logits(batch)
             elapsed = time.perf_counter() - start
             count += 1
-            seen(1)
+            after(count, elapsed)
             if first_pass:
                 collected.add(scores, batch.host.labels, batch.host.num_samples)
             if count > warmup:

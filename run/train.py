@@ -12,7 +12,7 @@ from run.inherit import metadata
 from run.prepare import Prepared
 from run.scoring import metrics_of, reader_of
 from run.weights import go_on, model_of
-from run.wide_and_deep_log import logged_evaluation
+from run.wide_and_deep_log import batch_figures, logged_evaluation
 from training.build import build_trainer
 from training.device_batch import TensorBatch, to_device
 from training.evaluations import Evaluation, logged, ranking_figures
@@ -80,7 +80,10 @@ def train(run: Prepared) -> Trained:
         }
         saver = Saver(model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files)
     options = {"evaluation": evaluation, "saver": saver, "position": run.position}
-    figures = dict(Training(trainer, data, config, run.console, run.log, **options).run())
+    training = Training(trainer, data, config, run.console, run.log, **options)
+    if config.model.interaction == WIDE_AND_DEEP:
+        training.single_steps.of_batch = lambda batch: batch_figures(batch, evaluator)
+    figures = dict(training.run())
     if split == "valid":
         metrics = metrics_of(run, model, evaluator, "test") if "test" in run.splits else None
         figures |= {"valid_auc": figures["auc"], "valid_loss": figures["validation_loss"]}

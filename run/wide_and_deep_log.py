@@ -5,14 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.device_batch import TensorBatch
 from training.evaluations import logged
+from training.evaluator import Evaluator, Scores
 from utils.config import Config
 from utils.errors import UserError
 from utils.logging import RunLog
-from utils.metrics.binary import Metrics
+from utils.metrics.binary import Metrics, evaluate
 
 _OF_THROUGHPUT = {"throughput": "train_throughput", "mean_inference_throughput": "validation_throughput"}
-_VAL, _MAP = "_val", "map_at_12"
+_VAL, _MAP, _OF_STEP = "_val", "map_at_12", "batch_samplesps"
 
 
 def published(metrics: Metrics) -> dict[str, float | None]:
@@ -27,10 +29,21 @@ def logged_evaluation(split: str, metrics: Metrics) -> dict[str, Any]:
     return logged(split, metrics) | published(metrics)
 
 
+def batch_figures(batch: TensorBatch, evaluator: Evaluator) -> dict[str, str | None]:
+    """A training batch by NVIDIA's keys, as texts; exact, over all workers, without dropout. Every worker calls this; only the first gets any."""
+    scores = Scores(evaluator.world)
+    scores.add(evaluator.logits(batch), batch.host.labels, batch.host.num_samples)
+    if (merged := scores.merged()) is None:
+        return {}
+    metrics = evaluate(merged.logits, merged.labels)
+    found = {"binary_accuracy": metrics.binary_accuracy, "auc": metrics.auc, "loss": metrics.log_loss}
+    return {name: None if value is None else f"{value:.4f}" for name, value in found.items()}
+
+
 class WideAndDeepLog:
     """Stands in front of a log.
 
-    A step is (step, steps of the whole run), losses of training are texts with 4 decimals, and the last line has what the last evaluation said.
+    A step is (step, steps of the whole run), but (1, step) of a single step's speed, and the last line has what the last evaluation said.
 
     Args:
         log: that is written.
@@ -45,12 +58,10 @@ class WideAndDeepLog:
 
     def log(self, step: str | int | Sequence[int], data: Mapping[str, Any]) -> None:
         """As `RunLog.log`."""
-        if isinstance(step, tuple) and len(step) == 2:
+        if isinstance(step, tuple) and len(step) == 2 and _OF_STEP not in data:
             step = step[1], self._steps
         found = {**(self._evaluated if step == () else {}), **data}
         self._evaluated |= {name: value for name, value in data.items() if name.endswith(_VAL)}
-        if isinstance(found.get("loss"), float):
-            found["loss"] = f"{found['loss']:.4f}"
         found |= {name: found[known] for known, name in _OF_THROUGHPUT.items() if known in found}
         self._log.log(step, found)
 

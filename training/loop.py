@@ -10,6 +10,7 @@ from training.position import Position, steps_in_all
 from training.profile import Profile
 from training.report import Reports, WorkerReport
 from training.saving import Checkpoints, Saver
+from training.single_steps import SingleSteps
 from training.step import Trainer
 from utils.cluster.signals import Stopped, StopRequest
 from utils.config import Config
@@ -43,6 +44,7 @@ class Training:
 
     Attributes:
         position: how far the run has come.
+        single_steps: what the log has of single ones.
     """
 
     def __init__(
@@ -63,9 +65,9 @@ class Training:
         self._checkpoints = Checkpoints(saver, config.training, position, console.say)
         self._reports = Reports(lambda step, report: self._checkpoints.heard(step, report.writing), trainer.scaled)
         self._profile = Profile(config.run, trainer.rank, console)
-        self._stop, self._began_at = StopRequest(), position.step
+        self._stop, self._began_at, self._meter = StopRequest(), position.step, Throughput(config.training.benchmark_warmup_steps)
         self._limit = steps_in_all(config.training, len(data))
-        self._meter = Throughput(config.training.benchmark_warmup_steps)
+        self.single_steps = SingleSteps(config, self._limit, log, self._meter, self._reports.read)
 
     def run(self) -> Mapping[str, Any]:
         """Train; returns the run's final figures.
@@ -82,8 +84,7 @@ class Training:
             raise
         finally:
             self._checkpoints.abandon()
-        position = self.position
-        steps = {"train_loss": self._reports.mean_loss, "samples": position.samples, "steps": position.step}
+        steps = {"train_loss": self._reports.mean_loss, "samples": self.position.samples, "steps": self.position.step}
         return {**self._meter.summary(), **self._evaluations.figures(), **steps, **self._counted()}
 
     def _run_epochs(self, progress) -> None:
@@ -94,7 +95,7 @@ class Training:
             for batch in self._data.batches(position.epoch, position.batch):
                 self._train(batch)
                 progress.advance(1, "" if math.isnan(self._reports.mean_loss) else f"loss {self._reports.mean_loss:.5f}")
-                if position.step % self._config.run.print_freq == 0 or position.step >= self._limit:
+                if self.single_steps.is_reported(position.step):
                     self._report(progress.time_left())
                 if self._reports.stop:
                     self._end_early()
@@ -114,6 +115,7 @@ class Training:
 
     def _train(self, batch: TensorBatch) -> None:
         position, samples = self.position, batch.host.num_samples
+        self.single_steps.before_step(batch, position.step)
         self._profile.before_step(position.step)
         save_due, writing = self._checkpoints.state()
         mine = WorkerReport(bool(self._stop.signum), batch.host.out_of_range, save_due, writing)
@@ -124,7 +126,7 @@ class Training:
         self._checkpoints.after_step()
         self._profile.after_step(position.step)
         self._reports.read(leave=1)  # the step before has certainly finished: looking at its report makes nothing wait
-        self._meter.step(samples)
+        self.single_steps.after_step(position.step, samples, self._meter.step(samples))
         self._evaluations.after_step(last=position.step >= self._limit)
 
     def _ended(self) -> bool:
@@ -138,8 +140,7 @@ class Training:
         if not self._evaluations.is_due():
             return
         self._reports.read()
-        best = self._evaluations.run()
-        if best and self._checkpoints.wanted and self._config.training.keep_best_checkpoint:
+        if self._evaluations.run() and self._checkpoints.wanted and self._config.training.keep_best_checkpoint:
             self._save(best=True)
         self._meter.resume()
 
@@ -173,7 +174,7 @@ class Training:
         )
         data = {"loss": loss, "samples_per_s": speed["throughput"], "step_time_ms": speed["mean_step_time_ms"], "learning_rate": rates[0]}
         data |= {"embedding_learning_rate": rates[-1]} if of_tables else {}
-        self._log.log((epoch, step), data | self._counted())
+        self._log.log((epoch, step), data | self.single_steps.figures(loss) | self._counted())
         self._reports.start_again()
 
     def _counted(self) -> dict[str, int]:

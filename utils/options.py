@@ -33,6 +33,7 @@ class RunConfig:
     )
     args_path: str | None = option(None, "JSON file to write all flags to", modes=(TRAIN, EVAL, INFERENCE, PREDICT))
     print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,))
+    log_steps: bool = option(False, "log batch_samplesps of every step after --benchmark_warmup_steps", modes=(TRAIN, INFERENCE))
     split: str = option("test", "split to score: train, valid, test, or what else the dataset has, labelled or not", modes=(PREDICT,))
     predictions_path: str | None = option(
         None, "Parquet file for the predictions: the split's key columns, row, score, label, group, as far as there are", modes=(PREDICT,)

@@ -1,13 +1,14 @@
 """Throughput of training and latency of inference."""
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 
 class Throughput:
-    """Samples per second over the steps after a warm-up; time between `pause` and `resume` does not count.
+    """Samples per second over the steps after a warm-up; time before `resume`, and that in `paused`, does not count.
 
     Args:
         skip: first steps to leave out. Where a run is no longer than that, its last step counts.
@@ -21,6 +22,13 @@ class Throughput:
     def resume(self) -> None:
         """Start the clock."""
         self._mark = time.perf_counter()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """The clock stands still in it."""
+        start = time.perf_counter()
+        yield
+        self._mark += time.perf_counter() - start
 
     def step(self, samples: int) -> float:
         """Count a finished step; returns its seconds."""

@@ -163,10 +163,12 @@ def _measured(given: Mapping[str, Any], evaluate: bool) -> list[str]:
     warmup = max(warmup, 1)
     if evaluate:
         seconds = ["--inference_seconds", str(_FOREVER)]
-        return ["--mode", "inference", "--benchmark_warmup_steps", str(warmup), "--inference_benchmark_steps", str(max(steps - warmup, 1)), *seconds]
+        limits = ["--benchmark_warmup_steps", str(warmup), "--inference_benchmark_steps", str(max(steps - warmup, 1)), *seconds]
+        return ["--mode", "inference", *limits, "--log_steps"]
     if "num_epochs" in given:
         raise UserError("--num_epochs and --benchmark exclude each other: a benchmark takes --benchmark_steps steps; drop one of them")
-    return ["--max_steps", str(steps), "--epochs", str(_FOREVER), "--benchmark_warmup_steps", str(warmup), "--evals_per_epoch", "0"]
+    limits = ["--max_steps", str(steps), "--epochs", str(_FOREVER), "--benchmark_warmup_steps", str(warmup)]
+    return [*limits, "--evals_per_epoch", "0", "--log_steps"]
 
 
 def _not_measured(given: Mapping[str, Any]) -> list[str]:

@@ -66,6 +66,23 @@ def test_bfloat16_as_it_was_trained(dataset, tmp_path, samples, predicted, train
         np.testing.assert_array_equal(dlrm.load(path, mmap=mmap).score(samples), expected)
 
 
+@pytest.mark.parametrize("amp", [False, True])
+def test_wide_and_deep(dataset, tmp_path, samples, predicted, amp):
+    """Trained twice it is the same, and by rows, in batches and mapped it scores as `--mode predict` does."""
+    path = str(tmp_path / "checkpoint")
+    model = {"interaction": "wide_and_deep", "embedding_dim": 8, "top_mlp_dims": "16,1", "optimizer": "rmsprop", "dropout": 0.1}
+    flags = {"dataset_path": str(dataset), "cpu": True, "amp": amp, "max_steps": 6, "batch_size": 256, "log_path": "", **model}
+    result = dlrm.train(save_checkpoint_path=path, **flags)
+    assert result.figures["steps"] == 6 and dlrm.train(**flags).figures["auc"] == result.figures["auc"]
+    expected = predicted("--restore_checkpoint_path", path)
+    for mmap in (False, True):
+        trained = dlrm.load(path, mmap=mmap)
+        assert repr(trained).startswith("wide_and_deep of ") and not any("_wide" in column for column in trained.columns)
+        np.testing.assert_array_equal(trained.score(samples), expected)
+        few = trained.score({name: values[3:8] for name, values in samples.items()})
+        np.testing.assert_allclose(few, expected[3:8], rtol=0, atol=1e-2 if amp else 1e-6)
+
+
 def _widths():
     """The flags of the tests' command lines as keywords."""
     return {name.removeprefix("--"): value for name, value in itertools.pairwise(TRAIN) if name.startswith("--") and not value.startswith("--")}

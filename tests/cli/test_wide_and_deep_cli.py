@@ -11,6 +11,8 @@ from runs import ROOT, Result, read_log, write_dataset
 import dlrm
 import wide_and_deep
 from dataloading import transcribe
+from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
 from utils.checkpoint.reading import Checkpoint
 from utils.config import parse
 from utils.errors import UserError, run_command
@@ -171,11 +173,43 @@ def test_an_epoch_of_so_many_rows_goes_on_in_the_data(command, dataset, tmp_path
     assert Checkpoint(tmp_path / "m/checkpoint").manifest["position"]["epoch"] == 3
 
 
+def test_the_log_has_the_reported_steps_batches(command, dataset, tmp_path):
+    """Of the second step: what the weights after the first one say of its rows; and training's bits are the same as without."""
+    flags = ("--dataset_path", dataset, *SMALL, "--affinity", "disabled", "--num_epochs", "1", "--deep_warmup_epochs", "0.5")
+    assert command(*flags, "--model_dir", tmp_path / "m", "--max_steps", "1").code == 0
+    flags = (*flags, "--max_steps", "3")
+    result = command(*flags, "--model_dir", tmp_path / "a", "--print_freq", "1")
+    lines = [line["data"] for line in result.log if "mean_loss" in line.get("data", {})]
+    assert len(lines) == 3 and all(value == f"{float(value):.4f}" for line in lines for value in (line["binary_accuracy"], line["auc"], line["loss"]))
+    split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "train")
+    samples = dict(zip(split.spec.numerical, split.read_numerical(256, 512).T, strict=True))
+    samples |= {feature.name: split.read_ids(i, 256, 512) for i, feature in enumerate(split.spec.categorical)}
+    positive = np.asarray(split.read_labels(256, 512)).astype(bool)
+    split.close()
+    scores = dlrm.load(tmp_path / "m/checkpoint").score(samples).astype(np.float64)
+    assert float(lines[1]["loss"]) == pytest.approx(-np.log(np.where(positive, scores, 1 - scores)).mean(), abs=6e-5)
+    assert float(lines[1]["binary_accuracy"]) == pytest.approx(((scores > 0.5) == positive).mean(), abs=6e-5)
+    pairs = scores[positive][:, None] - scores[~positive]
+    assert float(lines[1]["auc"]) == pytest.approx((pairs > 0).mean() + (pairs == 0).mean() / 2, abs=6e-5)
+    assert command(*flags, "--model_dir", tmp_path / "b").code == 0
+    expected, found = arrays(tmp_path / "a/checkpoint"), arrays(tmp_path / "b/checkpoint")
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def speeds(result):
+    """The log's lines of single steps."""
+    return [line for line in result.log if line.get("data", {}).get("batch_samplesps", 0) > 0]
+
+
 def test_benchmarks(command, dataset, tmp_path):
     flags = ("--dataset_path", dataset, *SMALL, "--affinity", "disabled", "--benchmark", "--benchmark_steps", "20", "--benchmark_warmup_steps", "4")
     trained = command(*flags, "--model_dir", tmp_path / "m")
     assert trained.final["train_throughput"] > 0 and trained.final["steps"] == 20 and not (tmp_path / "m").exists()
+    assert [line["step"] for line in speeds(trained)] == [[1, step] for step in range(5, 21)]
+    assert not any("binary_accuracy" in line.get("data", {}) for line in trained.log)
     measured = command(*flags, "--evaluate")
+    assert [line["step"] for line in speeds(measured)] == [[1, step] for step in range(5, 21)]
     assert measured.final["validation_throughput"] > 0 and measured.final["inference_batches"] == 16
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
-from victim import EVERY, PHASES, RUN, Victim, check_all, differing, interrupted_in, write_dataset  # noqa: E402
+from victim import EVERY, PHASES, RUN, WIDE_RUN, Victim, check_all, differing, interrupted_in, write_dataset  # noqa: E402
 
 STEPS = 96  # of a run: four epochs
 
@@ -51,10 +51,12 @@ class Campaign:
     Args:
         folder: empty.
         seed: of the random points.
+        flags: of every run: the model, how it is trained, and on which batches.
+        model: for the table, where it is not DLRM.
     """
 
-    def __init__(self, folder: Path, seed: int):
-        self._folder, self._draw = folder, random.Random(seed)
+    def __init__(self, folder: Path, seed: int, flags: tuple[str, ...] = RUN, model: str = ""):
+        self._folder, self._draw, self._flags, self._model = folder, random.Random(seed), flags, model
         self.dataset = write_dataset(folder / "dataset")
         self.unbroken = folder / "unbroken"
         start = time.monotonic()
@@ -64,12 +66,13 @@ class Campaign:
 
     def _run(self, checkpoints: Path, *flags, workers: int = 1, around: tuple = (), dataset: Path | None = None) -> Victim:
         data = ("--dataset_path", dataset or self.dataset, "--save_checkpoint_path", checkpoints, "--checkpoint_every_steps", EVERY)
-        return Victim(self._folder, *data, *RUN, "--max_steps", STEPS, "--epochs", "4", *flags, workers=workers, around=around)
+        return Victim(self._folder, *data, *self._flags, "--max_steps", STEPS, "--epochs", "4", *flags, workers=workers, around=around)
 
     def kills(self, count: int, in_save: bool, workers: int = 1) -> Row:
         """Kill a worker, resume, kill again, …, and when a run comes to its end compare it with the unbroken one."""
         where = "inside a save" if in_save else "anywhere else"
-        row = Row(f"`kill -9` of a worker, {where}" + (f", {workers} workers" if workers > 1 else ""))
+        several = f", {workers} workers" if workers > 1 else ""
+        row = Row(f"`kill -9` of a worker, {where}{several}" + (f", {self._model}" if self._model else ""))
         chain, folder, ended = 0, self._folder / "chain", True
         while row.tries < count or not ended:
             if ended:
@@ -245,7 +248,9 @@ class Campaign:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--save_kills", type=int, default=50, help="kills inside a save, a fifth of them with two workers")
+    parser.add_argument(
+        "--save_kills", type=int, default=50, help="kills inside a save, a fifth of them with two workers; and some of Wide & Deep"
+    )
     parser.add_argument("--other_kills", type=int, default=20, help="kills anywhere else, a fifth of them with two workers")
     parser.add_argument("--others", type=int, default=6, help="tries of each other fault")
     parser.add_argument("--seed", type=int, default=0, help="of the random points")
@@ -254,13 +259,19 @@ def main() -> int:
 
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
-        campaign = Campaign(Path(folder), options.seed)
+        for name in ("dlrm", "wide"):
+            (Path(folder) / name).mkdir()
+        campaign = Campaign(Path(folder) / "dlrm", options.seed)
+        wide = Campaign(Path(folder) / "wide", options.seed, WIDE_RUN, "Wide & Deep")
         print(f"unbroken run: {campaign.run_s:.1f} s", flush=True)
         faults = [
             lambda: campaign.kills(options.save_kills - options.save_kills // 5, in_save=True),
             lambda: campaign.kills(options.save_kills // 5, in_save=True, workers=2),
             lambda: campaign.kills(options.other_kills - options.other_kills // 5, in_save=False),
             lambda: campaign.kills(options.other_kills // 5, in_save=False, workers=2),
+            lambda: wide.kills(options.save_kills // 10, in_save=True),
+            lambda: wide.kills(options.other_kills // 10, in_save=False),
+            lambda: wide.kills(options.save_kills // 25, in_save=True, workers=2),
             lambda: campaign.terminations(options.others),
             lambda: campaign.full_disk(options.others),
             lambda: campaign.flipped_bits(options.others),

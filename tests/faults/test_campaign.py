@@ -2,7 +2,7 @@
 
 import pytest
 from campaign import Campaign
-from victim import Victim
+from victim import WIDE_RUN, Victim, contents
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +21,11 @@ def _end_what_was_started():
 def test_a_run_that_is_killed_again_and_again_ends_like_one_that_is_not(campaign, count, in_save, workers):
     row = campaign.kills(count, in_save, workers)
     assert row.tries == count and row.outcome["run to the end: bit-identical to the unbroken one"] >= 1
+
+
+def test_wide_and_deep_that_is_killed_inside_a_save_ends_like_one_that_is_not(tmp_path):
+    """Its two tables a feature and the slots of both its optimizers among what is compared."""
+    campaign = Campaign(tmp_path, 2, WIDE_RUN, "Wide & Deep")
+    assert {"tables/cat_0_wide/linear", "tables/cat_0/velocity", "optimizer/wide/0/kernel/linear"} <= set(contents(campaign.unbroken))
+    row = campaign.kills(1, in_save=True)
+    assert row.tries == 1 and row.outcome["run to the end: bit-identical to the unbroken one"] == 1

@@ -29,6 +29,9 @@ MODEL = ("--embedding_dim", "16", "--bottom_mlp_dims", "16", "--top_mlp_dims", "
 DATA = ("--batch_size", "64", "--valid_batch_size", "128", "--shuffle_batch_order", "--evals_per_epoch", "2")
 OPTIMIZER = ("--optimizer", "adam", "--learning_rate", "0.01", "--warmup_steps", "0")
 RUN = ("--cpu", *MODEL, *DATA, *OPTIMIZER, "--print_freq", "1", "--gradient_slices", "2")
+WIDE_MODEL = ("--interaction", "wide_and_deep", "--embedding_dim", "16", "--top_mlp_dims", "16,1", "--dropout", "0.1")
+WIDE_OPTIMIZERS = ("--optimizer", "rmsprop", "--rho", "0.5", "--learning_rate", "0.001", "--linear_learning_rate", "0.02")
+WIDE_RUN = ("--cpu", *WIDE_MODEL, *DATA, *WIDE_OPTIMIZERS, "--print_freq", "1", "--gradient_slices", "2")
 PHASES = {"arrays": "while arrays were written", "manifest": "after the manifest, before the rename", "removal": "while an old one was removed"}
 
 

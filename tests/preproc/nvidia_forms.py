@@ -16,8 +16,12 @@ ROWS = {"train": 600, "test": 200}
 
 
 def write_dataset(folder, numerical=3, cardinalities=CARDINALITIES, **facts):
-    """A tf_raw dataset of these features; `facts` of all categorical features, or a list of one of each, are the specification's."""
-    spec = generator_spec(cardinalities, numerical, 1.2)
+    """A tf_raw dataset of these features; `facts` of all categorical features, or a list of one of each, are the specification's.
+
+    `numerical` is a number, or names.
+    """
+    spec = generator_spec(cardinalities, numerical if isinstance(numerical, int) else len(numerical), 1.2)
+    spec = spec if isinstance(numerical, int) else replace(spec, numerical=tuple(numerical), dtypes=dict.fromkeys(numerical, "float16"))
     given = [{name: fact[i] if isinstance(fact, list) else fact for name, fact in facts.items()} for i in range(len(cardinalities))]
     spec = replace(spec, categorical=tuple(replace(feature, **one) for feature, one in zip(spec.categorical, given, strict=True)))
     with TfRawWriter(folder, spec, tuple(ROWS)) as writer:

@@ -1,5 +1,6 @@
 """No step looks at a tensor's value on the host, which would wait for the device: only the reports do, a step later, and checkpoints."""
 
+import json
 import traceback
 from pathlib import Path
 
@@ -69,6 +70,23 @@ def test_checkpoints_read_what_they_write(tmp_path, monkeypatch, readers, device
     readers.clear()
     assert training.run()["steps"] == 12
     assert readers == {("report.py", "read"), ("state.py", "parts"), ("table_memory.py", "read_rows"), ("snapshot.py", "_settle")}
+
+
+def test_a_batch_is_measured_where_its_step_is_reported_and_nowhere_else(tmp_path, readers):
+    training, measured = training_of(tmp_path), []
+
+    def of_batch(tensors):
+        measured.append((training.position.step, float(tensors.inputs.labels[0])))
+        return {"auc": "0.5000"}
+
+    training.single_steps.of_batch = of_batch
+    readers.clear()
+    training.run()
+    expected = [(step, float(batch(16, seed=step).host.labels[0])) for step in (4, 9, 11)]
+    assert measured == expected
+    assert readers == {("report.py", "read"), (Path(__file__).name, "of_batch")}
+    lines = [json.loads(line[5:]) for line in (tmp_path / "log.json").read_text().splitlines()]
+    assert [line["data"]["auc"] for line in lines if "mean_loss" in line.get("data", {})] == ["0.5000"] * 3
 
 
 def test_every_way_to_read_is_noticed(readers):
