@@ -248,9 +248,7 @@ class Campaign:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--save_kills", type=int, default=50, help="kills inside a save, a fifth of them with two workers; and some of Wide & Deep"
-    )
+    parser.add_argument("--save_kills", type=int, default=50, help="kills inside a save, a fifth of them with two workers; and some of Wide & Deep")
     parser.add_argument("--other_kills", type=int, default=20, help="kills anywhere else, a fifth of them with two workers")
     parser.add_argument("--others", type=int, default=6, help="tries of each other fault")
     parser.add_argument("--seed", type=int, default=0, help="of the random points")
