@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +22,10 @@ class Options:
     json: str | None = option(None, "file for all figures, as JSON")
     quick: bool = option(False, "sizes so small that it ends in seconds and its figures mean nothing: to see that it works")
 
+    @classmethod
+    def check_given(cls, given: Mapping[str, Any]) -> None:
+        """Raise UserError where the flags that were given, by name, do not go together."""
+
     def __post_init__(self):
         for field in fields(self):
             value = getattr(self, field.name)
@@ -34,6 +38,7 @@ def parse(kind: type[Options], description: str, arguments: list[str]) -> Any:
     parser = Parser(prog=_name(), description=description)
     add_flags(parser, [kind])
     given = vars(parser.parse_strictly(arguments))
+    kind.check_given(given)
     quick = {**Options.QUICK, **kind.QUICK} if given.get("quick") else {}
     options = build(kind, quick | given)
     if options.json and not Path(options.json).absolute().parent.is_dir():

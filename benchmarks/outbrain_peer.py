@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from preproc.outbrain_features import CATEGORICAL, NUMERICAL, SIZES, read_sizes
+from dataloading.tfrecord_spec import OUTBRAIN_TABLES
+from preproc.outbrain_features import CATEGORICAL, NUMERICAL, read_sizes
 from preproc.outbrain_split import SplitRule
 
 _START_MS, _DAY_MS, _DAY_S, _MAX_DAYS = 1_465_876_799_998, 86_400_000, 86_400, 3650
@@ -58,7 +59,7 @@ def by_pandas(raw: Path, folder: Path) -> None:
     for kind, column in _ASPECTS.items():
         aspects = pandas.read_csv(raw / f"documents_{kind}.csv", dtype={"entity_id": str})
         frame[f"doc_event_doc_ad_sim_{kind}"] = _similarity(frame, aspects, column, documents)
-    sizes = {name: rows for name, (rows, _) in read_sizes(SIZES).items()}
+    sizes = {name: rows for name, (rows, _) in read_sizes(OUTBRAIN_TABLES).items()}
     for name, column in _IDS.items():
         frame[f"id {name}"] = frame[column].fillna(-1).astype(np.int64) % sizes[name]
     places = frame[~test].drop_duplicates("display_id")["geo_location"]

@@ -56,10 +56,23 @@ def steps(step: Callable[[int], object]) -> Action:
     return act
 
 
-def ceiling(work: Workload, dtype: str) -> Action:
-    """The MLPs' own products, forward and backward, back to back: no step can be faster that computes them so."""
-    shapes = [((work.batch_size, i), (i, o), (work.batch_size, o)) for i, o in work.layers]
-    operands = [[tf.cast(tf.random.normal(shape), dtype) for shape in layer] for layer in shapes]
+def ceiling(work: Workload, dtype: str, chained: bool = False) -> Action:
+    """The MLPs' own products, forward and backward, back to back: no step can be faster that computes them so.
+
+    Args:
+        work: of which `layers` are multiplied.
+        dtype: of the operands.
+        chained: one matrix is what a layer gives and what the next one takes, which halves the memory; no two products are the same either way.
+    """
+
+    def drawn(*shape):
+        return tf.cast(tf.random.normal(shape), dtype)
+
+    operands = []
+    for inputs, outputs in work.layers:
+        goes_on = chained and operands and operands[-1][2].shape[1] == inputs
+        x = operands[-1][2] if goes_on else drawn(work.batch_size, inputs)
+        operands.append((x, drawn(inputs, outputs), drawn(work.batch_size, outputs)))
 
     @tf.function(autograph=False)
     def products():

@@ -4,15 +4,20 @@
   python -m benchmarks.train_step --precisions bfloat16 --ids power_law --num_rounds 9
   python -m benchmarks.train_step --t15 --precisions float32
   python -m benchmarks.train_step --hotness mlperf
+  python -m benchmarks.train_step --model wide_and_deep --ids power_law
+  python -m benchmarks.train_step --model wide_and_deep --ids power_law --batch_size 131072 --num_batches 2 --steps_per_round 1 --num_rounds 3
 
 Everything takes its turn in every round, in one process with the settings of dlrm.py; ratios are taken within a round. Batches lie on the
 device before. The ceiling is the matrix products of the MLPs (and of cross layers) alone, forward and backward; GFLOP/s count them and nothing else.
 With --hotness features have several ids a sample, whose vectors are summed; lists are full, so that the peers need no masks.
+With --model wide_and_deep the model is the published one of Outbrain's clicks: its tables, five layers of 1,024 with dropout 0.1, FTRL for the linear
+part and RMSprop for the deep one. Its peers are stock Keras with two optimizers and, where it is installed, tf_keras's WideDeepModel.
 With --t15 the project's step on tables of the 4.2-billion-parameter model (15.6 GiB) is compared with its step on --cardinality rows a table.
 """
 
 import gc
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,13 +25,19 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.rounds import Action, Seconds, interleave, median, speedup, spread
 from benchmarks.workload import EXPONENTS, HOTNESS_HELP, Workload, check_words, hotness_of_tables, options, t15_rows
+from dataloading.tfrecord_spec import outbrain_spec
+from utils.errors import UserError
 from utils.flags import option
-from utils.options import CAT, CROSS, DOT
+from utils.options import CAT, CROSS, DOT, WIDE_AND_DEEP
+from utils.wide_and_deep_flags import DEFAULTS as PUBLISHED
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 PROJECT, COMPILED, KERAS, KERAS_COMPILED, PLAIN, CEILING = "project", "project --xla", "Keras", "Keras jit_compile", "plain TensorFlow", "ceiling"
 LARGE, LARGE_COMPILED = "project t15", "project t15 --xla"
-PEERS = (KERAS, KERAS_COMPILED, PLAIN)
+TF_KERAS = "tf_keras WideDeepModel"
+PEERS = (KERAS, KERAS_COMPILED, PLAIN, TF_KERAS)
+DLRM = "dlrm"
+NOT_OF_WIDE_AND_DEEP = ("interaction", "bottom_mlp_dims", "cross_layer_projection_dim", "t15")
 
 
 @dataclass(frozen=True)
@@ -47,28 +58,42 @@ class StepOptions(Options):
     }
 
     batch_size: int = option(8192, "batch", unit="samples")
-    num_tables: int = option(26, "tables, equally large", unit="tables")
-    cardinality: int = option(100_000, "rows of each table", unit="rows")
+    model: str = option(DLRM, "dlrm, with its --interaction, or wide_and_deep as wide_and_deep.py trains it", choices=(DLRM, WIDE_AND_DEEP))
+    num_tables: int | None = option(None, "tables, equally large; the default is 26, or Outbrain's tables for wide_and_deep", unit="tables")
+    cardinality: int | None = option(None, "rows of each table; the default is 100000, or those of Outbrain's tables for wide_and_deep", unit="rows")
     hotness: str = option("1", HOTNESS_HELP)
-    embedding_dim: int = option(128, "as in dlrm.py", unit="columns")
+    embedding_dim: int | None = option(
+        None, "of every table; the default is 128, or the widths of Outbrain's tables for wide_and_deep with its own tables", unit="columns"
+    )
     bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "as in dlrm.py")
-    top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "as in dlrm.py")
+    top_mlp_dims: tuple[int, ...] | None = option(
+        None, "as in dlrm.py, or the deep part's of wide_and_deep; the default is 1024,1024,512,256,1, or five layers of 1024 and 1"
+    )
     interaction: str = option("dot", "as in dlrm.py; others than dot leave out the parts of the step", choices=(DOT, CROSS, CAT))
     cross_layer_projection_dim: int = option(512, "as in dlrm.py")
     t15: bool = option(False, "also train on tables of the 4.2-billion-parameter model, and leave the peers out: memory does not hold both")
     precisions: tuple[str, ...] = option(("float32", "bfloat16"), f"of the dense part, what --amp chooses in dlrm.py: {', '.join(PRECISIONS)}")
     ids: tuple[str, ...] = option(tuple(EXPONENTS), f"distributions of the ids: {', '.join(EXPONENTS)}")
     xla: tuple[str, ...] = option(("off", "on"), "the project's step without --xla, with it, or both: off, on")
-    peers: bool = option(True, "measure Keras and plain TensorFlow as well")
-    parts: bool = option(True, "measure the parts of the step as well")
+    peers: bool = option(True, "measure the peers as well")
+    parts: bool = option(True, "measure the parts of the step as well, where the interaction is dot")
     steps_per_round: int = option(3, "steps of one turn", unit="steps")
     num_batches: int = option(4, "different batches, used in turns", unit="batches")
     gradient_slices: int | None = option(None, "as in dlrm.py")
     threads: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
     cpu: bool = option(False, "run on the CPU even where there is a GPU")
 
+    @classmethod
+    def check_given(cls, given: Mapping[str, Any]) -> None:
+        """See `Options`."""
+        unread = [name for name in NOT_OF_WIDE_AND_DEEP if name in given]
+        if given.get("model") == WIDE_AND_DEEP and unread:
+            raise UserError(f"--{unread[0]} has no effect with --model wide_and_deep; leave it out")
+
     def __post_init__(self):
         super().__post_init__()
+        if self.model == WIDE_AND_DEEP and self.peers and "float16" in self.precisions:
+            raise ValueError("--precisions float16 --model wide_and_deep: the peers have no loss scale for two optimizers; add --peers false")
         check_words("precisions", self.precisions, PRECISIONS)
         check_words("ids", self.ids, tuple(EXPONENTS))
         check_words("xla", self.xla, ("off", "on"))
@@ -78,7 +103,20 @@ class StepOptions(Options):
     @property
     def rows(self) -> tuple[int, ...]:
         """V of each table."""
-        return (self.cardinality,) * self.num_tables
+        if self._outbrain:
+            return outbrain_spec().cardinalities
+        return (self.cardinality or 100_000,) * (self.num_tables or 26)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of each table, or one number for all."""
+        if self._outbrain and self.embedding_dim is None:
+            return tuple(feature.embedding_dim for feature in outbrain_spec().categorical)
+        return (self.embedding_dim or 128,)
+
+    @property
+    def _outbrain(self) -> bool:
+        return self.model == WIDE_AND_DEEP and self.num_tables is None and self.cardinality is None
 
     def workload(self, rows: tuple[int, ...], dtype: str) -> Workload:
         """On tables of so many rows each."""
@@ -86,14 +124,23 @@ class StepOptions(Options):
 
     def flags(self, dtype: str, xla: bool) -> list[str]:
         """Those of dlrm.py."""
-        flags = ["--batch_size", self.batch_size, "--embedding_dim", self.embedding_dim, "--interaction", self.interaction]
+        flags = ["--batch_size", self.batch_size, "--embedding_dim", _words(self.widths)]
         flags += ["--gradient_slices", self.gradient_slices] if self.gradient_slices else []
-        flags += ["--cross_layer_projection_dim", self.cross_layer_projection_dim] if self.interaction == CROSS else []
-        for name in ("bottom_mlp_dims", "top_mlp_dims"):
-            flags += [f"--{name}", ",".join(map(str, getattr(self, name)))]
+        if self.model == WIDE_AND_DEEP:
+            for name in ("interaction", "optimizer", "rho", "learning_rate", "linear_learning_rate", "dropout"):
+                flags += [f"--{name}", PUBLISHED[name]]
+            flags += ["--top_mlp_dims", _words(self.top_mlp_dims or PUBLISHED["top_mlp_dims"])]
+        else:
+            flags += ["--interaction", self.interaction, "--bottom_mlp_dims", _words(self.bottom_mlp_dims)]
+            flags += ["--cross_layer_projection_dim", self.cross_layer_projection_dim] if self.interaction == CROSS else []
+            flags += ["--top_mlp_dims", _words(self.top_mlp_dims)] if self.top_mlp_dims else []
         flags += ["--intra_op_parallelism", self.threads] if self.threads else []
         flags += ["--amp", "--amp_dtype", dtype] if dtype != "float32" else []
         return [*flags, *(["--xla"] if xla else []), *(["--cpu"] if self.cpu else [])]
+
+
+def _words(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def main(chosen: StepOptions, report: Report) -> None:
@@ -103,52 +150,76 @@ def main(chosen: StepOptions, report: Report) -> None:
     prepare_tensorflow()
     first = options(*chosen.flags(chosen.precisions[0], False))
     report.figures["device"] = configure_tensorflow(first.device, 0)
-    from benchmarks.peers import has_keras_rs
-
-    report.figures["keras_interaction"] = "keras_rs" if has_keras_rs() else "keras.ops"
-    report.say(f"on the {report.figures['device']}; the Keras peer's interaction is by {report.figures['keras_interaction']}")
+    _say_of_peers(chosen, report)
     report.figures["results"] = []
     for dtype in chosen.precisions:
         _measure_precision(chosen, dtype, report)
         gc.collect()  # models are cycles, and memory does not hold two sets of large tables
 
 
+def _say_of_peers(chosen: StepOptions, report: Report) -> None:
+    from benchmarks.peers import has_keras_rs
+    from benchmarks.wide_and_deep_peers import tf_keras_version
+
+    if chosen.model == WIDE_AND_DEEP:
+        report.figures["tf_keras"] = version = tf_keras_version()
+        missing = "tf_keras is not installed, and its WideDeepModel left out (benchmarks/requirements-peers.txt has the version)"
+        report.say(f"on the {report.figures['device']}; {f'tf_keras {version}' if version else missing}")
+        return
+    report.figures["keras_interaction"] = "keras_rs" if has_keras_rs() else "keras.ops"
+    report.say(f"on the {report.figures['device']}; the Keras peer's interaction is by {report.figures['keras_interaction']}")
+
+
 def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
-    from benchmarks.peers import Feed, ceiling, keras_peer, plain_peer
+    from benchmarks.peers import Feed, ceiling
     from benchmarks.step_parts import part_actions
     from utils.distributed import World
 
     work, large = chosen.workload(chosen.rows, dtype), chosen.workload(t15_rows(), dtype) if chosen.t15 else None
     model, feed, large_feed = work.build(dtype, World()), Feed(), Feed()
-    actions = {CEILING: ceiling(work, dtype)} | _project(chosen, dtype, model, feed, PROJECT, COMPILED)
+    actions = {CEILING: ceiling(work, dtype, chained=work.interaction.kind == WIDE_AND_DEEP)}
+    actions |= _project(chosen, dtype, model, feed, PROJECT, COMPILED)
     if large:
         actions |= _project(chosen, dtype, large.build(dtype, World()), large_feed, LARGE, LARGE_COMPILED)
     elif chosen.peers:
-        stock = keras_peer(work, dtype, feed)
-        actions |= {KERAS: stock[False], KERAS_COMPILED: stock[True], PLAIN: plain_peer(work, dtype, feed)}
-    parts = part_actions(work, model, feed, dtype) if chosen.parts and chosen.interaction == DOT else {}
+        actions |= _peers(work, dtype, feed)
+    parts = part_actions(work, model, feed, dtype) if chosen.parts and work.interaction.kind == DOT else {}
     for ids in chosen.ids:
         feed.load(work, ids, chosen.num_batches)
         if large:
             large_feed.load(large, ids, chosen.num_batches)
         seconds = interleave(actions | parts, chosen.num_rounds, chosen.steps_per_round, warmup=2)
-        result = {"precision": dtype, "ids": ids, "seconds": seconds}
+        result = {"precision": dtype, "ids": ids, "rows": work.rows, "widths": work.widths, "seconds": seconds}
         report.figures["results"].append(result)
-        title = f"{dtype}, {ids} ids, {work.id_rows[-1].stop} a sample, batch {work.batch_size}"
+        title = f"{chosen.model}, {dtype}, {ids} ids, {work.id_rows[-1].stop} a sample, batch {work.batch_size}"
         result |= _show_steps(report, title, work, list(actions), seconds)
         if parts:
             result["parts"] = _show_parts(report, list(parts), seconds)
+
+
+def _peers(work: Workload, dtype: str, feed) -> dict[str, Action]:
+    from benchmarks.peers import keras_peer, plain_peer
+    from benchmarks.wide_and_deep_peers import keras_wide_and_deep, legacy_wide_and_deep, tf_keras_version
+
+    if work.interaction.kind != WIDE_AND_DEEP:
+        stock = keras_peer(work, dtype, feed)
+        return {KERAS: stock[False], KERAS_COMPILED: stock[True], PLAIN: plain_peer(work, dtype, feed)}
+    stock = keras_wide_and_deep(work, dtype, feed)
+    legacy = {TF_KERAS: legacy_wide_and_deep(work, dtype, feed)} if tf_keras_version() else {}
+    return {KERAS: stock[False], KERAS_COMPILED: stock[True]} | legacy
 
 
 def _project(chosen: StepOptions, dtype: str, model, feed, plain: str, compiled: str) -> dict[str, Action]:
     from benchmarks.peers import LEARNING_RATE, steps
     from training.build import build_trainer
 
+    deep, wide = PUBLISHED["learning_rate"], PUBLISHED["linear_learning_rate"]
+    rates = (deep, wide, wide, deep) if chosen.model == WIDE_AND_DEEP else LEARNING_RATE  # of its layers, and of its tables, wide ones first
     actions = {}
     for name, word in ((plain, "off"), (compiled, "on")):
         if word in chosen.xla:
             trainer = build_trainer(options(*chosen.flags(dtype, word == "on")), model, dtype)
-            actions[name] = steps(lambda i, trainer=trainer: trainer.step(feed.on_device(i), i, LEARNING_RATE))
+            actions[name] = steps(lambda i, trainer=trainer: trainer.step(feed.on_device(i), i, rates))
     return actions
 
 

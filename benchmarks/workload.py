@@ -1,5 +1,6 @@
 """The model that the project builds for a benchmark, and batches for it."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from utils.config import Config, parse
 from utils.distributed import World
 from utils.errors import UserError
 from utils.memory import available_bytes, check_fits
+from utils.options import WIDE_AND_DEEP
 
 T15_SPEC = Path(__file__).parents[1] / "feature_spec.yaml"
 WHOLE = Share()  # of every batch, by one worker
@@ -44,8 +46,15 @@ class Workload:
 
     @property
     def dim(self) -> int:
-        """D."""
+        """D of tables that are all of one width."""
         return self.config.model.embedding_dim
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """D_f of each categorical feature; of Wide & Deep those of the deep ones and then 1 for each wide one."""
+        dims = self.config.model.embedding_dim
+        deep = dims if isinstance(dims, tuple) else (dims,) * len(self.rows)
+        return deep + (1,) * len(deep) if self.interaction.kind == WIDE_AND_DEEP else deep
 
     @property
     def interaction(self) -> InteractionShape:
@@ -54,9 +63,9 @@ class Workload:
 
     @property
     def layers(self) -> list[tuple[int, int]]:
-        """(in, out) of each layer of both MLPs, and of the interaction between them."""
+        """(in, out) of each layer of both MLPs, and of the interaction between them; of Wide & Deep's deep part, and its linear layer."""
         options = self.config.model
-        return layer_shapes(self.num_numerical, options.bottom_mlp_dims, options.top_mlp_dims, [self.dim] * len(self.rows), self.interaction)
+        return layer_shapes(self.num_numerical, options.bottom_mlp_dims, options.top_mlp_dims, self.widths, self.interaction)
 
     @property
     def product_flops(self) -> int:
@@ -77,7 +86,7 @@ class Workload:
         from model.build import Precision, build_model
         from run.tables import described, place_tables
 
-        check_fits(4 * self.dim * sum(self.rows), "the tables", available_bytes())
+        check_fits(4 * sum(rows * width for rows, width in zip(itertools.cycle(self.rows), self.widths)), "the tables", available_bytes())
         tables, features = described(self.config, self.spec().categorical, self.rows, self.num_numerical)
         placement = place_tables(self.config, tables, world.size, available_bytes() // world.local_size, features=features)
         return build_model(self.config.model, placement, world, self.num_numerical, 0, Precision(dtype))

@@ -168,6 +168,17 @@ def test_train_step_of_cross_layers(tmp_path):
 
 
 @pytest.mark.slow
+def test_train_step_of_wide_and_deep(tmp_path):
+    figures, printed = quick("train_step", tmp_path, "--model", "wide_and_deep")
+    (result,) = figures["results"]
+    assert set(result["steps"]) - {"tf_keras WideDeepModel"} == {"ceiling", "project", "project --xla", "Keras", "Keras jit_compile"}
+    for name, facts in result["steps"].items():
+        assert sound(facts["samples_per_s"], facts["of_ceiling"], facts["of_best_peer"], facts["gflop_per_s"]) and name in printed
+    assert result["widths"] == [8, 8, 8, 1, 1, 1] and "parts" not in result
+    assert ("tf_keras WideDeepModel" in result["steps"]) == (figures["tf_keras"] is not None) == ("tf_keras is not installed" not in printed)
+
+
+@pytest.mark.slow
 def test_train_step_of_lists(tmp_path):
     figures, printed = quick("train_step", tmp_path, "--hotness", "2,1,4", "--xla", "off")
     (result,) = figures["results"]
@@ -265,6 +276,8 @@ def test_help(name):
         ("train_step", ("--ids", "normal"), "--ids normal: expected one or more of uniform, power_law"),
         ("train_step", ("--hotness", "2,3"), "--hotness 2,3: 2 numbers for 26 tables; expected one for all, or one for each"),
         ("train_step", ("--hotness", "7", "--t15"), "--hotness 7: table 5 has 4 rows, and the 7 ids of a sample are all different"),
+        ("train_step", ("--model", "wide_and_deep", "--t15"), "--t15 has no effect with --model wide_and_deep; leave it out"),
+        ("train_step", ("--model", "wide_and_deep", "--precisions", "float16"), "no loss scale for two optimizers; add --peers false"),
         ("embedding_bags", ("--hotness", "many"), "or one for each feature, separated by commas; or mlperf"),
         ("embedding_bags", ("--torch_python", "/no/such"), "--torch_python /no/such: no such program"),
         ("embedding_bags", ("--quick", "--torch_python", "/bin/true"), "the process that measures fbgemm ended with code 0"),

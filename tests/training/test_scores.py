@@ -43,7 +43,7 @@ def scored(split, workers, batch_size, short_last):
     sent = {}
     for number in reversed(range(workers)):
         scores = Scores(InTurn(number, workers, sent))
-        for batch in BatchReader(split, batch_size, Share((0,), (), (), number, workers), short_last=short_last).epoch():
+        for batch in BatchReader(split, batch_size, Share((0,), rank=number, num_workers=workers), short_last=short_last).epoch():
             scores.add(np.round(batch.numerical[:, 0].astype(np.float32), 2), batch.labels, batch.num_samples, batch.groups)
         found = scores.merged()
         assert (found is None) == (number > 0)
