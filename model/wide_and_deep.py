@@ -7,13 +7,14 @@ import tensorflow as tf
 
 from model.embedding.distributed import DistributedEmbedding
 from model.layers.mlp import Drop, LayerWeights, Mlp, Start
+from model.sharded_model import ShardedModel
 
 DEEP, WIDE = "", "wide"  # groups of tables: `Table.group`
 # As Keras starts its Dense layers.
 GLOROT_UNIFORM = Start(keras.initializers.GlorotUniform, lambda seed, width: keras.initializers.Zeros())
 
 
-class WideAndDeep(keras.Model):
+class WideAndDeep(ShardedModel):
     """A linear part and an MLP over the same features, whose outputs are added (section 3 of the paper).
 
     Every source of ids is looked up in two tables: a deep one of any width and a wide one of one column. The embedding gives `[b, C]`: the deep
@@ -28,6 +29,7 @@ class WideAndDeep(keras.Model):
         mlp: the deep part, called "deep", its last layer of one unit.
     """
 
+    command = "wide_and_deep.py"
     bottom_width = 0  # there is no bottom MLP
 
     def __init__(self, embedding: DistributedEmbedding, linear: Mlp | None, mlp: Mlp):
@@ -49,10 +51,6 @@ class WideAndDeep(keras.Model):
         widths = self.embedding.widths
         return sum(widths[: len(widths) // 2])
 
-    def step_weights(self) -> list[LayerWeights]:
-        """Of the deep part's layers and the linear one: what `dense` takes."""
-        return [weights for part in self._parts for weights in part.step_weights()]
-
     def dense(
         self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None
     ) -> tf.Tensor:
@@ -67,30 +65,7 @@ class WideAndDeep(keras.Model):
             logits += self.linear.forward(tf.cast(numerical, tf.float32), weights[last:], slices)[:, 0]
         return logits
 
-    def call(self, inputs):
-        """(numerical `[B, M]`, ids `[B, K]`) -> logits `[B]` float32, in a process alone; gradients flow to all weights. As `DLRM.call`."""
-        numerical, ids = inputs
-        return self.dense(tf.convert_to_tensor(numerical), self.embedding.look_up_whole(ids), self.step_weights())
-
-    def compute_output_shape(self, input_shape):
-        """`[B]`."""
-        return (input_shape[0][0],)
-
-    def save(self, *args, **kwargs):
-        """Not this way. Raises NotImplementedError that names the command."""
-        raise NotImplementedError(
-            "WideAndDeep.save: a model of sharded tables is saved by wide_and_deep.py --save_checkpoint_path FOLDER and loaded by "
-            "--restore_checkpoint_path FOLDER"
-        )
-
-    def get_config(self):
-        """As `save`."""
-        self.save()
-
-    def dense_weights(self) -> dict[str, keras.Variable]:
-        """Weights of the layers by name: `deep/0/kernel`, …, `wide/0/kernel`; in the order of `step_weights`."""
-        return {name: weight for part in self._parts for name, weight in part.dense_weights().items()}
-
     @property
-    def _parts(self) -> list[Mlp]:
+    def dense_parts(self) -> list[Mlp]:
+        """The deep part and, where there are numerical features, the linear one."""
         return [self.mlp, *([] if self.linear is None else [self.linear])]

@@ -8,6 +8,7 @@ from pathlib import Path
 from dataloading.tfrecord_spec import OUTBRAIN_TABLES
 from dataloading.tfrecord_writer import DEFAULT_FILES
 from preproc.engines.spark_settings import add_engine_flags, spark_settings
+from preproc.flag_types import share, whole
 from preproc.outbrain_fit import Thresholds
 from preproc.outbrain_split import SplitRule
 from preproc.outbrain_tfrecords import FORMATS, TF_RAW
@@ -15,7 +16,7 @@ from utils.errors import UserError
 from utils.flags import Parser
 
 NAME = "preproc.outbrain"
-_MOST = 2**62
+_MOST = 2**62 - 1
 
 
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
@@ -25,9 +26,9 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     add("--src", type=Path, required=True, metavar="FOLDER", help="folder of the raw files: clicks_train.csv, events.csv, …; plain, gzip or zstd")
     add("--dst", type=Path, required=True, metavar="FOLDER", help="folder of the dataset; needs free space for it and for staging files")
     add("--format", choices=FORMATS, default=TF_RAW, help="what to write; both: the TFRecords in its folder tfrecords (default: %(default)s)")
-    add("--num_files", type=_whole(1), metavar="N", help=f"files of TFRecords of a split (default: {DEFAULT_FILES})")
+    add("--num_files", type=whole(1, _MOST), metavar="N", help=f"files of TFRecords of a split (default: {DEFAULT_FILES})")
     add("--bad_lines", choices=("error", "skip"), default="error", help="stop at a bad row, or leave it out (default: error)")
-    add("--block_bytes", type=_whole(1), default=8 << 20, metavar="N", help="text parsed at once, in bytes (default: %(default)s)")
+    add("--block_bytes", type=whole(1, _MOST), default=8 << 20, metavar="N", help="text parsed at once, in bytes (default: %(default)s)")
     add(
         "--table_sizes",
         type=Path,
@@ -37,20 +38,36 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     )
     add("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
     add = parser.add_argument_group("split").add_argument
-    add("--eval_fraction", type=_share, default=0.2, metavar="X", help="share of the earlier displays for evaluation (default: %(default)s)")
-    add("--eval_from_day", type=_whole(0), default=11, metavar="N", help="from this day on, counted from 0, all are (default: %(default)s)")
-    add("--seed", type=_whole(0), default=0, metavar="N", help="of what is drawn by a hash (default: %(default)s)")
+    add("--eval_fraction", type=share, default=0.2, metavar="X", help="share of the earlier displays for evaluation (default: %(default)s)")
+    add(
+        "--eval_from_day",
+        type=whole(0, _MOST),
+        default=11,
+        metavar="N",
+        help="from this day on, counted from 0, all are (default: %(default)s)",
+    )
+    add("--seed", type=whole(0, _MOST), default=0, metavar="N", help="of what is drawn by a hash (default: %(default)s)")
     add = parser.add_argument_group("thresholds", "of the training rows").add_argument
-    add("--min_views", type=_whole(0), default=5, metavar="N", help="ads and documents shown more often have rates and views (default: %(default)s)")
+    add(
+        "--min_views",
+        type=whole(0, _MOST),
+        default=5,
+        metavar="N",
+        help="ads and documents shown more often have rates and views (default: %(default)s)",
+    )
     add(
         "--min_group_views",
-        type=_whole(0),
+        type=whole(0, _MOST),
         default=10,
         metavar="N",
         help="publishers, sources, advertisers and campaigns shown more often have rates (default: %(default)s)",
     )
     add(
-        "--min_events", type=_whole(0), default=10, metavar="N", help="countries, states and places of at least so many events have ids (default: 10)"
+        "--min_events",
+        type=whole(0, _MOST),
+        default=10,
+        metavar="N",
+        help="countries, states and places of at least so many events have ids (default: 10)",
     )
     add_engine_flags(parser)
     args = parser.parse_strictly(argv)
@@ -70,23 +87,3 @@ def thresholds_of(args: argparse.Namespace) -> Thresholds:
 def rule_of(args: argparse.Namespace) -> SplitRule:
     """Which displays are for evaluation."""
     return SplitRule(args.seed, args.eval_fraction, args.eval_from_day)
-
-
-def _whole(least: int):
-    def read(text: str) -> int:
-        value = int(text) if text.isascii() and text.isdigit() else -1
-        if not least <= value < _MOST:
-            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, found {text!r}")
-        return value
-
-    return read
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"expected a share of at least 0 and below 1, found {text!r}")
-    return value

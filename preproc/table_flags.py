@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dataloading.contract import VOCABULARY
 from preproc.engines.spark_settings import FLAGS, SPARK, add_engine_flags
+from preproc.flag_types import share, whole
 from preproc.into_store import Destination, folder_or_url
 from preproc.table_files import FORMATS, FormFlags
 from preproc.table_inference import Named
@@ -43,14 +44,14 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     group = parser.add_argument_group("vocabularies")
     group.add_argument("--vocabulary", type=Path, metavar="DATASET", help="a dataset whose columns, vocabularies and transforms are taken")
     group.add_argument("--extend_vocabulary", action="store_true", help="append the training rows' new values to those of --vocabulary")
-    group.add_argument("--frequency_threshold", type=_whole(0), metavar="T", help="keep values that occur T times in the training rows (default: 0)")
+    group.add_argument("--frequency_threshold", type=whole(0), metavar="T", help="keep values that occur T times in the training rows (default: 0)")
     group.add_argument(
         "--dictionary_days",
         choices=("train", ALL),
         default="train",
         help="rows that vocabularies, means and boundaries are made from; all lets the test rows leak into them, for comparison (default: train)",
     )
-    group.add_argument("--max_ids", type=_whole(1), metavar="N", help="keep the N most frequent values of a column (default: all)")
+    group.add_argument("--max_ids", type=whole(1), metavar="N", help="keep the N most frequent values of a column (default: all)")
     parser.add_argument(
         "--resume", action="store_true", help="go on where such a run ended early, and keep what is complete should this one end early, too"
     )
@@ -78,7 +79,7 @@ def _add_files(parser: Parser) -> None:
     group.add_argument("--columns", type=_names, metavar="A,B,…", help="names of all columns, of files without a header")
     group.add_argument("--data_columns", type=_names, metavar="A,B,…", help="of --data, where they are not those of --columns: without the label")
     group.add_argument("--bad_lines", choices=("error", "skip"), default="error", help="stop at a bad row, or leave it out (default: error)")
-    group.add_argument("--block_bytes", type=_whole(1), default=16 << 20, metavar="N", help="text parsed at once, in bytes (default: %(default)s)")
+    group.add_argument("--block_bytes", type=whole(1), default=16 << 20, metavar="N", help="text parsed at once, in bytes (default: %(default)s)")
     group.add_argument("--keep", type=_names, default=(), metavar="A,B,…", help="columns that predictions carry: SPLIT/keys.parquet")
 
 
@@ -96,9 +97,7 @@ def _add_columns(parser: Parser) -> None:
         group.add_argument(f"--{name}", type=_names, metavar="A,B,…", help=text)
     group.add_argument("--group", metavar="COLUMN", help="whose rows of one value belong together, for ranking metrics")
     group.add_argument("--list_separator", metavar="TEXT", help="between the values of a list in a text (default: |)")
-    group.add_argument(
-        "--max_hotness", type=_whole(1), metavar="N", help="values of a list that count (default: of the longest in the training rows)"
-    )
+    group.add_argument("--max_hotness", type=whole(1), metavar="N", help="values of a list that count (default: of the longest in the training rows)")
     group.add_argument("--pooling", choices=("sum", "mean"), help="what the vectors of a list become (default: sum)")
     group.add_argument("--time_format", metavar="FORM", help="of times that are not ISO 8601, as strftime has it: %%y%%m%%d%%H")
     group.add_argument("--time_unit", choices=tuple(UNITS), help="of times that are numbers (default: by their size)")
@@ -111,11 +110,11 @@ def _add_splits(parser: Parser) -> None:
     group.add_argument("--split_by", metavar="COLUMN", help="a time: the latest rows are held out")
     group.add_argument("--split_key", metavar="COLUMN", help="rows of one value stay together; which are held out is drawn by a hash")
     group.add_argument("--split_column", metavar="COLUMN", help="its values say which rows are held out: train, valid, test, or those given")
-    group.add_argument("--valid_fraction", type=_fraction, default=0.0, metavar="X", help="share of the rows or keys for validation (default: 0)")
-    group.add_argument("--test_fraction", type=_fraction, default=0.0, metavar="X", help="share of the rows or keys for testing (default: 0)")
+    group.add_argument("--valid_fraction", type=share, default=0.0, metavar="X", help="share of the rows or keys for validation (default: 0)")
+    group.add_argument("--test_fraction", type=share, default=0.0, metavar="X", help="share of the rows or keys for testing (default: 0)")
     group.add_argument("--valid_values", type=_names, metavar="A,B,…", help="values of --split_column (default: none)")
     group.add_argument("--test_values", type=_names, metavar="A,B,…", help="values of --split_column (default: test)")
-    group.add_argument("--seed", type=_whole(0), metavar="N", help="of what is drawn by a hash (default: 0)")
+    group.add_argument("--seed", type=whole(0), metavar="N", help="of what is drawn by a hash (default: 0)")
 
 
 def rule_of(args: argparse.Namespace) -> Rule:
@@ -216,26 +215,6 @@ def _separator(text: str) -> str:
     if not found or "\n" in found or found == '"':
         raise argparse.ArgumentTypeError(f"expected what stands between values, found {text!r}")
     return found
-
-
-def _whole(least: int):
-    def read(text: str) -> int:
-        value = int(text) if text.isascii() and text.isdigit() else -1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"expected a whole number of at least {least}, found {text!r}")
-        return value
-
-    return read
-
-
-def _fraction(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"expected a share of at least 0 and below 1, found {text!r}")
-    return value
 
 
 __all__ = ["ENCODE", "FILES", "FIT", "NAME", "named_of", "parse_arguments", "reading_of", "rule_of"]
