@@ -127,7 +127,7 @@ class StepOptions(Options):
         flags = ["--batch_size", self.batch_size, "--embedding_dim", _words(self.widths)]
         flags += ["--gradient_slices", self.gradient_slices] if self.gradient_slices else []
         if self.model == WIDE_AND_DEEP:
-            for name in ("interaction", "optimizer", "rho", "learning_rate", "linear_learning_rate", "dropout"):
+            for name in ("interaction", "optimizer", "rho", "epsilon_outside_root", "learning_rate", "linear_learning_rate", "dropout"):
                 flags += [f"--{name}", PUBLISHED[name]]
             flags += ["--top_mlp_dims", _words(self.top_mlp_dims or PUBLISHED["top_mlp_dims"])]
         else:

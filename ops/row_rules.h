@@ -168,18 +168,23 @@ struct Ftrl {
 
 struct Rmsprop {
   static constexpr const char* kName = "rmsprop";
-  static constexpr int kSlots = 2, kConstants = 3, kScalars = 2;
+  static constexpr int kSlots = 2, kConstants = 4, kScalars = 2;
   static constexpr bool kRowSlot[kMaxSlots] = {false, true};
-  float rate, now, rho, rest, epsilon;
+  float rate, now, rho, rest, inside, outside;  // of the root: one of the two is 0, and adding it changes no bit
   explicit Rmsprop(const Optimizer& from)
-      : rate(from.scalars[0]), now(from.scalars[1]), rho(from.constants[0]), rest(from.constants[1]), epsilon(from.constants[2]) {}
+      : rate(from.scalars[0]),
+        now(from.scalars[1]),
+        rho(from.constants[0]),
+        rest(from.constants[1]),
+        inside(from.constants[2]),
+        outside(from.constants[3]) {}
   inline void Apply(const float* sum, float* __restrict row, float* const* slots, int n) const {
     float* __restrict velocity = slots[0];
     const float decay = Decay(static_cast<int32_t>(now - slots[1][0]) & 0xffffff);
     slots[1][0] = now;
     for (int i = 0; i < n; ++i) {
       velocity[i] = decay * velocity[i] + rest * (sum[i] * sum[i]);
-      row[i] -= rate * sum[i] / std::sqrt(velocity[i] + epsilon);
+      row[i] -= rate * sum[i] / (std::sqrt(velocity[i] + inside) + outside);
     }
   }
   inline float Decay(int32_t steps) const {

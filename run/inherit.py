@@ -49,6 +49,7 @@ TRAINING = {
         "beta1",
         "beta2",
         "rho",
+        "epsilon_outside_root",
         "ftrl_l1",
         "ftrl_l2",
         "ftrl_power",
@@ -88,6 +89,8 @@ INSTEAD = {
     "checkpoint_every_minutes": {"checkpoint_every_steps"},
     "amp_dtype": {"amp"},
 }
+# Of checkpoints from before there was the option.
+UNRECORDED = {"epsilon_outside_root": False}
 UNRECORDED_SLICES = 8  # of the gradients, where training did not say in the checkpoint how many it used
 
 
@@ -160,6 +163,7 @@ def inherit(config: Config, manifest: Mapping[str, Any], goes_on: bool = False) 
     saved = manifest.get("config", {})
     if not isinstance(saved, Mapping):
         raise UserError("the checkpoint's manifest holds no configuration; it is damaged")
+    saved = {**UNRECORDED, **saved}
     for part, names in ARCHITECTURE.items():
         for name in names:
             value, current = _value(saved, name), getattr(getattr(config, part), name)

@@ -28,6 +28,13 @@ class OptimizerConfig:
     beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,), optimizers=("adam",))
     beta2: float = option(0.999, "decay of Adam's second moment", modes=(TRAIN,), optimizers=("adam",))
     rho: float = option(0.9, "decay of RMSprop's mean of squares", modes=(TRAIN,), optimizers=("rmsprop",))
+    epsilon_outside_root: bool = option(
+        False,
+        "RMSprop divides by sqrt(mean of squares) + 1e-7, as Keras 2 and PyTorch do, in place of Keras 3's sqrt(mean of squares + 1e-7); it matters "
+        "where gradients are below 3e-4, as those of a large batch's mean are",
+        modes=(TRAIN,),
+        optimizers=("rmsprop",),
+    )
     ftrl_l1: float = option(0.0, "FTRL's L1 regularisation", modes=(TRAIN,), optimizers=("ftrl",))
     ftrl_l2: float = option(0.0, "FTRL's L2 regularisation", modes=(TRAIN,), optimizers=("ftrl",))
     ftrl_power: float = option(

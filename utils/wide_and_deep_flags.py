@@ -21,6 +21,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "top_mlp_dims": (1024,) * 5 + (1,),
         "optimizer": "rmsprop",
         "rho": 0.5,
+        "epsilon_outside_root": True,
         "learning_rate": 0.00012,
         "linear_learning_rate": 0.02,
         "deep_warmup_epochs": 6.0,

@@ -1,9 +1,10 @@
-"""Wide & Deep against a plain Keras model with Keras's own optimizers: forward, loss, gradients and 50 steps."""
+"""Wide & Deep against a plain Keras model: forward, loss, gradients and 50 steps of Keras's own optimizers, and of Keras 2's."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.keras.optimizer_v2 import ftrl, rmsprop
 
 from dataloading.batches import Batch
 from dataloading.feature_spec import Categorical
@@ -88,13 +89,28 @@ class Plain:
                 keras.losses.binary_crossentropy(labels.astype(np.float32)[:, None], self.logits(numerical, ids)[:, None], from_logits=True)
             )
         found = tape.gradient(loss, [variable.value for variable in self.variables.values()])
-        return loss, dict(zip(self.variables, map(tf.convert_to_tensor, found), strict=True))
+        return loss, dict(zip(self.variables, found, strict=True))
 
     def step(self, number, deep_rate):
         loss, found = self.gradients(*rows_of_step(number))
         self.groups[1][1].learning_rate.assign(deep_rate)
         for names, optimizer in self.groups:
-            optimizer.apply([found[name] for name in names], [self.variables[name] for name in names])
+            optimizer.apply([tf.convert_to_tensor(found[name]) for name in names], [self.variables[name] for name in names])
+        return float(loss)
+
+
+class Keras2(Plain):
+    """With the optimizers that TensorFlow had when NVIDIA wrote its Wide & Deep, which take the gradients of touched rows."""
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.groups = [(self.groups[0][0], ftrl.Ftrl(0.02)), (self.groups[1][0], rmsprop.RMSprop(1.0, rho=0.5))]
+
+    def step(self, number, deep_rate):
+        loss, found = self.gradients(*rows_of_step(number))
+        self.groups[1][1].learning_rate = deep_rate
+        for names, optimizer in self.groups:
+            optimizer.apply_gradients([(found[name], self.variables[name].value) for name in names])
         return float(loss)
 
 
@@ -106,9 +122,11 @@ def published_rate(step, base=0.00012, steps=20, warmup=1, epochs=3):
     return base / 4 if step <= (warmup + (epochs - warmup) / 2) * steps else base / 8
 
 
-def test_fifty_steps_are_those_of_plain_keras():
-    model, trainer = built()
-    plain = Plain(weights(model))
+@pytest.mark.parametrize(("peer", "flags"), [(Plain, ()), (Keras2, ("--epsilon_outside_root", "true"))])
+def test_fifty_steps_are_those_of_keras(peer, flags):
+    """In all rows, whether a batch touches them or not."""
+    model, trainer = built(*flags)
+    plain = peer(weights(model))
     for step in range(STEPS):
         loss = float(trainer.step(batch(step), step, trainer.learning_rates(step)))
         assert loss == pytest.approx(plain.step(step, published_rate(step)), abs=1e-6)
@@ -131,7 +149,7 @@ def test_gradients_are_those_of_plain_keras():
     assert float(loss) == pytest.approx(float(expected_loss), abs=1e-6)
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
-        np.testing.assert_allclose(tf.convert_to_tensor(found[name]), gradient, rtol=0, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(tf.convert_to_tensor(found[name]), tf.convert_to_tensor(gradient), rtol=0, atol=1e-6, err_msg=name)
 
 
 def test_rows_that_no_batch_touches_stay_as_they_are():

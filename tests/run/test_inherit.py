@@ -54,6 +54,17 @@ def test_a_run_that_goes_on_keeps_the_slices_of_the_gradients():
     assert inherit(configure("--mode", "eval"), saved).device.gradient_slices is None
 
 
+def test_a_run_that_goes_on_keeps_its_form_of_rmsprop():
+    given = ("--optimizer", "rmsprop", "--epsilon_outside_root")
+    assert inherit(configure("--optimizer", "rmsprop"), manifest(*given), goes_on=True).optimizer.epsilon_outside_root
+    before = manifest("--optimizer", "rmsprop")
+    del before["config"]["epsilon_outside_root"]  # of a checkpoint that was written before there was the flag
+    assert inherit(configure(*given), before, goes_on=True).optimizer.epsilon_outside_root  # given: it holds
+    default = parse(["--dataset_path", "data", "--optimizer", "rmsprop"], "", defaults={"epsilon_outside_root": True})
+    assert default.optimizer.epsilon_outside_root
+    assert not inherit(default, before, goes_on=True).optimizer.epsilon_outside_root
+
+
 @pytest.mark.parametrize("unrecorded", [{}, {"gradient_slices": None}])
 def test_a_checkpoint_that_does_not_know_its_slices_was_made_with_eight(unrecorded):
     saved = manifest()

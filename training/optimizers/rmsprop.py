@@ -10,6 +10,9 @@ _STEPS = 24  # bits of a step's number: float32 holds so many; the count starts 
 class Rmsprop(Rule):
     """velocity = rho · velocity + (1 − rho) · gradient²; row −= learning_rate · gradient / sqrt(velocity + 1e-7) (Hinton 2012, in Keras's form).
 
+    With `outside_root` it divides by sqrt(velocity) + 1e-7, as Keras 2 (`tf.keras` up to TensorFlow 2.15) and PyTorch do. The forms differ where
+    gradients are below about 3e-4, as those of a large batch's mean are: then only this one still divides by their size.
+
     A row that no batch touched for k − 1 steps has its velocity decay by rho^k when it is touched next, so that rows and velocities are
     those of the dense rule, whose gradient is zero in between. Each row keeps the step it was touched at.
     """
@@ -17,9 +20,9 @@ class Rmsprop(Rule):
     name = "rmsprop"
     slots = (Slot("velocity"), Slot("touched", per_row=True))
 
-    def __init__(self, rho: float):
-        self._rho = rho
-        self.constants = (rho, 1 - rho, EPSILON)
+    def __init__(self, rho: float, outside_root: bool = False):
+        self._rho, self._outside_root = rho, outside_root
+        self.constants = (rho, 1 - rho, *((0.0, EPSILON) if outside_root else (EPSILON, 0.0)))
 
     def scalars(self, learning_rate, step):
         """The learning rate and the number of the step, from 1, modulo 2^24."""
@@ -32,11 +35,12 @@ class Rmsprop(Rule):
         import tensorflow as tf
 
         rate, now = scalars[0], scalars[1]
-        _, rest, epsilon = self.constants
+        _, rest, inside, outside = self.constants
         velocity = self._decay(now, rows.slot(1)) * rows.slot(0) + rest * tf.square(gradients)
         rows.set_slot(0, velocity)
         rows.set_slot(1, tf.fill([tf.shape(gradients)[0], 1], now))
-        rows.subtract(rate * gradients / tf.sqrt(velocity + epsilon))
+        root = tf.sqrt(velocity) + outside if self._outside_root else tf.sqrt(velocity + inside)
+        rows.subtract(rate * gradients / root)
 
     def _decay(self, now, touched):
         """rho^k for rows last touched k steps ago, by repeated squaring: the same bits in C++. On a GPU, which keeps no bits, by one power."""
@@ -58,4 +62,6 @@ class Rmsprop(Rule):
         """See `Rule.dense`."""
         import keras
 
-        return keras.optimizers.RMSprop(0.0, rho=self._rho)
+        from training.optimizers.keras_2_rmsprop import Keras2RMSprop
+
+        return (Keras2RMSprop if self._outside_root else keras.optimizers.RMSprop)(0.0, rho=self._rho, epsilon=EPSILON)

@@ -17,7 +17,7 @@ RULES: Mapping[str, Callable[[OptimizerConfig, int], Rule]] = {
     "rowwise_adagrad": lambda options, dim: RowwiseAdagrad(dim),
     "adam": lambda options, dim: Adam(options.beta1, options.beta2),
     "ftrl": lambda options, dim: Ftrl(options.ftrl_l1, options.ftrl_l2, options.ftrl_power),
-    "rmsprop": lambda options, dim: Rmsprop(options.rho),
+    "rmsprop": lambda options, dim: Rmsprop(options.rho, options.epsilon_outside_root),
 }
 
 

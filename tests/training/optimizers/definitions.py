@@ -56,4 +56,5 @@ class Definition:
 
     def _rmsprop(self, row, g, rate):
         self.first[row] += (1 - self._options["rho"]) * g**2
-        self.weights[row] -= rate * g / np.sqrt(self.first[row] + EPSILON)
+        outside = self._options.get("outside_root", False)
+        self.weights[row] -= rate * g / (np.sqrt(self.first[row]) + EPSILON if outside else np.sqrt(self.first[row] + EPSILON))

@@ -27,6 +27,7 @@ CASES = {
     "ftrl": (Ftrl(0.2, 0.1, -0.5), Definition, {"l1": 0.2, "l2": 0.1, "power": -0.5}),
     "ftrl of another power": (Ftrl(0.0, 0.0, -0.4), Definition, {"l1": 0.0, "l2": 0.0, "power": -0.4}),
     "rmsprop": (Rmsprop(0.8), Definition, {"rho": 0.8}),
+    "rmsprop of Keras 2": (Rmsprop(0.8, outside_root=True), Definition, {"rho": 0.8, "outside_root": True}),
 }
 
 
@@ -78,6 +79,20 @@ def test_it_equals_the_definition(name, batches):
     np.testing.assert_allclose(run.table.numpy(), expected.weights, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("name", ["rmsprop", "rmsprop of Keras 2"])
+def test_small_gradients_tell_the_forms_of_rmsprop_apart(name):
+    """A step by gradients of 1e-5 is about the learning rate where epsilon is outside the root, and a thirtieth of it where it is inside."""
+    rule, definition, options = CASES[name]
+    run, expected = Run(rule, start_table()), definition("rmsprop", start_table(), **options)
+    for step in range(4):
+        gradients = np.full((ROWS, DIM), 1e-5, np.float32)
+        run.apply(np.arange(ROWS), gradients, step)
+        expected.step(np.arange(ROWS), gradients, RATE)
+    moved = start_table() - run.table.numpy()
+    np.testing.assert_allclose(moved, start_table() - expected.weights, rtol=1e-4)
+    assert (moved > 4 * RATE).all() if rule.constants[-1] else (moved < 0.2 * RATE).all()
+
+
 KERAS = {name: case for name, case in CASES.items() if name != "rowwise_adagrad"}
 
 
@@ -97,7 +112,7 @@ def test_where_every_row_is_touched_it_is_keras_dense_optimizer(name):
         np.testing.assert_allclose(run.table.numpy(), reference.numpy(), rtol=5e-5, atol=5e-6)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adagrad", "rmsprop"])
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "rmsprop", "rmsprop of Keras 2"])
 def test_it_is_the_dense_rule_whatever_rows_are_touched(name):
     """Without moments an untouched row stands still; RMSprop makes up for the decay."""
     import keras

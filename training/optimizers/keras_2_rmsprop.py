@@ -1,0 +1,14 @@
+"""RMSprop of dense weights, in the form that Keras 2 had."""
+
+import keras
+from keras import ops
+
+
+class Keras2RMSprop(keras.optimizers.RMSprop):
+    """Divides by sqrt(velocity) + epsilon, where Keras 3 divides by sqrt(velocity + epsilon); neither momentum nor centred."""
+
+    def update_step(self, gradient, variable, learning_rate):
+        """One weight's step, called by Keras."""
+        velocity = self._velocities[self._get_variable_index(variable)]
+        self.assign(velocity, self.rho * velocity + (1 - self.rho) * ops.square(gradient))
+        self.assign_sub(variable, learning_rate * gradient / (ops.sqrt(velocity) + self.epsilon))
