@@ -123,7 +123,7 @@ class NativeScorer:
         if not self._scorer:
             raise MemoryError("the scorer's weights")
         self._score = library.dlrm_scorer_score
-        weakref.finalize(self, _delete, library, self._scorer, os.getpid()).atexit = False  # the process ends its threads then
+        weakref.finalize(self, library.dlrm_scorer_delete, self._scorer).atexit = False  # the process ends its threads then
 
     def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Logits `[B]` float32 of numericals `[B, M]` float32 and ids `[B, K]` int32, each feature's h side by side, −1 in a list for none.
@@ -146,12 +146,6 @@ class NativeScorer:
             found = self._features[feature]
             raise ValueError(f"feature {found.name}: id {ids[sample, place]} of sample {sample} is not in [0, {found.table.shape[0]})")
         return logits
-
-
-def _delete(library: ctypes.CDLL, scorer: int, process: int) -> None:
-    """Not in a process that was forked, which lacks the threads: it would wait for them."""
-    if os.getpid() == process:
-        library.dlrm_scorer_delete(scorer)
 
 
 def _features(features: Sequence[StoredFeature]) -> tuple[ctypes.Array, list]:

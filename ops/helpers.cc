@@ -1,67 +1,117 @@
 #include "helpers.h"
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
 #include <system_error>
+#include <thread>
+#include <vector>
 
 namespace dlrm {
+namespace {
 
-Helpers::Helpers(int count) {
-  threads_.reserve(std::max(count, 0));
-  try {
-    for (int i = 0; i < count; ++i) threads_.emplace_back([this] { Help(); });
-  } catch (const std::system_error&) {  // the system has no more threads: the caller does what they would have done
-  }
-}
+std::atomic<int64_t> forks{0};  // that lie between this process and the one that loaded the library
+const int kCounted = pthread_atfork(nullptr, nullptr, [] { ++forks; });
 
-Helpers::~Helpers() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ending_ = true;
-  }
-  wanted_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-}
+}  // namespace
 
-// Does the job's next task, if one is left.
-bool Helpers::Next(std::unique_lock<std::mutex>* lock, Job* job) {
-  if (job->next == job->tasks) return false;
-  const int64_t task = job->next++;
-  lock->unlock();
-  (*job->work)(task);
-  lock->lock();
-  if (++job->done == job->tasks) job->finished.notify_all();
-  return true;
-}
-
-void Helpers::Help() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (true) {
-    wanted_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
-    if (ending_) return;
-    const std::shared_ptr<Job> job = jobs_.front();
-    jobs_.pop_front();
-    while (Next(&lock, job.get())) {
+// The threads of one process.
+class Helpers::Crew {
+ public:
+  explicit Crew(int count) : forks_(forks) {
+    threads_.reserve(count);
+    try {
+      for (int i = 0; i < count; ++i) threads_.emplace_back([this] { Help(); });
+    } catch (const std::system_error&) {  // the system has no more threads: the caller does what they would have done
     }
   }
+
+  ~Crew() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ending_ = true;
+    }
+    wanted_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  bool OfThisProcess() const { return forks_ == forks; }
+
+  void Run(int64_t tasks, int64_t most, const std::function<void(int64_t)>& work) {
+    const int64_t count = std::min(static_cast<int64_t>(threads_.size()), most);
+    const auto job = std::make_shared<Job>();
+    job->work = &work, job->tasks = tasks;
+    std::unique_lock<std::mutex> lock(mutex_);
+    jobs_.insert(jobs_.end(), count, job);
+    lock.unlock();
+    for (int64_t i = 0; i < count; ++i) wanted_.notify_one();
+    lock.lock();
+    while (Next(&lock, job.get())) {
+    }
+    job->finished.wait(lock, [&job] { return job->done == job->tasks; });
+    jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end());  // of helpers that have not begun
+  }
+
+ private:
+  struct Job {
+    const std::function<void(int64_t)>* work;  // gone when all tasks are done
+    int64_t tasks, next = 0, done = 0;
+    std::condition_variable finished;
+  };
+
+  // Does the job's next task, if one is left.
+  bool Next(std::unique_lock<std::mutex>* lock, Job* job) {
+    if (job->next == job->tasks) return false;
+    const int64_t task = job->next++;
+    lock->unlock();
+    (*job->work)(task);
+    lock->lock();
+    if (++job->done == job->tasks) job->finished.notify_all();
+    return true;
+  }
+
+  void Help() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      wanted_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
+      if (ending_) return;
+      const std::shared_ptr<Job> job = jobs_.front();
+      jobs_.pop_front();
+      while (Next(&lock, job.get())) {
+      }
+    }
+  }
+
+  const int64_t forks_;
+  std::mutex mutex_;  // of everything below and of the jobs
+  std::condition_variable wanted_;
+  std::deque<std::shared_ptr<Job>> jobs_;  // one entry for each helper that is asked for
+  bool ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+Helpers::Helpers(int count) : count_(std::max(count, 0)), crew_(new Crew(count_)) {}
+
+Helpers::~Helpers() {
+  const Crew* crew = crew_;
+  if (crew->OfThisProcess()) delete crew;  // another process's can neither be ended nor joined
+}
+
+Helpers::Crew* Helpers::OfThisProcess() {
+  Crew* crew = crew_;
+  if (crew->OfThisProcess()) return crew;
+  auto fresh = std::make_unique<Crew>(count_);
+  return crew_.compare_exchange_strong(crew, fresh.get()) ? fresh.release() : crew;
 }
 
 void Helpers::Run(int64_t tasks, int most, const std::function<void(int64_t)>& work) {
-  const auto count = std::min({static_cast<int64_t>(threads_.size()), static_cast<int64_t>(most), tasks - 1});
-  if (count <= 0) {
-    for (int64_t task = 0; task < tasks; ++task) work(task);
-    return;
-  }
-  const auto job = std::make_shared<Job>();
-  job->work = &work, job->tasks = tasks;
-  std::unique_lock<std::mutex> lock(mutex_);
-  jobs_.insert(jobs_.end(), count, job);
-  lock.unlock();
-  for (int64_t i = 0; i < count; ++i) wanted_.notify_one();
-  lock.lock();
-  while (Next(&lock, job.get())) {
-  }
-  job->finished.wait(lock, [&job] { return job->done == job->tasks; });
-  jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end());  // of helpers that have not begun
+  const int64_t wanted = std::min({static_cast<int64_t>(count_), static_cast<int64_t>(most), tasks - 1});
+  if (wanted > 0) return OfThisProcess()->Run(tasks, wanted, work);
+  for (int64_t task = 0; task < tasks; ++task) work(task);
 }
 
 }  // namespace dlrm

@@ -2,17 +2,13 @@
 #ifndef DLRM_OPS_HELPERS_H_
 #define DLRM_OPS_HELPERS_H_
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <memory>
-#include <mutex>
-#include <thread>
-#include <vector>
 
 namespace dlrm {
 
+// A process that was forked gets threads of its own at its first call: of its parent's it has copies of locks, which nobody may ever release.
 class Helpers {
  public:
   explicit Helpers(int count);
@@ -23,20 +19,12 @@ class Helpers {
   void Run(int64_t tasks, int most, const std::function<void(int64_t)>& work);
 
  private:
-  struct Job {
-    const std::function<void(int64_t)>* work;  // gone when all tasks are done
-    int64_t tasks, next = 0, done = 0;
-    std::condition_variable finished;
-  };
+  class Crew;
 
-  void Help();
-  bool Next(std::unique_lock<std::mutex>* lock, Job* job);
+  Crew* OfThisProcess();
 
-  std::mutex mutex_;  // of everything below and of the jobs
-  std::condition_variable wanted_;
-  std::deque<std::shared_ptr<Job>> jobs_;  // one entry for each helper that is asked for
-  bool ending_ = false;
-  std::vector<std::thread> threads_;
+  const int count_;
+  std::atomic<Crew*> crew_;
 };
 
 }  // namespace dlrm

@@ -1,6 +1,7 @@
 """The C++ scorer against a slow model in float64: every interaction, lists, widths, precisions and chunks; bits that depend on the sample alone."""
 
 import os
+import signal
 import threading
 
 import numpy as np
@@ -208,13 +209,28 @@ def test_switched_off_there_is_none(library, monkeypatch):
     assert library is not None and native_scorer_library() is None
 
 
-def test_a_forked_process_scores_too_and_ends(library):
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_processes_forked_at_any_moment_score_too_and_end(library):
+    """Their parent scores meanwhile in another thread: a fork copies locks that helpers hold just then."""
     model = Model("deep")
     scorer, (numerical, ids) = model.scorer(library, 3), model.samples(300)
     expected = scorer.logits_of(numerical, ids)
-    child = os.fork()
-    if not child:
-        same = np.array_equal(scorer.logits_of(numerical, ids), expected)
-        del scorer
-        os._exit(0 if same else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    done = threading.Event()
+    scoring = threading.Thread(target=lambda: [scorer.logits_of(numerical, ids) for _ in iter(done.is_set, True)])
+    scoring.start()
+    try:
+        for _ in range(50):
+            child = os.fork()
+            if not child:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(30)  # ends one that waits for ever
+                try:
+                    same = all(np.array_equal(scorer.logits_of(numerical, ids), expected) for _ in range(2))
+                    del scorer
+                    os._exit(0 if same else 1)
+                finally:
+                    os._exit(2)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        done.set()
+        scoring.join()

@@ -173,7 +173,7 @@ void Apply(const dlrm::Optimizer& by, const std::vector<double>& sum, std::vecto
       w = std::abs(z) <= c[0] ? 0 : ((z > 0 ? c[0] : -c[0]) - z) / (std::sqrt(total) / rate + c[1]);
     } else if (by.rule == "rmsprop") {
       (*first)[k] = std::pow(double{c[0]}, by.scalars[1] - (*second)[0]) * (*first)[k] + c[1] * g * g;
-      w -= rate * g / std::sqrt((*first)[k] + c[2]);
+      w -= rate * g / (std::sqrt((*first)[k] + c[2]) + c[3]);
     }
   }
   if (by.rule == "rowwise_adagrad" && !sum.empty()) (*first)[0] += squares / sum.size();
@@ -263,7 +263,8 @@ void TestRowsOf() {
     TestUpdate<T>({"rowwise_adagrad", {0.5f}, {1e-6f, 1}, 1}, batch);
     TestUpdate<T>({"adam", {0.5f}, {0.9f, 0.1f, 0.99f, 0.01f, 1e-6f}, 3}, batch);
     TestUpdate<T>({"ftrl", {0.5f}, {0.5f, 0.1f}, 1}, batch);
-    TestUpdate<T>({"rmsprop", {0.5f, 9.25f}, {0.9f, 0.1f, 1e-6f}, 1}, batch);
+    TestUpdate<T>({"rmsprop", {0.5f, 9.25f}, {0.9f, 0.1f, 1e-6f, 0}, 1}, batch);
+    TestUpdate<T>({"rmsprop", {0.5f, 9.25f}, {0.9f, 0.1f, 0, 1e-6f}, 1}, batch);
   }
 }
 
