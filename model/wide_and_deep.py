@@ -9,7 +9,6 @@ from model.embedding.distributed import DistributedEmbedding
 from model.layers.mlp import Drop, LayerWeights, Mlp, Start
 from model.sharded_model import ShardedModel
 
-DEEP, WIDE = "", "wide"  # groups of tables: `Table.group`
 # As Keras starts its Dense layers.
 GLOROT_UNIFORM = Start(keras.initializers.GlorotUniform, lambda seed, width: keras.initializers.Zeros())
 

@@ -5,7 +5,7 @@ import time
 from run.prepare import Prepared
 from run.scoring import metrics_of
 from run.weights import model_of
-from run.wide_and_deep_log import published
+from run.wide_and_deep_log import EvaluationLog, published
 from training.evaluations import ranking_figures
 from training.evaluator import Evaluator
 from utils.options import WIDE_AND_DEEP
@@ -14,9 +14,11 @@ from utils.options import WIDE_AND_DEEP
 def evaluate(run: Prepared) -> None:
     """Score the test split, say and log its metrics."""
     model = model_of(run)
+    as_published = EvaluationLog(run.log, run.world) if run.config.model.interaction == WIDE_AND_DEEP else None
     start = time.perf_counter()
-    metrics = metrics_of(run, model, Evaluator(model, run.config.device.xla), "test")
+    metrics = metrics_of(run, model, Evaluator(model, run.config.device.xla), "test", as_published and as_published.add)
     rate = metrics.samples / (time.perf_counter() - start)
     figures = {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": rate}
-    of_model = published(metrics) if run.config.model.interaction == WIDE_AND_DEEP else {}
-    run.log.log((), figures | ranking_figures(metrics) | of_model)
+    if as_published:
+        as_published.end(metrics)
+    run.log.log((), figures | ranking_figures(metrics) | (published(metrics) if as_published else {}))

@@ -38,7 +38,6 @@ from utils.cluster.pace import expected_step_ms, set_cycle_time
 from utils.config import Config
 from utils.console import Console
 from utils.distributed import World, join
-from utils.errors import UserError
 from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
@@ -191,6 +190,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     zeros = checkpoint is not None and not config.training.allow_growth  # what is overwritten need not be drawn
     tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)
     growth = _growth(config, checkpoint, ModelFeatures.of(tables, features, spec.numerical)) if checkpoint else None
+    tables = growth.started(tables) if growth else tables
     config = share_batches(config, world.size)
     splits = open_splits(config, spec, warn)
     goes_on = checkpoint is not None and _continues(config)
@@ -221,8 +221,6 @@ def _continues(config: Config) -> bool:
 def _growth(config: Config, checkpoint: Checkpoint, now: ModelFeatures) -> Growth | None:
     """How the checkpoint's features stand in the model; None where they must be the same, and are."""
     if config.training.allow_growth:
-        if config.model.interaction == WIDE_AND_DEEP:
-            raise UserError("--allow_growth does not know --interaction wide_and_deep; --resume weights takes the weights of the same features")
         return Growth(checkpoint, saved_features(checkpoint), now)
     check_features(checkpoint, now)
     return None

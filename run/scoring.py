@@ -9,7 +9,7 @@ from model.build import Model
 from model.compilation import compiled
 from run.prepare import Prepared
 from training.device_batch import TensorBatch, to_device
-from training.evaluator import Evaluator, Scored
+from training.evaluator import AfterBatch, Evaluator, Scored
 from utils.config import Config
 from utils.metrics.binary import Metrics, evaluate
 from utils.metrics.ranking import Ranking, rank
@@ -42,22 +42,22 @@ def pads_short(config: Config) -> bool:
     return not compiled(config.device.xla).dense
 
 
-def score(run: Prepared, model: Model, evaluator: Evaluator, split: str, groups: bool = False) -> Scored | None:
-    """Every row of a split, with its group where they are wanted, on the first worker; None on the others."""
+def score(run: Prepared, model: Model, evaluator: Evaluator, split: str, groups: bool = False, after: AfterBatch | None = None) -> Scored | None:
+    """Every row of a split, with its group where they are wanted, on the first worker; None on the others. `after` as in `Evaluator.score`."""
     reader = reader_of(run, model, split, run.config.data.valid_batch_size, pads_short(run.config))
     samples = reader.split.num_samples
     with run.console.progress(samples, "evaluation", "samples") as progress:
-        scores = evaluator.score(Batches(reader), samples, progress.advance, groups=groups)
+        scores = evaluator.score(Batches(reader), samples, progress.advance, groups=groups, after=after)
     if run.config.data.out_of_range != ERROR:
         count = sum(run.world.everyone(reader.out_of_range, "out_of_range"))
         run.console.say(f"{split}: {count:,} ids out of range (--out_of_range {run.config.data.out_of_range})")
     return scores
 
 
-def metrics_of(run: Prepared, model: Model, evaluator: Evaluator, split: str) -> Metrics:
-    """The metrics of a split on every worker, and a line about them."""
+def metrics_of(run: Prepared, model: Model, evaluator: Evaluator, split: str, after: AfterBatch | None = None) -> Metrics:
+    """The metrics of a split on every worker, and a line about them. `after` as in `Evaluator.score`."""
     thresholds, ranked_by = run.config.training.auc_thresholds, run.ranked_by
-    scores = score(run, model, evaluator, split, groups=bool(ranked_by))
+    scores = score(run, model, evaluator, split, groups=bool(ranked_by), after=after)
     metrics = run.world.from_first(_measured(scores, thresholds, ranked_by) if scores is not None else None, "metrics")
     kind = "exact" if thresholds is None else f"{thresholds} thresholds"
     run.console.say(

@@ -6,13 +6,11 @@ from dataclasses import replace
 from dataloading.feature_spec import Categorical
 from model.embedding.placement import Placement
 from model.embedding.plan import build_placement
-from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, UNIFORM, ZEROS, Feature, Storage, Table
+from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, UNIFORM, WIDE, ZEROS, Feature, Storage, Table, wide_name
 from training.optimizers.table import table_rule
 from utils.config import Config
 from utils.errors import UserError
 from utils.options import DOT, PLAN, TRAIN, WIDE_AND_DEEP, ModelConfig
-
-_WIDE = "wide"  # group of the tables of Wide & Deep's linear part, and the end of their names
 
 
 def with_widths(config: Config, categorical: Sequence[Categorical]) -> Config:
@@ -76,18 +74,18 @@ def described(
 def _with_wide(tables: tuple[Table, ...], features: tuple[Feature, ...]) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
     """The deep tables and features, and beside each a wide one: a column that starts as Keras's Embedding does, trained by FTRL."""
     for name in (*(table.name for table in tables), *(feature.name for feature in features)):
-        wide = f"{name}_{_WIDE}"
+        wide = wide_name(name)
         if any(wide in (other.name, other.table) for other in features):
             raise UserError(f"feature {wide}: has the name of the linear part's table of {name}; rename it")
     initial = {UNIFORM: GLOROT_NORMAL}  # of the deep ones
     deep = tuple(replace(table, initializer=initial.get(table.initializer, table.initializer)) for table in tables)
     flat = (
         replace(
-            one, name=f"{one.name}_{_WIDE}", dim=1, optimizer="ftrl", group=_WIDE, initializer=KERAS_UNIFORM if one.initializer == UNIFORM else ZEROS
+            one, name=wide_name(one.name), dim=1, optimizer="ftrl", group=WIDE, initializer=KERAS_UNIFORM if one.initializer == UNIFORM else ZEROS
         )
         for one in tables
     )
-    return (*deep, *flat), (*features, *(replace(one, name=f"{one.name}_{_WIDE}", table=f"{one.table}_{_WIDE}") for one in features))
+    return (*deep, *flat), (*features, *(replace(one, name=wide_name(one.name), table=wide_name(one.table)) for one in features))
 
 
 def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]:

@@ -5,15 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from training.device_batch import TensorBatch
 from training.evaluations import logged
 from training.evaluator import Evaluator, Scores
 from utils.config import Config
+from utils.distributed import World
 from utils.errors import UserError
 from utils.logging import RunLog
 from utils.metrics.binary import Metrics, evaluate
 
 _OF_THROUGHPUT = {"throughput": "train_throughput", "mean_inference_throughput": "validation_throughput"}
+_EVERY = 100  # batches of an evaluation
 _VAL, _MAP, _OF_STEP = "_val", "map_at_12", "batch_samplesps"
 
 
@@ -33,11 +37,40 @@ def batch_figures(batch: TensorBatch, evaluator: Evaluator) -> dict[str, str | N
     """A training batch by NVIDIA's keys, as texts; exact, over all workers, without dropout. Every worker calls this; only the first gets any."""
     scores = Scores(evaluator.world)
     scores.add(evaluator.logits(batch), batch.host.labels, batch.host.num_samples)
+    return _texts(scores)
+
+
+def _texts(scores: Scores) -> dict[str, str | None]:
     if (merged := scores.merged()) is None:
         return {}
     metrics = evaluate(merged.logits, merged.labels)
     found = {"binary_accuracy": metrics.binary_accuracy, "auc": metrics.auc, "loss": metrics.log_loss}
     return {name: None if value is None else f"{value:.4f}" for name, value in found.items()}
+
+
+class EvaluationLog:
+    """What the log has of `--evaluate` on its way, by NVIDIA's keys: a line every so many batches, of the rows since the line before.
+
+    Args:
+        log: that is written, by the first worker.
+        world: every worker adds its part of each batch.
+    """
+
+    def __init__(self, log: RunLog, world: World):
+        self._log, self._world = log, world
+        self._batches, self._scores = 0, Scores(world)
+
+    def add(self, batch: TensorBatch, logits: np.ndarray) -> None:
+        """Take a batch of the split and this worker's logits of it."""
+        self._batches += 1
+        self._scores.add(logits, batch.host.labels, batch.host.num_samples)
+        if self._batches % _EVERY == 0:
+            self._log.log((self._batches,), _texts(self._scores))
+            self._scores = Scores(self._world)
+
+    def end(self, metrics: Metrics) -> None:
+        """Log the whole split's figures."""
+        self._log.log((self._batches,), published(metrics))
 
 
 class WideAndDeepLog:

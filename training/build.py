@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from model.build import Model
 from model.compilation import compiled, on_gpu
+from model.embedding.table import WIDE
 from model.layers.dropout import Dropout
 from model.native import native_operations
-from model.wide_and_deep import WIDE
 from training.gradient_slices import gradient_slices
 from training.groups import DenseGroup, Groups, TableGroup
 from training.loss_scale import LossScale

@@ -11,6 +11,8 @@ from model.compilation import compiled
 from training.device_batch import StepInputs, TensorBatch
 from utils.distributed import World
 
+AfterBatch = Callable[[TensorBatch, np.ndarray], None]  # told of a batch and this worker's logits [b] of it, padding included
+
 
 class Scored(NamedTuple):
     """Every real sample of a split, in file order."""
@@ -48,7 +50,13 @@ class Evaluator:
         return self._logits.get_concrete_function(StepInputs(*(tf.TensorSpec.from_tensor(tensor) for tensor in inputs))).graph
 
     def score(
-        self, batches: Iterable[TensorBatch], num_samples: int, seen: Callable[[int], None] = lambda count: None, *, groups: bool = False
+        self,
+        batches: Iterable[TensorBatch],
+        num_samples: int,
+        seen: Callable[[int], None] = lambda count: None,
+        *,
+        groups: bool = False,
+        after: AfterBatch | None = None,
     ) -> Scored | None:
         """Every real sample of a split in file order, on the first worker; None on the others.
 
@@ -57,6 +65,7 @@ class Evaluator:
             num_samples: n.
             seen: called with the number of global samples after each batch.
             groups: whether the samples' groups are wanted; the dataset has them then.
+            after: called after each batch.
 
         Raises:
             ValueError: the batches do not hold n samples.
@@ -64,8 +73,11 @@ class Evaluator:
         scores = Scores(self.world)
         for batch in batches:
             real = batch.host.num_samples
-            scores.add(self.logits(batch), batch.host.labels, real, batch.host.groups if groups else None)
+            logits = self.logits(batch)
+            scores.add(logits, batch.host.labels, real, batch.host.groups if groups else None)
             seen(real)
+            if after:
+                after(batch, logits)
         merged = scores.merged()
         if merged is not None and len(merged.logits) != num_samples:
             raise ValueError(f"the batches hold {len(merged.logits)} samples, the split {num_samples}")

@@ -1,20 +1,22 @@
 """A checkpoint's weights in a model that has grown: more rows in its tables, more features, or the features in another order.
 
 What is new starts so that the scores of what was there do not change: rows beyond the old ones are drawn as in a new
-model, and the dense weights that read a new feature, or its products with the others, are zero.
+model, and the dense weights that read a new feature, or its products with the others, are zero, as is its table in a linear part.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from model.embedding.table import WIDE, ZEROS, Table, wide_name
 from model.layers.interaction import pair_indices
 from model.shapes import pair_count
 from training.features import ModelFeatures, check_lookups
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
-from utils.options import DOT
+from utils.options import DOT, WIDE_AND_DEEP
 
 
 class Growth:
@@ -42,18 +44,29 @@ class Growth:
                 )
         if any((name in before.categorical) != (name in now.categorical) for name in known):
             raise CheckpointError(f"{checkpoint.folder}: a feature that was numerical is now categorical, or the other way round")
-        if now.numerical and not before.numerical:
-            raise CheckpointError(f"{checkpoint.folder}: has no numerical features, so no bottom MLP that new ones ({now.numerical[0]}) could join")
-        check_lookups(checkpoint, before, now)
         model = checkpoint.manifest.get("model")
         self._interaction = model.get("interaction", DOT) if isinstance(model, Mapping) else DOT
+        if now.numerical and not before.numerical:
+            lacks = "linear layer" if self._interaction == WIDE_AND_DEEP else "bottom MLP"
+            raise CheckpointError(f"{checkpoint.folder}: has no numerical features, so no {lacks} that new ones ({now.numerical[0]}) could join")
+        check_lookups(checkpoint, before, now)
         self._before, self._now = before, now
+        wide = {wide_name(name): rows for name, rows in before.tables.items()} if self._interaction == WIDE_AND_DEEP else {}
+        self._rows = before.tables | wide
         self.new_features = tuple(name for name in names if name not in known)
         self.new_rows = {name: rows - before.tables[name] for name, rows in now.tables.items() if rows > before.tables.get(name, rows)}
 
     def is_new(self, table: str) -> bool:
         """Whether the checkpoint has no table of this name."""
-        return table not in self._before.tables
+        return table not in self._rows
+
+    def known_rows(self, table: str) -> int:
+        """Rows of a table in the checkpoint; 0 of a new one."""
+        return self._rows.get(table, 0)
+
+    def started(self, tables: Iterable[Table]) -> tuple[Table, ...]:
+        """The model's tables; of the linear part's the new ones start at zero: their rows are terms of the score."""
+        return tuple(replace(table, initializer=ZEROS) if table.group == WIDE and self.is_new(table.name) else table for table in tables)
 
     def dense(self, name: str, values: np.ndarray, bottom: int, widths: Sequence[int]) -> np.ndarray:
         """A dense weight of the checkpoint for the grown model; those that read no features come back as they are.
@@ -64,8 +77,12 @@ class Growth:
             bottom: columns of the bottom MLP's output, 0 where there is none.
             widths: D_f of the model's features.
         """
-        if name == "dense/bottom_mlp/0/kernel":
-            return _grown(values, 0, [self._now.numerical.index(known) for known in self._before.numerical], len(self._now.numerical))
+        numbers, all_numbers = [self._now.numerical.index(known) for known in self._before.numerical], len(self._now.numerical)
+        if name in ("dense/bottom_mlp/0/kernel", "dense/wide/0/kernel"):
+            return _grown(values, 0, numbers, all_numbers)
+        if name == "dense/deep/0/kernel":  # reads the numericals themselves, and the deep vectors
+            columns, count = self._columns(all_numbers, widths[: len(self._now.categorical)])
+            return _grown(values, 0, [*numbers, *columns[all_numbers:]], count)
         if name == "dense/top_mlp/0/kernel" and self._interaction == DOT:
             return _grown(values, 0, *self._pairs(bottom))
         if name == "dense/top_mlp/0/kernel" or name.startswith("dense/cross/"):

@@ -96,8 +96,8 @@ def restore(model: Model, checkpoint: Checkpoint, growth: Growth | None = None) 
         _check_shape(checkpoint, name, values.shape, tuple(variable.shape))
         variable.assign(values)
     for local in model.embedding.shards:
-        if growth is None or not growth.is_new(local.name):
-            rows = local.shard.rows - (growth.new_rows.get(local.name, 0) if growth else 0)
+        rows = growth.known_rows(local.name) if growth else local.shard.rows
+        if rows:
             _restore_shard(local, "weights", checkpoint, (rows, model.embedding.placement.tables[local.shard.table].dim))
 
 

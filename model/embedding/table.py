@@ -4,6 +4,12 @@ from dataclasses import dataclass
 
 UNIFORM, ZEROS, GLOROT_NORMAL, KERAS_UNIFORM = INITIALIZERS = ("uniform", "zeros", "glorot_normal", "keras_uniform")
 SUM, MEAN = "sum", "mean"
+WIDE = "wide"  # group of the tables of Wide & Deep's linear part
+
+
+def wide_name(name: str) -> str:
+    """What the linear part's table or feature beside the one of that name is called."""
+    return f"{name}_{WIDE}"
 
 
 @dataclass(frozen=True)

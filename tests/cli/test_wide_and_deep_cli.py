@@ -160,8 +160,29 @@ def test_it_trains_evaluates_goes_on_and_scores(command, dataset, tmp_path):
         "--dataset_path", dataset, "--cpu", "--evaluate", "--use_checkpoint", "--model_dir", tmp_path / "whole", "--affinity", "disabled"
     )
     assert evaluated.final["auc_val"] == whole.final["auc"]
+    many = command("--dataset_path", dataset, "--cpu", "--evaluate", "--use_checkpoint", "--model_dir", tmp_path / "whole", "--eval_batch_size", "8")
+    check_evaluation_log(many, whole.final, path, dataset)
     scores = [dlrm.load(path, mmap=mmap).score({name: [0, 1] for name in dlrm.load(path).columns}) for mmap in (False, True)]
     np.testing.assert_array_equal(*scores)
+
+
+def check_evaluation_log(result, final, checkpoint, dataset):
+    """A line every 100 batches of 8, of those rows; and one at the end."""
+    lines = [line for line in result.log if "data" in line and line["step"] not in ("PARAMETER", [])]
+    split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
+    count = split.num_samples
+    samples = dict(zip(split.spec.numerical, split.read_numerical(0, count).T, strict=True))
+    samples |= {feature.name: split.read_ids(i, 0, count) for i, feature in enumerate(split.spec.categorical)}
+    positive = np.asarray(split.read_labels(0, count)).astype(bool)
+    split.close()
+    assert [line["step"] for line in lines] == [*([100 * (i + 1)] for i in range(count // 800)), [-(-count // 8)]] and count > 800
+    scores = dlrm.load(checkpoint).score(samples).astype(np.float64)
+    for i, line in enumerate(lines[:-1]):
+        some = slice(800 * i, 800 * (i + 1))
+        right = np.where(positive[some], scores[some], 1 - scores[some])
+        assert float(line["data"]["loss"]) == pytest.approx(-np.log(right).mean(), abs=6e-5)
+        assert float(line["data"]["binary_accuracy"]) == pytest.approx((right > 0.5).mean(), abs=6e-5)
+    assert set(lines[-1]["data"]) == {"binary_accuracy_val", "auc_val", "loss_val"} and lines[-1]["data"]["auc_val"] == pytest.approx(final["auc"])
 
 
 def test_an_epoch_of_so_many_rows_goes_on_in_the_data(command, dataset, tmp_path):

@@ -10,7 +10,7 @@ from dataloading.batches import Batch
 from dataloading.feature_spec import Categorical
 from model.build import build_model
 from model.embedding.placement import single
-from model.wide_and_deep import WIDE
+from model.embedding.table import WIDE
 from run.tables import described
 from training.build import build_trainer
 from training.device_batch import to_device

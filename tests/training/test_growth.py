@@ -4,16 +4,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from dataloading.batches import Batch
+from dataloading.feature_spec import Categorical
 from model.build import build_model
 from model.embedding.placement import single
 from model.embedding.table import Table
+from run.tables import described
 from tests.model.tiny_model import NUMERICAL, ROWS, TABLES, batch, config, model_and_trainer, weights
+from training.build import build_trainer
+from training.device_batch import to_device
 from training.features import ModelFeatures, check_features, saved_features
 from training.growth import Growth
 from training.state import arrays, parts, restore
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import save
+from utils.config import parse
 from utils.distributed import World
 
 
@@ -88,6 +94,59 @@ def test_other_interactions_grow_as_well_and_what_is_new_learns(tmp_path, flags)
         total = tf.reduce_sum(new(inputs) * tf.constant(draw.random(20), tf.float32))
     by_top = tape.gradient(total, new.dense_weights()["top_mlp/0/kernel"].value)
     assert np.abs(by_top.numpy()[4:]).sum(axis=1).all()  # behind the bottom output, whose ReLU may be silent
+
+
+WIDE = ("--interaction", "wide_and_deep", "--optimizer", "rmsprop", "--learning_rate", "0.1")
+
+
+def wide_and_deep(rows, numerical, *flags, checkpoint=None):
+    """A Wide & Deep whose tables have different widths, grown from the checkpoint."""
+    options = parse(["--dataset_type", "synthetic", "--cpu", "--top_mlp_dims", "5,1", *WIDE, *flags], "")
+    categorical = [Categorical(name, count, "int32", embedding_dim=2 + len(name)) for name, count in rows.items()]
+    tables, features = described(options, categorical, list(rows.values()), len(numerical))
+    how = checkpoint and Growth(checkpoint, saved_features(checkpoint), ModelFeatures.of(tables, features, numerical))
+    model = build_model(options.model, single(how.started(tables) if how else tables, features), World(), len(numerical), 9)
+    fresh = weights(model)
+    if how:
+        restore(model, checkpoint, how)
+    return model, build_trainer(options, model, "float32", steps_per_epoch=10), fresh
+
+
+def columns(draw, rows, numerical, size=20):
+    return {name: draw.integers(0, count, size) for name, count in rows.items()}, {name: draw.random(size) for name in numerical}
+
+
+def logits(model, names, ids, numerical):
+    values = np.stack([numerical[name] for name in names], 1)
+    return model((tf.constant(values, tf.float32), tf.constant(np.stack(list(ids.values()), 1), tf.int32))).numpy()
+
+
+@pytest.mark.parametrize("frozen", [(), ("--embedding_zeros_initializer",)], ids=["", "zeros"])
+def test_wide_and_deep_grows_in_both_parts_and_what_is_new_learns(tmp_path, frozen):
+    old, trainer, _ = wide_and_deep(ROWS, NUMERICAL, *frozen)
+    for step in range(3):
+        trainer.step(batch(16, seed=step), step, trainer.learning_rates(step))
+    about = {"features": ModelFeatures(ROWS, NUMERICAL).to_dict(), "model": {"interaction": "wide_and_deep"}}
+    save(tmp_path, 1, arrays(old), parts(old), about, World())
+    rows, numerical = {"new": 4, "page": 3, "other": 6, "user": 9, "item": 5}, ("fresh", *reversed(NUMERICAL))
+    model, trainer, fresh = wide_and_deep(rows, numerical, *frozen, checkpoint=Checkpoint(tmp_path))
+    ids, values = columns(np.random.default_rng(1), ROWS | {"new": 4, "other": 6}, numerical)
+    before = logits(old, NUMERICAL, {name: ids[name] for name in ROWS}, values)
+    np.testing.assert_allclose(logits(model, numerical, {name: ids[name] for name in rows}, values), before, rtol=1e-5, atol=1e-6)
+    found = weights(model)
+    for part in ("", "_wide"):
+        np.testing.assert_array_equal(found[f"tables/user{part}/weights"][:7], weights(old)[f"tables/user{part}/weights"])
+        np.testing.assert_array_equal(found[f"tables/user{part}/weights"][7:], fresh[f"tables/user{part}/weights"][7:])
+    assert not found["tables/new_wide/weights"].any() and (frozen or found["tables/new/weights"].all())
+    numbers = np.stack([values[name] for name in numerical], 1).astype(np.float32)
+    labels, all_real = np.arange(20, dtype=np.uint8) % 2, np.ones(20, np.float32)
+    both = to_device(Batch(numbers, np.stack([ids[name] for name in rows]).astype(np.int32), np.empty((0, 20), np.int32), labels, all_real, 20))
+    for step in range(3):
+        trainer.step(both, step, trainer.learning_rates(step))
+    after = weights(model)
+    for name in ("tables/new_wide/weights", "tables/other_wide/weights", "dense/wide/0/kernel", "dense/deep/0/kernel"):
+        assert (after[name] != found[name]).any(), name
+    assert after["dense/wide/0/kernel"][0] != 0 and after["dense/deep/0/kernel"][0].any()  # of the new numerical feature
 
 
 def test_a_shared_tables_new_feature_finds_its_rows(saved):
