@@ -5,7 +5,8 @@
   python -m benchmarks.train_step --t15 --precisions float32
   python -m benchmarks.train_step --hotness mlperf
   python -m benchmarks.train_step --model wide_and_deep --ids power_law
-  python -m benchmarks.train_step --model wide_and_deep --ids power_law --batch_size 131072 --num_batches 2 --steps_per_round 1 --num_rounds 3
+  python -m benchmarks.train_step --model wide_and_deep --ids power_law --batch_size 131072 --num_batches 2 --steps_per_round 1 --num_rounds 3 \\
+      --xla off --compiled_peers false
 
 Everything takes its turn in every round, in one process with the settings of dlrm.py; ratios are taken within a round. Batches lie on the
 device before. The ceiling is the matrix products of the MLPs (and of cross layers) alone, forward and backward; GFLOP/s count them and nothing else.
@@ -76,6 +77,7 @@ class StepOptions(Options):
     ids: tuple[str, ...] = option(tuple(EXPONENTS), f"distributions of the ids: {', '.join(EXPONENTS)}")
     xla: tuple[str, ...] = option(("off", "on"), "the project's step without --xla, with it, or both: off, on")
     peers: bool = option(True, "measure the peers as well")
+    compiled_peers: bool = option(True, "among them stock Keras with jit_compile, which takes the most memory")
     parts: bool = option(True, "measure the parts of the step as well, where the interaction is dot")
     steps_per_round: int = option(3, "steps of one turn", unit="steps")
     num_batches: int = option(4, "different batches, used in turns", unit="batches")
@@ -89,6 +91,8 @@ class StepOptions(Options):
         unread = [name for name in NOT_OF_WIDE_AND_DEEP if name in given]
         if given.get("model") == WIDE_AND_DEEP and unread:
             raise UserError(f"--{unread[0]} has no effect with --model wide_and_deep; leave it out")
+        if given.get("peers") is False and "compiled_peers" in given:
+            raise UserError("--compiled_peers has no effect with --peers false; leave it out")
 
     def __post_init__(self):
         super().__post_init__()
@@ -182,7 +186,7 @@ def _measure_precision(chosen: StepOptions, dtype: str, report: Report) -> None:
     if large:
         actions |= _project(chosen, dtype, large.build(dtype, World()), large_feed, LARGE, LARGE_COMPILED)
     elif chosen.peers:
-        actions |= _peers(work, dtype, feed)
+        actions |= {name: peer for name, peer in _peers(work, dtype, feed).items() if chosen.compiled_peers or name != KERAS_COMPILED}
     parts = part_actions(work, model, feed, dtype) if chosen.parts and work.interaction.kind == DOT else {}
     for ids in chosen.ids:
         feed.load(work, ids, chosen.num_batches)

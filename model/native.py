@@ -75,6 +75,16 @@ class Rule(NamedTuple):
     constants: tuple[float, ...] = ()
 
 
+class Mask(NamedTuple):
+    """Which of a layer's units a step leaves out: those whose random bits are below the threshold; see `layers.dropout.Dropout`."""
+
+    key: int  # of the generator, below 2^32
+    threshold: int  # below 2^32
+    scale: float  # of the units that are kept
+    step: object  # int64 scalar tensor
+    first: object  # the same: the number of the first sample in the global batch
+
+
 class Lookup(NamedTuple):
     """A feature's lookup in one of the tables that an operation is given."""
 
@@ -212,9 +222,21 @@ class NativeOperations:
         """`relu(products + bias)`, products `[b, out]`, bias `[out]` float32, summed in float32."""
         return self._library.dlrm_bias_relu(products=products, bias=bias)
 
-    def relu_gradient(self, upstream, outputs):
-        """The gradient of `relu(x + bias)` by x, `[b, out]` like `upstream`, and by the bias, `[out]` float32; `outputs` are the layer's."""
-        return self._library.dlrm_relu_gradient(upstream=upstream, outputs=outputs)
+    def bias_relu_dropout(self, products, bias, mask: Mask):
+        """The same, and then dropout; the units that are left out are −0."""
+        import tensorflow as tf
+
+        place = tf.stack([mask.step, mask.first])
+        return self._library.dlrm_bias_relu_dropout(
+            products=products, bias=bias, place=place, key=mask.key, threshold=mask.threshold, scale=mask.scale
+        )
+
+    def relu_gradient(self, upstream, outputs, scale: float = 1.0):
+        """The gradient of `relu(x + bias)` by x, `[b, out]` like `upstream`, and by the bias, `[out]` float32; `outputs` are the layer's.
+
+        With the scale of a mask, those of `bias_relu_dropout`.
+        """
+        return self._library.dlrm_relu_gradient(upstream=upstream, outputs=outputs, scale=scale)
 
     def sum_in_pairs(self, parts: Sequence):
         """Sum of tensors of one shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "philox.h"
+
 namespace dlrm {
 namespace {
 
@@ -61,6 +63,52 @@ void BiasReluRow(int64_t columns, const T* x, const float* bias, T* y) {
   });
 }
 
+template <class T>
+float Rounded(float x) {
+  T rounded;
+  Narrow(x, &rounded);
+  return Widened(rounded);
+}
+
+// y[i] *= scale, rounded, for a few elements.
+template <class T>
+void ScaleRow(int64_t n, const T* x, float scale, T* y) {
+  float values[kRun];
+  WidenRow(x, n, values);
+  for (int64_t i = 0; i < n; ++i) values[i] *= scale;
+  NarrowRow(values, n, y);
+}
+
+template <class T>
+using BitsOfType = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;
+template <class T>
+constexpr BitsOfType<T> kMinusZero = BitsOfType<T>{1} << (8 * sizeof(T) - 1);
+
+// Of n = kRun elements of a row at most, whose bits begin with the count `first`.
+template <class T>
+void DropRun(int64_t n, const Dropout& dropout, uint64_t first, T* y) {
+  static_assert(kRun % (kPhiloxWords * kPhiloxCounts) == 0);
+  uint32_t words[kRun];
+  PhiloxWords(dropout.key, dropout.stream, first, (n + kPhiloxWords - 1) / kPhiloxWords, words);
+  ScaleRow(n, y, Rounded<T>(dropout.scale), y);
+  auto* bits = reinterpret_cast<BitsOfType<T>*>(y);
+  DLRM_INDEPENDENT
+  for (int64_t i = 0; i < n; ++i) bits[i] = words[i] >= dropout.threshold ? bits[i] : kMinusZero<T>;
+}
+
+// gradient = upstream times the scale, and 0 where y is -0.
+template <class T>
+void ScaleKept(int64_t columns, const T* upstream, const T* y, float scale, T* gradient) {
+  for (int64_t first = 0; first < columns; first += kRun) {
+    const int64_t n = std::min(kRun, columns - first);
+    ScaleRow(n, upstream + first, scale, gradient + first);
+    const auto* outputs = reinterpret_cast<const BitsOfType<T>*>(y + first);
+    auto* bits = reinterpret_cast<BitsOfType<T>*>(gradient + first);
+    DLRM_INDEPENDENT
+    for (int64_t i = 0; i < n; ++i) bits[i] = outputs[i] == kMinusZero<T> ? 0 : bits[i];
+  }
+}
+
 // work(first, last) for rows first..last-1, some at a time.
 template <class Work>
 void ForRows(int64_t rows, int64_t columns, const Threads& threads, const Work& work) {
@@ -81,12 +129,32 @@ void BiasRelu(int64_t rows, int64_t columns, const T* x, const float* bias, T* y
 }
 
 template <class T>
-void ReluGradient(int64_t rows, int64_t columns, const T* upstream, const T* y, T* gradient, float* bias_gradient, const Threads& threads) {
+void BiasReluDropout(int64_t rows, int64_t columns, const T* x, const float* bias, const Dropout& dropout, T* y, const Threads& threads) {
+  const uint64_t counts = (columns + kPhiloxWords - 1) / kPhiloxWords;
+  ForRows(rows, columns, threads, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) {
+      T* to = y + row * columns;
+      BiasReluRow(columns, x + row * columns, bias, to);
+      const uint64_t count = (dropout.first_row + row) * counts;
+      for (int64_t i = 0; i < columns; i += kRun) DropRun(std::min(kRun, columns - i), dropout, count + i / kPhiloxWords, to + i);
+    }
+  });
+}
+
+template <class T>
+void ReluGradient(int64_t rows, int64_t columns, const T* upstream, const T* y, float scale, T* gradient, float* bias_gradient,
+                  const Threads& threads) {
+  const float factor = Rounded<T>(scale);
   const int64_t tasks = (rows + kRowsPerTask - 1) / kRowsPerTask;
   std::vector<float> sums(tasks * columns);
   ForRows(rows, columns, threads, [&](int64_t first, int64_t last) {
     float* sum = sums.data() + first / kRowsPerTask * columns;
-    for (int64_t row = first; row < last; ++row) AddRow(columns, upstream + row * columns, y + row * columns, gradient + row * columns, sum);
+    for (int64_t row = first; row < last; ++row) {
+      const T *from = upstream + row * columns, *outputs = y + row * columns;
+      T* to = gradient + row * columns;
+      if (scale != 1) ScaleKept(columns, from, outputs, factor, to);
+      AddRow(columns, scale != 1 ? to : from, outputs, to, sum);
+    }
   });
   std::fill(bias_gradient, bias_gradient + columns, 0.0f);
   for (int64_t task = 0; task < tasks; ++task) {
@@ -119,7 +187,8 @@ void SumInPairs(int64_t size, const std::vector<const T*>& parts, float* out, co
 
 #define INSTANTIATE(T)                                                                                                \
   template void BiasRelu<T>(int64_t, int64_t, const T*, const float*, T*, const Threads&);                            \
-  template void ReluGradient<T>(int64_t, int64_t, const T*, const T*, T*, float*, const Threads&);                    \
+  template void BiasReluDropout<T>(int64_t, int64_t, const T*, const float*, const Dropout&, T*, const Threads&);     \
+  template void ReluGradient<T>(int64_t, int64_t, const T*, const T*, float, T*, float*, const Threads&);             \
   template void SumInPairs<T>(int64_t, const std::vector<const T*>&, float*, const Threads&)
 INSTANTIATE(float);
 INSTANTIATE(BFloat16);

@@ -50,11 +50,69 @@ class BiasReluOp : public OpKernel {
 
 DLRM_REGISTER_KERNELS("DlrmBiasRelu", BiasReluOp);
 
+REGISTER_OP("DlrmBiasReluDropout")
+    .Input("products: T")
+    .Input("bias: float")
+    .Input("place: int64")
+    .Output("outputs: T")
+    .Attr("key: int >= 0")
+    .Attr("threshold: int >= 0")
+    .Attr("scale: float")
+    .Attr("T: {float, bfloat16, half}")
+    .SetShapeFn([](InferenceContext* context) -> absl::Status {
+      ShapeHandle shape;
+      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &shape));
+      context->set_output(0, shape);
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+relu(products + bias) times the scale where random bits are not below the threshold, else -0.
+
+products: [b, out].
+bias: [out].
+place: [2], the step and the number of the first sample.
+key: of the generator; both are numbers of 32 bits.
+)doc");
+
+template <class T>
+class BiasReluDropoutOp : public OpKernel {
+ public:
+  explicit BiasReluDropoutOp(OpKernelConstruction* context) : OpKernel(context) {
+    int64_t key, threshold;
+    OP_REQUIRES_OK(context, context->GetAttr("key", &key));
+    OP_REQUIRES_OK(context, context->GetAttr("threshold", &threshold));
+    OP_REQUIRES_OK(context, context->GetAttr("scale", &dropout_.scale));
+    OP_REQUIRES(context, key >> 32 == 0 && threshold >> 32 == 0, InvalidArgumentError("expected a key and a threshold of 32 bits"));
+    dropout_.key = static_cast<uint32_t>(key), dropout_.threshold = static_cast<uint32_t>(threshold);
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor &products = context->input(0), &bias = context->input(1), &place = context->input(2);
+    OP_REQUIRES(context, products.dims() == 2 && bias.dims() == 1 && products.dim_size(1) == bias.dim_size(0) && place.NumElements() == 2,
+                InvalidArgumentError(StrCat("expected [b, out], [out] and [2], received ", products.shape().DebugString(), ", ",
+                                            bias.shape().DebugString(), " and ", place.shape().DebugString())));
+    Dropout dropout = dropout_;
+    dropout.stream = place.flat<int64_t>()(0), dropout.first_row = place.flat<int64_t>()(1);
+    Tensor* outputs;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, products.shape(), &outputs));
+    Guarded(context, [&](const Threads& threads) {
+      BiasReluDropout(products.dim_size(0), products.dim_size(1), Elements<T>(products), bias.flat<float>().data(), dropout, Elements<T>(outputs),
+                      threads);
+    });
+  }
+
+ private:
+  Dropout dropout_{};
+};
+
+DLRM_REGISTER_KERNELS("DlrmBiasReluDropout", BiasReluDropoutOp);
+
 REGISTER_OP("DlrmReluGradient")
     .Input("upstream: T")
     .Input("outputs: T")
     .Output("gradient: T")
     .Output("bias_gradient: float")
+    .Attr("scale: float = 1")
     .Attr("T: {float, bfloat16, half}")
     .SetShapeFn([](InferenceContext* context) -> absl::Status {
       ShapeHandle shape;
@@ -71,12 +129,13 @@ upstream: [b, out].
 outputs: of the layer, [b, out].
 gradient: upstream where the output is positive, else 0.
 bias_gradient: [out], its sum over the samples.
+scale: of the units that a dropout kept.
 )doc");
 
 template <class T>
 class ReluGradientOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit ReluGradientOp(OpKernelConstruction* context) : OpKernel(context) { OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_)); }
 
   void Compute(OpKernelContext* context) override {
     const Tensor &upstream = context->input(0), &outputs = context->input(1);
@@ -87,10 +146,13 @@ class ReluGradientOp : public OpKernel {
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, upstream.shape(), &gradient));
     OP_REQUIRES_OK(context, context->allocate_output(1, {upstream.dim_size(1)}, &bias_gradient));
     Guarded(context, [&](const Threads& threads) {
-      ReluGradient(upstream.dim_size(0), upstream.dim_size(1), Elements<T>(upstream), Elements<T>(outputs), Elements<T>(gradient),
+      ReluGradient(upstream.dim_size(0), upstream.dim_size(1), Elements<T>(upstream), Elements<T>(outputs), scale_, Elements<T>(gradient),
                    bias_gradient->flat<float>().data(), threads);
     });
   }
+
+ private:
+  float scale_;
 };
 
 DLRM_REGISTER_KERNELS("DlrmReluGradient", ReluGradientOp);

@@ -37,7 +37,7 @@ class Regularisation(NamedTuple):
         """Dropout of some samples in a step, as `Mlp.forward` takes it; `first` as `firsts` gives it."""
         if not self.dropout:
             return None
-        return lambda values, layer: self.dropout(values, layer, Place(step, first))
+        return self.dropout.at(Place(step, first))
 
     def by_vectors(self, gradients: tf.Tensor, vectors: tf.Tensor, weights: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
         """The gradients by vectors `[b, …]`, with the term's: the samples count with `weights` `[b]`, each with `scale` over all samples."""

@@ -3,12 +3,12 @@
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import keras
 import tensorflow as tf
 
-from model.native import NativeOperations
+from model.native import Mask, NativeOperations
 from model.ordered_sums import summed
 
 
@@ -17,7 +17,14 @@ def layer_seed(seed: int, name: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little") >> 1
 
 
-Drop = Callable[[tf.Tensor, str], tf.Tensor]
+class Drop(Protocol):
+    """Dropout of some samples in a step, of layers by their names."""
+
+    def __call__(self, values: tf.Tensor, layer: str) -> tf.Tensor:
+        """Of `[b, units]`."""
+
+    def mask(self, layer: str) -> Mask:
+        """The same as the C++ operations take it."""
 
 
 class LayerWeights(NamedTuple):
@@ -40,7 +47,9 @@ def weights_of(layer: keras.layers.Dense) -> LayerWeights:
     return LayerWeights(kernel, bias, tf.transpose(kernel) if kernel.dtype == tf.float32 else None)
 
 
-def dense(inputs: tf.Tensor, weights: LayerWeights, relu: bool, native: NativeOperations | None, slices: int | None = None) -> tf.Tensor:
+def dense(
+    inputs: tf.Tensor, weights: LayerWeights, relu: bool, native: NativeOperations | None, slices: int | None = None, mask: Mask | None = None
+) -> tf.Tensor:
     """`[b, in] -> [b, out]`; the same bits, and gradients of the same bits, whatever the number of threads.
 
     Gradients: of the inputs in the compute dtype, of the kernel in the compute dtype too, or in float32 with `slices`, of the bias in float32.
@@ -55,15 +64,20 @@ def dense(inputs: tf.Tensor, weights: LayerWeights, relu: bool, native: NativeOp
         native: makes the elementwise passes; None for TensorFlow's own operations.
         slices: the inputs are so many equal slices. A sample's bits depend on its slice's shape only, and the gradients of the weights are
             the slices' own, summed in pairs. None for one sum over all samples.
+        mask: of the dropout that follows the ReLU, with `native` only.
     """
 
     @tf.custom_gradient
     def layer(inputs, kernel, *biases):
-        outputs = _activated(_product(inputs, kernel, slices), *biases, relu=relu, native=native) if biases else _product(inputs, kernel, slices)
+        products = _product(inputs, kernel, slices)
+        outputs = _activated(products, *biases, relu, native, mask) if biases else products
 
         def gradient(upstream):
             second = kernel if weights.transposed is None else weights.transposed
-            masked, by_bias = _before_activation(upstream, outputs, relu, native, slices or 1) if biases else (_slices(upstream, slices or 1), [])
+            scale = mask.scale if mask else 1.0
+            masked, by_bias = (
+                _before_activation(upstream, outputs, relu, native, slices or 1, scale) if biases else (_slices(upstream, slices or 1), [])
+            )
             by_inputs = _product(_whole(masked), second, slices, transpose=weights.transposed is None)
             by_kernel = [tf.matmul(x, y, transpose_a=True) for x, y in zip(_slices(inputs, len(masked)), masked, strict=True)]
             return by_inputs, by_kernel[0] if slices is None else summed(by_kernel, native), *([summed(by_bias, native)] if biases else [])
@@ -86,7 +100,9 @@ def _product(inputs: tf.Tensor, kernel: tf.Tensor, slices: int | None, transpose
     return tf.reshape(products, [inputs.shape[0], products.shape[2]])
 
 
-def _activated(products: tf.Tensor, bias: tf.Tensor, relu: bool, native: NativeOperations | None) -> tf.Tensor:
+def _activated(products: tf.Tensor, bias: tf.Tensor, relu: bool, native: NativeOperations | None, mask: Mask | None) -> tf.Tensor:
+    if mask is not None:
+        return native.bias_relu_dropout(products, bias, mask)
     if relu and native is not None:
         return native.bias_relu(products, bias)
     outputs = tf.nn.bias_add(products, tf.cast(bias, products.dtype))
@@ -94,12 +110,12 @@ def _activated(products: tf.Tensor, bias: tf.Tensor, relu: bool, native: NativeO
 
 
 def _before_activation(
-    upstream: tf.Tensor, outputs: tf.Tensor, relu: bool, native: NativeOperations | None, slices: int
+    upstream: tf.Tensor, outputs: tf.Tensor, relu: bool, native: NativeOperations | None, slices: int, scale: float
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Slice by slice, the gradient by the sum that the activation was given, and by the bias in float32."""
     parts = _slices(upstream, slices)
     if relu and native is not None:
-        pairs = [native.relu_gradient(part, y) for part, y in zip(parts, _slices(outputs, slices), strict=True)]
+        pairs = [native.relu_gradient(part, y, scale) for part, y in zip(parts, _slices(outputs, slices), strict=True)]
         return [masked for masked, _ in pairs], [by_bias for _, by_bias in pairs]
     if relu:
         parts = _slices(tf.raw_ops.ReluGrad(gradients=upstream, features=outputs), slices)
@@ -193,9 +209,11 @@ class Mlp(keras.layers.Layer):
     def forward(self, inputs: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None) -> tf.Tensor:
         """`[b, in] -> [b, units[-1]]` with the given weights; `slices` as in `dense`; `drop` is given each hidden layer's outputs and its name."""
         for i, (layer, values) in enumerate(zip(self.stack, weights, strict=True)):
-            inputs = dense(tf.cast(inputs, values.kernel.dtype), values, layer.activation is keras.activations.relu, self._native, slices)
-            if drop is not None and i < len(self.stack) - 1:
-                inputs = drop(inputs, f"{self.name}/{i}")
+            dropped, name = drop is not None and i < len(self.stack) - 1, f"{self.name}/{i}"
+            mask = drop.mask(name) if dropped and self._native is not None else None
+            inputs = dense(tf.cast(inputs, values.kernel.dtype), values, layer.activation is keras.activations.relu, self._native, slices, mask)
+            if dropped and mask is None:
+                inputs = drop(inputs, name)
         return inputs
 
     def call(self, inputs):

@@ -7,11 +7,14 @@ import tensorflow as tf
 from model.embedding.blocks import Blocks
 from model.embedding.placement import Placement, Shard
 from model.embedding.table import Table
+from model.layers.dropout import Dropout, Place
 from model.layers.interaction import pair_indices
+from model.native import Mask
 from model.ordered_sums import pairwise_sum
 from tests.model.native_library import built_operations
 from tests.model.tiny_model import batch, model_and_trainer, weights
 
+MASK = Mask(1, 5, 1.5, tf.constant(0, tf.int64), tf.constant(0, tf.int64))
 ROUNDING = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11}  # of one number
 
 
@@ -89,6 +92,30 @@ def test_bias_and_relu_and_their_gradient(native, shape, dtype):
     np.testing.assert_allclose(by_bias, kept.sum(axis=0), rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.9])
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (65, 33), (129, 700), (1100, 1024)], ids=str)
+def test_dropout_after_bias_and_relu_has_the_bits_of_its_definition(native, shape, dtype, rate):
+    """Units that are left out are -0, so that the gradient knows them from those that the ReLU silenced."""
+    products, upstream, bias = drawn(shape, dtype, 0), drawn(shape, dtype, 1), drawn(shape[1:], "float32", 2)
+    products = tf.where(drawn(shape, "float32", 3) > 2, tf.constant(np.nan, dtype), products)
+    upstream = tf.where(drawn(shape, "float32", 4) > 2, tf.constant(np.inf, dtype), upstream)
+    dropout, place = Dropout(rate, seed=5), Place(tf.constant(2**33 + 7, tf.int64), tf.constant(2**34 + 3, tf.int64))
+    active = native.bias_relu(products, bias)
+    with tf.GradientTape() as tape:
+        tape.watch(active)
+        expected = dropout(active, "layer", place)
+    mask = dropout.mask("layer", place)
+    outputs = native.bias_relu_dropout(products, bias, mask)
+    np.testing.assert_array_equal(exact(outputs), exact(expected))
+    kept = dropout.kept("layer", place, products.shape).numpy()
+    np.testing.assert_array_equal(np.signbit(exact(outputs)) & (exact(outputs) == 0), ~kept)
+    gradient, by_bias = native.relu_gradient(upstream, outputs, mask.scale)
+    expected = native.relu_gradient(tape.gradient(expected, active, upstream), active)
+    np.testing.assert_array_equal(exact(gradient), exact(expected[0]))
+    np.testing.assert_array_equal(by_bias, expected[1])
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_sums_have_the_bits_of_the_tree(native, count, dtype):
@@ -102,22 +129,24 @@ def test_sums_have_the_bits_of_the_tree(native, count, dtype):
         (lambda native: native.interact(tf.zeros([3, 4]), tf.zeros([2, 5, 4])), r"expected \[b, D\] and \[b, F, D\]"),
         (lambda native: native.interact(tf.zeros([3, 4]), tf.zeros([3, 5, 8])), r"expected \[b, D\] and \[b, F, D\]"),
         (lambda native: native.bias_relu(tf.zeros([3, 4]), tf.zeros([3])), r"expected \[b, out\] and \[out\]"),
+        (lambda native: native.bias_relu_dropout(tf.zeros([3, 4]), tf.zeros([3]), MASK), r"expected \[b, out\], \[out\] and \[2\]"),
+        (lambda native: native.bias_relu_dropout(tf.zeros([3, 4]), tf.zeros([4]), MASK._replace(threshold=2**32)), "a threshold of 32 bits"),
         (lambda native: native.relu_gradient(tf.zeros([3, 4]), tf.zeros([4, 3])), r"expected \[b, out\] twice"),
         (lambda native: native.sum_in_pairs([tf.zeros([3]), tf.zeros([4])]), "expected one shape"),
     ],
-    ids=["samples", "widths", "bias", "outputs", "parts"],
+    ids=["samples", "widths", "bias", "bias of dropout", "threshold", "outputs", "parts"],
 )
 def test_shapes_that_do_not_fit_raise(native, call, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         call(native)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize("flags", ["sgd", "adagrad", "adam", "sgd --dropout 0.3", "sgd --dropout 0.3 --gradient_slices 4"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_training_is_that_of_tensorflows_operations(native, monkeypatch, optimizer, dtype):
-    fast = model_and_trainer("--optimizer", optimizer, dtype=dtype)
+def test_training_is_that_of_tensorflows_operations(native, monkeypatch, flags, dtype):
+    fast = model_and_trainer("--optimizer", *flags.split(), dtype=dtype)
     monkeypatch.setattr("model.build.native_operations", lambda: None)
-    plain = model_and_trainer("--optimizer", optimizer, dtype=dtype)
+    plain = model_and_trainer("--optimizer", *flags.split(), dtype=dtype)
     start = weights(fast[0])
     for step in range(3):
         losses = [float(trainer.step(batch(64, seed=step), step, 0.01)) for _, trainer in (fast, plain)]

@@ -3,12 +3,50 @@
 #include "columns.h"
 #include "dense.h"
 
+#include <algorithm>
+
 namespace {
 
 using dlrm::BFloat16;
 using dlrm::Float16;
 
 const float kSpecial[] = {kNan, -kNan, kInfinity, -kInfinity, 0.0f, -0.0f, 1.0f, -2.0f, 65536.0f, 6e-8f};
+
+// The generator's words one by one, with products of 64 bits.
+uint32_t Word(uint32_t key, uint64_t stream, uint64_t count, int word) {
+  uint32_t state[4] = {static_cast<uint32_t>(count), static_cast<uint32_t>(count >> 32), static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)};
+  uint32_t keys[2] = {key, 0};
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t left = uint64_t{0xD2511F53} * state[0], right = uint64_t{0xCD9E8D57} * state[2];
+    const uint32_t next[4] = {static_cast<uint32_t>(right >> 32) ^ state[1] ^ keys[0], static_cast<uint32_t>(right),
+                              static_cast<uint32_t>(left >> 32) ^ state[3] ^ keys[1], static_cast<uint32_t>(left)};
+    std::copy(next, next + 4, state);
+    keys[0] += 0x9E3779B9, keys[1] += 0xBB67AE85;
+  }
+  return state[word];
+}
+
+// `y` is relu(x + 1/4).
+template <class T>
+void TestDropout(int64_t rows, int64_t columns, const std::vector<T>& x, const std::vector<T>& y, const std::vector<T>& upstream) {
+  const dlrm::Dropout dropout{0xfedcba98, 0x60000000, 0x123456789, 0xfffffff0, 1.6f};
+  const std::vector<float> bias(columns, 0.25f);
+  std::vector<T> dropped(x.size()), gradient(x.size());
+  std::vector<float> by_bias(columns);
+  dlrm::BiasReluDropout(rows, columns, x.data(), bias.data(), dropout, dropped.data(), kThreeThreads);
+  dlrm::ReluGradient(rows, columns, upstream.data(), dropped.data(), dropout.scale, gradient.data(), by_bias.data(), kThreeThreads);
+  const float scale = dlrm::Widened(Narrowed<T>(1.6f));
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < columns; ++i) {
+      const int64_t at = row * columns + i;
+      const bool kept = Word(dropout.key, dropout.stream, (dropout.first_row + row) * ((columns + 3) / 4) + i / 4, i % 4) >= dropout.threshold;
+      const float value = dlrm::Widened(dropped[at]), scaled = dlrm::Widened(Narrowed<T>(dlrm::Widened(upstream[at]) * scale));
+      CHECK(kept ? Same(value, dlrm::Widened(Narrowed<T>(dlrm::Widened(y[at]) * scale))) : value == 0 && std::signbit(value));
+      CHECK(!kept || value != 0 || !std::signbit(value));
+      CHECK(Same(dlrm::Widened(gradient[at]), kept ? scaled * (dlrm::Widened(y[at]) > 0) : 0.0f));
+    }
+  }
+}
 
 template <class T>
 void TestLayer(int64_t rows, int64_t columns) {
@@ -18,7 +56,7 @@ void TestLayer(int64_t rows, int64_t columns) {
   std::vector<T> y(x.size()), gradient(x.size());
   std::vector<float> by_bias(columns, 7.0f);
   dlrm::BiasRelu(rows, columns, x.data(), bias.data(), y.data(), kThreeThreads);
-  dlrm::ReluGradient(rows, columns, upstream.data(), y.data(), gradient.data(), by_bias.data(), kThreeThreads);
+  dlrm::ReluGradient(rows, columns, upstream.data(), y.data(), 1, gradient.data(), by_bias.data(), kThreeThreads);
   std::vector<double> sums(columns);
   for (size_t i = 0; i < x.size(); ++i) {
     const float sum = dlrm::Widened(x[i]) + 0.25f, given = dlrm::Widened(upstream[i]);
@@ -30,6 +68,7 @@ void TestLayer(int64_t rows, int64_t columns) {
   }
   for (int64_t i = 0; i < columns; ++i) CHECK(Near(by_bias[i], sums[i], rows));
 
+  TestDropout<T>(rows, columns, x, y, upstream);
   std::vector<T> in_place = x;
   dlrm::BiasRelu(rows, columns, in_place.data(), bias.data(), in_place.data(), kThreeThreads);
   for (size_t i = 0; i < x.size(); ++i) CHECK(Same(dlrm::Widened(in_place[i]), dlrm::Widened(y[i])));
