@@ -91,8 +91,9 @@ class StepOptions(Options):
         unread = [name for name in NOT_OF_WIDE_AND_DEEP if name in given]
         if given.get("model") == WIDE_AND_DEEP and unread:
             raise UserError(f"--{unread[0]} has no effect with --model wide_and_deep; leave it out")
-        if given.get("peers") is False and "compiled_peers" in given:
-            raise UserError("--compiled_peers has no effect with --peers false; leave it out")
+        without = "--peers false" if given.get("peers") is False else "--t15" if given.get("t15") else None
+        if without and "compiled_peers" in given:
+            raise UserError(f"--compiled_peers has no effect with {without}; leave it out")
 
     def __post_init__(self):
         super().__post_init__()

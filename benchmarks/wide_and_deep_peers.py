@@ -1,7 +1,8 @@
 """What the project's Wide & Deep step is measured against: stock Keras 3 with two optimizers, and tf_keras's WideDeepModel.
 
 Imports TensorFlow: prepare it first. Both train the model of `model/wide_and_deep.py` on the same batches: F deep tables and as many wide ones of one
-column, the linear layer, the MLP with dropout, binary cross-entropy, FTRL for the linear part and RMSprop for the deep one.
+column, the linear layer, the MLP with dropout, binary cross-entropy, FTRL for the linear part and RMSprop for the deep one (Keras 3's has its epsilon
+inside the root).
 """
 
 import importlib

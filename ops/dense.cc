@@ -79,10 +79,19 @@ void ScaleRow(int64_t n, const T* x, float scale, T* y) {
   NarrowRow(values, n, y);
 }
 
+// An element's bits, as what may be read and written in its place.
 template <class T>
-using BitsOfType = std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>;
+struct Bits {
+  typedef uint16_t Type __attribute__((may_alias));
+};
+template <>
+struct Bits<float> {
+  typedef uint32_t Type __attribute__((may_alias));
+};
 template <class T>
-constexpr BitsOfType<T> kMinusZero = BitsOfType<T>{1} << (8 * sizeof(T) - 1);
+using BitsOfType = typename Bits<T>::Type;
+template <class T>
+constexpr uint32_t kMinusZero = uint32_t{1} << (8 * sizeof(T) - 1);
 
 // Of n = kRun elements of a row at most, whose bits begin with the count `first`.
 template <class T>
@@ -93,7 +102,7 @@ void DropRun(int64_t n, const Dropout& dropout, uint64_t first, T* y) {
   ScaleRow(n, y, Rounded<T>(dropout.scale), y);
   auto* bits = reinterpret_cast<BitsOfType<T>*>(y);
   DLRM_INDEPENDENT
-  for (int64_t i = 0; i < n; ++i) bits[i] = words[i] >= dropout.threshold ? bits[i] : kMinusZero<T>;
+  for (int64_t i = 0; i < n; ++i) bits[i] = words[i] >= dropout.threshold ? bits[i] : static_cast<BitsOfType<T>>(kMinusZero<T>);
 }
 
 // gradient = upstream times the scale, and 0 where y is -0.

@@ -8,7 +8,7 @@
 
 namespace dlrm {
 
-// A process that was forked gets threads of its own at its first call: of its parent's it has copies of locks, which nobody may ever release.
+// A process that was forked gets threads of its own at its first Run: of its parent's it has copies of locks, which nobody may ever release.
 class Helpers {
  public:
   explicit Helpers(int count);

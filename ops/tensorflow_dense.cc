@@ -127,7 +127,7 @@ The gradient of relu(x + bias) by x and by bias.
 
 upstream: [b, out].
 outputs: of the layer, [b, out].
-gradient: upstream where the output is positive, else 0.
+gradient: upstream times the scale where the output is positive, else 0.
 bias_gradient: [out], its sum over the samples.
 scale: of the units that a dropout kept.
 )doc");

@@ -91,6 +91,7 @@ INSTEAD = {
 }
 # Of checkpoints from before there was the option.
 UNRECORDED = {"epsilon_outside_root": False}
+WIDTHS = "embedding_dim"
 UNRECORDED_SLICES = 8  # of the gradients, where training did not say in the checkpoint how many it used
 
 
@@ -164,6 +165,8 @@ def inherit(config: Config, manifest: Mapping[str, Any], goes_on: bool = False) 
     if not isinstance(saved, Mapping):
         raise UserError("the checkpoint's manifest holds no configuration; it is damaged")
     saved = {**UNRECORDED, **saved}
+    if config.training.allow_growth and isinstance(saved.get(WIDTHS), list):
+        saved.pop(WIDTHS)  # of the features that there were, see `tables.grown_widths`
     for part, names in ARCHITECTURE.items():
         for name in names:
             value, current = _value(saved, name), getattr(getattr(config, part), name)
@@ -194,7 +197,7 @@ def changes(config: Config, before: Config, manifest: Mapping[str, Any]) -> list
         before: what it was given.
         manifest: of the checkpoint.
     """
-    saved, now, given = manifest.get("config", {}), config.flat(), before.flat()
+    saved, now, given = {**UNRECORDED, **manifest.get("config", {})}, config.flat(), before.flat()
     names = [name for names in TRAINING.values() for name in names if name in saved]
     lines = [
         f"--{name} {_shown(now[name])} from here on; the checkpoint's run had {_shown(_value(saved, name))}"

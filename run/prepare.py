@@ -21,9 +21,9 @@ from run.announcement import announcement
 from run.inherit import changes, check_continues, inherit, training_invariants
 from run.opening import open_checkpoint, open_splits, sound
 from run.profile_folder import check_profile
-from run.tables import described, overruled_widths, place_tables, storage_of, with_widths
+from run.tables import described, grown_widths, overruled_widths, place_tables, storage_of, with_widths
 from run.wide_and_deep_log import WideAndDeepLog, write_args
-from training.features import ModelFeatures, check_features, saved_features
+from training.features import ModelFeatures, check_features, saved_features, saved_widths
 from training.gradient_slices import settled
 from training.growth import Growth
 from training.position import Position, reason_finished
@@ -38,6 +38,7 @@ from utils.cluster.pace import expected_step_ms, set_cycle_time
 from utils.config import Config
 from utils.console import Console
 from utils.distributed import World, join
+from utils.errors import UserError
 from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes
@@ -186,6 +187,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     spec = read_spec(config.data)
     if overruled := overruled_widths(config.model, spec.categorical):
         warn(overruled)
+    if checkpoint and config.training.allow_growth:
+        config = grown_widths(config, saved_widths(checkpoint), spec.categorical)
     config = with_widths(config, spec.categorical)
     zeros = checkpoint is not None and not config.training.allow_growth  # what is overwritten need not be drawn
     tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)
@@ -221,7 +224,13 @@ def _continues(config: Config) -> bool:
 def _growth(config: Config, checkpoint: Checkpoint, now: ModelFeatures) -> Growth | None:
     """How the checkpoint's features stand in the model; None where they must be the same, and are."""
     if config.training.allow_growth:
-        return Growth(checkpoint, saved_features(checkpoint), now)
+        growth = Growth(checkpoint, saved_features(checkpoint), now)
+        if growth.new_tables and config.model.embedding_zeros_initializer:
+            raise UserError(
+                f"--embedding_zeros_initializer --allow_growth: table {growth.new_tables[0]} is new, and what reads it starts at zero, too, so it "
+                "would never learn; drop --embedding_zeros_initializer"
+            )
+        return growth
     check_features(checkpoint, now)
     return None
 

@@ -1,6 +1,6 @@
 """A model's tables and features out of the configuration and the dataset. Imports no TensorFlow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dataloading.feature_spec import Categorical
@@ -27,6 +27,33 @@ def with_widths(config: Config, categorical: Sequence[Categorical]) -> Config:
     except ValueError:
         _check_dot(model, categorical, found, 1)
         raise
+
+
+def grown_widths(config: Config, known: Mapping[str, int], categorical: Sequence[Categorical]) -> Config:
+    """The configuration of a model that grows, with the widths of the tables that there were, where they differ and no flag lists all.
+
+    Args:
+        config: of the run.
+        known: D of each table of the checkpoint, by its name.
+        categorical: features of the dataset.
+
+    Raises:
+        UserError: the specification gives a table another width than it has; nothing says that of a new one.
+    """
+    if "embedding_dim" in config.given or len(set(known.values())) < 2:
+        return config
+    widths = []
+    for feature in categorical:
+        width, stated = known.get(feature.table_name), feature.embedding_dim
+        if width and stated not in (None, width):
+            raise UserError(f"feature {feature.name}: the checkpoint's table has {width} columns, the feature specification says {stated}")
+        if not (width or stated):
+            raise UserError(
+                f"feature {feature.name}: is new, and the checkpoint's tables have different widths; say its own by embedding_dim in the feature "
+                "specification, or all by --embedding_dim"
+            )
+        widths.append(width or stated)
+    return replace(config, model=replace(config.model, embedding_dim=tuple(widths)))
 
 
 def overruled_widths(model: ModelConfig, categorical: Sequence[Categorical]) -> str | None:

@@ -1,6 +1,7 @@
 """The log of NVIDIA's Wide & Deep: its keys, and its steps, beside those of this application."""
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,24 +50,29 @@ def _texts(scores: Scores) -> dict[str, str | None]:
 
 
 class EvaluationLog:
-    """What the log has of `--evaluate` on its way, by NVIDIA's keys: a line every so many batches, of the rows since the line before.
+    """What the log has while `--evaluate` runs, by NVIDIA's keys: a line every so many batches, of the rows since the line before.
 
     Args:
         log: that is written, by the first worker.
         world: every worker adds its part of each batch.
+
+    Attributes:
+        seconds: that the lines took.
     """
 
     def __init__(self, log: RunLog, world: World):
         self._log, self._world = log, world
-        self._batches, self._scores = 0, Scores(world)
+        self._batches, self._scores, self.seconds = 0, Scores(world), 0.0
 
     def add(self, batch: TensorBatch, logits: np.ndarray) -> None:
         """Take a batch of the split and this worker's logits of it."""
         self._batches += 1
         self._scores.add(logits, batch.host.labels, batch.host.num_samples)
         if self._batches % _EVERY == 0:
+            start = time.perf_counter()
             self._log.log((self._batches,), _texts(self._scores))
             self._scores = Scores(self._world)
+            self.seconds += time.perf_counter() - start
 
     def end(self, metrics: Metrics) -> None:
         """Log the whole split's figures."""

@@ -79,6 +79,13 @@ def saved_features(checkpoint: Checkpoint) -> ModelFeatures:
     return ModelFeatures(rows, tuple(known), particulars, dtype)
 
 
+def saved_widths(checkpoint: Checkpoint) -> dict[str, int]:
+    """D of each of its model's tables, by the table's name; of those whose array the manifest describes."""
+    arrays = checkpoint.manifest["arrays"]
+    names = {name: f"tables/{name}/weights" for name in saved_features(checkpoint).tables}
+    return {name: arrays[array]["shape"][1] for name, array in names.items() if array in arrays}
+
+
 def _sound_particulars(particulars: Any, rows: Mapping[str, int]) -> bool:
     if not isinstance(particulars, Mapping) or set(particulars) - set(rows):
         return False

@@ -51,9 +51,16 @@ class Growth:
             raise CheckpointError(f"{checkpoint.folder}: has no numerical features, so no {lacks} that new ones ({now.numerical[0]}) could join")
         check_lookups(checkpoint, before, now)
         self._before, self._now = before, now
+        for name in now.categorical if self._interaction == WIDE_AND_DEEP else ():
+            if name not in before.categorical and now.table(name) in before.tables:
+                raise CheckpointError(
+                    f"{checkpoint.folder}: the new feature {name} is looked up in table {now.table(name)}, whose rows of the linear part would "
+                    "change the scores of old samples; --allow_growth needs a table of its own for it"
+                )
         wide = {wide_name(name): rows for name, rows in before.tables.items()} if self._interaction == WIDE_AND_DEEP else {}
         self._rows = before.tables | wide
         self.new_features = tuple(name for name in names if name not in known)
+        self.new_tables = tuple(name for name in now.tables if name not in before.tables)
         self.new_rows = {name: rows - before.tables[name] for name, rows in now.tables.items() if rows > before.tables.get(name, rows)}
 
     def is_new(self, table: str) -> bool:

@@ -30,8 +30,8 @@ class OptimizerConfig:
     rho: float = option(0.9, "decay of RMSprop's mean of squares", modes=(TRAIN,), optimizers=("rmsprop",))
     epsilon_outside_root: bool = option(
         False,
-        "RMSprop divides by sqrt(mean of squares) + 1e-7, as Keras 2 and PyTorch do, in place of Keras 3's sqrt(mean of squares + 1e-7); it matters "
-        "where gradients are below 3e-4, as those of a large batch's mean are",
+        "RMSprop divides by sqrt(mean of squares) + 1e-7, as Keras's legacy optimizers and PyTorch do, in place of Keras 3's sqrt(mean of squares + "
+        "1e-7); it matters where gradients are below 3e-4, as those of a large batch's mean are",
         modes=(TRAIN,),
         optimizers=("rmsprop",),
     )

@@ -31,7 +31,7 @@ OPTIMIZERS = {
     "adam": lambda width: Adam(0.9, 0.999),
     "ftrl": lambda width: Ftrl(0.01, 0.001, -0.5),
     "rmsprop": lambda width: Rmsprop(0.9),
-    "rmsprop of Keras 2": lambda width: Rmsprop(0.9, outside_root=True),
+    "rmsprop legacy": lambda width: Rmsprop(0.9, outside_root=True),
 }
 RATE, STEP = 0.3, 5
 

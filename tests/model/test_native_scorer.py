@@ -219,14 +219,14 @@ def test_processes_forked_at_any_moment_score_too_and_end(library):
     scoring = threading.Thread(target=lambda: [scorer.logits_of(numerical, ids) for _ in iter(done.is_set, True)])
     scoring.start()
     try:
-        for _ in range(50):
+        for number in range(50):
             child = os.fork()
             if not child:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 signal.alarm(30)  # ends one that waits for ever
                 try:
-                    same = all(np.array_equal(scorer.logits_of(numerical, ids), expected) for _ in range(2))
-                    del scorer
+                    same = number % 5 == 0 or all(np.array_equal(scorer.logits_of(numerical, ids), expected) for _ in range(2))
+                    library.dlrm_scorer_delete(scorer._scorer)  # what ends threads: this process's, or, where it has not scored, its parent's
                     os._exit(0 if same else 1)
                 finally:
                     os._exit(2)

@@ -1,4 +1,4 @@
-"""Wide & Deep against a plain Keras model: forward, loss, gradients and 50 steps of Keras's own optimizers, and of Keras 2's."""
+"""Wide & Deep against a plain Keras model: forward, loss, gradients and 50 steps of Keras's own optimizers, and of its legacy ones."""
 
 import keras
 import numpy as np
@@ -99,7 +99,7 @@ class Plain:
         return float(loss)
 
 
-class Keras2(Plain):
+class Legacy(Plain):
     """With the optimizers that TensorFlow had when NVIDIA wrote its Wide & Deep, which take the gradients of touched rows."""
 
     def __init__(self, values):
@@ -122,7 +122,7 @@ def published_rate(step, base=0.00012, steps=20, warmup=1, epochs=3):
     return base / 4 if step <= (warmup + (epochs - warmup) / 2) * steps else base / 8
 
 
-@pytest.mark.parametrize(("peer", "flags"), [(Plain, ()), (Keras2, ("--epsilon_outside_root", "true"))])
+@pytest.mark.parametrize(("peer", "flags"), [(Plain, ()), (Legacy, ("--epsilon_outside_root", "true"))])
 def test_fifty_steps_are_those_of_keras(peer, flags):
     """In all rows, whether a batch touches them or not."""
     model, trainer = built(*flags)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dataloading.feature_spec import FeatureSpec
-from run.inherit import inherit, metadata
+from run.inherit import changes, inherit, metadata
 from utils.config import parse
 from utils.errors import UserError
 
@@ -62,7 +62,11 @@ def test_a_run_that_goes_on_keeps_its_form_of_rmsprop():
     assert inherit(configure(*given), before, goes_on=True).optimizer.epsilon_outside_root  # given: it holds
     default = parse(["--dataset_path", "data", "--optimizer", "rmsprop"], "", defaults={"epsilon_outside_root": True})
     assert default.optimizer.epsilon_outside_root
-    assert not inherit(default, before, goes_on=True).optimizer.epsilon_outside_root
+    went_on = inherit(default, before, goes_on=True)
+    assert not went_on.optimizer.epsilon_outside_root
+    assert changes(went_on, default, before) == ["taken over from the checkpoint: epsilon_outside_root False, gradient_slices 8"]
+    kept = inherit(configure(*given), before, goes_on=True)
+    assert "--epsilon_outside_root True from here on; the checkpoint's run had False" in changes(kept, configure(*given), before)
 
 
 @pytest.mark.parametrize("unrecorded", [{}, {"gradient_slices": None}])

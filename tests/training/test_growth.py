@@ -121,15 +121,14 @@ def logits(model, names, ids, numerical):
     return model((tf.constant(values, tf.float32), tf.constant(np.stack(list(ids.values()), 1), tf.int32))).numpy()
 
 
-@pytest.mark.parametrize("frozen", [(), ("--embedding_zeros_initializer",)], ids=["", "zeros"])
-def test_wide_and_deep_grows_in_both_parts_and_what_is_new_learns(tmp_path, frozen):
-    old, trainer, _ = wide_and_deep(ROWS, NUMERICAL, *frozen)
+def test_wide_and_deep_grows_in_both_parts_and_what_is_new_learns(tmp_path):
+    old, trainer, _ = wide_and_deep(ROWS, NUMERICAL)
     for step in range(3):
         trainer.step(batch(16, seed=step), step, trainer.learning_rates(step))
     about = {"features": ModelFeatures(ROWS, NUMERICAL).to_dict(), "model": {"interaction": "wide_and_deep"}}
     save(tmp_path, 1, arrays(old), parts(old), about, World())
     rows, numerical = {"new": 4, "page": 3, "other": 6, "user": 9, "item": 5}, ("fresh", *reversed(NUMERICAL))
-    model, trainer, fresh = wide_and_deep(rows, numerical, *frozen, checkpoint=Checkpoint(tmp_path))
+    model, trainer, fresh = wide_and_deep(rows, numerical, checkpoint=Checkpoint(tmp_path))
     ids, values = columns(np.random.default_rng(1), ROWS | {"new": 4, "other": 6}, numerical)
     before = logits(old, NUMERICAL, {name: ids[name] for name in ROWS}, values)
     np.testing.assert_allclose(logits(model, numerical, {name: ids[name] for name in rows}, values), before, rtol=1e-5, atol=1e-6)
@@ -137,16 +136,26 @@ def test_wide_and_deep_grows_in_both_parts_and_what_is_new_learns(tmp_path, froz
     for part in ("", "_wide"):
         np.testing.assert_array_equal(found[f"tables/user{part}/weights"][:7], weights(old)[f"tables/user{part}/weights"])
         np.testing.assert_array_equal(found[f"tables/user{part}/weights"][7:], fresh[f"tables/user{part}/weights"][7:])
-    assert not found["tables/new_wide/weights"].any() and (frozen or found["tables/new/weights"].all())
+    assert not found["tables/new_wide/weights"].any() and found["tables/new/weights"].all()
     numbers = np.stack([values[name] for name in numerical], 1).astype(np.float32)
     labels, all_real = np.arange(20, dtype=np.uint8) % 2, np.ones(20, np.float32)
     both = to_device(Batch(numbers, np.stack([ids[name] for name in rows]).astype(np.int32), np.empty((0, 20), np.int32), labels, all_real, 20))
     for step in range(3):
         trainer.step(both, step, trainer.learning_rates(step))
     after = weights(model)
-    for name in ("tables/new_wide/weights", "tables/other_wide/weights", "dense/wide/0/kernel", "dense/deep/0/kernel"):
+    for name in ("tables/new_wide/weights", "tables/other_wide/weights", "tables/new/weights", "tables/other/weights"):
         assert (after[name] != found[name]).any(), name
-    assert after["dense/wide/0/kernel"][0] != 0 and after["dense/deep/0/kernel"][0].any()  # of the new numerical feature
+    kernel = after["dense/deep/0/kernel"]  # reads 3 numbers, of which the first is new, and `new`, of 5 columns
+    assert after["dense/wide/0/kernel"][0] != 0 and kernel[0].any() and kernel[3:8].any() and not found["dense/deep/0/kernel"][3:8].any()
+
+
+def test_wide_and_deep_takes_no_new_feature_in_an_old_table(tmp_path):
+    old, *_ = wide_and_deep(ROWS, NUMERICAL)
+    about = {"features": ModelFeatures(ROWS, NUMERICAL).to_dict(), "model": {"interaction": "wide_and_deep"}}
+    save(tmp_path, 1, arrays(old), parts(old), about, World())
+    features = ModelFeatures(ROWS | {"seen": 5}, NUMERICAL, {"seen": {"table": "item"}})
+    with pytest.raises(CheckpointError, match="the new feature seen is looked up in table item, whose rows of the linear part would change"):
+        Growth(Checkpoint(tmp_path), saved_features(Checkpoint(tmp_path)), features)
 
 
 def test_a_shared_tables_new_feature_finds_its_rows(saved):

@@ -27,7 +27,7 @@ CASES = {
     "ftrl": (Ftrl(0.2, 0.1, -0.5), Definition, {"l1": 0.2, "l2": 0.1, "power": -0.5}),
     "ftrl of another power": (Ftrl(0.0, 0.0, -0.4), Definition, {"l1": 0.0, "l2": 0.0, "power": -0.4}),
     "rmsprop": (Rmsprop(0.8), Definition, {"rho": 0.8}),
-    "rmsprop of Keras 2": (Rmsprop(0.8, outside_root=True), Definition, {"rho": 0.8, "outside_root": True}),
+    "rmsprop legacy": (Rmsprop(0.8, outside_root=True), Definition, {"rho": 0.8, "outside_root": True}),
 }
 
 
@@ -79,7 +79,7 @@ def test_it_equals_the_definition(name, batches):
     np.testing.assert_allclose(run.table.numpy(), expected.weights, rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["rmsprop", "rmsprop of Keras 2"])
+@pytest.mark.parametrize("name", ["rmsprop", "rmsprop legacy"])
 def test_small_gradients_tell_the_forms_of_rmsprop_apart(name):
     """A step by gradients of 1e-5 is about the learning rate where epsilon is outside the root, and a thirtieth of it where it is inside."""
     rule, definition, options = CASES[name]
@@ -112,7 +112,7 @@ def test_where_every_row_is_touched_it_is_keras_dense_optimizer(name):
         np.testing.assert_allclose(run.table.numpy(), reference.numpy(), rtol=5e-5, atol=5e-6)
 
 
-@pytest.mark.parametrize("name", ["sgd", "adagrad", "rmsprop", "rmsprop of Keras 2"])
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "rmsprop", "rmsprop legacy"])
 def test_it_is_the_dense_rule_whatever_rows_are_touched(name):
     """Without moments an untouched row stands still; RMSprop makes up for the decay."""
     import keras

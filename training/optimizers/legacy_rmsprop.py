@@ -1,10 +1,10 @@
-"""RMSprop of dense weights, in the form that Keras 2 had."""
+"""RMSprop of dense weights, in the form of Keras's legacy optimizers."""
 
 import keras
 from keras import ops
 
 
-class Keras2RMSprop(keras.optimizers.RMSprop):
+class LegacyRMSprop(keras.optimizers.RMSprop):
     """Divides by sqrt(velocity) + epsilon, where Keras 3 divides by sqrt(velocity + epsilon); neither momentum nor centred."""
 
     def update_step(self, gradient, variable, learning_rate):
