@@ -1,5 +1,6 @@
 """A table read while training changes it gives the rows of the moment when the snapshot was taken."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_a_checkpoint_written_during_the_next_steps_is_that_of_the_step_before_t
     assert saves.is_due(False)
     expected = {name: values.copy() for name, values in weights(model).items()}
     saves.write()
-    step, ended = 1, None
+    step, ended, begun = 1, None, time.monotonic()
     while ended is None:
         one = batch(16, seed=step)
         saves.before_step(one)
@@ -75,7 +76,7 @@ def test_a_checkpoint_written_during_the_next_steps_is_that_of_the_step_before_t
         saves.heard(step, writing)
         step += 1
         ended = step if said else None
-        assert step < 200
+        assert time.monotonic() < begun + 120  # a busy disk takes many steps
     assert step > (5 if kept_bytes else 1)
     found = Checkpoint(tmp_path)
     for name, values in expected.items():
