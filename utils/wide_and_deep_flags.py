@@ -194,7 +194,9 @@ def _folder(given: Mapping[str, Any]) -> Path:
 def _checkpoints(given: Mapping[str, Any], others: set[str], mode: str, benchmark: bool) -> list[str]:
     folder, goes_on = str(_folder(given)), given.get("use_checkpoint", False)
     for name in sorted({"save_checkpoint_path", "restore_checkpoint_path"} & others):
-        if "model_dir" in given or (goes_on and name == "restore_checkpoint_path"):
+        restores = name == "restore_checkpoint_path"
+        begins = restores and mode == TRAIN and not benchmark  # with those weights, and saves to --model_dir
+        if ("model_dir" in given and not begins) or (goes_on and restores):
             raise UserError(f"--{'model_dir' if 'model_dir' in given else 'use_checkpoint'} and --{name} say the same; drop one of them")
     if mode == EVAL and not goes_on and "restore_checkpoint_path" not in others:
         raise UserError("--evaluate needs a trained model: --use_checkpoint evaluates the one in --model_dir")

@@ -69,6 +69,8 @@ def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
     assert configured("--mode", "predict", "--use_checkpoint", "--model_dir", "M").training.restore_checkpoint_path == "M/checkpoint"
     assert configured("--mode=inference", "--model_dir", "M").training.restore_checkpoint_path is None
     assert configured("--benchmark", "--use_checkpoint", "--model_dir", "M").training.resume == "weights"
+    grown = configured("--model_dir", "N", "--restore_checkpoint_path", "O", "--allow_growth").training
+    assert (grown.save_checkpoint_path, grown.restore_checkpoint_path, grown.resume) == ("N/checkpoint", "O", "none")
     planned = configured("--mode", "plan", "--feature_spec", "f", "--use_checkpoint")
     assert planned.legacy == ("--use_checkpoint has no effect with --mode plan",) and planned.run.args_path is None and not planned.data.patterns
 
@@ -85,6 +87,8 @@ def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
         ("--benchmark_steps 7", "--benchmark_steps needs --benchmark"),
         ("--benchmark --num_epochs 7", "--num_epochs and --benchmark exclude each other"),
         ("--model_dir M --save_checkpoint_path C", "--model_dir and --save_checkpoint_path say the same"),
+        ("--model_dir M --restore_checkpoint_path C --use_checkpoint", "--model_dir and --restore_checkpoint_path say the same"),
+        ("--model_dir M --restore_checkpoint_path C --evaluate", "--model_dir and --restore_checkpoint_path say the same"),
         ("--results_dir R --log_path C", "--log_path and --results_dir or --log_filename say the same"),
         ("--num_epochs 2", "--deep_warmup_epochs 6: expected at most --epochs 2"),
         ("--num_epoch 2", "unknown flag --num_epoch"),
