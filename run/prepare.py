@@ -23,7 +23,7 @@ from run.opening import open_checkpoint, open_splits, sound
 from run.profile_folder import check_profile
 from run.tables import described, grown_widths, overruled_widths, place_tables, storage_of, with_widths
 from run.wide_and_deep_log import WideAndDeepLog, write_args
-from training.features import ModelFeatures, check_features, saved_features, saved_widths
+from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
 from training.gradient_slices import settled
 from training.growth import Growth
 from training.position import Position, reason_finished
@@ -189,6 +189,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
         warn(overruled)
     if checkpoint and config.training.allow_growth:
         config = grown_widths(config, saved_widths(checkpoint), spec.categorical)
+    elif checkpoint:
+        check_names(checkpoint, [feature.name for feature in spec.categorical])  # before a list of widths is held against them
     config = with_widths(config, spec.categorical)
     zeros = checkpoint is not None and not config.training.allow_growth  # what is overwritten need not be drawn
     tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)

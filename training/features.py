@@ -95,6 +95,22 @@ def _sound_particulars(particulars: Any, rows: Mapping[str, int]) -> bool:
     return known and all(facts.get("hotness", 1) >= 1 and facts.get("pooling", SUM) in (SUM, "mean") for facts in particulars.values())
 
 
+def check_names(checkpoint: Checkpoint, names: Sequence[str]) -> None:
+    """Compare the checkpoint's categorical features with the data's by name and order. Raises CheckpointError where they differ."""
+    saved = saved_features(checkpoint).categorical
+    for name in names:
+        if name not in saved:
+            raise CheckpointError(f"{checkpoint.folder}: has no table for feature {name}; it was trained on {_listed(saved)}{_GROWS}")
+    for name in saved:
+        if name not in names:
+            raise CheckpointError(f"{checkpoint.folder}: has a table for feature {name}, which the dataset lacks")
+    if list(saved) != list(names):
+        raise CheckpointError(
+            f"{checkpoint.folder}: was trained on the categorical features in the order {_listed(saved)}, the dataset has {_listed(names)}; "
+            "the interaction depends on the order: put channel_spec.categorical in the checkpoint's"
+        )
+
+
 def check_features(checkpoint: Checkpoint, now: ModelFeatures) -> None:
     """Compare the checkpoint's features with the data's, before anything is allocated. Lists may be longer or shorter than they were.
 
@@ -102,20 +118,10 @@ def check_features(checkpoint: Checkpoint, now: ModelFeatures) -> None:
         CheckpointError: a feature is missing or new, a table has another number of rows, or a feature another table or pooling.
     """
     before = saved_features(checkpoint)
-    saved, categorical = before.categorical, now.categorical
-    for name in categorical:
-        if name not in saved:
-            raise CheckpointError(f"{checkpoint.folder}: has no table for feature {name}; it was trained on {_listed(saved)}{_GROWS}")
-    for name, rows in saved.items():
-        if name not in categorical:
-            raise CheckpointError(f"{checkpoint.folder}: has a table for feature {name}, which the dataset lacks")
-        if rows != categorical[name]:
-            raise CheckpointError(f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset needs {categorical[name]}{_GROWS}")
-    if list(saved) != list(categorical):
-        raise CheckpointError(
-            f"{checkpoint.folder}: was trained on the categorical features in the order {_listed(saved)}, the dataset has {_listed(categorical)}; "
-            "the interaction depends on the order: put channel_spec.categorical in the checkpoint's"
-        )
+    check_names(checkpoint, list(now.categorical))
+    for name, rows in before.categorical.items():
+        if rows != (needed := now.categorical[name]):
+            raise CheckpointError(f"{checkpoint.folder}: the table of feature {name} has {rows} rows, the dataset needs {needed}{_GROWS}")
     check_lookups(checkpoint, before, now)
     if now.numerical != before.numerical:
         raise CheckpointError(
