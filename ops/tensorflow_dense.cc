@@ -12,17 +12,19 @@ namespace {
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
+absl::Status ShapeOfProducts(InferenceContext* context) {
+  ShapeHandle shape;
+  TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &shape));
+  context->set_output(0, shape);
+  return absl::OkStatus();
+}
+
 REGISTER_OP("DlrmBiasRelu")
     .Input("products: T")
     .Input("bias: float")
     .Output("outputs: T")
     .Attr("T: {float, bfloat16, half}")
-    .SetShapeFn([](InferenceContext* context) -> absl::Status {
-      ShapeHandle shape;
-      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &shape));
-      context->set_output(0, shape);
-      return absl::OkStatus();
-    })
+    .SetShapeFn(ShapeOfProducts)
     .Doc(R"doc(
 relu(products + bias), the sum in float32.
 
@@ -59,12 +61,7 @@ REGISTER_OP("DlrmBiasReluDropout")
     .Attr("threshold: int >= 0")
     .Attr("scale: float")
     .Attr("T: {float, bfloat16, half}")
-    .SetShapeFn([](InferenceContext* context) -> absl::Status {
-      ShapeHandle shape;
-      TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &shape));
-      context->set_output(0, shape);
-      return absl::OkStatus();
-    })
+    .SetShapeFn(ShapeOfProducts)
     .Doc(R"doc(
 relu(products + bias) times the scale where random bits are not below the threshold, else -0.
 
