@@ -70,7 +70,7 @@ def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
     assert configured("--mode=inference", "--model_dir", "M").training.restore_checkpoint_path is None
     assert configured("--benchmark", "--use_checkpoint", "--model_dir", "M").training.resume == "weights"
     grown = configured("--model_dir", "N", "--restore_checkpoint_path", "O", "--allow_growth").training
-    assert (grown.save_checkpoint_path, grown.restore_checkpoint_path, grown.resume) == ("N/checkpoint", "O", "none")
+    assert (grown.save_checkpoint_path, grown.restore_checkpoint_path) == ("N/checkpoint", "O") and grown.allow_growth
     planned = configured("--mode", "plan", "--feature_spec", "f", "--use_checkpoint")
     assert planned.legacy == ("--use_checkpoint has no effect with --mode plan",) and planned.run.args_path is None and not planned.data.patterns
 
