@@ -70,7 +70,7 @@ float Rounded(float x) {
   return Widened(rounded);
 }
 
-// y[i] *= scale, rounded, for a few elements.
+// y[i] = x[i] times the scale, rounded, for kRun elements at most; `y` may be `x`.
 template <class T>
 void ScaleRow(int64_t n, const T* x, float scale, T* y) {
   float values[kRun];

@@ -2,8 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from dataloading.tfrecord_spec import OUTBRAIN_TABLES
 from dataloading.tfrecord_writer import DEFAULT_FILES
@@ -39,36 +40,12 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     add("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
     add = parser.add_argument_group("split").add_argument
     add("--eval_fraction", type=share, default=0.2, metavar="X", help="share of the earlier displays for evaluation (default: %(default)s)")
-    add(
-        "--eval_from_day",
-        type=whole(0, _MOST),
-        default=11,
-        metavar="N",
-        help="from this day on, counted from 0, all are (default: %(default)s)",
-    )
-    add("--seed", type=whole(0, _MOST), default=0, metavar="N", help="of what is drawn by a hash (default: %(default)s)")
+    _number(add, "--eval_from_day", 11, "from this day on, counted from 0, all are")
+    _number(add, "--seed", 0, "of what is drawn by a hash")
     add = parser.add_argument_group("thresholds", "of the training rows").add_argument
-    add(
-        "--min_views",
-        type=whole(0, _MOST),
-        default=5,
-        metavar="N",
-        help="ads and documents shown more often have rates and views (default: %(default)s)",
-    )
-    add(
-        "--min_group_views",
-        type=whole(0, _MOST),
-        default=10,
-        metavar="N",
-        help="publishers, sources, advertisers and campaigns shown more often have rates (default: %(default)s)",
-    )
-    add(
-        "--min_events",
-        type=whole(0, _MOST),
-        default=10,
-        metavar="N",
-        help="countries, states and places of at least so many events have ids (default: 10)",
-    )
+    _number(add, "--min_views", 5, "ads and documents shown more often have rates and views")
+    _number(add, "--min_group_views", 10, "publishers, sources, advertisers and campaigns shown more often have rates")
+    _number(add, "--min_events", 10, "countries, states and places of at least so many events have ids")
     add_engine_flags(parser)
     args = parser.parse_strictly(argv)
     args.spark = spark_settings(args, NAME)
@@ -77,6 +54,11 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     if args.num_files is not None and args.format == TF_RAW:
         print(f"{NAME}: warning: --num_files has no effect with --format {TF_RAW}", file=sys.stderr)
     return args
+
+
+def _number(add: Callable[..., Any], name: str, default: int, text: str) -> None:
+    """A flag that takes a whole number, 0 or more."""
+    add(name, type=whole(0, _MOST), default=default, metavar="N", help=f"{text} (default: %(default)s)")
 
 
 def thresholds_of(args: argparse.Namespace) -> Thresholds:

@@ -30,7 +30,7 @@ def with_widths(config: Config, categorical: Sequence[Categorical]) -> Config:
 
 
 def grown_widths(config: Config, known: Mapping[str, int], categorical: Sequence[Categorical]) -> Config:
-    """The configuration of a model that grows, with the widths of the tables that there were, where they differ and no flag lists all.
+    """The configuration of a model that grows, with the widths of the tables that there were, where no flag says all.
 
     Args:
         config: of the run.
@@ -38,10 +38,13 @@ def grown_widths(config: Config, known: Mapping[str, int], categorical: Sequence
         categorical: features of the dataset.
 
     Raises:
-        UserError: the specification gives a table another width than it has; nothing says that of a new one.
+        UserError: the specification gives a table another width than it has; nothing says that of a new one, where they differ.
     """
-    if "embedding_dim" in config.given or len(set(known.values())) < 2:
+    if "embedding_dim" in config.given:
         return config
+    different = set(known.values())
+    if len(different) < 2:  # new ones have it, too, where nothing else is said
+        return replace(config, model=replace(config.model, embedding_dim=different.pop())) if different else config
     widths = []
     for feature in categorical:
         width, stated = known.get(feature.table_name), feature.embedding_dim

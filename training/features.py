@@ -80,10 +80,8 @@ def saved_features(checkpoint: Checkpoint) -> ModelFeatures:
 
 
 def saved_widths(checkpoint: Checkpoint) -> dict[str, int]:
-    """D of each of its model's tables, by the table's name; of those whose array the manifest describes."""
-    arrays = checkpoint.manifest["arrays"]
-    names = {name: f"tables/{name}/weights" for name in saved_features(checkpoint).tables}
-    return {name: arrays[array]["shape"][1] for name, array in names.items() if array in arrays}
+    """D of each of its model's tables, by the table's name. Raises CheckpointError where it has no such array."""
+    return {name: checkpoint.shape(f"tables/{name}/weights")[-1] for name in saved_features(checkpoint).tables}
 
 
 def _sound_particulars(particulars: Any, rows: Mapping[str, int]) -> bool:

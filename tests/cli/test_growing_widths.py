@@ -5,7 +5,9 @@ import pytest
 from runs import edit_spec, write_dataset
 
 import dlrm
+from run.tables import grown_widths
 from utils.checkpoint.reading import Checkpoint
+from utils.config import parse
 
 WIDE = ("--interaction", "wide_and_deep", "--top_mlp_dims", "6,1")
 CROSS = ("--interaction", "cross", "--cross_layer_projection_dim", "4", "--bottom_mlp_dims", "6,4", "--top_mlp_dims", "6,1")
@@ -84,3 +86,9 @@ def test_without_the_flag_the_features_are_what_is_said(run, tmp_path, old, grow
 def test_a_new_table_of_zeros_is_refused(run, tmp_path, old, grown):
     result = grow(run, tmp_path, old, grown, CROSS, "--embedding_zeros_initializer")
     assert result.code == 1 and "--embedding_zeros_initializer --allow_growth: table cat_2 is new, and what reads it starts at zero" in result.err
+
+
+def test_tables_of_one_width_give_it_to_new_ones():
+    """Whether the checkpoint keeps one number or a list of equal ones."""
+    grown = grown_widths(parse(["--dataset_path", "d", "--interaction", "cat"], ""), {"a": 6, "b": 6}, ())
+    assert grown.model.embedding_dim == 6

@@ -10,9 +10,8 @@ _STEPS = 24  # bits of a step's number: float32 holds so many; the count starts 
 class Rmsprop(Rule):
     """velocity = rho · velocity + (1 − rho) · gradient²; row −= learning_rate · gradient / sqrt(velocity + 1e-7) (Hinton 2012, in Keras's form).
 
-    With `outside_root` it divides by sqrt(velocity) + 1e-7, as Keras's legacy optimizers (those of
-    `tf.keras` up to TensorFlow 2.10) and PyTorch do. The forms differ where
-    gradients are below about 3e-4, as those of a large batch's mean are: then only this one still divides by their size.
+    With `outside_root` it divides by sqrt(velocity) + 1e-7, as Keras's legacy optimizers (those of `tf.keras` up to TensorFlow 2.10) and PyTorch do.
+    The forms differ where gradients are below about 3e-4, as those of a large batch's mean are: then only this one still divides by their size.
 
     A row that no batch touched for k − 1 steps has its velocity decay by rho^k when it is touched next, so that rows and velocities are
     those of the dense rule, whose gradient is zero in between. Each row keeps the step it was touched at.
