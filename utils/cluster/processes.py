@@ -32,9 +32,13 @@ class Job:
         self._env = dict(env) | dict([self._mark.split("=")])
 
     def __enter__(self) -> "Job":
-        self._process = subprocess.Popen(self._words, env=self._env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         guard = [sys.executable, "-I", __file__, self._mark]  # -I: this folder's logging.py is not Python's
-        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)
+        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)  # first: we may be killed on the next line
+        try:
+            self._process = subprocess.Popen(self._words, env=self._env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+        except BaseException:
+            self._end_guard()
+            raise
         self._reader = threading.Thread(target=self._pass_on, daemon=True)
         self._reader.start()
         return self
@@ -42,9 +46,7 @@ class Job:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.kill()
         self._reader.join(10)
-        self._guard.kill()
-        self._guard.wait()
-        self._guard.stdin.close()
+        self._end_guard()
 
     def ended(self, limit_s: float) -> bool:
         """Wait so long at most; whether the command has ended."""
@@ -67,12 +69,18 @@ class Job:
         _kill(self._mark)
         self._process.wait()
 
+    def _end_guard(self) -> None:
+        self._guard.kill()
+        self._guard.wait()
+        self._guard.stdin.close()
+
     def _pass_on(self) -> None:
-        for line in self._process.stderr:
-            with contextlib.suppress(OSError, ValueError):  # nobody reads ours any more: read on, or the command would wait
-                sys.stderr.buffer.write(line)
-                sys.stderr.buffer.flush()
-            self._hear(line.decode(errors="replace").rstrip())
+        with self._process.stderr as lines:
+            for line in lines:
+                with contextlib.suppress(OSError, ValueError):  # nobody reads ours any more: read on, or the command would wait
+                    sys.stderr.buffer.write(line)
+                    sys.stderr.buffer.flush()
+                self._hear(line.decode(errors="replace").rstrip())
 
 
 def _marked(mark: str) -> list[int]:
@@ -87,7 +95,10 @@ def _strings(number: int, what: str) -> list[str]:
 
 
 def _kill(mark: str) -> None:
-    while found := _marked(mark):
+    looks_without = 0
+    while looks_without < 2:  # one that executes a program at this moment has no environment to be known by
+        found = _marked(mark)
+        looks_without = 0 if found else looks_without + 1
         for number in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)

@@ -1,0 +1,48 @@
+"""A command and all that it starts: nothing of it is left behind, whenever the process that started it is killed."""
+
+import signal
+import sys
+
+from tests.distributed.launching import launch, wait_for
+from utils.cluster.processes import Job
+
+# Starts a job and is killed as soon as the job's command runs, before the next line of its own.
+_KILLED = """
+import os, signal, subprocess
+from utils.cluster.processes import Job
+
+class Popen(subprocess.Popen):
+    def __init__(self, words, **options):
+        super().__init__(words, **options)
+        if words[0] == "sleep":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+subprocess.Popen = Popen
+with Job(["sleep", "1000"], os.environ, print):
+    pass
+"""
+
+
+def test_a_job_does_not_outlive_a_process_killed_right_after_its_start():
+    # launch fails where a process is left after ten seconds
+    assert launch(1, sys.executable, "-c", _KILLED).code == -signal.SIGKILL
+
+
+def test_a_command_that_cannot_be_run_leaves_no_guard():
+    code = """
+import os, pathlib
+from utils.cluster.processes import Job
+try:
+    Job(["/nowhere/command"], os.environ, print).__enter__()
+except FileNotFoundError:
+    print(pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text())
+"""
+    result = launch(1, sys.executable, "-c", code)
+    assert (result.code, result.out.strip()) == (0, "")
+
+
+def test_a_job_ends_with_all_that_it_started():
+    with Job(["sh", "-c", "setsid sleep 1000 & sleep 1000 & sleep 1000"], {"PATH": "/usr/bin:/bin"}, print) as job:
+        wait_for(lambda: len(job.find(lambda command, _: command[0] == "sleep")) == 3, "all have started", 20)
+    assert job.code == 128 + signal.SIGKILL
+    assert job.find(lambda *_: True) == []
