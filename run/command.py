@@ -7,10 +7,11 @@ from typing import Any
 from utils.affinity import set_affinity
 from utils.cluster import launch, launcher
 from utils.cluster.agreement import compare_flags
-from utils.config import Translation, parse
-from utils.distributed import meet
-from utils.errors import run_command
+from utils.config import Config, Translation, parse
+from utils.distributed import World, meet
+from utils.errors import UserError, run_command
 from utils.options import EXPORT, PLAN
+from utils.spoken import spoken
 
 __all__ = ["do", "run_command"]
 
@@ -36,6 +37,14 @@ def do(
     """
     world = meet()
     config = world.together(lambda: parse(arguments, description, program, defaults, translate), "parsed")
+    try:
+        return _carried_out(config, world, program)
+    except UserError as error:
+        error.args = (spoken(str(error), config.names),)
+        raise
+
+
+def _carried_out(config: Config, world: World, program: str) -> object:
     if config.run.mode == PLAN:
         from run.plan import show_plan
 

@@ -82,7 +82,7 @@ def export(given: Config, program: str) -> None:
     Raises:
         UserError: the options cannot be carried out, the checkpoint is damaged, or an export does not score as the checkpoint does.
     """
-    console = Console(program)
+    console = Console(program, names=given.names)
     plan = _checked(given, console)
     source, options = plan.source, plan.source.config.export
     log = RunLog(given.run.log_path, source.config.flat(), warn=console.warn)

@@ -18,14 +18,15 @@ def show_plan(config: Config, program: str) -> None:
     Raises:
         UserError: the specification cannot be read, the tables do not fit, or the batch cannot be shared evenly.
     """
+    console = Console(program, names=config.names)
     for line in warnings(config):
-        Console(program).warn(line)
+        console.warn(line)
     workers, batch_size = config.placement.plan_workers, config.data.batch_size
     check_shared("batch_size", batch_size, workers)
     spec = read_spec(config.data)
     host_memory = 0 if config.placement.cpu_offloading_threshold_gb is None else math.inf
     if overruled := overruled_widths(config.model, spec.categorical):
-        Console(program).warn(overruled)
+        console.warn(overruled)
     config = with_widths(config, spec.categorical)
     tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
     placement = place_tables(config, tables, workers, math.inf, host_memory, features=features)

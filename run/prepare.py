@@ -131,7 +131,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         UserError: the dataset, the checkpoint, a path or the machine cannot do what the options ask.
     """
     world, device = _connected(config, world)
-    console = Console(program, world.first)
+    console = Console(program, world.first, config.names)
     fallback = sound(config, world, console.warn)
     # Others may have no fault to find: they hear it before they wait for this worker.
     checked = world.together(lambda: _checked(config, fallback, world, device, console), "prepared")

@@ -16,6 +16,7 @@ from utils.distributed import World
 from utils.errors import UserError
 from utils.logging import RunLog
 from utils.metrics.binary import Metrics, evaluate
+from utils.metrics.running import RunningMetrics
 
 _OF_THROUGHPUT = {"throughput": "train_throughput", "mean_inference_throughput": "validation_throughput"}
 _EVERY = 100  # batches of an evaluation
@@ -38,19 +39,18 @@ def batch_figures(batch: TensorBatch, evaluator: Evaluator) -> dict[str, str | N
     """A training batch by NVIDIA's keys, as texts; exact, over all workers, without dropout. Every worker calls this; only the first gets any."""
     scores = Scores(evaluator.world)
     scores.add(evaluator.logits(batch), batch.host.labels, batch.host.num_samples)
-    return _texts(scores)
-
-
-def _texts(scores: Scores) -> dict[str, str | None]:
     if (merged := scores.merged()) is None:
         return {}
-    metrics = evaluate(merged.logits, merged.labels)
+    return _texts(evaluate(merged.logits, merged.labels))
+
+
+def _texts(metrics: Metrics | RunningMetrics) -> dict[str, str | None]:
     found = {"binary_accuracy": metrics.binary_accuracy, "auc": metrics.auc, "loss": metrics.log_loss}
     return {name: None if value is None else f"{value:.4f}" for name, value in found.items()}
 
 
 class EvaluationLog:
-    """What the log has while `--evaluate` runs, by NVIDIA's keys: a line every so many batches, of the rows since the line before.
+    """What the log has while `--evaluate` runs, by NVIDIA's keys: a line every so many batches, of all rows so far.
 
     Args:
         log: that is written, by the first worker.
@@ -62,7 +62,8 @@ class EvaluationLog:
 
     def __init__(self, log: RunLog, world: World):
         self._log, self._world = log, world
-        self._batches, self._scores, self.seconds = 0, Scores(world), 0.0
+        self._batches, self._scores, self.seconds = 0, Scores(world), 0.0  # scores: since the last line
+        self._so_far = RunningMetrics()  # on the first worker
 
     def add(self, batch: TensorBatch, logits: np.ndarray) -> None:
         """Take a batch of the split and this worker's logits of it."""
@@ -70,7 +71,9 @@ class EvaluationLog:
         self._scores.add(logits, batch.host.labels, batch.host.num_samples)
         if self._batches % _EVERY == 0:
             start = time.perf_counter()
-            self._log.log((self._batches,), _texts(self._scores))
+            if merged := self._scores.merged():
+                self._so_far.add(merged.logits, merged.labels)
+                self._log.log((self._batches,), _texts(self._so_far))
             self._scores = Scores(self._world)
             self.seconds += time.perf_counter() - start
 

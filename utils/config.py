@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,11 +15,12 @@ from utils.nvidia_flags import LEGACY
 from utils.options import EXPORT, PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
 from utils.ranking_options import RankingConfig
 from utils.serving_options import ExportConfig
+from utils.spoken import AS_HERE, Translated, spoken
 
 _LEARNING = (ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, RankingConfig)
 GROUPS = (RunConfig, DataConfig, *_LEARNING, PlacementConfig, DeviceConfig, ExportConfig)
 
-Translation = Callable[[Sequence[str]], tuple[list[str], list[str]]]  # of words: to flags of this application, and lines about them
+Translation = Callable[[Sequence[str]], Translated]
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Config:
     in_file: frozenset[str] = frozenset()
     file: str | None = None
     legacy: tuple[str, ...] = ()  # warnings of NVIDIA's flags
+    names: Mapping[str, str] = field(default_factory=dict)  # of flags, as the user gave them
 
     def __post_init__(self):
         options = self.training
@@ -86,12 +88,13 @@ def parse(
     Raises:
         UsageError: an unknown flag, a value that cannot be, options that contradict each other.
     """
+    names = AS_HERE
     try:
-        words, lines = translate(arguments) if translate else (arguments, [])
+        words, lines, names = translate(arguments) if translate else Translated(list(arguments), [])
         config = _parse(words, description, program, defaults)
-        return replace(config, legacy=(*lines, *config.legacy)) if lines else config
+        return replace(config, legacy=(*lines, *config.legacy), names=names)
     except UserError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(spoken(str(error), names)) from None
 
 
 def _parse(arguments: Sequence[str], description: str, program: str, defaults: Mapping[str, Any]) -> Config:

@@ -4,6 +4,7 @@ import contextlib
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TextIO
 
@@ -11,6 +12,7 @@ from tqdm import tqdm
 
 from utils import streams
 from utils.cluster.launcher import progressed
+from utils.spoken import AS_HERE, spoken
 
 _MARKS = 30
 
@@ -21,22 +23,23 @@ class Console:
     Args:
         program: what a warning starts with, "dlrm.py" for instance.
         enabled: false on every worker but the first, which is silent.
+        names: of flags, as the user gave them.
 
     What cannot be printed (a pipe that nobody reads any more, a full disk) is one warning, and the run goes on without.
     """
 
-    def __init__(self, program: str, enabled: bool = True):
-        self._program, self.enabled = program, enabled
+    def __init__(self, program: str, enabled: bool = True, names: Mapping[str, str] = AS_HERE):
+        self._program, self.enabled, self._names = program, enabled, names
 
     def say(self, text: str) -> None:
         """Print a line."""
-        if self.enabled and (fault := _write(sys.stdout, text)):
+        if self.enabled and (fault := _write(sys.stdout, spoken(text, self._names))):
             self.warn(f"{fault}: nothing more is printed there, the run goes on")
 
     def warn(self, text: str) -> None:
         """Print a warning to standard error."""
         if self.enabled:
-            _write(sys.stderr, f"{self._program}: warning: {text}")
+            _write(sys.stderr, f"{self._program}: warning: {spoken(text, self._names)}")
 
     def progress(self, total: int, what: str, unit: str) -> "Progress":
         """A progress display over `total` units, 'samples' for instance."""

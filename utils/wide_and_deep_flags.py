@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from utils.errors import UserError
 from utils.flags import Parser
 from utils.options import EVAL, EXPORT, PLAN, TRAIN, WIDE_AND_DEEP
+from utils.spoken import Translated
 
 TRAIN_PATTERN, EVAL_PATTERN = "/outbrain/tfrecords/train/part*", "/outbrain/tfrecords/eval/part*"
 _MODEL_DIR, _RESULTS_DIR, _LOG = "/outbrain/checkpoints", "/results", "log.json"
@@ -82,14 +83,14 @@ def described() -> str:
     return "NVIDIA's flags:\n" + "\n".join(lines)
 
 
-def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A command line of NVIDIA's flags and of this application's, in the latter, and a line for each flag without effect.
+def translated(arguments: Sequence[str]) -> Translated:
+    """A command line of NVIDIA's flags and of this application's, in the latter, with a line for each flag without effect.
 
     Raises:
         UserError: a value that cannot be; two flags that say the same, or contradict each other.
     """
     if {"-h", "--help"} & set(arguments):
-        return ["--help"], []
+        return Translated(["--help"], [])
     parser = Parser(prog="", add_help=False)
     for name, flag in FLAGS.items():
         parser.add_argument(f"--{name}", default=argparse.SUPPRESS, **flag.reads)
@@ -113,7 +114,19 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         words += ["--args_path", str(results / "args.json")] if "args_path" not in others and mode not in (PLAN, EXPORT) else []
     elif {"results_dir", "log_filename"} & set(given):
         raise UserError("--log_path and --results_dir or --log_filename say the same; drop one of them")
-    return [*words, *rest], notes
+    return Translated([*words, *rest], notes, _names(given, others, mode))
+
+
+def _names(given: Mapping[str, Any], others: set[str], mode: str) -> dict[str, str]:
+    """What the user of these flags calls those of this application that stand for them, or for their defaults."""
+    names = {flag.here: name for name, flag in FLAGS.items() if flag.here and name in given}
+    names |= {"log_path": "results_dir", "args_path": "results_dir"} if "log_path" not in others else {}
+    begins = mode == TRAIN and not given.get("benchmark")  # a run may begin with the weights of another folder than its own
+    names |= {"save_checkpoint_path": "model_dir"} | ({} if begins else {"restore_checkpoint_path": "model_dir"})
+    names |= {"resume auto": "use_checkpoint"} if "resume" not in others else {}
+    if given.get("benchmark"):
+        names |= {"max_steps": "benchmark_steps", "inference_benchmark_steps": "benchmark_steps"}
+    return {here: name for here, name in names.items() if here not in others}
 
 
 def _renamed(given: Mapping[str, Any], others: set[str]) -> tuple[list[str], list[str]]:

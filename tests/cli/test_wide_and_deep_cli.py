@@ -27,8 +27,7 @@ def configured(*words):
 
 
 def words(*given):
-    found, _ = translated(given)
-    return " ".join(found)
+    return " ".join(translated(given).words)
 
 
 def test_without_flags_it_is_the_published_run():
@@ -90,7 +89,12 @@ def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
         ("--model_dir M --restore_checkpoint_path C --use_checkpoint", "--model_dir and --restore_checkpoint_path say the same"),
         ("--model_dir M --restore_checkpoint_path C --evaluate", "--model_dir and --restore_checkpoint_path say the same"),
         ("--results_dir R --log_path C", "--log_path and --results_dir or --log_filename say the same"),
-        ("--num_epochs 2", "--deep_warmup_epochs 6: expected at most --epochs 2"),
+        ("--num_epochs 2", "--deep_warmup_epochs 6: expected at most --num_epochs 2"),
+        ("--epochs 2", "--deep_warmup_epochs 6: expected at most --epochs 2"),
+        ("--global_batch_size 0", "--global_batch_size 0: expected"),
+        ("--eval_batch_size -3", "--eval_batch_size -3: expected"),
+        ("--deep_dropout 2", "--deep_dropout 2.0: expected"),
+        ("--deep_learning_rate fast", "--deep_learning_rate: 'fast' is not a number"),
         ("--num_epoch 2", "unknown flag --num_epoch"),
         ("--affinity core", "'core' is not one of socket, single"),
         ("--dataset_path D --train_data_pattern a", "exclude each other"),
@@ -103,11 +107,10 @@ def test_what_cannot_be_is_one_line(given, message):
 
 
 def test_what_has_no_effect_is_said():
-    lines = translated(["--use_checkpoint", "--model_dir", "nothing"])[1]
+    lines = translated(["--use_checkpoint", "--model_dir", "nothing"]).lines
     assert lines == ["--use_checkpoint: there is no checkpoint in nothing/checkpoint; training begins anew"]
-    assert translated(["--transformed_metadata_path", "x"])[1] == [
-        "--transformed_metadata_path has no effect: the records say what features they have"
-    ]
+    lines = translated(["--transformed_metadata_path", "x"]).lines
+    assert lines == ["--transformed_metadata_path has no effect: the records say what features they have"]
 
 
 def test_help_needs_no_tensorflow():
@@ -170,8 +173,27 @@ def test_it_trains_evaluates_goes_on_and_scores(command, dataset, tmp_path):
     np.testing.assert_array_equal(*scores)
 
 
+def test_messages_have_the_names_that_the_user_gave(command, dataset, tmp_path):
+    path = tmp_path / "m"
+    flags = ("--dataset_path", dataset, *FLAGS, "--model_dir", path)
+    assert command(*flags).code == 0
+    again = command(*flags)
+    assert again.code == 1 and f"--model_dir {path}/checkpoint: holds checkpoints of another run" in again.err
+    assert "--use_checkpoint goes on with them" in again.err
+    finished = command(*flags, "--use_checkpoint")
+    assert finished.code == 0 and "Give it more with --num_epochs" in finished.out
+    assert (path / "checkpoint").rename(path / "elsewhere")
+    evaluated = ("--dataset_path", dataset, "--cpu", "--affinity", "disabled", "--evaluate", "--use_checkpoint", "--deep_dropout", "0.3")
+    missing = command(*evaluated, "--model_dir", path)
+    assert missing.code == 1 and missing.err.endswith("/checkpoint: no such folder; expected a checkpoint (--model_dir writes one)\n")
+    (path / "elsewhere").rename(path / "checkpoint")
+    assert "--deep_dropout has no effect with --mode eval" in command(*evaluated, "--model_dir", path).err
+    for result in (again, finished, missing):
+        assert not any(f"--{name}" in result.err + result.out for name in ("save_checkpoint_path", "restore_checkpoint_path", "epochs", "resume"))
+
+
 def check_evaluation_log(result, final, checkpoint, dataset):
-    """A line every 100 batches of 8, of those rows; and one at the end."""
+    """A line every 100 batches of 8, of all rows so far; and one at the end."""
     lines = [line for line in result.log if "data" in line and line["step"] not in ("PARAMETER", [])]
     split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
     count = split.num_samples
@@ -182,10 +204,12 @@ def check_evaluation_log(result, final, checkpoint, dataset):
     assert [line["step"] for line in lines] == [*([100 * (i + 1)] for i in range(count // 800)), [-(-count // 8)]] and count > 800
     scores = dlrm.load(checkpoint).score(samples).astype(np.float64)
     for i, line in enumerate(lines[:-1]):
-        some = slice(800 * i, 800 * (i + 1))
+        some = slice(0, 800 * (i + 1))
         right = np.where(positive[some], scores[some], 1 - scores[some])
         assert float(line["data"]["loss"]) == pytest.approx(-np.log(right).mean(), abs=6e-5)
         assert float(line["data"]["binary_accuracy"]) == pytest.approx((right > 0.5).mean(), abs=6e-5)
+        pairs = scores[some][positive[some]][:, None] - scores[some][~positive[some]]
+        assert float(line["data"]["auc"]) == pytest.approx((pairs > 0).mean() + (pairs == 0).mean() / 2, abs=6e-5)
     assert set(lines[-1]["data"]) == {"binary_accuracy_val", "auc_val", "loss_val"} and lines[-1]["data"]["auc_val"] == pytest.approx(final["auc"])
 
 
