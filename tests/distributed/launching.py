@@ -70,7 +70,7 @@ def launch(workers: int, *command, during: Callable[["Running"], None] | None = 
             if during:
                 during(Running(mark, process, out))
             code = process.wait(limit_s - (time.monotonic() - start))
-            wait_for(lambda: not processes(mark), "a process is left behind", 10)
+            wait_for(lambda: not processes(mark), "a process is left behind", 30)
         finally:
             while found := processes(mark):  # nothing, unless the test has failed already
                 for number in found:

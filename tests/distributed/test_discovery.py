@@ -57,7 +57,7 @@ def test_a_discovery_script_is_asked_beside_other_work(tmp_path):
     script = HostScript(f"touch {tmp_path / 'asked'}; sleep 1000")
     start = time.monotonic()
     assert script.poll() is None and script.poll() is None
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 20  # not the script's 1,000 s, nor the minute that it is given
     wait_for((tmp_path / "asked").exists, "the script runs", 20)
     script.close()
     (tmp_path / "asked").unlink()

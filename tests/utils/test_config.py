@@ -3,7 +3,6 @@
 import dataclasses
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -335,14 +334,12 @@ def test_every_way_to_write_what_is_compiled(words, value):
     assert configure(*words, "--amp").device.amp is True
 
 
-def test_help_is_quick_and_loads_no_tensorflow():
+def test_help_loads_no_tensorflow():
     code = "import sys, runpy; sys.argv[1:] = ['--help']\n"
     code += "try: runpy.run_path('dlrm.py', run_name='__main__')\n"
     code += "except SystemExit as end: print('code', end.code)\n"
     code += "print('heavy', [name for name in ('tensorflow', 'keras', 'horovod', 'tensorstore', 'polars') if name in sys.modules])"
-    start = time.perf_counter()
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert time.perf_counter() - start < 3
     assert result.stdout.endswith("code 0\nheavy []\n"), result.stdout[-500:] + result.stderr
     for _, field in FIELDS:
         assert f"--{field.name}" in result.stdout
