@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from utils.interrupt import check_signals
+
 THREADS = 2
 T = TypeVar("T")
 
@@ -25,9 +27,11 @@ def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
                     break
                 waiting.append(pool.submit(task))
                 del task
+                check_signals()
                 if len(waiting) > THREADS:
                     yield waiting.popleft().result()
             while waiting:
+                check_signals()
                 yield waiting.popleft().result()
             if failed is not None:
                 raise failed

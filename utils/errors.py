@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from utils import streams
 from utils.cluster import host_world, launch
+from utils.interrupt import end_by_signal
 
 
 class UserError(Exception):
@@ -37,7 +38,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
     streams.open_missing()
     streams.escape_what_cannot_be_said()
     try:
-        return main() or 0
+        return _as_the_signal_ends(main) or 0
     except UserError as error:
         message, everywhere, code = str(error), error.everywhere, error.code
     except BrokenPipeError:  # `| head` has read enough: nothing to say, but what was to be done is not done
@@ -64,6 +65,15 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
         host_world.leave_together()
     launch.leave(code)
     return code
+
+
+def _as_the_signal_ends(main: Callable[[], int | None]) -> int | None:
+    try:
+        return main()
+    except Exception:
+        if end := end_by_signal():  # came back from Polars as another error, say
+            raise end from None
+        raise
 
 
 def _of_tensorflow(error: Exception) -> str | None:

@@ -2,16 +2,13 @@
 
 import fcntl
 import os
-import signal
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.children import dispositions
 from utils import scratch
-from utils.interrupt import EndedBySignals, uninterrupted
 from utils.scratch import Scratch, remove_abandoned
 
 
@@ -112,24 +109,3 @@ def test_many_runs_at_once_remove_nobodys_folder(tmp_path, capsys):
     assert not faults, faults
     assert capsys.readouterr().err == ""
     assert not (tmp_path / "d").exists() or list((tmp_path / "d").iterdir()) == []
-
-
-def test_signals_wait_where_they_must(capsys):
-    steps = []
-    with dispositions(), pytest.raises(SystemExit) as ended, EndedBySignals("name"):
-        with uninterrupted():
-            signal.raise_signal(signal.SIGHUP)
-            signal.raise_signal(signal.SIGTERM)
-            steps.append("inside")
-        steps.append("after")
-    assert steps == ["inside"] and ended.value.code == 128 + signal.SIGHUP
-    assert capsys.readouterr().err == "name: stopped by SIGHUP\n"
-
-
-def test_what_is_ignored_stays_ignored():
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with EndedBySignals("name"), uninterrupted():
-            signal.raise_signal(signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)

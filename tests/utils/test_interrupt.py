@@ -1,0 +1,97 @@
+"""Signals that end a command: where they raise, where they wait, and what becomes of what they raised."""
+
+import signal
+import time
+
+import pytest
+
+from preproc.in_order import in_order
+from tests.children import dispositions
+from utils import interrupt
+from utils.errors import run_command
+from utils.interrupt import EndedBySignals, uninterrupted
+
+
+def test_signals_wait_where_they_must(capsys):
+    steps = []
+    with dispositions(), pytest.raises(SystemExit) as ended, EndedBySignals("name"):
+        with uninterrupted():
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+            steps.append("inside")
+        steps.append("after")
+    assert steps == ["inside"] and ended.value.code == 128 + signal.SIGHUP
+    assert capsys.readouterr().err == "name: stopped by SIGHUP\n"
+
+
+def test_what_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with EndedBySignals("name"), uninterrupted():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def in_a_library(code, **names):
+    """Run a text as if it stood in a file of Python's own."""
+    exec(compile(code, "/usr/lib/python3.11/threading.py", "exec"), {"signal": signal, "time": time, **names})
+
+
+def test_a_signal_waits_until_a_library_is_left():
+    steps = []
+    with dispositions(), pytest.raises(SystemExit) as ended, EndedBySignals("name"):
+        in_a_library("signal.raise_signal(signal.SIGTERM); time.sleep(0.1); steps.append('with its lock')", steps=steps)
+        time.sleep(60)
+        steps.append("after")
+    assert steps == ["with its lock"] and ended.value.code == 128 + signal.SIGTERM
+
+
+def test_a_signal_does_not_wait_for_ever(monkeypatch):
+    monkeypatch.setattr(interrupt, "_PATIENCE_S", 0.05)
+    with dispositions(), pytest.raises(KeyboardInterrupt), EndedBySignals("name"):
+        in_a_library("signal.raise_signal(signal.SIGINT)\nwhile True: time.sleep(0.01)")
+
+
+def test_results_on_their_way_are_not_waited_for():
+    def task():
+        in_a_library("time.sleep(0.005)")
+
+    taken = []
+    with dispositions(), pytest.raises(SystemExit), EndedBySignals("name"):
+        in_a_library("signal.raise_signal(signal.SIGTERM)\nfor _ in results: taken.append(0)", results=in_order([task] * 2000), taken=taken)
+    assert len(taken) < 2000
+
+
+def test_what_was_swallowed_is_raised_again(monkeypatch):
+    steps = []
+    with dispositions(), pytest.raises(SystemExit), EndedBySignals("name"):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except SystemExit:
+            steps.append("swallowed")
+        signal.raise_signal(signal.SIGTERM)  # has no effect: what was written may be on its way to be removed
+        steps.append("goes on")
+        monkeypatch.setattr(interrupt, "_AGAIN_S", 0)
+        signal.raise_signal(signal.SIGTERM)
+        steps.append("never")
+    assert steps == ["swallowed", "goes on"]
+
+
+@pytest.mark.parametrize(("number", "code", "said"), [(signal.SIGTERM, 143, "x: stopped by SIGTERM\n"), (signal.SIGINT, 130, "x: interrupted\n")])
+def test_what_a_library_makes_of_it_is_the_signal_s_end(number, code, said, capsys):
+    def main():
+        try:
+            signal.raise_signal(number)
+        except BaseException as error:
+            raise OSError(str(error)) from None  # as Polars does
+
+    with dispositions(), pytest.raises(SystemExit) as ended, EndedBySignals("x"):
+        raise SystemExit(run_command(main, "x"))
+    assert ended.value.code == code and capsys.readouterr().err == said
+
+
+def test_a_signal_that_comes_too_late_ends_nothing(capsys):
+    with dispositions(), EndedBySignals("name") as command:
+        in_a_library("signal.raise_signal(signal.SIGTERM); command.__exit__(None, None, None)", command=command)
+    assert capsys.readouterr().err == ""
