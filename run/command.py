@@ -1,6 +1,7 @@
 """From the command line to a mode: what dlrm.py and its like have in common."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +11,8 @@ from utils.cluster.agreement import compare_flags
 from utils.config import Config, Translation, parse
 from utils.distributed import World, meet
 from utils.errors import UserError, run_command
-from utils.options import EXPORT, PLAN
+from utils.interrupt import EndedBySignals
+from utils.options import EXPORT, PLAN, PREDICT
 from utils.spoken import spoken
 
 __all__ = ["do", "run_command"]
@@ -56,12 +58,15 @@ def _carried_out(config: Config, world: World, program: str) -> object:
     from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
-    if config.run.mode == EXPORT:
-        from run.export import export
+    # What these two write must not be left half-written. Several workers end as their launcher has it.
+    ending = EndedBySignals(program) if config.run.mode in (EXPORT, PREDICT) and world.size == 1 else nullcontext()
+    with ending:
+        if config.run.mode == EXPORT:
+            from run.export import export
 
-        return export(config, program)
-    from run.modes import MODES
-    from run.prepare import prepared
+            return export(config, program)
+        from run.modes import MODES
+        from run.prepare import prepared
 
-    with prepared(config, world, program) as run:
-        return MODES[config.run.mode](run) if run is not None else None
+        with prepared(config, world, program) as run:
+            return MODES[config.run.mode](run) if run is not None else None

@@ -1,11 +1,14 @@
 """`--mode predict --split`: any split of a dataset, labelled or not, with the columns that it keeps for predictions."""
 
 import shutil
+import signal
 
 import numpy as np
 import polars
 import pytest
 from runs import ROWS, TRAIN, edit_spec
+
+from tests.children import dispositions
 
 
 @pytest.fixture
@@ -84,3 +87,16 @@ def drop_labels(folder, split):
         content["source_spec"][split] = [chunk for chunk in content["source_spec"][split] if chunk["features"] != ["label"]]
 
     edit_spec(folder, drop)
+
+
+def test_a_signal_leaves_nothing_half_written(predict, copy, tmp_path, monkeypatch, capfd):
+    def write_parquet(frame, path):
+        path.write_bytes(b"PAR1")
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(polars.DataFrame, "write_parquet", write_parquet)
+    before = set(tmp_path.iterdir())
+    with dispositions(), pytest.raises(SystemExit) as ended:
+        predict(copy)
+    assert ended.value.code == 143 and capfd.readouterr().err == "dlrm.py: stopped by SIGTERM\n"
+    assert {path for path in tmp_path.iterdir() if path.suffix not in (".json", "")} <= before

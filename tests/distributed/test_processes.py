@@ -1,5 +1,6 @@
 """A command and all that it starts: nothing of it is left behind, whenever the process that started it is killed."""
 
+import fcntl
 import signal
 import sys
 
@@ -26,6 +27,27 @@ with Job(["sleep", "1000"], os.environ, print):
 def test_a_job_does_not_outlive_a_process_killed_right_after_its_start():
     # launch fails where a process is left after ten seconds
     assert launch(1, sys.executable, "-c", _KILLED).code == -signal.SIGKILL
+
+
+def test_a_discovery_script_does_not_outlive_a_process_that_is_killed():
+    code = """
+import os, signal
+from utils.cluster.discovery import HostScript
+HostScript("sleep 1000 & sleep 1000").poll()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert launch(1, sys.executable, "-c", code).code == -signal.SIGKILL
+
+
+def test_what_was_ended_holds_no_lock_any_more(tmp_path):
+    """A process whose gigabyte the system is still taking back has no environment, but its locks."""
+    code = f"import fcntl, time; held = open('{tmp_path}/lock', 'w'); fcntl.flock(held, fcntl.LOCK_EX)\n"
+    code += f"memory = b'1' * (1 << 30); open('{tmp_path}/up', 'w'); time.sleep(1000)"
+    with Job([sys.executable, "-c", code], {}, print) as job:
+        wait_for((tmp_path / "up").exists, "it has its memory", 60)
+        job.kill()
+        with (tmp_path / "lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_command_that_cannot_be_run_leaves_no_guard():

@@ -7,13 +7,17 @@ A step is visible, under its own name, only when it is whole. Hidden names: `.st
 import fcntl
 import os
 import shutil
+import stat
+import time
 from pathlib import Path
 
 from utils.checkpoint import manifest
 from utils.checkpoint.durable import sync_folder, sync_tree, write_text
+from utils.cluster.processes import MARK
 from utils.errors import UserError
 
 POINTERS = ("latest", "best")
+_WAIT_S = 60.0
 
 
 def step_name(step: int) -> str:
@@ -33,10 +37,19 @@ def being_tried(path: Path) -> Path:
 
 def complete_steps(path: Path) -> list[Path]:
     """All complete checkpoints of a folder, newest first: what `latest` names, then as they were written."""
-    steps = [entry for entry in path.glob("step-*") if (entry / manifest.NAME).is_file()]
-    steps += [entry for entry in path.glob(".step-*.old") if (entry / manifest.NAME).is_file() and not _place_of(entry).exists()]
+    written = {entry: _written(entry) for pattern in ("step-*", ".step-*.old") for entry in path.glob(pattern)}
+    steps = [entry for entry, when in written.items() if when is not None and (entry.name.startswith("step-") or not _place_of(entry).exists())]
     latest = pointed(path / "latest")
-    return sorted(steps, key=lambda entry: (entry == latest, (entry / manifest.NAME).stat().st_mtime_ns, _place_of(entry).name), reverse=True)
+    return sorted(steps, key=lambda entry: (entry == latest, written[entry], _place_of(entry).name), reverse=True)
+
+
+def _written(step: Path) -> int | None:
+    """When a step's manifest was written, in nanoseconds; None where there is none, or a run that keeps only its newest has just removed it."""
+    try:
+        found = (step / manifest.NAME).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
 
 
 def pointed(pointer: Path) -> Path | None:
@@ -63,19 +76,29 @@ def tidy(path: Path) -> None:
 class Lock:
     """While held, the only run that writes to a folder; the kernel lets go of it when the process ends, however it ends.
 
+    Under `scripts/elastic` it is waited for: the workers of the start before may be about to end, on another host for instance.
+
     Raises:
         UserError: another run holds it.
     """
 
     def __init__(self, path: Path):
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        deadline = time.monotonic() + (_WAIT_S if MARK in os.environ else 0)
+        while not self._taken():
+            if time.monotonic() >= deadline:
+                os.close(self._descriptor)
+                raise UserError(f"--save_checkpoint_path {path}: another run writes its checkpoints there; end it or choose another folder")
+            time.sleep(0.1)
+
+    def _taken(self) -> bool:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._descriptor)
-            raise UserError(f"--save_checkpoint_path {path}: another run writes its checkpoints there; end it or choose another folder") from None
+            return False
         except OSError:
             pass  # a network file system without locks
+        return True
 
     def release(self) -> None:
         """Let others write."""
@@ -87,6 +110,7 @@ def publish(path: Path, step: int, best: bool) -> Path:
     name = step_name(step)
     folder, target, old = being_written(path, step), path / name, path / f".{name}.old"
     sync_tree(folder)
+    write_text(path / "latest", name + "\n")  # before the step has its name: until then readers go by the times of the others
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
@@ -97,8 +121,8 @@ def publish(path: Path, step: int, best: bool) -> Path:
             old.rename(target)
         raise
     shutil.rmtree(old, ignore_errors=True)
-    for pointer in POINTERS if best else POINTERS[:1]:
-        write_text(path / pointer, name + "\n")
+    if best:
+        write_text(path / "best", name + "\n")
     sync_folder(path)
     return target
 

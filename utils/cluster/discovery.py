@@ -1,12 +1,11 @@
 """Which hosts may be used now, and how many workers each takes: a list of the user's, or what a script prints."""
 
-import contextlib
 import os
 import re
-import signal
 import subprocess
 import time
 
+from utils.cluster.processes import Guard
 from utils.errors import UserError
 
 SCRIPT_LIMIT_S = 60.0  # for an answer of the script
@@ -47,6 +46,7 @@ class HostScript:
     def __init__(self, command: str):
         self._command, self._source = command, f"--host-discovery-script {command}"
         self._process: subprocess.Popen | None = None
+        self._guard: Guard | None = None
         self._text, self._deadline = b"", 0.0
 
     def poll(self) -> dict[str, int] | None:
@@ -56,8 +56,10 @@ class HostScript:
             UserError: it has failed, its output is none, or it takes too long; the next call begins anew.
         """
         if self._process is None:
+            self._guard = Guard()
+            env, pipe = os.environ | self._guard.environment, subprocess.PIPE
             self._process = subprocess.Popen(
-                self._command, shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+                self._command, shell=True, env=env, stdin=subprocess.DEVNULL, stdout=pipe, bufsize=0, start_new_session=True
             )
             os.set_blocking(self._process.stdout.fileno(), False)
             self._text, self._deadline = b"", time.monotonic() + SCRIPT_LIMIT_S
@@ -76,8 +78,8 @@ class HostScript:
         """End the run that is under way, and all that it has started."""
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            self._guard.kill()
+            self._guard.end()
             process.stdout.close()
             process.wait()
 
@@ -92,6 +94,7 @@ class HostScript:
 
     def _answer(self) -> dict[str, int]:
         process, self._process = self._process, None
+        self._guard.end()
         process.stdout.close()
         if process.returncode:
             raise UserError(f"{self._source}: ended with code {process.returncode}; expected 0 and lines of host:slots")

@@ -12,7 +12,39 @@ from pathlib import Path
 from types import TracebackType
 
 _PROC = Path("/proc")
-_MARK = "DLRM_JOB"
+MARK = "DLRM_JOB"  # in the environment of what a guard ends
+_GONE_S = 120.0  # how long memory is waited for that the system takes back, a second for some 15 GiB
+
+
+class Guard:
+    """What is started with this in its environment, and all that it starts, ends when this process is killed: a process of its own sees to it.
+
+    Start it first, for this process may be killed on the very next line.
+    """
+
+    def __init__(self):
+        self._mark = f"{MARK}={os.getpid()}-{time.monotonic_ns()}"
+        words = [sys.executable, "-I", __file__, self._mark]  # -I: this folder's logging.py is not Python's
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The mark by which the processes are known, whoever their parent is now."""
+        return dict([self._mark.split("=")])
+
+    def find(self) -> list[int]:
+        """Their ids, on this host."""
+        return _marked(self._mark)
+
+    def kill(self) -> None:
+        """End them; they have given back memory and locks when this returns."""
+        _kill(self._mark)
+
+    def end(self) -> None:
+        """End the guard itself."""
+        self._process.kill()
+        self._process.wait()
+        self._process.stdin.close()
 
 
 class Job:
@@ -27,17 +59,15 @@ class Job:
     """
 
     def __init__(self, words: Sequence[str], env: Mapping[str, str], hear: Callable[[str], None]):
-        self._words, self._hear = list(words), hear
-        self._mark = f"{_MARK}={os.getpid()}-{time.monotonic_ns()}"
-        self._env = dict(env) | dict([self._mark.split("=")])
+        self._words, self._env, self._hear = list(words), dict(env), hear
 
     def __enter__(self) -> "Job":
-        guard = [sys.executable, "-I", __file__, self._mark]  # -I: this folder's logging.py is not Python's
-        self._guard = subprocess.Popen(guard, stdin=subprocess.PIPE, start_new_session=True)  # first: we may be killed on the next line
+        self._guard = Guard()
+        env = self._env | self._guard.environment
         try:
-            self._process = subprocess.Popen(self._words, env=self._env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+            self._process = subprocess.Popen(self._words, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
         except BaseException:
-            self._end_guard()
+            self._guard.end()
             raise
         self._reader = threading.Thread(target=self._pass_on, daemon=True)
         self._reader.start()
@@ -46,7 +76,7 @@ class Job:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.kill()
         self._reader.join(10)
-        self._end_guard()
+        self._guard.end()
 
     def ended(self, limit_s: float) -> bool:
         """Wait so long at most; whether the command has ended."""
@@ -62,17 +92,12 @@ class Job:
 
     def find(self, wanted: Callable[[list[str], list[str]], bool]) -> list[int]:
         """Ids of its processes whose command (words) and environment (`NAME=value`) are wanted."""
-        return [number for number in _marked(self._mark) if wanted(_strings(number, "cmdline"), _strings(number, "environ"))]
+        return [number for number in self._guard.find() if wanted(_strings(number, "cmdline"), _strings(number, "environ"))]
 
     def kill(self) -> None:
         """End all of its processes at once. Those that mpirun started on other hosts end with it."""
-        _kill(self._mark)
-        self._process.wait()
-
-    def _end_guard(self) -> None:
         self._guard.kill()
-        self._guard.wait()
-        self._guard.stdin.close()
+        self._process.wait()
 
     def _pass_on(self) -> None:
         with self._process.stderr as lines:
@@ -95,14 +120,30 @@ def _strings(number: int, what: str) -> list[str]:
 
 
 def _kill(mark: str) -> None:
-    looks_without = 0
+    """End all that have the mark, and wait until the system has taken back what they held.
+
+    One that has been killed has no environment at once, but its memory and its locks until its last thread is gone.
+    """
+    looks_without, killed = 0, {}
     while looks_without < 2:  # one that executes a program at this moment has no environment to be known by
         found = _marked(mark)
         looks_without = 0 if found else looks_without + 1
         for number in found:
+            killed.setdefault(number, _started(number))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
         time.sleep(0.02)
+    deadline = time.monotonic() + _GONE_S
+    while any(start and _started(number) == start for number, start in killed.items()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _started(number: int) -> int:
+    """When a process began, in clock ticks, to tell it from a later one of that number; 0 where it and its threads have ended."""
+    with contextlib.suppress(OSError):
+        state, *rest = (_PROC / str(number) / "stat").read_bytes().decode(errors="replace").rpartition(")")[2].split()
+        return 0 if state in "ZX" and int(rest[16]) <= 1 else int(rest[18])
+    return 0
 
 
 if __name__ == "__main__":  # the guard of a job: standard input ends when the process that started the job does

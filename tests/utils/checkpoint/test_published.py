@@ -1,0 +1,106 @@
+"""The folder of a run's checkpoints while others read it, wait for it, or kill what writes it."""
+
+import errno
+import os
+import shutil
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from utils.checkpoint import folder
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.writing import Array, Part, save
+from utils.cluster.processes import MARK
+from utils.distributed import World
+from utils.errors import UserError
+
+
+def write(path, step):
+    values = np.full(4, step, np.float32)
+    return save(path, step, {"a": Array((4,))}, [Part("a", lambda start, stop: values[start:stop])], {}, World())
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_is_full_at_the_last_moment_changes_nothing(tmp_path, monkeypatch):
+    write(tmp_path, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(folder, "write_text", full)
+        with pytest.raises((OSError, UserError), match="No space left"):
+            write(tmp_path, 2)
+    assert Checkpoint(tmp_path).step == 1 and not (tmp_path / "step-00000002").exists()
+    write(tmp_path, 3)
+    assert Checkpoint(tmp_path).step == 3
+
+
+@pytest.mark.parametrize("call", ["write_text", "rename", "sync_folder"])
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_the_newest_whole_step_is_taken_wherever_a_save_was_killed(tmp_path, monkeypatch, call, before):
+    """Step 2 once it has its name; until then step 1."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(original):
+        def patched(*arguments):
+            if not before:
+                original(*arguments)
+            raise Killed
+
+        return patched
+
+    write(tmp_path, 1)
+    with monkeypatch.context() as patched:
+        owner = type(tmp_path) if call == "rename" else folder
+        patched.setattr(owner, call, killed(getattr(owner, call)))
+        with pytest.raises(Killed):
+            folder_with_step(tmp_path, 2)
+    newest = folder.complete_steps(tmp_path)[0]
+    assert newest.name == ("step-00000002" if (tmp_path / "step-00000002").exists() else "step-00000001")
+
+
+def folder_with_step(path, step):
+    """Publish a step that is whole."""
+    shutil.copytree(path / "step-00000001", folder.being_written(path, step))
+    folder.publish(path, step, best=False)
+
+
+def test_a_step_that_is_removed_meanwhile_is_left_out(tmp_path, monkeypatch):
+    """As a run with --keep_checkpoints does beside one that looks for the newest."""
+    for step in (1, 2, 3):
+        write(tmp_path, step)
+    original = folder.pointed
+
+    def pointed(pointer):
+        shutil.rmtree(tmp_path / "step-00000001", ignore_errors=True)
+        return original(pointer)
+
+    monkeypatch.setattr(folder, "pointed", pointed)
+    assert folder.complete_steps(tmp_path)[0] == tmp_path / "step-00000003"
+
+
+def test_times_of_1970_are_times(tmp_path):
+    """As some archives have them."""
+    os.utime(write(tmp_path, 1) / "manifest.json", ns=(0, 0))
+    (tmp_path / "latest").unlink()
+    assert [step.name for step in folder.complete_steps(tmp_path)] == ["step-00000001"]
+
+
+def test_the_lock_is_waited_for_under_elastic_only(tmp_path, monkeypatch):
+    held = folder.Lock(tmp_path)
+    with pytest.raises(UserError, match="another run writes its checkpoints there"):
+        folder.Lock(tmp_path)
+    monkeypatch.setenv(MARK, "1-1")
+    threading.Timer(0.3, held.release).start()
+    start = time.monotonic()
+    folder.Lock(tmp_path).release()
+    assert time.monotonic() - start > 0.2
+    held = folder.Lock(tmp_path)
+    monkeypatch.setattr(folder, "_WAIT_S", 0.2)
+    with pytest.raises(UserError, match="another run writes its checkpoints there"):
+        folder.Lock(tmp_path)
+    held.release()
