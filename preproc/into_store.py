@@ -119,15 +119,8 @@ def _alone(folder: Path, new: Sequence[str]) -> Iterator[None]:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     path = folder.with_name(f".{folder.name}.lock")
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = _locked(path, folder)
     try:
-        with suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DatasetError(
-                    f"{folder}: another run makes the dataset for this --dst there; wait for it, or choose another --staging"
-                ) from None
         try:
             yield
         finally:
@@ -137,6 +130,23 @@ def _alone(folder: Path, new: Sequence[str]) -> Iterator[None]:
                     os.rmdir(place)
     finally:
         os.close(descriptor)
+
+
+def _locked(path: Path, folder: Path) -> int:
+    """The lock's file, held. Raises DatasetError where another run holds it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise DatasetError(f"{folder}: another run makes the dataset for this --dst there; wait for it, or choose another --staging") from None
+        except OSError:  # a file system without locks
+            return descriptor
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                return descriptor
+        os.close(descriptor)  # the run that held it has removed it: a third one would not see it
 
 
 def _goes_on(name: str, folder: Path, run: Mapping[str, Any]) -> bool:

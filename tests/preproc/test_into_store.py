@@ -1,6 +1,8 @@
 """Datasets in object stores: put there by preprocessing, fetched from there, and whole or not there, whatever happens on the way."""
 
+import fcntl
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import dlrm
 from dataloading import fetch, put
-from preproc import criteo, table
+from dataloading.contract import DatasetError
+from preproc import criteo, into_store, table
 from tests.preproc.conftest import make_line
 from tests.preproc.hdfs_server import hdfs
 from tests.preproc.test_stores import tree
@@ -310,3 +313,23 @@ def test_training_names_the_command_that_fetches(call, monkeypatch):
     code, _, errors = call(main, "--dataset_path", "s3://me:secret@bucket/set", "--cpu")
     line = "s3://bucket/set: datasets are read from local files; python -m dataloading.fetch s3://bucket/set FOLDER brings it here"
     assert code and line in errors and "secret" not in errors
+
+
+def test_a_lock_that_its_holder_has_just_removed_is_none(tmp_path, monkeypatch):
+    path, taken = tmp_path / ".d.lock", []
+
+    def flock(descriptor, operation):
+        if not taken:
+            path.unlink()
+        taken.append(descriptor)
+        return original(descriptor, operation)
+
+    original = fcntl.flock
+    monkeypatch.setattr(into_store.fcntl, "flock", flock)
+    descriptor = into_store._locked(path, tmp_path / "d")
+    try:
+        assert len(taken) == 2
+        with pytest.raises(DatasetError, match="another run makes the dataset"):
+            into_store._locked(path, tmp_path / "d")
+    finally:
+        os.close(descriptor)
