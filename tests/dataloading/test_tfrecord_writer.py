@@ -24,7 +24,6 @@ from tests.dataloading.example_records import write_outbrain
 from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, write_dataset
 from utils.errors import UserError
 
-ROOT = Path(__file__).parents[2]
 ROWS = {"train": 3 * 4096 + 100, "test": 4096}
 
 
