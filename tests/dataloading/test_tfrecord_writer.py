@@ -3,7 +3,6 @@
 import itertools
 import resource
 import sys
-from pathlib import Path
 
 import numpy as np
 import polars as pl
