@@ -47,6 +47,14 @@ def child(words: Sequence[object], ignored: Sequence[int] = (), cwd: Path = ROOT
         process.stderr.close()
 
 
+def found(folder: Path, pattern: str) -> set[Path]:
+    """What a folder holds by a pattern; nothing where another process removes a folder while it is looked into."""
+    try:
+        return set(folder.glob(pattern))
+    except FileNotFoundError:
+        return set()
+
+
 def wait_for(condition: Callable[[], object], process: subprocess.Popen, limit_s: float = 60) -> None:
     """Wait until something is so; fails where the process ends before, or never comes to it."""
     deadline = time.monotonic() + limit_s

@@ -9,6 +9,7 @@ import sys
 import pytest
 from runs import ROOT, TRAIN, read_log
 
+from tests.children import dispositions
 from utils.checkpoint.reading import Checkpoint
 
 ROOM = "mount -t tmpfs -o size=4k tmpfs full && head -c 4096 /dev/zero >full/rest; "  # a file there can be made, and nothing be written to it
@@ -75,16 +76,21 @@ def test_a_full_disk_under_standard_output_is_one_warning(flags, tmp_path, alone
 def test_ctrl_c_ends_the_reader_too_and_the_step_is_saved(flags, tmp_path):
     command = [sys.executable, "-u", str(ROOT / "dlrm.py"), *map(str, flags), "--epochs", "500", "--evals_per_epoch", "0", "--log_path", ""]
     reading, writing = os.pipe()
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=writing, stderr=writing, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
-    ) as process:
-        os.close(writing)
-        seen = b""
-        while b"step 20/" not in seen:
-            seen += os.read(reading, 4096)
-        process.send_signal(signal.SIGINT)
-        os.close(reading)  # `| tee` has ended
-        assert process.wait(60) == 130
+    with dispositions():
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=writing, stderr=writing)
+    os.close(writing)
+    try:
+        with open(reading, "rb", buffering=0) as reader:
+            seen = b""
+            while b"step 20/" not in seen:
+                chunk = reader.read(4096)
+                assert chunk, seen
+                seen += chunk
+            process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130  # `| tee` has ended, too
+    finally:
+        process.kill()
+        process.wait()
     assert Checkpoint(tmp_path / "c").step >= 20
 
 

@@ -2,10 +2,7 @@
 
 import itertools
 import resource
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -21,11 +18,11 @@ from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from dataloading.tfrecord_spec import tfrecord_spec
 from dataloading.tfrecord_split import TfRecordSplit
 from dataloading.tfrecord_writer import TfRecordWriter, records_of_files
+from tests.children import child, found, wait_for
 from tests.dataloading.example_records import write_outbrain
 from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, write_dataset
 from utils.errors import UserError
 
-ROOT = Path(__file__).parents[2]
 ROWS = {"train": 3 * 4096 + 100, "test": 4096}
 
 
@@ -202,17 +199,24 @@ def test_rows_that_are_fewer_than_was_said(tmp_path):
     assert not (tmp_path / "records").exists()
 
 
+# The command, which when it has written all waits to be ended: a signal that comes late still meets it.
+ENDLESS = """
+import runpy, time
+from dataloading.tfrecord_writer import TfRecordWriter
+
+TfRecordWriter.publish = lambda *_: time.sleep(1000)
+runpy.run_module("dataloading.transcribe", run_name="__main__", alter_sys=True)
+"""
+
+
 def test_a_run_that_is_ended_leaves_nothing(tmp_path):
-    write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1)), train=1_500_000)
-    command = [sys.executable, "-m", "dataloading.transcribe", "--src_dataset_path", "raw", "--dst_dataset_path", "records"]
-    child = subprocess.Popen(
-        [*command, "--dst_dataset_type", "tfrecord"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
-    )
-    while not list((tmp_path / "records").glob(".writing-*/train/part*")):
-        assert child.poll() is None
-        time.sleep(0.02)
-    child.terminate()
-    assert child.communicate(timeout=60)[1].count("\n") == 1 and child.returncode == 128 + 15
+    write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1)), train=600_000)
+    paths = ("--src_dataset_path", tmp_path / "raw", "--dst_dataset_path", tmp_path / "records")
+    with child([sys.executable, "-c", ENDLESS, *paths, "--dst_dataset_type", "tfrecord"]) as process:
+        wait_for(lambda: found(tmp_path / "records", ".writing-*/train/part*"), process)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    assert err.count("\n") == 1 and process.returncode == 128 + 15, err
     assert not (tmp_path / "records").exists()
 
 

@@ -17,7 +17,7 @@ from dataloading.feature_spec import FeatureSpec, FeatureSpecError
 from dataloading.generate_feature_spec import write_spec
 from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
-from tests.children import child, wait_for
+from tests.children import child, found, wait_for
 from tests.dataloading.make_data import folder_bytes, small_spec, write_dataset
 from utils.errors import UserError
 
@@ -181,9 +181,9 @@ def writing(source, destination, *flags, ignored=()):
     """transcribe at work as a child that has written something; ended in any case."""
     words = [sys.executable, "-m", "dataloading.transcribe", "--src_dataset_type", "synthetic", "--src_dataset_path", str(source)]
     words += ["--dst_dataset_path", str(destination), "--max_batches_train", "100000", "--train_only", *flags]
-    before = set(destination.glob(".writing-*/train/*.bin"))
+    before = found(destination, ".writing-*/train/*.bin")
     with child(words, ignored) as process:
-        wait_for(lambda: set(destination.glob(".writing-*/train/*.bin")) - before, process)
+        wait_for(lambda: found(destination, ".writing-*/train/*.bin") - before, process)
         yield process
 
 

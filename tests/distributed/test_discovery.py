@@ -49,7 +49,7 @@ def test_hosts_that_cannot_be_meant_are_refused(text, message):
 
 def answer(script):
     asked = HostScript(script)
-    return wait_for(lambda: asked.poll(), "an answer", 20)
+    return wait_for(lambda: asked.poll(), "an answer")
 
 
 def test_a_discovery_script_is_asked_beside_other_work(tmp_path):
@@ -57,12 +57,12 @@ def test_a_discovery_script_is_asked_beside_other_work(tmp_path):
     script = HostScript(f"touch {tmp_path / 'asked'}; sleep 1000")
     start = time.monotonic()
     assert script.poll() is None and script.poll() is None
-    assert time.monotonic() - start < 20  # not the script's 1,000 s, nor the minute that it is given
-    wait_for((tmp_path / "asked").exists, "the script runs", 20)
+    assert time.monotonic() - start < 50  # not the script's 1,000 s, nor the minute that it is given
+    wait_for((tmp_path / "asked").exists, "the script runs")
     script.close()
     (tmp_path / "asked").unlink()
     assert script.poll() is None  # begins anew
-    wait_for((tmp_path / "asked").exists, "the script runs again", 20)
+    wait_for((tmp_path / "asked").exists, "the script runs again")
     script.close()
 
 

@@ -219,11 +219,11 @@ def test_progress_ends_the_count(stub):
 
 
 def test_never_enough_hosts_is_one_line(stub):
-    result = stub("exit 0", "--host-discovery-script", "echo localhost:1", "--min-np", "2", "--timeout", "1")
+    result = stub("exit 0", "--host-discovery-script", "echo localhost:1", "--min-np", "2", "--timeout", "5")
     assert result.code == 1
     assert said(result) == [
         "waiting for hosts: 1 slot found (localhost:1), 2 needed",
-        "error: not enough hosts after 1 s (--timeout): 1 slot found (localhost:1), 2 needed",
+        "error: not enough hosts after 5 s (--timeout): 1 slot found (localhost:1), 2 needed",
     ]
 
 
@@ -246,12 +246,10 @@ def test_sigterm_is_obeyed_while_the_discovery_script_hangs(stub, tmp_path, hang
         (tmp_path / "up").touch()
 
     def during(running):
-        wait_for((tmp_path / "asked").exists, "the script hangs", 30)
+        wait_for((tmp_path / "asked").exists, "the script hangs", 120)
         running.process.send_signal(signal.SIGTERM)
-        wait_for(
-            lambda: (tmp_path / "stopped").exists() or running.process.poll() is not None, "the signal is heard", 20
-        )  # a second where nothing else runs
-        running.end_within(60)
+        wait_for(lambda: (tmp_path / "stopped").exists() or running.process.poll() is not None, "the signal is heard", 120)
+        running.end_within(120)
 
     # The stand-in's own worker, which the supervisor finds by its command and environment.
     worker = f"touch {tmp_path}/up; export OMPI_COMM_WORLD_RANK=0; exec {sys.executable} {tmp_path}/dlrm.py"
@@ -269,10 +267,20 @@ def test_a_closed_terminal_is_no_second_signal(stub, tmp_path):
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM):
             running.process.send_signal(number)
             time.sleep(0.3)
+        (tmp_path / "thrice").touch()
         running.end_within(60)
 
-    stop = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(2), sys.exit(129)))"
-    (tmp_path / "dlrm.py").write_text(f"import signal, sys, time\n{stop}\nopen('{tmp_path}/up', 'w')\ntime.sleep(1000)\n")
+    program = f"""
+import os, signal, sys, time
+def stop(number, frame):
+    while not os.path.exists("{tmp_path}/thrice"):
+        time.sleep(0.05)
+    sys.exit(129)
+signal.signal(signal.SIGTERM, stop)
+open("{tmp_path}/up", "w")
+time.sleep(1000)
+"""
+    (tmp_path / "dlrm.py").write_text(program)
     worker = f"export OMPI_COMM_WORLD_RANK=0; exec {sys.executable} {tmp_path}/dlrm.py"
     result = stub(worker, "--hosts", "localhost:1", during=during)
     assert "ending all at once" not in said(result)
@@ -323,18 +331,21 @@ def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path):
     hosts.write_text("localhost:2\n")
 
     def during(running):
+        wait_for(lambda: "step 10/" in running.out, "ten steps", START_S)
+        worker = running.worker(1)  # a look at all processes takes some steps
         wait_for(lambda: (saved_step(tmp_path / "C") or 0) >= 20, "a checkpoint", START_S)
         hosts.write_text("localhost:1\n")
-        os.kill(running.worker(1), signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
 
-    result = elastic(tmp_path, "--host-discovery-script", f"cat {hosts}", dlrm_flags=training(data, 2), during=during)
+    result = elastic(tmp_path, "--host-discovery-script", f"cat {hosts}", dlrm_flags=training(data, 6), during=during)
     assert result.code == 0, result.err
-    lines = said(result)
+    noticed = "the hosts have changed: the workers finish a step and save"  # only where the job takes long to end
+    lines = [line for line in said(result) if line != noticed]
     assert lines[:2] == ["start 1: 2 workers on localhost:2, from the beginning", "the hosts have changed (code 137): restart"]
     origin = re.fullmatch(r"start 2: 1 worker on localhost:1, from step (\d+) \(latest checkpoint\)", lines[2])
-    assert 20 <= int(origin[1]) < 200 and int(origin[1]) % 20 == 0
-    assert lines[3:] == ["training is complete: step 200"]
-    whole = dlrm(1, *training(data, 2), "--save_checkpoint_path", tmp_path / "whole", "--log_path", "")
+    assert 20 <= int(origin[1]) < 600 and int(origin[1]) % 20 == 0
+    assert lines[3:] == ["training is complete: step 600"]
+    whole = dlrm(1, *training(data, 6), "--save_checkpoint_path", tmp_path / "whole", "--log_path", "")
     assert whole.code == 0, whole.err
     found, expected = contents(tmp_path / "C"), contents(tmp_path / "whole")
     assert found.keys() == expected.keys() and any(name.startswith("optimizer/") for name in found)
@@ -360,7 +371,7 @@ def test_more_hosts_are_taken_in_and_sigterm_ends_with_a_checkpoint(data, tmp_pa
         steps = running.out.count(": loss ")
         wait_for(lambda: running.out.count(": loss ") > steps + 2, "steps of two workers", START_S)
         running.process.send_signal(signal.SIGTERM)
-        running.end_within(60)
+        running.end_within(120)
 
     result = elastic(tmp_path, "--host-discovery-script", f"cat {hosts}", dlrm_flags=training(data, 100000), during=during)
     assert result.code == 143

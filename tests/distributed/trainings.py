@@ -220,8 +220,11 @@ def train(training: Training, dataset: Path, world) -> dict:
 
 def open_files() -> list[Path]:
     """Paths of the files that this process has open."""
-    links = (Path("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
-    return [Path(os.readlink(link)) for link in links if link.is_symlink()]  # the descriptor by which they were listed is gone
+    paths = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile, as is the descriptor by which they were listed
+            paths.append(Path(os.readlink(f"/proc/self/fd/{number}")))
+    return paths
 
 
 def diverged(model, world) -> str:

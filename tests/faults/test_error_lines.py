@@ -140,6 +140,12 @@ def checkpoint(dataset, tmp_path_factory):
     return folder / "c"
 
 
+@pytest.fixture(autouse=True)
+def _end_what_was_started():
+    yield
+    Victim.end_all()
+
+
 @pytest.fixture
 def world(tmp_path, dataset, checkpoint, capfd, monkeypatch):
     return World(tmp_path, dataset, checkpoint, capfd, monkeypatch)

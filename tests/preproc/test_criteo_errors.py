@@ -15,7 +15,7 @@ import zstandard
 
 from dataloading.contract import DatasetError
 from preproc import criteo
-from tests.children import child, wait_for
+from tests.children import child, found, wait_for
 from utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -161,9 +161,9 @@ def staging(tmp_path, arguments):
     """preproc.criteo at work as a child that has staged something; ended in any case."""
     (tmp_path / "day_0").write_text(GOOD * 40_000)
     words = [sys.executable, "-m", "preproc.criteo", *arguments, "--block_bytes", "500"]  # thousands of blocks: long enough to be stopped
-    before = set(tmp_path.glob("out/.staging-*/*.arrow"))
+    before = found(tmp_path, "out/.staging-*/*.arrow")
     with child(words) as process:
-        wait_for(lambda: set(tmp_path.glob("out/.staging-*/*.arrow")) - before, process)
+        wait_for(lambda: found(tmp_path, "out/.staging-*/*.arrow") - before, process)
         yield process
 
 

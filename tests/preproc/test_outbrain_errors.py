@@ -12,7 +12,7 @@ import pytest
 from outbrain_raw import columns, preprocessed, write_raw
 
 from preproc import outbrain
-from tests.children import child, wait_for
+from tests.children import child, found, wait_for
 from utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -189,8 +189,8 @@ def long_raw(folder: Path, clicks: int) -> Path:
 
 
 def test_a_stopped_run_leaves_nothing_and_what_a_killed_one_left_is_removed(tmp_path, capsys):
-    flags = [*map(str, ("--src", long_raw(tmp_path, 60_000), "--dst", tmp_path / "out", "--block_bytes", 200))]
-    staged = lambda: list(tmp_path.glob("out/.staging-*/*.arrow"))  # noqa: E731
+    flags = [*map(str, ("--src", long_raw(tmp_path, 240_000), "--dst", tmp_path / "out", "--block_bytes", 200))]
+    staged = lambda: found(tmp_path, "out/.staging-*/*.arrow")  # noqa: E731
     with child([sys.executable, "-m", "preproc.outbrain", *flags]) as process:
         wait_for(staged, process)
         process.send_signal(signal.SIGTERM)

@@ -4,9 +4,7 @@ With OUTBRAIN_DISPLAYS=40000 raw files of some 200,000 clicks go through `prepro
 """
 
 import os
-import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +18,8 @@ from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc import criteo, outbrain, outbrain_spark, table, table_spark_reading
 from preproc.engines import spark_dictionaries
+from preproc.engines.spark_engine import SparkEngine
+from tests.children import found
 from tests.preproc.spark_cluster import JAVA, QUICK, Cluster, cluster, needs_spark, tree
 from tests.preproc.test_criteo_spark import log
 from tests.preproc.test_table_spark import CONFIG, csv, rows
@@ -37,33 +37,49 @@ def workers(tmp_path_factory, spark_sessions) -> Iterator[Cluster]:
 def on(workers: Cluster) -> tuple:
     conf = ("spark.executor.memory=500m", "spark.driver.host=127.0.0.1", "spark.default.parallelism=2", "spark.ui.enabled=false")
     conf += (f"spark.executor.extraJavaOptions={JAVA}",)
-    return ("--engine", "spark", "--spark_master", workers.url, *(word for setting in conf for word in ("--spark_conf", setting)), *QUICK)
+    flags = ("--engine", "spark", "--spark_master", workers.url, "--spark_wait", "300")
+    return (*flags, *(word for setting in conf for word in ("--spark_conf", setting)), *QUICK)
 
 
 @contextmanager
-def killed(workers: Cluster, folder: Path, within: int) -> Iterator[None]:
-    """An executor is killed when the first of its tasks has ended, and before so many have."""
-    ended = []
+def killed(workers: Cluster, folder: Path) -> Iterator[None]:
+    """An executor is killed when the first of the tasks that read has ended, and before all have."""
+    tasks, ended, over, ask = [], [], threading.Event(), SparkEngine.map
+
+    def counted(engine: SparkEngine, name: str, work, items, *unit: str):
+        if name == "reading":
+            tasks.append(len(items))
+        return ask(engine, name, work, items, *unit)
+
+    def wait_for(condition):
+        while not (value := condition()) and not over.wait(0.005):
+            pass
+        return value
 
     def kill() -> None:
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline and not list(folder.glob(".staging-*/spark/reading-*")):
-            time.sleep(0.005)
-        os.kill(workers.executors()[0].pid, signal.SIGKILL)
-        ended.append(len(list(folder.glob(".staging-*/spark/reading-*"))))
+        wait_for(lambda: found(folder, ".staging-*/spark/probe-*"))  # what every run begins with: executors are there
+        executors = wait_for(workers.executors)
+        if wait_for(lambda: found(folder, ".staging-*/spark/reading-*")):
+            executors[0].kill()
+            ended.append(len(found(folder, ".staging-*/spark/reading-*")))
 
     killer = threading.Thread(target=kill)
-    killer.start()
-    yield
-    killer.join()
-    assert ended and ended[0] < within, ended
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparkEngine, "map", counted)
+        killer.start()
+        try:
+            yield
+        finally:
+            over.set()
+            killer.join()
+    assert len(tasks) == 1 and ended and 0 < ended[0] < tasks[0], (ended, tasks)
 
 
 def same(command, words: list, folder: Path, workers: Cluster, capsys) -> None:
     words = list(map(str, words))
     assert command.main([*words, "--dst", str(folder / "polars")]) == 0
     said = capsys.readouterr().err
-    with killed(workers, folder / "spark", 14):
+    with killed(workers, folder / "spark"):
         assert command.main([*words, "--dst", str(folder / "spark"), *on(workers)]) == 0
     assert capsys.readouterr().err == said
     assert tree(folder / "spark") == tree(folder / "polars")

@@ -19,7 +19,7 @@ from preproc.engines.spark_engine import SparkEngine
 from preproc.engines.spark_failures import one_line
 from preproc.engines.spark_settings import SparkSettings
 from preproc.engines.spark_tasks import TOKEN, Done, Failed, Job, LeftOut, run_task
-from tests.children import child, wait_for
+from tests.children import child, found, wait_for
 from tests.preproc.conftest import make_line
 from tests.preproc.spark_cluster import QUICK, cluster, needs_spark
 from utils.errors import UserError
@@ -172,7 +172,7 @@ def test_a_cluster_without_room(words, tmp_path):
 def test_an_interrupted_run_leaves_nothing(words, tmp_path):
     (tmp_path / "day_0").write_text((tmp_path / "day_0").read_text() * 200)
     with child([sys.executable, "-m", "preproc.criteo", *words]) as process:
-        wait_for(lambda: list(tmp_path.glob("out/.staging-*/spark/reading-*")), process, limit_s=180)
+        wait_for(lambda: found(tmp_path, "out/.staging-*/spark/reading-*"), process, limit_s=180)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=120)
     assert (process.returncode, said) == (130, "preproc.criteo: interrupted\n")

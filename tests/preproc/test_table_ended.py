@@ -11,7 +11,7 @@ import pytest
 from tables import write
 
 from preproc import table
-from tests.children import child, wait_for
+from tests.children import child, found, wait_for
 
 ROOT = Path(__file__).parents[2]
 ROW = "user,1.5,a|b,1\n"
@@ -25,9 +25,9 @@ def flags(folder: Path, rows: int) -> list[str]:
 @contextlib.contextmanager
 def staging(folder: Path):
     """preproc.table at work as a child that has staged something; ended in any case."""
-    before = set(folder.glob("out/.staging-*/*.arrow"))
+    before = found(folder, "out/.staging-*/*.arrow")
     with child([sys.executable, "-m", "preproc.table", *flags(folder, 40_000), "--block_bytes", "500"]) as process:
-        wait_for(lambda: set(folder.glob("out/.staging-*/*.arrow")) - before, process)
+        wait_for(lambda: found(folder, "out/.staging-*/*.arrow") - before, process)
         yield process
 
 

@@ -122,7 +122,7 @@ def test_a_row_has_so_many_lines_at_most(tmp_path):
 
 def test_quotes_that_are_never_closed_take_bounded_time(tmp_path):
     path = write(tmp_path / "t.csv", "s,y\n" + '"a,1\n' * 200_000)
-    begun = time.monotonic()
+    begun = time.process_time()  # which other programs do not lengthen
     with pytest.raises(DatasetError, match="line 2: a quote"):
         list(TableFile(path, form_of(path, FormFlags())).blocks(None, frozenset(), 1 << 16))
-    assert time.monotonic() - begun < 20
+    assert time.process_time() - begun < 20

@@ -221,9 +221,9 @@ def test_ten_trillion_parameters_on_1024_workers_take_seconds():
     draw = np.random.default_rng(0)
     shares = draw.pareto(1.0, 2000) + 1e-3
     rows = [int(rows) + 1 for rows in shares / shares.sum() * 10e12 / 256]
-    start = time.perf_counter()
+    start = time.process_time()  # which other programs do not lengthen
     placement = place(rows, 256, 1024, memory=64e9)
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
     check_whole(placement, rows, 256, 1024)
     assert max(map(placement.stored, range(1024))) <= 64e9
 
