@@ -101,7 +101,7 @@ class Server:
         """Returns the seconds it took. Raises UserError where it does not come to it."""
         while not self._answers():
             if self.process.poll() is not None:
-                if self._again and _TAKEN.search(self._cause()):  # of the ports that were free, another program has taken one since
+                if self._again and _TAKEN.search(Path(self.log).read_text(errors="replace")):  # by another program since
                     self._again = False
                     self._begin(_ports(self._config))
                     continue
@@ -113,9 +113,13 @@ class Server:
         return time.monotonic() - self._start
 
     def _answers(self) -> bool:
+        """Whether it answers on its last port too, the metrics': without that one it would end as soon as it says that it is ready."""
         try:
-            with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=5) as response:
-                return response.status == 200
+            for place in (f"{self.http}/v2/health/ready", f"{self.metrics}/metrics"):
+                with urllib.request.urlopen(f"http://{place}", timeout=5) as response:
+                    if response.status != 200:
+                        return False
+            return True
         except (OSError, HTTPException):
             return False
 

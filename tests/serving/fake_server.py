@@ -7,17 +7,20 @@ from pathlib import Path
 from serving.triton_install import PACKAGE, VERSION
 
 _PROGRAM = """#!{python} -I
-import http.server, os, signal, sys, time
+import http.server, os, signal, sys, threading, time
 from pathlib import Path
 
 here = Path({folder!r})
 flags = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:])
 with (here / "starts").open("a") as starts:
     starts.write(f"{{os.getpid()}} {{flags['http-port']}} {{flags['grpc-port']}} {{flags['metrics-port']}}\\n")
+def lost(service):
+    sys.exit(f"E1123 07:22:26.690200 1 main.cc:293] \\"failed to start {{service}} service: Unavailable - Socket '127.0.0.1:1' already in use \\"")
+
 taken = here / "taken"
 if taken.exists() and taken.read_text():
     taken.write_text(taken.read_text()[1:])
-    sys.exit('E1123 07:22:26.690200 29714 main.cc:293] "failed to start HTTP service: Unavailable - Socket \\'127.0.0.1:1\\' already in use "')
+    lost("HTTP")
 if (here / "slow").exists():
     def end(number, frame):
         (here / "ending").touch()
@@ -32,7 +35,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-http.server.HTTPServer(("127.0.0.1", int(flags["http-port"])), Handler).serve_forever()
+http_server = http.server.HTTPServer(("127.0.0.1", int(flags["http-port"])), Handler)
+threading.Thread(target=http_server.serve_forever, daemon=True).start()
+late = here / "late"
+if late.exists():
+    late.unlink()
+    time.sleep(0.5)
+    lost("Metrics")
+http.server.HTTPServer(("127.0.0.1", int(flags["metrics-port"])), Handler).serve_forever()
 """
 
 
@@ -40,8 +50,8 @@ class FakeServer:
     """In a cache folder, where the real one would be, and a repository for it.
 
     Args:
-        folder: for all of it. With a file `taken`, so many starts as it has letters find a port in use; with `slow`, it is never ready
-            and takes a second to end.
+        folder: for all of it. With a file `taken`, so many starts as it has letters find a port in use; with `late`, one finds the metrics' in
+            use when it answers on the others; with `slow`, it is never ready and takes a second to end.
     """
 
     def __init__(self, folder: Path):

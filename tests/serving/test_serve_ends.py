@@ -144,8 +144,9 @@ def test_free_ports_differ(fake, monkeypatch):
         eventually(lambda: fake.starts)
 
 
-def test_a_free_port_that_is_lost_is_another_start(fake):
-    (fake.folder / "taken").write_text("1")
+@pytest.mark.parametrize("when", ["taken", "late"])
+def test_a_free_port_that_is_lost_is_another_start(fake, when):
+    (fake.folder / when).write_text("1")
     with Server(fake.repository, PORTS) as server:
         server.wait_until_ready()
         assert len(fake.starts) == 2 and server.http == f"127.0.0.1:{fake.starts[1][1]}"
