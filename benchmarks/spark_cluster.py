@@ -2,8 +2,8 @@
 
 import contextlib
 import os
+import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -25,12 +25,11 @@ class Cluster:
         self._environment = {**os.environ, "SPARK_HOME": str(self._home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
         self._environment |= {"SPARK_LOCAL_DIRS": str(folder / "local"), "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
         try:
-            port = _free_port()
-            self.url = f"spark://127.0.0.1:{port}"
-            self._start("master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", _free_port())
-            self._wait_for(f"Starting Spark master at {self.url}", 0)
+            # Port 0: each takes a free one itself, so that none is lost between a choice of ours and its start.
+            self._start("master.Master", "--host", "127.0.0.1", "--port", 0, "--webui-port", 0)
+            self.url = self._wait_for(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)\s", 0)[1]
             for number in range(workers):
-                words = ["-c", "1", "-m", f"{_EXECUTOR_MIB}m", "-d", folder / f"worker-{number}", "--webui-port", _free_port()]
+                words = ["-c", "1", "-m", f"{_EXECUTOR_MIB}m", "-d", folder / f"worker-{number}", "--webui-port", 0]
                 self._start("worker.Worker", "--host", "127.0.0.1", *words, self.url)
             for number in range(workers):
                 self._wait_for("Successfully registered with master", 1 + number)
@@ -62,13 +61,15 @@ class Cluster:
         self._logs.append(log)
         self._processes.append(subprocess.Popen(list(map(str, command)), env=self._environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
 
-    def _wait_for(self, said: str, number: int) -> None:
+    def _wait_for(self, said: str, number: int) -> re.Match:
+        """What a process says, a regular expression, once it has."""
         deadline = time.monotonic() + 60
         path = Path(self._logs[number].name)
-        while said not in (text := path.read_text(errors="replace")):
+        while not (found := re.search(said, text := path.read_text(errors="replace"))):
             assert self._processes[number].poll() is None, text
             assert time.monotonic() < deadline, f"it never said {said!r}: {text}"
             time.sleep(0.05)
+        return found
 
 
 @contextlib.contextmanager
@@ -85,9 +86,3 @@ def _is_executor(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return any("CoarseGrainedExecutorBackend" in word for word in process.cmdline())
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]

@@ -29,18 +29,16 @@ done
 [[ $iterations =~ ^[1-9][0-9]{0,5}$ ]] || die "-i $iterations: expected a whole number of at least 1"
 
 hms() { printf '%dh:%dm:%ds' $(($1 / 3600)) $(($1 % 3600 / 60)) $(($1 % 60)); }
-watch=
-trap '[ -z "$watch" ] || kill "$watch" 2>/dev/null || true' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 largest=0
 SECONDS=0
 for i in $(seq 1 "$iterations"); do
     echo "[BENCHMARK] Running iteration $i"
-    MEM_CONSUMPTION=mem_consumption.txt "$scripts/memscript.sh" &
+    WATCHED=$$ MEM_CONSUMPTION=mem_consumption.txt "$scripts/memscript.sh" &
     watch=$!
     OVERWRITE=1 "$scripts/preproc.sh" "$mode" "$files"
     kill "$watch" 2>/dev/null || die "the memory watch ended before"
     wait "$watch" 2>/dev/null || true
-    watch=
     used=$(cat mem_consumption.txt)
     echo "[BENCHMARK] Memory consumption during iteration $i (kB): $used"
     [ "$used" -le "$largest" ] || largest=$used

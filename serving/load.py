@@ -22,6 +22,7 @@ from serving.perf_analyzer import PerfAnalyzer
 from serving.picture import picture
 from utils.errors import UserError, run_command
 from utils.flags import Parser, add_flags, build, check, check_types, option
+from utils.interrupt import EndedBySignals
 
 NAME = "serving.load"
 STATIC, DYNAMIC, OPEN = EXPERIMENTS = ("static", "dynamic", "open")
@@ -196,4 +197,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, NAME))
+    with EndedBySignals(NAME):
+        sys.exit(run_command(main, NAME))

@@ -7,15 +7,17 @@ until the new one is ready, and goes on with the old one where that fails; the n
 """
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 
+from serving import children
 from serving.connection import Connection, RequestError
 from serving.repository import FLAGS, remove_version, versions
 from utils.errors import UserError, run_command
 from utils.flags import Parser, add_flags, build, check, check_types, option
+from utils.interrupt import EndedBySignals
 from utils.serving_options import FORMATS
 
 NAME = "serving.publish"
@@ -86,7 +88,7 @@ def _export(config: PublishConfig, flags: list[str], number: int) -> None:
     program = str(Path(__file__).resolve().parents[1] / "dlrm.py")
     words = ["--mode", "export", "--restore_checkpoint_path", config.checkpoint, "--export_path", config.repository, "--log_path", ""]
     words += ["--model_version", str(number), *(["--dataset_path", config.dataset_path] if config.dataset_path else []), *flags]
-    result = subprocess.run([sys.executable, program, *words], stderr=subprocess.PIPE, text=True)
+    result = children.run([sys.executable, program, *words], stderr=PIPE)
     sys.stderr.write("".join(line for line in result.stderr.splitlines(keepends=True) if "error:" not in line))
     if result.returncode:
         cause = next((line.partition("error: ")[2] for line in result.stderr.splitlines() if "error: " in line), f"exit code {result.returncode}")
@@ -103,4 +105,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_command(main, NAME))
+    with EndedBySignals(NAME):
+        sys.exit(run_command(main, NAME))

@@ -1,10 +1,11 @@
 """A Triton model repository on the disk: versions are whole or not there, and none is ever replaced."""
 
+import errno
 import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from serving.triton_config import Tensor, config_text, interface
@@ -124,14 +125,20 @@ def versions(model: Path) -> list[int]:
 
 
 def remove_version(model: Path, number: int) -> None:
-    """Remove a version: first out of sight, then from the disk."""
+    """Remove a version: first out of sight, then from the disk; with what removals that were killed have left."""
+    for left in model.glob(".removed-*"):
+        shutil.rmtree(left, ignore_errors=True)
     hidden = model / f".removed-{number}"
     (model / str(number)).rename(hidden)
-    shutil.rmtree(hidden)
+    with suppress(FileNotFoundError):  # another's removal takes it for one that is left
+        shutil.rmtree(hidden)
 
 
 def _rename(source: Path, target: Path) -> None:
     """Raises FileExistsError where the target is there; an empty folder would be replaced."""
     if target.exists():
         raise FileExistsError(target)
-    os.rename(source, target)
+    try:
+        os.rename(source, target)
+    except OSError as error:  # another was faster since
+        raise FileExistsError(target) if error.errno in (errno.ENOTEMPTY, errno.EEXIST) else error from None

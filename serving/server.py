@@ -7,7 +7,6 @@ It is fetched into the cache folder on first use. SIGINT and SIGTERM end it afte
 """
 
 import contextlib
-import ctypes
 import os
 import re
 import signal
@@ -19,8 +18,10 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 
+from serving.children import ends_with_this_process
 from serving.repository import CONFIG, versions
 from serving.triton_install import Installation, installed
 from serving.watchdog import Watchdog
@@ -29,9 +30,11 @@ from utils.flags import Parser, add_flags, build, check, check_types, option
 
 NAME = "serve"
 _PYTHON = re.compile(r'^backend: "python"', re.M)
-_PDEATHSIG = 1  # of prctl
+_PORTS = ("http_port", "grpc_port", "metrics_port")
 _ERROR = re.compile(r"^E\d{4} \S+ +\d+ \S+\] (.*)$", re.M)
+_TAKEN = re.compile(r"Socket '\S+' already in use")
 _SHARED_MEMORY = Path("/dev/shm")
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class ServerConfig:
 
     def __post_init__(self):
         check_types(self)
-        for name in ("http_port", "grpc_port", "metrics_port"):
+        for name in _PORTS:
             check(0 <= getattr(self, name) < 2**16, name, getattr(self, name), "a port, 0 to 65535")
         check(self.ready_seconds > 0, "ready_seconds", self.ready_seconds, "more than 0 seconds")
         check(self.exit_seconds >= 0, "exit_seconds", self.exit_seconds, "0 or more seconds")
@@ -72,30 +75,36 @@ class Server:
 
     def __init__(self, repository: Path, config: ServerConfig = ServerConfig(), say: Callable[[str], None] = lambda text: None):
         self._config, self._say, self._watchdog = config, say, None
-        models = _models(repository, say)
-        program = installed(say)
-        ports = [port or _free_port(config.address) for port in (config.http_port, config.grpc_port, config.metrics_port)]
-        self.http, self.grpc, self.metrics = (f"{config.address}:{port}" for port in ports)
-        for flag, port in zip(("http_port", "grpc_port", "metrics_port"), ports, strict=True):
-            _check_free(config.address, port, flag)
-        descriptor, self.log = _log_file(config.server_log)
+        self._repository, self._models, self._program = repository, _models(repository, say), installed(say)
+        ports = _ports(config)
+        self.log = _log_file(config.server_log)
         self._prefix = f"dlrm_{os.getpid()}_{ports[0]}_"  # of its shared memory, so that what a killed one leaves can be told
         self._start = time.monotonic()
-        with os.fdopen(descriptor, "wb") as log:
+        self._again = 0 in _given(config)  # whether it may be started once more, on other ports
+        self._begin(ports)
+
+    def _begin(self, ports: Sequence[int]) -> None:
+        config, program = self._config, self._program
+        self.http, self.grpc, self.metrics = (f"{config.address}:{port}" for port in ports)
+        with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                _command(program, repository, models, config, ports, self._prefix),
+                _command(program, self._repository, self._models, config, ports, self._prefix),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=os.environ | program.environment | {"TF_CPP_MIN_LOG_LEVEL": "2"},
                 start_new_session=True,  # ^C is ours: the server is ended after its requests
-                preexec_fn=_dies_with_its_parent,
+                preexec_fn=ends_with_this_process(),
             )
 
     def wait_until_ready(self) -> float:
         """Returns the seconds it took. Raises UserError where it does not come to it."""
         while not self._answers():
             if self.process.poll() is not None:
+                if self._again and _TAKEN.search(Path(self.log).read_text(errors="replace")):  # by another program since
+                    self._again = False
+                    self._begin(_ports(self._config))
+                    continue
                 raise UserError(f"the server ended: {self._cause()} (all of its log: {self.log})")
             if time.monotonic() - self._start > self._config.ready_seconds:
                 raise UserError(f"not ready after {self._config.ready_seconds:g} s (--ready_seconds): {self._cause()} (all of its log: {self.log})")
@@ -104,10 +113,14 @@ class Server:
         return time.monotonic() - self._start
 
     def _answers(self) -> bool:
+        """Whether it answers on its last port too, the metrics': without that one it would end as soon as it says that it is ready."""
         try:
-            with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=5) as response:
-                return response.status == 200
-        except OSError:
+            for place in (f"{self.http}/v2/health/ready", f"{self.metrics}/metrics"):
+                with urllib.request.urlopen(f"http://{place}", timeout=5) as response:
+                    if response.status != 200:
+                        return False
+            return True
+        except (OSError, HTTPException):
             return False
 
     def _cause(self) -> str:
@@ -163,42 +176,66 @@ def _command(program: Installation, repository: Path, models: Sequence[str], con
         "backend-config": f"python,shm-region-prefix-name={prefix}",
         "exit-timeout-secs": config.exit_seconds,
         **{f"{name}-address": config.address for name in ("http", "grpc", "metrics")},
-        **{f"{name}-port": port for name, port in zip(("http", "grpc", "metrics"), ports, strict=True)},
+        **{flag.replace("_", "-"): port for flag, port in zip(_PORTS, ports, strict=True)},
     }
     return [str(program.server), *(f"--{name}={value}" for name, value in flags.items()), *(f"--load-model={model}" for model in models)]
 
 
-def _log_file(path: str | None) -> tuple[int, str]:
-    if path is None:
-        return tempfile.mkstemp(prefix="dlrm-serve-", suffix=".log")
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), path
+def _log_file(path: str | None) -> str:
+    if path is not None:
+        return path
+    descriptor, path = tempfile.mkstemp(prefix="dlrm-serve-", suffix=".log")
+    os.close(descriptor)
+    return path
 
 
-def _free_port(address: str) -> int:
-    with socket.socket() as found:
-        found.bind((address, 0))
-        return found.getsockname()[1]
+def _given(config: ServerConfig) -> list[int]:
+    return [getattr(config, flag) for flag in _PORTS]
 
 
-def _check_free(address: str, port: int, flag: str) -> None:
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((address, port))
-        except OSError as error:
-            raise UserError(f"--{flag} {port}: {error.strerror} on {address}; choose another, or 0 for any that is free") from None
+def _ports(config: ServerConfig) -> list[int]:
+    """The ports, a free one in the place of each 0; all are held until the last is chosen, so that they differ."""
+    given, chosen = zip(_PORTS, _given(config), strict=True), {}
+    with contextlib.ExitStack() as held:
+        for flag, port in sorted(given, key=lambda one: one[1] == 0):  # the free ones last: none is one that was asked for
+            chosen[flag] = _bound(held.enter_context(socket.socket()), config.address, port, flag)
+    return [chosen[flag] for flag in _PORTS]
 
 
-def _dies_with_its_parent() -> None:
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGTERM)
+def _bound(held: socket.socket, address: str, port: int, flag: str) -> int:
+    if port:  # one that a server has just left may be taken again at once
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        held.bind((address, port))
+    except OSError as error:
+        raise UserError(f"--{flag} {port}: {error.strerror} on {address}; choose another, or 0 for any that is free") from None
+    return held.getsockname()[1]
 
 
 class _Ended(Exception):
     """A signal has ended the wait."""
 
 
-def _end(number: int, frame: object) -> None:
-    raise _Ended
+class _Ending:
+    """Handles signals: the first raises `_Ended`; while `over`, which it sets, others do nothing, for they would interrupt the end.
+
+    What is ignored stays ignored: SIGHUP under `nohup`, SIGINT in a script's background.
+    """
+
+    def __init__(self):
+        self.over = False
+        for number in _SIGNALS:
+            if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._end)
+
+    def close(self) -> None:
+        """What ends now ends by itself."""
+        self.over = True
+
+    def _end(self, number: int, frame: object) -> None:
+        if not self.over:
+            self.over = True
+            raise _Ended
 
 
 def main() -> int:
@@ -212,18 +249,17 @@ def main() -> int:
     def say(text: str) -> None:
         print(text, flush=True)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+    ending = _Ending()
     with contextlib.ExitStack() as opened:
         try:
             server = opened.enter_context(Server(repository, config, say))
+            opened.callback(ending.close)
             seconds = server.wait_until_ready()
             say(f"ready after {seconds:.1f} s: http://{server.http}, grpc://{server.grpc}, metrics http://{server.metrics}/metrics; log {server.log}")
-            code = server.process.wait()
+            while (code := server.process.poll()) is None:
+                time.sleep(0.2)  # no endless wait: a signal that another thread takes would not end it
             raise UserError(f"the server ended by itself with code {code}: {server._cause()} (all of its log: {server.log})")
         except _Ended:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)
             say("ending")
     return 0
 

@@ -2,15 +2,15 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
+from subprocess import PIPE
 from typing import NamedTuple
 
+from serving import children
 from utils.errors import UserError
-from utils.scratch import exclusively
+from utils.scratch import Scratch, exclusively
 
 PACKAGE, VERSION = "nvidia-pytriton", "0.7.0"  # carries Triton 2.51
 _STUB = "triton_python_backend_stub"
@@ -64,10 +64,11 @@ def installed(say=lambda text: None) -> Installation:
 
 
 def _install(folder: Path, version: str) -> None:
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    scratch = Scratch(folder.parent, "staging")
     try:
+        staging = scratch.folder / "wheel"
         words = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(staging), f"{PACKAGE}=={VERSION}")
-        result = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+        result = children.run([sys.executable, *words], stdout=PIPE, stderr=PIPE)
         if result.returncode:
             cause = next((line for line in reversed(result.stderr.splitlines()) if line.startswith("ERROR")), result.stderr.strip()[-200:])
             raise UserError(f"{PACKAGE}=={VERSION} cannot be installed ({cause}); it needs Linux on x86-64 or ARM64 and the package index")
@@ -78,4 +79,4 @@ def _install(folder: Path, version: str) -> None:
         shutil.copy2(stub, server / "backends/python" / _STUB)
         staging.rename(folder)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        scratch.remove()

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,7 +60,7 @@ class Watchdog:
                 due, rested = rests.get(stub, (0.0, 0.5))
                 if time.monotonic() < due:
                     continue
-                with contextlib.suppress(OSError, ValueError):  # the server itself ends
+                with contextlib.suppress(OSError, ValueError, HTTPException):  # the server itself ends
                     if not self._ready(stub):
                         known.discard(stub)  # another version has taken its place
                     elif self._loaded_again(stub):
@@ -93,7 +94,7 @@ class Watchdog:
         except urllib.error.HTTPError as error:
             self._say(f"{model}: cannot be loaded: {' '.join(error.read().decode(errors='replace').split())[:400]}")
             return False
-        except OSError as error:
+        except (OSError, HTTPException) as error:
             self._say(f"{model}: cannot be loaded: {error}")
             return False
         self._say(f"{model}: serves again after {time.monotonic() - start:.1f} s")

@@ -7,17 +7,19 @@ Every part is a process of its own with a time limit; its result is in OUT as JS
 a new folder. After `--minutes` no part is begun any more. The exit code is 1 where a part failed or was not begun.
 """
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.parts import DRY, ROOT, Command, Sizes, parts
+from utils.cluster import processes
 from utils.errors import UserError, run_command
 from utils.flags import Parser
 
@@ -57,14 +59,14 @@ def main() -> None:
 
 
 def run(command: Command, out: Path, number: int, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run a part to its end or limit, all that it started with it; its outputs stay in OUT."""
+    """Run a part to its end or limit, all that it started with it; its outputs stay in OUT. Where this program is killed, all of it ends too."""
     streams = [out / f"{number:02}_{command.name}.{kind}" for kind in ("out", "err")]
     every = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONPATH": str(ROOT)}
     begun, timed_out = time.monotonic(), False
-    with streams[0].open("w") as stdout, streams[1].open("w") as stderr:
-        process = subprocess.Popen(
-            command.words, cwd=out, env={**every, **environment, **command.environment}, stdout=stdout, stderr=stderr, start_new_session=True
-        )
+    mark = f"GPU_FIRST_RUN={os.getpid()}-{time.monotonic_ns()}"
+    every |= {**environment, **command.environment, **dict([mark.split("=")])}
+    with streams[0].open("w") as stdout, streams[1].open("w") as stderr, guard(mark):
+        process = subprocess.Popen(command.words, cwd=out, env=every, stdout=stdout, stderr=stderr, start_new_session=True)
         try:
             code = process.wait(command.limit_s)
         except subprocess.TimeoutExpired:
@@ -85,6 +87,14 @@ def run(command: Command, out: Path, number: int, environment: Mapping[str, str]
         "out": said[0][-TAIL:],
         "err": said[1][-TAIL:],
     }
+
+
+@contextlib.contextmanager
+def guard(mark: str) -> Iterator[None]:
+    """Behind the block, or where this program is killed inside it, processes with `mark` (`NAME=value`) in their environment are killed."""
+    words = [sys.executable, "-I", processes.__file__, mark]  # it waits for the end of its standard input
+    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True):
+        yield
 
 
 def end(process: subprocess.Popen) -> None:

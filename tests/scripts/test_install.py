@@ -120,6 +120,35 @@ def test_a_second_run_installs_nothing(install):
     assert "pip" not in install.calls.read_text() and "ops/build" in install.calls.read_text()
 
 
+def test_files_that_may_be_in_use_are_left_alone_or_replaced_whole(install):
+    """A horovodrun that starts in the middle of an install finds a program, the old or the new."""
+    program, path = install.folder / ".venv/bin/horovodrun", install.calls.with_name("site") / "dlrm_tf2.pth"
+    path.write_text("another clone\n")
+    with program.open() as old_program, path.open() as old_path:
+        assert install.run().returncode == 0
+        assert old_program.read() == PROGRAM and old_path.read() == "another clone\n"
+    assert "scripts/horovodrun.py" in program.read_text() and os.access(program, os.X_OK)
+    assert path.read_text() == f"{install.folder}\n"
+    before = [(one.stat().st_ino, one.stat().st_mtime_ns) for one in (program, path)]
+    assert install.run().returncode == 0
+    assert [(one.stat().st_ino, one.stat().st_mtime_ns) for one in (program, path)] == before
+    assert [one.name for folder in (program.parent, path.parent) for one in folder.glob("*.[0-9]*")] == []
+
+
+def test_clones_that_share_a_cache_write_wheels_of_their_own(install):
+    copy = install.calls.with_name("bin") / "cp"
+    copy.write_text('#!/bin/bash\necho "cp $*" >>"$CALLS"\nexec /bin/cp "$@"\n')
+    copy.chmod(0o755)
+    written = []
+    for _ in range(2):
+        shutil.rmtree(install.calls.with_name("cache"), ignore_errors=True)
+        (install.folder / ".venv/installed").unlink(missing_ok=True)
+        assert install.run().returncode == 0
+        written += [line.split()[-1] for line in install.calls.read_text().splitlines() if line.startswith("cp ") and ".whl" in line]
+    assert len(set(written)) == 2
+    assert [one.name for one in install.calls.with_name("cache").rglob("horovod-*")] == ["horovod-1-any.whl"]
+
+
 def java(install, version):
     path = install.calls.with_name("bin") / "java"
     path.write_text(f"#!/bin/bash\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")

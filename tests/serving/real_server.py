@@ -39,7 +39,23 @@ def started(repository: Path) -> Server:
 def stubs(server: Server) -> list[psutil.Process]:
     """The processes of the Python backend."""
     children = psutil.Process(server.process.pid).children(recursive=True)
-    return [child for child in children if "triton_python_backend_stub" in " ".join(child.cmdline()[:1])]
+    return [child for child in children if is_stub(child)]
+
+
+def is_stub(process: psutil.Process) -> bool:
+    """Whether it is one of the backend's; not one that has ended meanwhile."""
+    try:
+        return "triton_python_backend_stub" in " ".join(process.cmdline()[:1])
+    except psutil.NoSuchProcess:
+        return False
+
+
+def running(process: psutil.Process) -> bool:
+    """Whether it has not ended; one that nobody has waited for has."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def eventually(condition, limit_s: float = 60.0):

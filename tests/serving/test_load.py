@@ -40,14 +40,14 @@ def test_a_closed_loop_keeps_so_many_outstanding():
     server = Slow(0.02)
     measured = closed_loop(server, {}, 4, 0.5)
     assert server.most == 4 and measured.failed == 0
-    assert np.median(measured.latencies_s[8:]) == pytest.approx(4 * 0.02, rel=0.5)
+    assert np.median(measured.latencies_s[8:]) >= 0.06  # of 4 * 0.02; a busy machine takes longer
 
 
 def test_an_open_loop_sees_the_queue_that_a_closed_one_hides():
     """A server of 50 requests/s that is sent 100: the last of half a second waits nearly as long again."""
-    measured = open_loop(Slow(0.02), {}, 100, 0.5, np.random.default_rng(0))
-    assert measured.latencies_s.max() > 0.25
-    assert closed_loop(Slow(0.02), {}, 1, 0.3).latencies_s.max() < 0.25
+    queued = open_loop(Slow(0.02), {}, 100, 0.5, np.random.default_rng(0)).latencies_s
+    alone = np.median(closed_loop(Slow(0.02), {}, 1, 0.3).latencies_s)
+    assert queued.max() > 3 * alone and alone < 0.25
 
 
 def test_arrivals_are_a_poisson_process():

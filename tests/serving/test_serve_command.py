@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 from children import ROOT, child
-from real_server import PORTS, eventually, needed
+from real_server import PORTS, eventually, needed, running
 from served_models import PLAIN, export, train, write
 
 from serving.perf_analyzer import PerfAnalyzer
@@ -39,7 +39,7 @@ def test_it_serves_until_a_signal_and_leaves_nothing(repository, tmp_path):
         assert any("tritonserver" in one.name() for one in below)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0 and "ending" in next(lines)
-        eventually(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in below))
+        eventually(lambda: not any(map(running, below)))
 
 
 def test_a_model_that_cannot_be_loaded_is_one_line(repository, tmp_path):

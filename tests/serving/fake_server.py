@@ -1,0 +1,72 @@
+"""A stand-in for the Triton server where its surroundings are tested: it is ready at once and serves nothing."""
+
+import os
+import sys
+from pathlib import Path
+
+from serving.triton_install import PACKAGE, VERSION
+
+_PROGRAM = """#!{python} -I
+import http.server, os, signal, sys, threading, time
+from pathlib import Path
+
+here = Path({folder!r})
+flags = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:])
+with (here / "starts").open("a") as starts:
+    starts.write(f"{{os.getpid()}} {{flags['http-port']}} {{flags['grpc-port']}} {{flags['metrics-port']}}\\n")
+def lost(service):
+    sys.exit(f"E1123 07:22:26.690200 1 main.cc:293] \\"failed to start {{service}} service: Unavailable - Socket '127.0.0.1:1' already in use \\"")
+
+taken = here / "taken"
+if taken.exists() and taken.read_text():
+    taken.write_text(taken.read_text()[1:])
+    lost("HTTP")
+if (here / "slow").exists():
+    def end(number, frame):
+        (here / "ending").touch()
+        time.sleep(1)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
+    time.sleep(600)
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+http_server = http.server.HTTPServer(("127.0.0.1", int(flags["http-port"])), Handler)
+threading.Thread(target=http_server.serve_forever, daemon=True).start()
+late = here / "late"
+if late.exists():
+    late.unlink()
+    time.sleep(0.5)
+    lost("Metrics")
+http.server.HTTPServer(("127.0.0.1", int(flags["metrics-port"])), Handler).serve_forever()
+"""
+
+
+class FakeServer:
+    """In a cache folder, where the real one would be, and a repository for it.
+
+    Args:
+        folder: for all of it. With a file `taken`, so many starts as it has letters find a port in use; with `late`, one finds the metrics' in
+            use when it answers on the others; with `slow`, it is never ready and takes a second to end.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self.repository = folder, folder / "r"
+        (self.repository / "m/1").mkdir(parents=True)
+        (self.repository / "m/config.pbtxt").write_text('backend: "python"\n')
+        version = "{}.{}".format(*sys.version_info)
+        program = folder / f"cache/triton-{PACKAGE}-{VERSION}-python{version}/pytriton/tritonserver/bin/tritonserver"
+        program.parent.mkdir(parents=True)
+        program.write_text(_PROGRAM.format(python=sys.executable, folder=str(folder)))
+        program.chmod(0o755)
+        self.environment = os.environ | {"DLRM_CACHE_DIR": str(folder / "cache")}
+
+    @property
+    def starts(self) -> list[list[int]]:
+        """Process and ports of each start: HTTP, gRPC, metrics."""
+        path = self.folder / "starts"
+        return [[int(word) for word in line.split()] for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,0 +1,52 @@
+"""Versions of a repository where another program writes at the same time, or one was killed."""
+
+import os
+
+import pytest
+
+from serving import repository as module
+from serving.repository import CARD, CONFIG, Staging, remove_version, versions
+from utils.errors import UserError
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first version", "next version"])
+def test_another_export_that_is_faster_by_a_moment_is_named(tmp_path, monkeypatch, known):
+    """It comes between the look and the move."""
+    if known:
+        (tmp_path / "r/dlrm/1").mkdir(parents=True)
+    staging = Staging(tmp_path / "r", tmp_path / "staging", 2)
+    (staging.version("dlrm", "") / "model.py").touch()
+    staging.card("dlrm", "")
+
+    def slow(source, target, rename=os.rename):
+        (tmp_path / "r/dlrm/2").mkdir(parents=True)
+        (tmp_path / "r/dlrm/2/model.py").write_text("theirs")
+        rename(source, target)
+
+    monkeypatch.setattr(module.os, "rename", slow)
+    with pytest.raises(UserError, match="dlrm/2: another export has written it meanwhile; this one is dropped"):
+        staging.publish()
+    assert (tmp_path / "r/dlrm/2/model.py").read_text() == "theirs"
+    assert not any((tmp_path / "r/dlrm" / name).exists() for name in (CONFIG, CARD))
+
+
+def test_what_a_killed_removal_left_is_removed_by_the_next(tmp_path):
+    for name in ("1", "2", "3", ".removed-1", ".removed-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.py").touch()
+    remove_version(tmp_path, 2)
+    assert versions(tmp_path) == [1, 3] and sorted(path.name for path in tmp_path.iterdir()) == ["1", "3"]
+
+
+def test_two_removals_at_once(tmp_path, monkeypatch):
+    """Each may take what the other is about to remove for one that was left."""
+    (tmp_path / "1").mkdir()
+    remove = module.shutil.rmtree
+
+    def twice(path, **options):
+        remove(path, **options)
+        remove(path, **options)
+
+    monkeypatch.setattr(module.shutil, "rmtree", twice)
+    remove_version(tmp_path, 1)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,159 @@
+"""`scripts/serve` and signals, killed parents, and ports that are lost between the choice and the start; with a stand-in for the server."""
+
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from children import ROOT, child, wait_for
+from fake_server import FakeServer
+from real_server import PORTS, eventually, running
+
+from serving import server as module
+from serving.server import Server
+from utils.errors import UserError
+
+FREE = ("--http_port", "0", "--grpc_port", "0", "--metrics_port", "0")
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    fake = FakeServer(tmp_path)
+    monkeypatch.setenv("DLRM_CACHE_DIR", fake.environment["DLRM_CACHE_DIR"])
+    return fake
+
+
+def serve(fake, *flags, **options):
+    return child([sys.executable, "-m", "serving.server", fake.repository, "--server_log", fake.folder / "log", *FREE, *flags], **options)
+
+
+def test_what_is_ignored_stays_ignored(fake):
+    """`nohup ./scripts/serve &`: the terminal closes, and a ^C is for what runs in the foreground."""
+    with serve(fake, ignored=(signal.SIGHUP, signal.SIGINT)) as process:
+        assert process.stdout.readline().startswith("ready")
+        for number in (signal.SIGHUP, signal.SIGINT):
+            process.send_signal(number)
+        process.send_signal(signal.SIGSTOP)  # both have come by the time it goes on
+        process.send_signal(signal.SIGCONT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0 and process.stdout.read() == "ending\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
+def test_two_signals_at_once_are_one(fake, number):
+    with serve(fake) as process:
+        assert process.stdout.readline().startswith("ready")
+        process.send_signal(signal.SIGSTOP)
+        for one in (number, signal.SIGTERM, signal.SIGHUP):
+            process.send_signal(one)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(30) == 0
+        assert process.stdout.read() == "ending\n" and process.stderr.read() == ""
+
+
+def test_a_signal_while_it_ends_by_itself_changes_nothing(fake):
+    (fake.folder / "slow").touch()
+    with serve(fake, "--ready_seconds", "0.5") as process:
+        wait_for((fake.folder / "ending").exists, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 1
+        errors = process.stderr.read()
+    assert errors.startswith("serve: error: not ready after 0.5 s") and errors.count("\n") == 1
+    assert not psutil.pid_exists(fake.starts[0][0])
+
+
+def test_it_does_not_outlive_a_killed_parent(fake):
+    with serve(fake) as process:
+        assert process.stdout.readline().startswith("ready")
+        below = psutil.Process(fake.starts[0][0])
+        process.kill()
+        eventually(lambda: not running(below))
+
+
+KILLED_BEFORE = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+from serving import server
+
+class Popen(subprocess.Popen):
+    def __init__(self, *words, preexec_fn, **options):
+        parent = os.getpid()
+        def late():
+            os.kill(parent, signal.SIGKILL)
+            while os.getppid() == parent:
+                time.sleep(0.01)
+            preexec_fn()
+        super().__init__(*words, preexec_fn=late, pass_fds=[os.dup(1)], **options)
+
+server.subprocess.Popen = Popen
+server.Server(Path(sys.argv[1]), server.ServerConfig(http_port=0, grpc_port=0, metrics_port=0, server_log=sys.argv[2]))
+"""
+
+
+def test_it_is_not_started_where_the_parent_was_killed_before(fake):
+    (fake.folder / "taken").write_text("1")  # it ends by itself
+    with child([sys.executable, "-c", KILLED_BEFORE, fake.repository, fake.folder / "log"], cwd=ROOT) as process:
+        assert process.wait(60) == -signal.SIGKILL
+        process.stdout.read()  # until the child has ended
+    assert fake.starts == []
+
+
+class Kernel:
+    """Sockets that are given the lowest port that no other holds, as a kernel may give them."""
+
+    def __init__(self):
+        self.held = set()
+
+    def socket(self):
+        return Held(self.held)
+
+
+class Held:
+    """A socket of such a kernel."""
+
+    def __init__(self, held):
+        self._held, self._port = held, None
+
+    def setsockopt(self, *words):
+        pass
+
+    def bind(self, place):
+        self._port = place[1] or next(port for port in range(50_000, 60_000) if port not in self._held)
+        self._held.add(self._port)
+
+    def getsockname(self):
+        return "127.0.0.1", self._port
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._held.discard(self._port)
+
+
+def test_free_ports_differ(fake, monkeypatch):
+    (fake.folder / "slow").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(module.socket, "socket", Kernel().socket)
+        server = Server(fake.repository, PORTS)
+    with server:
+        assert len({server.http, server.grpc, server.metrics}) == 3
+        eventually(lambda: fake.starts)
+
+
+@pytest.mark.parametrize("when", ["taken", "late"])
+def test_a_free_port_that_is_lost_is_another_start(fake, when):
+    (fake.folder / when).write_text("1")
+    with Server(fake.repository, PORTS) as server:
+        server.wait_until_ready()
+        assert len(fake.starts) == 2 and server.http == f"127.0.0.1:{fake.starts[1][1]}"
+
+
+def test_ports_that_are_lost_again_are_an_error(fake):
+    (fake.folder / "taken").write_text("11")
+    with Server(fake.repository, PORTS) as server, pytest.raises(UserError, match=r"the server ended: .*already in use"):
+        server.wait_until_ready()
+    assert len(fake.starts) == 2
