@@ -63,7 +63,7 @@ class Cluster:
 
     def _wait_for(self, said: str, number: int) -> re.Match:
         """What a process says, a regular expression, once it has."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         path = Path(self._logs[number].name)
         while not (found := re.search(said, text := path.read_text(errors="replace"))):
             assert self._processes[number].poll() is None, text
