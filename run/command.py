@@ -10,7 +10,7 @@ from utils.cluster import launch, launcher
 from utils.cluster.agreement import compare_flags
 from utils.config import Config, Translation, parse
 from utils.distributed import World, meet
-from utils.errors import UserError, run_command
+from utils.errors import UserError, as_the_signal_ends, run_command
 from utils.interrupt import EndedBySignals
 from utils.options import EXPORT, PLAN, PREDICT
 from utils.spoken import spoken
@@ -61,12 +61,16 @@ def _carried_out(config: Config, world: World, program: str) -> object:
     # What these two write must not be left half-written. Several workers end as their launcher has it.
     ending = EndedBySignals(program) if config.run.mode in (EXPORT, PREDICT) and world.size == 1 else nullcontext()
     with ending:
-        if config.run.mode == EXPORT:
-            from run.export import export
+        return as_the_signal_ends(lambda: _in_mode(config, world, program))
 
-            return export(config, program)
-        from run.modes import MODES
-        from run.prepare import prepared
 
-        with prepared(config, world, program) as run:
-            return MODES[config.run.mode](run) if run is not None else None
+def _in_mode(config: Config, world: World, program: str) -> object:
+    if config.run.mode == EXPORT:
+        from run.export import export
+
+        return export(config, program)
+    from run.modes import MODES
+    from run.prepare import prepared
+
+    with prepared(config, world, program) as run:
+        return MODES[config.run.mode](run) if run is not None else None

@@ -3,10 +3,13 @@
 import sys
 import traceback
 from collections.abc import Callable
+from typing import TypeVar
 
 from utils import streams
 from utils.cluster import host_world, launch
 from utils.interrupt import end_by_signal
+
+T = TypeVar("T")
 
 
 class UserError(Exception):
@@ -38,7 +41,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
     streams.open_missing()
     streams.escape_what_cannot_be_said()
     try:
-        return _as_the_signal_ends(main) or 0
+        return as_the_signal_ends(main) or 0
     except UserError as error:
         message, everywhere, code = str(error), error.everywhere, error.code
     except BrokenPipeError:  # `| head` has read enough: nothing to say, but what was to be done is not done
@@ -67,7 +70,8 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
     return code
 
 
-def _as_the_signal_ends(main: Callable[[], int | None]) -> int | None:
+def as_the_signal_ends(main: Callable[[], T]) -> T:
+    """What `main` returns; the end that a signal asked for where it raises another error after that one, inside `EndedBySignals`."""
     try:
         return main()
     except Exception:

@@ -121,10 +121,16 @@ def _names(given: Mapping[str, Any], others: set[str], mode: str) -> dict[str, s
     """What the user of these flags calls those of this application that stand for them, or for their defaults."""
     names = {flag.here: name for name, flag in FLAGS.items() if flag.here and name in given}
     names |= {"log_path": "results_dir", "args_path": "results_dir"} if "log_path" not in others else {}
-    begins = mode == TRAIN and not given.get("benchmark")  # a run may begin with the weights of another folder than its own
-    names |= {"save_checkpoint_path": "model_dir"} | ({} if begins else {"restore_checkpoint_path": "model_dir"})
+    benchmark, evaluation = given.get("benchmark", False), next((name for name in ("evaluate", "evaluation") if name in given), None)
+    if mode == TRAIN and not benchmark:
+        names |= {"save_checkpoint_path": "model_dir"}  # and --restore_checkpoint_path is another folder to begin with
+    else:
+        names |= {"restore_checkpoint_path": "model_dir" if given.get("use_checkpoint") else "use_checkpoint"}
+        names |= {} if benchmark else {"save_checkpoint_path": "model_dir"}
     names |= {"resume auto": "use_checkpoint"} if "resume" not in others else {}
-    if given.get("benchmark"):
+    names |= {"top_mlp_dims": "deep_hidden_units"} if "deep_hidden_units" in given else {}
+    names |= {"mode eval": evaluation} if evaluation and not benchmark else {}
+    if benchmark:
         names |= {"max_steps": "benchmark_steps", "inference_benchmark_steps": "benchmark_steps"}
     return {here: name for here, name in names.items() if here not in others}
 

@@ -93,6 +93,7 @@ def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
         ("--epochs 2", "--deep_warmup_epochs 6: expected at most --epochs 2"),
         ("--global_batch_size 0", "--global_batch_size 0: expected"),
         ("--eval_batch_size -3", "--eval_batch_size -3: expected"),
+        ("--deep_hidden_units 9999999999999", "--deep_hidden_units 9999999999999,1: expected"),
         ("--deep_dropout 2", "--deep_dropout 2.0: expected"),
         ("--deep_learning_rate fast", "--deep_learning_rate: 'fast' is not a number"),
         ("--num_epoch 2", "unknown flag --num_epoch"),
@@ -187,7 +188,12 @@ def test_messages_have_the_names_that_the_user_gave(command, dataset, tmp_path):
     missing = command(*evaluated, "--model_dir", path)
     assert missing.code == 1 and missing.err.endswith("/checkpoint: no such folder; expected a checkpoint (--model_dir writes one)\n")
     (path / "elsewhere").rename(path / "checkpoint")
-    assert "--deep_dropout has no effect with --mode eval" in command(*evaluated, "--model_dir", path).err
+    assert "--deep_dropout has no effect with --evaluate" in command(*evaluated, "--model_dir", path).err
+    predicted = ("--dataset_path", dataset, "--cpu", "--affinity", "disabled", "--mode", "predict", "--model_dir", path)
+    without = command(*predicted, "--predictions_path", tmp_path / "p")
+    assert without.code == 1 and "--use_checkpoint is missing: --mode predict needs a trained model" in without.err
+    measured = command(*flags, "--benchmark", "--evaluate", "--benchmark_steps", "3", "--benchmark_warmup_steps", "1")
+    assert "no --use_checkpoint: the benchmark runs with random weights" in measured.err + measured.out
     for result in (again, finished, missing):
         assert not any(f"--{name}" in result.err + result.out for name in ("save_checkpoint_path", "restore_checkpoint_path", "epochs", "resume"))
 

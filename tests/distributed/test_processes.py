@@ -25,7 +25,7 @@ with Job(["sleep", "1000"], os.environ, print):
 
 
 def test_a_job_does_not_outlive_a_process_killed_right_after_its_start():
-    # launch fails where a process is left after ten seconds
+    # launch fails where a process is left
     assert launch(1, sys.executable, "-c", _KILLED).code == -signal.SIGKILL
 
 

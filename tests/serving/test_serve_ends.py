@@ -56,12 +56,12 @@ def test_two_signals_at_once_are_one(fake, number):
 
 def test_a_signal_while_it_ends_by_itself_changes_nothing(fake):
     (fake.folder / "slow").touch()
-    with serve(fake, "--ready_seconds", "0.5") as process:
+    with serve(fake, "--ready_seconds", "5") as process:
         wait_for((fake.folder / "ending").exists, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 1
         errors = process.stderr.read()
-    assert errors.startswith("serve: error: not ready after 0.5 s") and errors.count("\n") == 1
+    assert errors.startswith("serve: error: not ready after 5 s") and errors.count("\n") == 1
     assert not psutil.pid_exists(fake.starts[0][0])
 
 

@@ -109,6 +109,8 @@ def _find(path: Path) -> Path:
         return path
     if path.is_file() and (named := pointed(path)) is not None:
         return named
+    if path.name == "latest" and path.is_file() and (steps := complete_steps(path.parent)):
+        return steps[0]  # what it names does not have that name yet, see `folder.publish`
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such folder; expected a checkpoint (--save_checkpoint_path writes one)")
     steps = complete_steps(path)

@@ -60,6 +60,7 @@ def test_the_newest_whole_step_is_taken_wherever_a_save_was_killed(tmp_path, mon
         with pytest.raises(Killed):
             folder_with_step(tmp_path, 2)
     newest = folder.complete_steps(tmp_path)[0]
+    assert Checkpoint(tmp_path / "latest")  # also by the pointer itself
     assert newest.name == ("step-00000002" if (tmp_path / "step-00000002").exists() else "step-00000001")
 
 
@@ -95,8 +96,8 @@ def test_the_lock_is_waited_for_under_elastic_only(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="another run writes its checkpoints there"):
         folder.Lock(tmp_path)
     monkeypatch.setenv(MARK, "1-1")
-    threading.Timer(0.3, held.release).start()
     start = time.monotonic()
+    threading.Timer(0.3, held.release).start()
     folder.Lock(tmp_path).release()
     assert time.monotonic() - start > 0.2
     held = folder.Lock(tmp_path)
