@@ -7,19 +7,18 @@ Every part is a process of its own with a time limit; its result is in OUT as JS
 a new folder. After `--minutes` no part is begun any more. The exit code is 1 where a part failed or was not begun.
 """
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.parts import DRY, ROOT, Command, Sizes, parts
-from utils.cluster import processes
+from utils.cluster.processes import Guard
 from utils.errors import UserError, run_command
 from utils.flags import Parser
 
@@ -63,9 +62,9 @@ def run(command: Command, out: Path, number: int, environment: Mapping[str, str]
     streams = [out / f"{number:02}_{command.name}.{kind}" for kind in ("out", "err")]
     every = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONPATH": str(ROOT)}
     begun, timed_out = time.monotonic(), False
-    mark = f"GPU_FIRST_RUN={os.getpid()}-{time.monotonic_ns()}"
-    every |= {**environment, **command.environment, **dict([mark.split("=")])}
-    with streams[0].open("w") as stdout, streams[1].open("w") as stderr, guard(mark):
+    guard = Guard()
+    every |= {**environment, **command.environment, **guard.environment}
+    with streams[0].open("w") as stdout, streams[1].open("w") as stderr:
         process = subprocess.Popen(command.words, cwd=out, env=every, stdout=stdout, stderr=stderr, start_new_session=True)
         try:
             code = process.wait(command.limit_s)
@@ -73,6 +72,8 @@ def run(command: Command, out: Path, number: int, environment: Mapping[str, str]
             code, timed_out = 124, True
         finally:  # also where this program is asked to end
             end(process)
+            guard.kill()
+            guard.end()
     said = [path.read_text(errors="replace") for path in streams]
     placed = {device: said[1].count(f"device:{device}:0") for device in ("GPU", "CPU")}
     return {
@@ -87,14 +88,6 @@ def run(command: Command, out: Path, number: int, environment: Mapping[str, str]
         "out": said[0][-TAIL:],
         "err": said[1][-TAIL:],
     }
-
-
-@contextlib.contextmanager
-def guard(mark: str) -> Iterator[None]:
-    """Behind the block, or where this program is killed inside it, processes with `mark` (`NAME=value`) in their environment are killed."""
-    words = [sys.executable, "-I", processes.__file__, mark]  # it waits for the end of its standard input
-    with subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True):
-        yield
 
 
 def end(process: subprocess.Popen) -> None:

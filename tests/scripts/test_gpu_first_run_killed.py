@@ -29,7 +29,7 @@ def test_a_part_does_not_outlive_it(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         try:
-            assert not [one for one in psutil.wait_procs(below, 20)[1] if words(one)]
+            assert not [one for one in psutil.wait_procs(below, 60)[1] if words(one)]
         finally:
             for one in below:
                 if one.is_running():
