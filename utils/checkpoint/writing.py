@@ -171,9 +171,9 @@ class Saving:
         self._path.mkdir(parents=True, exist_ok=True)
         tidy(self._path)
         self._folder.mkdir()
-        created = [create_array(self._folder / file_of(name), array.shape, array.chunk) for name, array in self._arrays.items()]
-        for future in created:
-            future.result()
+        self._futures.extend(create_array(self._folder / file_of(name), array.shape, array.chunk) for name, array in self._arrays.items())
+        while self._futures:  # where one fails, `abandon` waits for the others
+            self._futures.popleft().result()
 
     def _publish(self) -> None:
         shapes = {name: {"shape": list(array.shape), "dtype": "float32"} for name, array in self._arrays.items()}

@@ -5,11 +5,12 @@ import os
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from utils.checkpoint import folder
+from utils.checkpoint import folder, writing
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import Array, Part, save
 from utils.cluster.processes import MARK
@@ -35,6 +36,21 @@ def test_a_disk_that_is_full_at_the_last_moment_changes_nothing(tmp_path, monkey
     assert Checkpoint(tmp_path).step == 1 and not (tmp_path / "step-00000002").exists()
     write(tmp_path, 3)
     assert Checkpoint(tmp_path).step == 3
+
+
+def test_a_disk_that_is_full_at_the_first_array_leaves_none_of_the_others(tmp_path, monkeypatch):
+    """They are still being made when the first has failed."""
+    write(tmp_path, 1)
+
+    def later(place):
+        time.sleep(0.3)
+        place.mkdir(parents=True)
+
+    with ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(writing, "create_array", lambda place, *_: pool.submit(full if place.name == "a" else later, place))
+        with pytest.raises(UserError, match="No space left"):
+            save(tmp_path, 2, {"a": Array((4,)), "b": Array((4,))}, [], {}, World())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000001"]
 
 
 @pytest.mark.parametrize("call", ["write_text", "rename", "sync_folder"])
