@@ -63,9 +63,9 @@ def run(command: Command, out: Path, number: int, environment: Mapping[str, str]
     every = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONPATH": str(ROOT)}
     begun, timed_out = time.monotonic(), False
     guard = Guard()
-    every |= {**environment, **command.environment, **guard.environment}
+    every |= {**environment, **command.environment}
     with streams[0].open("w") as stdout, streams[1].open("w") as stderr:
-        process = subprocess.Popen(command.words, cwd=out, env=every, stdout=stdout, stderr=stderr, start_new_session=True)
+        process = guard.start(command.words, every, cwd=out, stdout=stdout, stderr=stderr)
         try:
             code = process.wait(command.limit_s)
         except subprocess.TimeoutExpired:

@@ -57,10 +57,8 @@ class HostScript:
         """
         if self._process is None:
             self._guard = Guard()
-            env, pipe = os.environ | self._guard.environment, subprocess.PIPE
-            self._process = subprocess.Popen(
-                self._command, shell=True, env=env, stdin=subprocess.DEVNULL, stdout=pipe, bufsize=0, start_new_session=True
-            )
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "bufsize": 0}
+            self._process = self._guard.start(self._command, os.environ, shell=True, **pipes)
             os.set_blocking(self._process.stdout.fileno(), False)
             self._text, self._deadline = b"", time.monotonic() + SCRIPT_LIMIT_S
         whole = self._read()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 _PROC = Path("/proc")
 MARK = "DLRM_JOB"  # in the environment of what a guard ends
@@ -17,20 +18,29 @@ _GONE_S = 120.0  # how long memory is waited for that the system takes back, a s
 
 
 class Guard:
-    """What is started with this in its environment, and all that it starts, ends when this process is killed: a process of its own sees to it.
-
-    Start it first, for this process may be killed on the very next line.
-    """
+    """What it starts, and all that this starts, ends when this process is killed: a process of its own sees to it, which runs before."""
 
     def __init__(self):
         self._mark = f"{MARK}={os.getpid()}-{time.monotonic_ns()}"
         words = [sys.executable, "-I", __file__, self._mark]  # -I: this folder's logging.py is not Python's
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """The mark by which the processes are known, whoever their parent is now."""
-        return dict([self._mark.split("=")])
+    def start(self, words: Sequence[str] | str, env: Mapping[str, str], **options: Any) -> subprocess.Popen:
+        """Start a command that Ctrl-C does not reach; its processes are known by a mark in their environment, whoever their parent is now.
+
+        Args:
+            words: the command.
+            env: its environment.
+            options: of `subprocess.Popen`.
+
+        Raises:
+            OSError: it cannot be started; the guard is ended.
+        """
+        try:
+            return subprocess.Popen(words, env={**env, **dict([self._mark.split("=")])}, start_new_session=True, **options)
+        except BaseException:
+            self.end()
+            raise
 
     def find(self) -> list[int]:
         """Their ids, on this host."""
@@ -63,12 +73,7 @@ class Job:
 
     def __enter__(self) -> "Job":
         self._guard = Guard()
-        env = self._env | self._guard.environment
-        try:
-            self._process = subprocess.Popen(self._words, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
-        except BaseException:
-            self._guard.end()
-            raise
+        self._process = self._guard.start(self._words, self._env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self._reader = threading.Thread(target=self._pass_on, daemon=True)
         self._reader.start()
         return self
