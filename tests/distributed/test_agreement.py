@@ -12,6 +12,7 @@ from launching import ROOT, launch
 from small_data import BATCH, DIMS
 
 from scripts import house
+from tests.clones import clone, double_the_learning_rate
 from utils.checkpoint.reading import Checkpoint
 from utils.cluster import agreement, program
 
@@ -21,30 +22,10 @@ RUN = ("--cpu", *DIMS, "--batch_size", str(BATCH), "--max_steps", "6", "--learni
 def start(*workers, variables=({}, {}), clones=(ROOT, ROOT)):
     """Workers, each with flags of its own."""
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--tag-output"]
-    for rank, (flags, own, clone) in enumerate(zip(workers, variables, clones, strict=True)):
+    for rank, (flags, own, folder) in enumerate(zip(workers, variables, clones, strict=True)):
         words += [":"] * (rank > 0) + ["-np", "1", "env", *(f"{name}={value}" for name, value in own.items())]
-        words += [sys.executable, "-u", clone / "dlrm.py", *map(str, flags)]
+        words += [sys.executable, "-u", folder / "dlrm.py", *map(str, flags)]
     return launch(1, *words, limit_s=120)
-
-
-def clone(folder):
-    """A copy of the program elsewhere: newer files, without what is compiled."""
-    for name in (*program.ENTRY, *program.ROOMS):
-        path = ROOT / name
-        if path.is_dir():
-            shutil.copytree(path, folder / name, copy_function=shutil.copyfile, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            folder.mkdir(exist_ok=True)
-            shutil.copyfile(path, folder / name)
-    return folder
-
-
-def double_the_learning_rate(folder):
-    path = folder / "training/schedule.py"
-    text = path.read_text()
-    changed = text.replace("return self.base *", "return 2 * self.base *")
-    assert changed != text
-    path.write_text(changed)
 
 
 @pytest.mark.parametrize("odd", [0, 1, 2])

@@ -12,6 +12,7 @@ from launching import ROOT, launch, processes, wait_for
 from small_data import BATCH, DIM, FLAGS, write_dataset
 
 from scripts import house
+from tests.clones import clone, double_the_learning_rate
 from utils.checkpoint.reading import Checkpoint
 from utils.cluster.elastic import Request, allot, choose, restart_reason, resume_flags, saved_step, smallest
 from utils.config import parse
@@ -265,6 +266,83 @@ def test_never_enough_hosts_is_one_line(stub):
     assert said(result) == [
         "waiting for hosts: 1 slot found (localhost:1), 2 needed",
         "error: not enough hosts after 5 s (--timeout): 1 slot found (localhost:1), 2 needed",
+    ]
+
+
+# Hosts with other code -------------------------------------------------------------------------------------------------------
+
+OTHER_CODE = "host odd has other code than this one: training/schedule.py differs; it is left out until it has the same"
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """A clone that the host `odd` has where this host has the project; ssh knows it, `even` (the same code) and `bare` (no project)."""
+    double_the_learning_rate(clone(tmp_path / "odd"))
+    program = tmp_path / "ssh"
+    program.write_text(f"""#!/bin/sh
+for host; do [ $# -le 2 ] && break; shift; done
+echo "$1" >>{tmp_path}/asked
+case $1 in
+    odd|bare) exec sh -c "$(printf %s "$2" | sed "s#{ROOT}/dlrm.py#{tmp_path}/$1/dlrm.py#")" ;;
+    even) exec sh -c "$2" ;;
+    *) echo "ssh: connect to host $1 port 22: No route to host" >&2; exit 255 ;;
+esac
+""")
+    program.chmod(0o755)
+    return tmp_path / "odd"
+
+
+def test_a_host_with_other_code_is_left_out(stub, odd):
+    result = stub('echo "$@" >words', "--hosts", "odd:2,localhost:1,even:1,bare:1,gone:1", "--ssh-port", "2222")
+    assert result.code == 0, result.err
+    assert set(said(result)[:-2]) == {
+        OTHER_CODE,
+        f"host bare has other code than this one: there is no {ROOT / 'dlrm.py'}; it is left out until it has the same",
+    }
+    # What cannot be asked is left to horovodrun, and to the workers.
+    assert said(result)[-2] == "start 1: 3 workers on localhost:1,even:1,gone:1, from the beginning"
+
+
+def test_too_few_hosts_have_the_code(stub, odd):
+    result = stub("exit 0", "--hosts", "odd:1,localhost:1", "--min-np", "2", "--timeout", "2")
+    assert result.code == 1
+    assert said(result) == [
+        OTHER_CODE,
+        "waiting for hosts: 1 slot found (localhost:1), 2 needed",
+        "error: not enough hosts after 2 s (--timeout): 1 slot found (localhost:1), 2 needed",
+    ]
+
+
+def test_a_host_that_joins_with_other_code_disturbs_no_training_until_it_has_the_same(stub, odd, tmp_path):
+    """The workers are asked to stop when the clone is brought up to date, and not before."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:1\n")
+    path = odd / "training/schedule.py"
+
+    def during(running):
+        wait_for((tmp_path / "up").exists, "a start")
+        hosts.write_text("localhost:1\nodd:1\n")
+        wait_for(lambda: (tmp_path / "asked").exists(), "a question")
+        looks = len((tmp_path / "looks").read_text())
+        wait_for(lambda: len((tmp_path / "looks").read_text()) > looks + 2, "two more looks")
+        assert not (tmp_path / "stopped").exists()
+        path.write_text((ROOT / "training/schedule.py").read_text())
+        running.end_within(120)
+
+    (tmp_path / "dlrm.py").write_text(
+        f"import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (open('{tmp_path}/stopped', 'w'), sys.exit(143)))\n"
+        f"open('{tmp_path}/up', 'w')\ntime.sleep(1000)\n"
+    )
+    worker = f"[ -e stopped ] && exit 0; export OMPI_COMM_WORLD_RANK=0; exec {sys.executable} {tmp_path}/dlrm.py"
+    result = stub(worker, "--host-discovery-script", f"printf x >>{tmp_path}/looks; cat {hosts}", during=during)
+    assert result.code == 0, result.err
+    assert said(result)[:-1] == [
+        "start 1: 1 worker on localhost:1, from the beginning",
+        OTHER_CODE,
+        "host odd has the same code now",
+        "the hosts have changed: the workers finish a step and save",
+        "the hosts have changed (code 143): restart",
+        "start 2: 2 workers on localhost:1,odd:1, from the beginning",
     ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from utils.checkpoint.folder import complete_steps
 from utils.cluster.discovery import parse_hosts
+from utils.cluster.same_code import ssh_flags
 from utils.config import Config, parse
 from utils.errors import UserError
 from utils.flags import Parser
@@ -138,6 +139,7 @@ class Request:
     training: TrainingConfig  # what it says of length and checkpoints
     batch: int  # workers must divide it: the greatest common divisor of all batch sizes
     launcher: list[str]  # words for horovodrun
+    ssh: list[str]  # words for ssh, by which it reaches the hosts
     script: str | None  # that prints the hosts
     hosts: dict[str, int]  # where there is no script
     first: int  # workers at the first start, at least
@@ -164,9 +166,10 @@ class Request:
         training = config.training
         if not (training.checkpoint_every_steps or training.checkpoint_every_minutes or training.checkpoint_every_epoch):
             say("warning: without --checkpoint_every_steps or --checkpoint_every_minutes a lost worker costs the whole run")
+        ssh = ssh_flags(options["ssh_port"], options["ssh_identity_file"])
         launcher = [f"{name}={options[_key(name)]}" for name in PASSED_ON if options[_key(name)] is not None]
         limits = options["reset_limit"], options["timeout"]
-        return cls(command, training, batch, launcher, options["host_discovery_script"], hosts, first, minimum, maximum, *limits)
+        return cls(command, training, batch, launcher, ssh, options["host_discovery_script"], hosts, first, minimum, maximum, *limits)
 
 
 def _check_workers(least: int, maximum: int | None, batch: int, slots: int | None) -> None:
