@@ -163,10 +163,11 @@ def _sample(path: Source) -> bytes:
         text += chunk
         if len(text) >= _SAMPLE_BYTES:
             break
-    if not text.strip():
+    cut = text.rfind(b"\n") + 1 if len(text) >= _SAMPLE_BYTES else 0
+    lines = (text[:cut] if cut else text).removeprefix(_BOM).rstrip(b"\r\n")
+    if not lines.strip():
         raise DatasetError(f"{path}: holds no lines; expected a table")
-    cut = text.rfind(b"\n") + 1
-    return (text[:cut] if cut and len(text) >= _SAMPLE_BYTES else text).removeprefix(_BOM).rstrip(b"\r\n")
+    return lines
 
 
 def _separator(lines: Sequence[str], flags: FormFlags) -> str:
