@@ -12,6 +12,7 @@ from pathlib import Path
 from dataloading.contract import DatasetError
 from preproc.compressed import read_chunks
 from preproc.stores import Source, stored_files
+from utils.paths import check_utf8
 from utils.urls import is_url
 
 CSV, JSON_LINES, PARQUET, ARROW = FORMATS = ("csv", "jsonl", "parquet", "arrow")
@@ -72,6 +73,8 @@ def files_of(given: Iterable[str]) -> list[Source]:
             raise DatasetError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a file, a folder or a glob")
     seen: set[str] = set()
     for path in found:
+        if isinstance(path, Path):
+            check_utf8(path)
         place = str(path.resolve()) if isinstance(path, Path) else path.identity
         if place in seen:
             raise DatasetError(f"{path}: is given twice")
