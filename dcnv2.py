@@ -10,14 +10,14 @@ All else is as in dlrm.py: modes, datasets, checkpoints, any number of workers.
 import sys
 
 import dlrm
+from utils.programs import PROGRAMS
 
 NAME = "dcnv2.py"
-DEFAULTS = {"interaction": "cross", "optimizer": "adam", "learning_rate": 0.0001, "warmup_steps": 100}
 
 
 def main() -> None:
     """Do what the command line says."""
-    dlrm.do(sys.argv[1:], NAME, __doc__, DEFAULTS)
+    dlrm.do(sys.argv[1:], NAME, __doc__, *PROGRAMS[NAME])
 
 
 if __name__ == "__main__":

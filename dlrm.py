@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 # The modules beside this file have common names. Where one's own module of such a name comes first, nothing of this would work.
 for _name in ("utils", "run", "model", "training", "dataloading", "serving"):
     _spec = importlib.util.find_spec(_name)
-    if _spec is None or os.path.dirname(os.path.dirname(_spec.origin or "")) != os.path.dirname(os.path.abspath(__file__)):
+    if _spec is None or os.path.dirname(os.path.dirname(os.path.realpath(_spec.origin or ""))) != os.path.dirname(os.path.realpath(__file__)):
         raise ImportError(
             f"dlrm needs its own {_name!r}, but {_spec and _spec.origin} comes first: rename that one, or start Python in another folder"
         )

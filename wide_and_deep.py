@@ -19,14 +19,15 @@ Flags are NVIDIA's, below, and those of dlrm.py; modes, datasets, checkpoints an
 import sys
 
 import dlrm
-from utils.wide_and_deep_flags import DEFAULTS, described, translated
+from utils.programs import PROGRAMS
+from utils.wide_and_deep_flags import described
 
 NAME = "wide_and_deep.py"
 
 
 def main() -> None:
     """Do what the command line says."""
-    dlrm.do(sys.argv[1:], NAME, __doc__ + described(), DEFAULTS, translated)
+    dlrm.do(sys.argv[1:], NAME, __doc__ + described(), *PROGRAMS[NAME])
 
 
 if __name__ == "__main__":

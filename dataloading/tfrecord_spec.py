@@ -16,6 +16,7 @@ from dataloading.contract import TFRECORD, DatasetError
 from dataloading.example_bytes import INT64, features_of
 from dataloading.feature_spec import Categorical, Chunk, FeatureSpec, smallest_dtype
 from dataloading.tfrecord_index import first_record
+from utils.paths import check_utf8
 
 ROWS_PER_RECORD = 4096
 FOLDERS = {"train": "train", "valid": "valid", "test": "eval"}  # by split
@@ -75,6 +76,8 @@ def matching(patterns: Sequence[str]) -> list[Path]:
         paths = sorted(path for path in glob.glob(pattern) if not Path(path).name.startswith("."))
         if not paths:
             raise DatasetError(f"{pattern}: matches no file; expected TFRecords (in shells, quote a pattern that the program is to expand)")
+        for path in paths:
+            check_utf8(path)
         found |= dict.fromkeys(map(Path, paths))
     return list(found)
 

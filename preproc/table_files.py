@@ -12,6 +12,7 @@ from pathlib import Path
 from dataloading.contract import DatasetError
 from preproc.compressed import read_chunks
 from preproc.stores import Source, stored_files
+from utils.paths import check_utf8
 from utils.urls import is_url
 
 CSV, JSON_LINES, PARQUET, ARROW = FORMATS = ("csv", "jsonl", "parquet", "arrow")
@@ -72,6 +73,8 @@ def files_of(given: Iterable[str]) -> list[Source]:
             raise DatasetError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a file, a folder or a glob")
     seen: set[str] = set()
     for path in found:
+        if isinstance(path, Path):
+            check_utf8(path)
         place = str(path.resolve()) if isinstance(path, Path) else path.identity
         if place in seen:
             raise DatasetError(f"{path}: is given twice")
@@ -163,10 +166,11 @@ def _sample(path: Source) -> bytes:
         text += chunk
         if len(text) >= _SAMPLE_BYTES:
             break
-    if not text.strip():
+    cut = text.rfind(b"\n") + 1 if len(text) >= _SAMPLE_BYTES else 0
+    lines = (text[:cut] if cut else text).removeprefix(_BOM).rstrip(b"\r\n")
+    if not lines.strip():
         raise DatasetError(f"{path}: holds no lines; expected a table")
-    cut = text.rfind(b"\n") + 1
-    return (text[:cut] if cut and len(text) >= _SAMPLE_BYTES else text).removeprefix(_BOM).rstrip(b"\r\n")
+    return lines
 
 
 def _separator(lines: Sequence[str], flags: FormFlags) -> str:

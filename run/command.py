@@ -7,7 +7,7 @@ from typing import Any
 
 from utils.affinity import set_affinity
 from utils.cluster import launch, launcher
-from utils.cluster.agreement import compare_flags
+from utils.cluster.agreement import compare_flags, compare_programs
 from utils.config import Config, Translation, parse
 from utils.distributed import World, meet
 from utils.errors import UserError, as_the_signal_ends, run_command
@@ -38,6 +38,8 @@ def do(
         UserError: something that the user can mend.
     """
     world = meet()
+    if world.meets:
+        compare_programs(world)
     config = world.together(lambda: parse(arguments, description, program, defaults, translate), "parsed")
     try:
         return _carried_out(config, world, program)

@@ -33,7 +33,7 @@ from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.save_folder import claim
 from utils.checkpoint.trial import try_folder
 from utils.cluster import launch
-from utils.cluster.agreement import compare_flags, compare_operations, compare_restored, compare_rows
+from utils.cluster.agreement import compare_flags, compare_operations, compare_programs, compare_restored, compare_rows
 from utils.cluster.pace import expected_step_ms, set_cycle_time
 from utils.config import Config
 from utils.console import Console
@@ -172,6 +172,7 @@ def _connected(config: Config, world: World) -> tuple[World, str]:
     # Before anything that may run a collective: TensorFlow cannot be configured once it has made a tensor.
     device = configured(config.device, joined.local_rank, joined.local_size)
     if not world.meets:  # nobody could be asked before
+        compare_programs(joined)
         compare_flags(config.flat(), joined)
     return joined, device
 

@@ -15,7 +15,7 @@ MAX_FILE, MAX_CLASS, MAX_PARAMETERS = 350, 150, 8  # lines, lines, parameters wi
 ENTRY = ("dlrm", "dcnv2", "wide_and_deep", "main")
 MAY_IMPORT = {
     "dlrm": {"run", "model"},
-    "dcnv2": {"dlrm"},
+    "dcnv2": {"dlrm", "utils"},
     "wide_and_deep": {"dlrm", "utils"},
     "main": {"wide_and_deep"},
     "utils": {"utils"},

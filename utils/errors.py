@@ -41,6 +41,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
     streams.open_missing()
     streams.escape_what_cannot_be_said()
     try:
+        _check_encoding()
         return as_the_signal_ends(main) or 0
     except UserError as error:
         message, everywhere, code = str(error), error.everywhere, error.code
@@ -68,6 +69,12 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
         host_world.leave_together()
     launch.leave(code)
     return code
+
+
+def _check_encoding() -> None:
+    """Raise AgreedError where Python takes the names of files for something else than UTF-8, which they are: files of features bear their names."""
+    if (encoding := sys.getfilesystemencoding()) != "utf-8":
+        raise AgreedError(f"the environment (LC_ALL, LANG, PYTHONUTF8) makes Python take file names as {encoding}, not UTF-8; set PYTHONUTF8=1")
 
 
 def as_the_signal_ends(main: Callable[[], T]) -> T:

@@ -4,13 +4,13 @@ import argparse
 import dataclasses
 import difflib
 import numbers
-import os
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from utils.errors import UserError
+from utils.paths import check_words
 
 TRUE, FALSE = ("true", "t", "1", "yes", "on"), ("false", "f", "0", "no", "off")
 
@@ -62,7 +62,8 @@ class Parser(argparse.ArgumentParser):
         return list(self._option_string_actions)
 
     def parse_strictly(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse, and refuse what no flag knows. Raises UserError."""
+        """Parse, and refuse what no flag knows, and paths that are not UTF-8. Raises UserError."""
+        check_words(arguments)
         namespace, unknown = self.parse_known_args(list(arguments))
         if unknown:
             name = unknown[0].split("=")[0]
@@ -238,11 +239,8 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
 
 
 def _can_be_said(text: str) -> bool:
-    """Whether the system takes a text: no NUL, and no half of a surrogate pair but those in which Python keeps bytes that are not UTF-8."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
+    """Whether a text can be a path or a name: no NUL, and no half of a surrogate pair, which YAML can write."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _kind_name(kind: Any, choices: Sequence[str] = ()) -> str:

@@ -1,7 +1,9 @@
 """Workers that were started with different flags, data, folders or operations: said at the start, before anything is trained."""
 
 import shutil
+import socket
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,18 +11,101 @@ import yaml
 from launching import ROOT, launch
 from small_data import BATCH, DIMS
 
+from scripts import house
+from tests.clones import clone, double_the_learning_rate
 from utils.checkpoint.reading import Checkpoint
+from utils.cluster import agreement, program
 
 RUN = ("--cpu", *DIMS, "--batch_size", str(BATCH), "--max_steps", "6", "--learning_rate", "0.1", "--warmup_steps", "0", "--log_path", "")
 
 
-def start(*workers, variables=({}, {})):
-    """Two workers, each with flags of its own."""
+def start(*workers, variables=({}, {}), clones=(ROOT, ROOT)):
+    """Workers, each with flags of its own."""
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--tag-output"]
-    for rank, (flags, own) in enumerate(zip(workers, variables, strict=True)):
+    for rank, (flags, own, folder) in enumerate(zip(workers, variables, clones, strict=True)):
         words += [":"] * (rank > 0) + ["-np", "1", "env", *(f"{name}={value}" for name, value in own.items())]
-        words += [sys.executable, "-u", ROOT / "dlrm.py", *map(str, flags)]
+        words += [sys.executable, "-u", folder / "dlrm.py", *map(str, flags)]
     return launch(1, *words, limit_s=120)
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_a_worker_with_other_code_is_named_before_tensorflow_is_imported(dataset, tmp_path, odd):
+    other = clone(tmp_path / "other")
+    double_the_learning_rate(other)
+    (other / "run/infer.py").unlink()
+    flags = ("--dataset_path", dataset, *RUN, "--batch_size", "96", "--save_checkpoint_path", tmp_path / "c")
+    workers = 2 if odd == 1 else 3
+    # Another program may know other flags: that is not what is wrong.
+    given = [(*flags, *(("--new_flag", "1") if rank == odd else ())) for rank in range(workers)]
+    clones = [other if rank == odd else ROOT for rank in range(workers)]
+    result = start(*given, variables=[{"PYTHONPATH": clones[rank]} for rank in range(workers)], clones=clones)
+    host, usual = socket.gethostname(), int(odd == 0)
+    assert result.code != 0 and result.errors == [
+        f"dlrm.py: error: worker {odd} (host {host}) runs other code than worker {usual} (host {host}): run/infer.py and 1 other differ; "
+        "expected the same project and packages on all machines"
+    ], result.err
+    assert not (tmp_path / "c").exists()
+
+
+def test_clones_of_one_program_agree_wherever_they_lie(dataset, tmp_path):
+    other, link = clone(tmp_path / "other"), tmp_path / "link"
+    link.symlink_to(other)
+    (other / "utils/__pycache__").mkdir()
+    (other / "utils/__pycache__/old.py").write_text("")
+    (other / "utils/.#errors.py").symlink_to("nobody@nowhere")  # an editor's lock
+    (other / "mine.py").write_text("")
+    (other / "tests").mkdir()
+    (other / "tests/mine.py").write_text("")
+    flags = ("--dataset_path", dataset, *RUN, "--max_steps", "2")
+    result = start(flags, flags, variables=[{"PYTHONPATH": ROOT}, {"PYTHONPATH": link}], clones=(ROOT, link))
+    assert result.code == 0, result.err
+
+
+def test_a_script_of_ones_own_beside_the_program_is_not_compared(tmp_path):
+    before = program.digests(str(ROOT))
+    copy = clone(tmp_path / "copy")
+    (copy / "experiment.py").write_text("import dlrm\n")
+    assert before == program.digests(str(copy)) and len(before) > 300
+    path = copy / "ops/dense.h"
+    path.write_text(path.read_text() + " ")
+    assert program.differing(before, program.digests(str(copy))) == ["ops/dense.h"]
+
+
+def test_the_digest_is_of_all_that_the_program_is_made_of():
+    """Also of the C++ sources, and of what compiles them."""
+    expected = {str(path.relative_to(ROOT)) for path in house.sources(ROOT) if path.relative_to(ROOT).parts[0] not in ("benchmarks", "scripts")}
+    expected |= {str(path.relative_to(ROOT)) for path in (ROOT / "ops").iterdir() if path.suffix in (".cc", ".h")} | {"ops/build"}
+    found = program.digests(str(ROOT))
+    assert expected <= set(found) and {Path(name).suffix for name in set(found) - expected} <= {".json"}
+
+
+def test_another_version_of_a_package_is_other_code(monkeypatch):
+    mine = agreement._program()
+    assert {"package tensorflow", "package keras", "package numpy"} <= set(mine)
+    theirs = mine | {"package keras": "0.1"}
+
+    class Pair:
+        size = 2
+
+        def everyone(self, value, name):
+            if name == "program":
+                return [value, f"program {program.summary(theirs)} on b"]
+            return [mine, theirs]
+
+    with pytest.raises(agreement.DivergedError, match=r"worker 1 \(host b\) runs other code .*: package keras differs; expected"):
+        agreement.compare_programs(Pair())
+
+
+def test_a_worker_of_before_this_comparison_is_named(monkeypatch):
+    class Old:
+        size = 2
+
+        def everyone(self, value, name):
+            assert name == "program"  # the other one has left
+            return [value, None]
+
+    with pytest.raises(agreement.DivergedError, match=r"worker 1 \(host \?\) runs other code than worker 0 \(host [^)]+\); expected"):
+        agreement.compare_programs(Old())
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,16 @@ import time
 
 import numpy as np
 import pytest
-from launching import ROOT, dlrm, launch, processes, wait_for
-from small_data import FLAGS, write_dataset
+from launching import ROOT, launch, processes, wait_for
+from small_data import BATCH, DIM, FLAGS, write_dataset
 
+from scripts import house
+from tests.clones import clone, double_the_learning_rate
 from utils.checkpoint.reading import Checkpoint
 from utils.cluster.elastic import Request, allot, choose, restart_reason, resume_flags, saved_step, smallest
 from utils.config import parse
 from utils.errors import UserError
+from utils.programs import PROGRAMS
 
 START_S = 240  # for starting and some steps, at most; ten seconds where nothing else runs
 
@@ -152,11 +155,13 @@ def test_user_errors_end_before_anything_starts(flags, message):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (("python", "train.py"), "a command with dlrm.py in it"),
+        (("python", "train.py"), "a command with dlrm.py, dcnv2.py, wide_and_deep.py or main.py in it"),
         (("no-such-program", "dlrm.py", *SAVE), "no-such-program: no such program"),
         (("python", "dlrm.py", *SAVE, "--bach_size", "3"), "unknown flag --bach_size"),
         (("python", "dlrm.py", "--dataset_type", "synthetic"), "--save_checkpoint_path is missing"),
         (("python", "dlrm.py", *SAVE, "--mode", "eval"), "--mode eval: expected train"),
+        (("python", "main.py", "--evaluate", "--use_checkpoint"), "--evaluate: expected train"),
+        (("python", "wide_and_deep.py", "--benchmark"), "--save_checkpoint_path is missing"),
     ],
 )
 def test_the_workers_command_is_checked(command, message):
@@ -164,20 +169,57 @@ def test_the_workers_command_is_checked(command, message):
         request("--hosts", "a:1", command=command)
 
 
+@pytest.mark.parametrize(
+    ("program", "flags", "path", "interaction", "batch"),
+    [
+        ("dlrm.py", SAVE, "C", "dot", 65536),
+        ("dcnv2.py", SAVE, "C", "cross", 65536),
+        ("wide_and_deep.py", ("--model_dir", "C"), "C/checkpoint", "wide_and_deep", 131072),
+        (
+            "main.py",
+            ("--global_batch_size", "36", "--eval_batch_size", "24", "--use_checkpoint"),
+            "/outbrain/checkpoints/checkpoint",
+            "wide_and_deep",
+            12,
+        ),
+    ],
+)
+def test_every_program_that_trains_is_taken(program, flags, path, interaction, batch):
+    """By the defaults and the flags that it has itself; and what elastic adds is understood by it."""
+    command = ("python", "-u", f"project/{program}", *flags)
+    found = request("--hosts", "a:1", command=command)
+    assert (found.training.save_checkpoint_path, found.batch) == (path, batch)
+    for saved in (False, True):
+        then = parse([*flags, *resume_flags(found.training, saved)], "", program, *PROGRAMS[program])
+        assert (then.training.resume, then.training.save_checkpoint_path, then.model.interaction) == ("auto", path, interaction)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_a_worker_of_any_program_has_said_is_no_reason_to_try_again(program):
+    assert restart_reason(1, [NAN.replace("dlrm.py", program)], False) is None
+    assert restart_reason(1, [OTHER.replace("dlrm.py", program)], False) == "a worker was lost"
+
+
+def test_every_program_that_has_a_file_of_its_own_is_known():
+    assert {f"{name}.py" for name in house.ENTRY} == set(PROGRAMS)
+
+
 def test_a_run_that_writes_no_checkpoints_is_warned_of(capsys):
     request("--hosts", "a:1", command=("python", "dlrm.py", *SAVE))
     assert "a lost worker costs the whole run" in capsys.readouterr().err
     request("--hosts", "a:1", command=("python", "dlrm.py", *SAVE, "--checkpoint_every_minutes", "5"))
+    assert capsys.readouterr().err == ""
+    request("--hosts", "a:1", command=("python", "main.py", "--model_dir", "C"))  # saves after every epoch
     assert capsys.readouterr().err == ""
 
 
 # The supervisor alone, with a program in horovodrun's place -----------------------------------------------------------------
 
 
-def elastic(tmp_path, *flags, dlrm_flags, path=None, **options):
+def elastic(tmp_path, *flags, dlrm_flags, path=None, program="dlrm.py", **options):
     """Run scripts/elastic, with checkpoints in tmp_path/C; `path` is searched for horovodrun first."""
     checkpoints = ("--save_checkpoint_path", tmp_path / "C", "--checkpoint_every_steps", "20", "--log_path", tmp_path / "log.json")
-    worker = (sys.executable, "-u", ROOT / "dlrm.py", *dlrm_flags, *checkpoints)
+    worker = (sys.executable, "-u", ROOT / program, *dlrm_flags, *checkpoints)
     before = ("env", f"PATH={path}:{os.environ['PATH']}") if path else ()
     command = (*before, sys.executable, ROOT / "scripts/elastic", "--mpi-args=--oversubscribe", *flags, "--", *worker)
     return launch(1, *command, **{"limit_s": 2 * START_S} | options)
@@ -224,6 +266,83 @@ def test_never_enough_hosts_is_one_line(stub):
     assert said(result) == [
         "waiting for hosts: 1 slot found (localhost:1), 2 needed",
         "error: not enough hosts after 5 s (--timeout): 1 slot found (localhost:1), 2 needed",
+    ]
+
+
+# Hosts with other code -------------------------------------------------------------------------------------------------------
+
+OTHER_CODE = "host odd has other code than this one: training/schedule.py differs; it is left out until it has the same"
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """A clone that the host `odd` has where this host has the project; ssh knows it, `even` (the same code) and `bare` (no project)."""
+    double_the_learning_rate(clone(tmp_path / "odd"))
+    program = tmp_path / "ssh"
+    program.write_text(f"""#!/bin/sh
+for host; do [ $# -le 2 ] && break; shift; done
+echo "$1" >>{tmp_path}/asked
+case $1 in
+    odd|bare) exec sh -c "$(printf %s "$2" | sed "s#{ROOT}/dlrm.py#{tmp_path}/$1/dlrm.py#")" ;;
+    even) exec sh -c "$2" ;;
+    *) echo "ssh: connect to host $1 port 22: No route to host" >&2; exit 255 ;;
+esac
+""")
+    program.chmod(0o755)
+    return tmp_path / "odd"
+
+
+def test_a_host_with_other_code_is_left_out(stub, odd):
+    result = stub('echo "$@" >words', "--hosts", "odd:2,localhost:1,even:1,bare:1,gone:1", "--ssh-port", "2222")
+    assert result.code == 0, result.err
+    assert set(said(result)[:-2]) == {
+        OTHER_CODE,
+        f"host bare has other code than this one: there is no {ROOT / 'dlrm.py'}; it is left out until it has the same",
+    }
+    # What cannot be asked is left to horovodrun, and to the workers.
+    assert said(result)[-2] == "start 1: 3 workers on localhost:1,even:1,gone:1, from the beginning"
+
+
+def test_too_few_hosts_have_the_code(stub, odd):
+    result = stub("exit 0", "--hosts", "odd:1,localhost:1", "--min-np", "2", "--timeout", "2")
+    assert result.code == 1
+    assert said(result) == [
+        OTHER_CODE,
+        "waiting for hosts: 1 slot found (localhost:1), 2 needed",
+        "error: not enough hosts after 2 s (--timeout): 1 slot found (localhost:1), 2 needed",
+    ]
+
+
+def test_a_host_that_joins_with_other_code_disturbs_no_training_until_it_has_the_same(stub, odd, tmp_path):
+    """The workers are asked to stop when the clone is brought up to date, and not before."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:1\n")
+    path = odd / "training/schedule.py"
+
+    def during(running):
+        wait_for((tmp_path / "up").exists, "a start")
+        hosts.write_text("localhost:1\nodd:1\n")
+        wait_for(lambda: (tmp_path / "asked").exists(), "a question")
+        looks = len((tmp_path / "looks").read_text())
+        wait_for(lambda: len((tmp_path / "looks").read_text()) > looks + 2, "two more looks")
+        assert not (tmp_path / "stopped").exists()
+        path.write_text((ROOT / "training/schedule.py").read_text())
+        running.end_within(120)
+
+    (tmp_path / "dlrm.py").write_text(
+        f"import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (open('{tmp_path}/stopped', 'w'), sys.exit(143)))\n"
+        f"open('{tmp_path}/up', 'w')\ntime.sleep(1000)\n"
+    )
+    worker = f"[ -e stopped ] && exit 0; export OMPI_COMM_WORLD_RANK=0; exec {sys.executable} {tmp_path}/dlrm.py"
+    result = stub(worker, "--host-discovery-script", f"printf x >>{tmp_path}/looks; cat {hosts}", during=during)
+    assert result.code == 0, result.err
+    assert said(result)[:-1] == [
+        "start 1: 1 worker on localhost:1, from the beginning",
+        OTHER_CODE,
+        "host odd has the same code now",
+        "the hosts have changed: the workers finish a step and save",
+        "the hosts have changed (code 143): restart",
+        "start 2: 2 workers on localhost:1,odd:1, from the beginning",
     ]
 
 
@@ -323,12 +442,19 @@ def training(data, epochs):
     return ("--dataset_path", data, *FLAGS, "--epochs", epochs, "--evals_per_epoch", "0", "--print_freq", "10")
 
 
+def wide_and_deep(data, epochs):
+    sizes = ("--global_batch_size", BATCH, "--eval_batch_size", "96", "--deep_hidden_units", "16", "--embedding_dim", DIM)
+    length = ("--num_epochs", epochs, "--deep_warmup_epochs", "1", "--evals_per_epoch", "0", "--print_freq", "10")
+    return ("--dataset_path", data, "--cpu", *sizes, "--gradient_slices", "8", "--nocheckpoint_every_epoch", *length)
+
+
 def contents(path):
     checkpoint = Checkpoint(path)
     return {name: checkpoint.read(name) for name in checkpoint.names("")}
 
 
-def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path):
+@pytest.mark.parametrize(("program", "flags"), [("dlrm.py", training), ("main.py", wide_and_deep)])
+def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path, program, flags):
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:2\n")
 
@@ -339,7 +465,7 @@ def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path):
         hosts.write_text("localhost:1\n")
         os.kill(worker, signal.SIGKILL)
 
-    result = elastic(tmp_path, "--host-discovery-script", f"cat {hosts}", dlrm_flags=training(data, 6), during=during)
+    result = elastic(tmp_path, "--host-discovery-script", f"cat {hosts}", program=program, dlrm_flags=flags(data, 6), during=during)
     assert result.code == 0, result.err
     noticed = "the hosts have changed: the workers finish a step and save"  # only where the job takes long to end
     lines = [line for line in said(result) if line != noticed]
@@ -347,7 +473,8 @@ def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path):
     origin = re.fullmatch(r"start 2: 1 worker on localhost:1, from step (\d+) \(latest checkpoint\)", lines[2])
     assert 20 <= int(origin[1]) < 600 and int(origin[1]) % 20 == 0
     assert lines[3:] == ["training is complete: step 600"]
-    whole = dlrm(1, *training(data, 6), "--save_checkpoint_path", tmp_path / "whole", "--log_path", "")
+    unbroken = (*flags(data, 6), "--save_checkpoint_path", tmp_path / "whole", "--log_path", "")
+    whole = launch(1, sys.executable, ROOT / program, *unbroken)
     assert whole.code == 0, whole.err
     found, expected = contents(tmp_path / "C"), contents(tmp_path / "whole")
     assert found.keys() == expected.keys() and any(name.startswith("optimizer/") for name in found)

@@ -14,6 +14,7 @@ from pathlib import Path
 from campaign import STEPS, Campaign, Row, numbers
 from victim import EVERY, ROOT, RUN, Victim, check_all, differing
 
+from tests.clones import clone, double_the_learning_rate
 from utils.checkpoint.folder import Lock
 from utils.checkpoint.reading import Checkpoint
 
@@ -189,6 +190,36 @@ class Disturbances:
             row.tries += 1
         return row
 
+    def other_code(self) -> Row:
+        """A clone in which the learning rate is doubled: a worker that runs it ends all; scripts/elastic leaves its host out."""
+        row, other = Row("a worker or a host with other code"), self._folder / "clone"
+        double_the_learning_rate(clone(other))
+        for odd in (0, 1):
+            folder = self._folder / f"code-{odd}"
+            words = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
+            for rank in range(3):
+                program = (other if rank == odd else ROOT) / "dlrm.py"
+                words += [":"] * (rank > 0) + ["-np", "1", sys.executable, program, *self._data(folder), *RUN, *self._length(), "--log_path", ""]
+            run = Victim(self._folder, command=words)
+            assert run.end() != 0 and len(run.errors) == 1 and not folder.exists(), run.err
+            assert f"worker {odd} (host " in run.errors[0] and "training/schedule.py differs" in run.errors[0], run.err
+            row.tries, row.outcome["refused in one line before anything is read"] = odd + 1, odd + 1
+        ssh = self._folder / "bin/ssh"
+        ssh.parent.mkdir()
+        ssh.write_text(f"""#!/bin/sh\nfor last; do :; done\nexec sh -c "$(printf %s "$last" | sed 's#{ROOT}/dlrm.py#{other}/dlrm.py#')"\n""")
+        ssh.chmod(0o755)
+        folder = self._folder / "code-elastic"
+        worker = [sys.executable, "-u", ROOT / "dlrm.py", *self._data(folder), *RUN, *self._length(), "--log_path", ""]
+        flags = ["--mpi-args=--oversubscribe", "--hosts", "odd:1,localhost:1"]
+        words = ["env", f"PATH={ssh.parent}:{os.environ['PATH']}", sys.executable, ROOT / "scripts/elastic", *flags, "--", *worker]
+        run = Victim(self._folder, command=words)
+        assert run.end() == 0, run.err
+        assert "host odd has other code than this one: training/schedule.py differs" in run.err, run.err
+        assert not differing(self._campaign.unbroken, folder)
+        row.tries += 1
+        row.outcome["`scripts/elastic` left the host out: bit-identical to the unbroken one"] += 1
+        return row
+
     def stopped_in_saves(self, count: int) -> Row:
         """A worker that stands still (SIGSTOP) in the middle of a save, and goes on after a while."""
         row = Row("a worker stopped (SIGSTOP) in a save for 3 s, 2 workers")
@@ -225,6 +256,7 @@ class Disturbances:
             self.used_folders,
             self.lost_outputs,
             self.disagreements,
+            self.other_code,
             lambda: self.stopped_in_saves(count),
         ]
 

@@ -188,6 +188,8 @@ def test_bad_lines(tmp_path, content, message, capsys):
         (b"", "holds no lines"),
         (b"\n\n", "holds no lines"),
         (gzip.compress(b"", mtime=0), "holds no lines"),
+        (b"\xef\xbb\xbf", "holds no lines"),
+        (b"\xef\xbb\xbf \r\n\n", "holds no lines"),
         (b"s,y\n", "holds no rows"),
         (b"s,s,y\na,b,1\n", "line 1: column s is named twice"),
         (b"s,,y\na,b,1\n", "line 1: column 2 has no name"),

@@ -1,8 +1,13 @@
 """What all workers must have in common: the run they were started with, the rows they read, the weights they hold copies of."""
 
+import functools
+import socket
 from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+from utils.cluster import program
 from utils.distributed import World
 from utils.errors import AgreedError
 
@@ -10,8 +15,59 @@ from utils.errors import AgreedError
 OWN = frozenset({"log_path", "predictions_path", "dataset_path"})
 
 
+ROOT = Path(__file__).resolve().parents[2]
+# Whose version is a part of what is computed; a machine with GPUs has TensorFlow under another name than one without.
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "horovod")
+
+
 class DivergedError(AgreedError):
     """Copies that should be equal on all workers are not."""
+
+
+def compare_programs(world: World) -> None:
+    """Compare the workers' code: the project's own files, and the versions of what computes with them.
+
+    Call it before anything else is compared: what differs may be how that is done.
+
+    Raises:
+        DivergedError: a worker has other code than most have, or than the first where there is no most; on all workers.
+    """
+    if world.size == 1:
+        return
+    mine = _program()
+    said = world.everyone(f"program {program.summary(mine)} on {socket.gethostname()}", "program")
+    known = [text.split() if isinstance(text, str) and text.startswith("program ") else ["", "", "", "?"] for text in said]
+    ones = [words[1] for words in known]
+    usual = max(ones, key=ones.count)
+    others = [rank for rank, one in enumerate(ones) if one != usual]
+    if not others:
+        return
+    first = ones.index(usual)
+    # A worker of before this comparison takes no part in another one: it has ended by now.
+    files = world.everyone(mine, "program files") if all(ones) else None
+    what = f": {program.shown(program.differing(files[first], files[others[0]]))}" if files else ""
+    hosts = list(dict.fromkeys(known[rank][3] for rank in others))
+    raise DivergedError(
+        f"worker{'s' * (len(others) > 1)} {_listed(others)} (host{'s' * (len(hosts) > 1)} {_listed(hosts)}) run{'s' * (len(others) == 1)} other code "
+        f"than worker {first} (host {known[first][3]}){what}; expected the same project and packages on all machines"
+    )
+
+
+@functools.cache
+def _program() -> dict[str, str]:
+    """Digests of the code and versions of the packages, as they were when they were first asked for: a file that is changed later is not run."""
+    found = program.digests(str(ROOT))
+    for name in _PACKAGES:
+        try:
+            found[f"package {name.removesuffix('-cpu')}"] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _listed(values: Sequence[Any], most: int = 8) -> str:
+    """The values with commas, the first ones of many."""
+    return ", ".join(map(str, values[:most])) + (f", … ({len(values)} in all)" if len(values) > most else "")
 
 
 def compare_flags(flags: Mapping[str, Any], world: World) -> None:

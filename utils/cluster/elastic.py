@@ -12,13 +12,15 @@ from pathlib import Path
 
 from utils.checkpoint.folder import complete_steps
 from utils.cluster.discovery import parse_hosts
+from utils.cluster.same_code import ssh_flags
 from utils.config import Config, parse
 from utils.errors import UserError
 from utils.flags import Parser
 from utils.options import TRAIN, TrainingConfig
+from utils.programs import PROGRAMS, is_program
+from utils.spoken import spoken
 
-PROGRAMS = ("dlrm.py",)  # the scripts that train
-# What horovodrun, mpirun and dlrm.py write when a worker or a host is gone through no fault of the command.
+# What horovodrun, mpirun and the workers write when a worker or a host is gone through no fault of the command.
 LOST = {
     "ORTE has lost communication with a remote daemon": "a host was lost",
     "ORTE was unable to reliably start one or more daemons": "a host could not be reached",
@@ -28,8 +30,9 @@ LOST = {
 }
 PASSED_ON = ("--mpi-args", "--ssh-port", "--ssh-identity-file", "--start-timeout", "--network-interfaces")  # to horovodrun
 
+_NAMES = f"{', '.join([*PROGRAMS][:-1])} or {[*PROGRAMS][-1]}"
 _NOT_ITS_FAULT = "another worker ended, so this one does|stopped by SIG|(stopped because )?the launcher "
-SAID = re.compile(rf"dlrm\.py: error: (?!(worker \d+: )?({_NOT_ITS_FAULT}))")
+SAID = re.compile(rf"({'|'.join(map(re.escape, PROGRAMS))}): error: (?!(worker \d+: )?({_NOT_ITS_FAULT}))")
 _DEFECT = re.compile(r"<stderr>:Traceback \(most recent call last\)")  # of a worker: horovodrun's own has no tag
 _KILLED = re.compile(r"exited on signal (\d+)")
 
@@ -115,7 +118,8 @@ def resume_flags(options: TrainingConfig, saved: bool) -> list[str]:
     if restores and not saved:
         return []
     flags = ["--restore_checkpoint_path", options.save_checkpoint_path] if restores else []  # the last one given counts
-    return [*flags, *(["--noallow_growth"] if options.allow_growth else []), "--resume", "auto"]
+    auto = [] if options.resume == "auto" else ["--resume", "auto"]  # Wide & Deep's --use_checkpoint has said it
+    return [*flags, *(["--noallow_growth"] if options.allow_growth else []), *auto]
 
 
 def saved_step(path: str) -> int | None:
@@ -135,6 +139,7 @@ class Request:
     training: TrainingConfig  # what it says of length and checkpoints
     batch: int  # workers must divide it: the greatest common divisor of all batch sizes
     launcher: list[str]  # words for horovodrun
+    ssh: list[str]  # words for ssh, by which it reaches the hosts
     script: str | None  # that prints the hosts
     hosts: dict[str, int]  # where there is no script
     first: int  # workers at the first start, at least
@@ -158,11 +163,13 @@ class Request:
         hosts = parse_hosts(options["hosts"] or "", "--hosts")
         for least in (minimum, first):
             _check_workers(least, maximum, batch, None if options["hosts"] is None else sum(hosts.values()))
-        if config.training.checkpoint_every_steps is None and config.training.checkpoint_every_minutes is None:
+        training = config.training
+        if not (training.checkpoint_every_steps or training.checkpoint_every_minutes or training.checkpoint_every_epoch):
             say("warning: without --checkpoint_every_steps or --checkpoint_every_minutes a lost worker costs the whole run")
+        ssh = ssh_flags(options["ssh_port"], options["ssh_identity_file"])
         launcher = [f"{name}={options[_key(name)]}" for name in PASSED_ON if options[_key(name)] is not None]
         limits = options["reset_limit"], options["timeout"]
-        return cls(command, config.training, batch, launcher, options["host_discovery_script"], hosts, first, minimum, maximum, *limits)
+        return cls(command, training, batch, launcher, ssh, options["host_discovery_script"], hosts, first, minimum, maximum, *limits)
 
 
 def _check_workers(least: int, maximum: int | None, batch: int, slots: int | None) -> None:
@@ -188,7 +195,7 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def _parser() -> Parser:
-    usage = "scripts/elastic [flags] -- COMMAND of a worker, with dlrm.py and its flags"
+    usage = f"scripts/elastic [flags] -- COMMAND of a worker, with {_NAMES} and its flags"
     description = "Train on the hosts that are there; when one is lost, go on from the newest checkpoint with those that remain."
     parser = Parser(prog="elastic", usage=usage, description=description, epilog=EPILOG)
     parser.add_argument(
@@ -206,21 +213,17 @@ def _parser() -> Parser:
     return parser
 
 
-def is_program(word: str) -> bool:
-    """Whether a word of a command is the script that trains."""
-    return Path(word).name in PROGRAMS
-
-
 def _parse_command(command: Sequence[str]) -> Config:
     """The configuration of the workers' command."""
     place = next((i for i, word in enumerate(command) if is_program(word)), None)
     if place is None:
-        raise UserError("expected -- and a command with dlrm.py in it: -- python -u dlrm.py --dataset_path DATASET …")
+        raise UserError(f"expected -- and a command with {_NAMES} in it: -- python -u dlrm.py --dataset_path DATASET …")
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]}: no such program")
-    config = parse(command[place + 1 :], "", Path(command[place]).name)
+    name = Path(command[place]).name
+    config = parse(command[place + 1 :], "", name, *PROGRAMS[name])
     if config.run.mode != TRAIN:
-        raise UserError(f"--mode {config.run.mode}: expected train; nothing else has a checkpoint to go on from")
+        raise UserError(spoken(f"--mode {config.run.mode}: expected train; nothing else has a checkpoint to go on from", config.names))
     if config.training.save_checkpoint_path is None:
         raise UserError("--save_checkpoint_path is missing: checkpoints are what training goes on from when a worker is lost")
     return config

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from utils.cluster.discovery import HostScript
 from utils.cluster.elastic import Request, allot, choose, say, smallest, written
+from utils.cluster.same_code import SameCode
 from utils.cluster.signals import Stopped
 from utils.errors import UserError
 
@@ -22,6 +24,8 @@ class Hosts:
     def __init__(self, request: Request, sleep: Callable[[float], None]):
         self._request, self._sleep = request, sleep
         self._script = HostScript(request.script) if request.script else None
+        self._code = SameCode(request.command, request.ssh, say)
+        self._seen: dict[str, int] | None = None  # what the script has said beside a run, while the hosts' code is asked for
 
     @property
     def may_change(self) -> bool:
@@ -33,14 +37,16 @@ class Hosts:
         if self._script:
             self._script.close()
 
-    def now(self) -> dict[str, int]:
-        """What may be used now, waited for; a signal ends the wait."""
-        if self._script is None:
-            return self._request.hosts
-        self._script.close()  # what a run that is under way has seen may be old
-        while (hosts := self._script.poll()) is None:
+    def now(self, in_use: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
+        """What may be used now and has the same code, waited for; a signal ends the wait. Those in use are not asked for theirs."""
+        hosts = self._request.hosts
+        if self._script is not None:
+            self._script.close()  # what a run that is under way has seen may be old
+            while (hosts := self._script.poll()) is None:
+                self._sleep(0.1)
+        while (same := self._code.among(hosts, in_use)) is None:
             self._sleep(0.1)
-        return hosts
+        return same
 
     def _workers(self, hosts: Mapping[str, int], least: int) -> int | None:
         return choose(sum(hosts.values()), least, self._request.maximum, self._request.batch)
@@ -49,6 +55,7 @@ class Hosts:
         """Workers by host, as soon as there are enough. A script that fails is an error when it is asked first, later a reason to wait."""
         limit_s, needed = self._request.timeout_s, smallest(least, self._request.batch)
         deadline, said = time.monotonic() + limit_s, ""
+        self._code.begin()
         while True:
             try:
                 hosts = self.now()
@@ -70,19 +77,23 @@ class Hosts:
     def changed(self, hosts: Mapping[str, int]) -> bool:
         """Whether other hosts are to be used than these. No, where the script does not say."""
         try:
-            return self._differ(self.now(), hosts)
+            return self._differ(self.now(hosts), hosts)
         except Stopped:
             raise
         except UserError:
             return False
 
     def look(self, hosts: Mapping[str, int]) -> bool | None:
-        """The same beside a run, without waiting: None while the script still runs."""
+        """The same beside a run, without waiting: None while the script still runs, or a host is asked for its code."""
         try:
-            now = self._script.poll()
+            self._seen = self._script.poll() if self._seen is None else self._seen
         except UserError:
             return False
-        return None if now is None else self._differ(now, hosts)
+        now = None if self._seen is None else self._code.among(self._seen, hosts)
+        if now is None:
+            return None
+        self._seen = None
+        return self._differ(now, hosts)
 
     def _differ(self, now: Mapping[str, int], hosts: Mapping[str, int]) -> bool:
         """Whether one of the hosts in use has gone, or more workers could run."""

@@ -1,0 +1,83 @@
+"""Paths that are not UTF-8: one line at every door, before anything is read or written."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dlrm
+from utils.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+ODD = "\udcff\udce9"  # the bytes ff e9
+SHOWN = r"\xff\xe9"
+
+
+def start(*words, folder, variables=()):
+    """A command, and what it leaves in its folder."""
+    words = [sys.executable, *(ROOT / word if word in ("dlrm.py", "wide_and_deep.py", "scripts/elastic") else word for word in words)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | dict(variables)
+    result = subprocess.run(list(map(str, words)), cwd=folder, env=environment, capture_output=True, text=True, errors="replace", timeout=120)
+    return result.returncode, result.stderr, sorted(os.listdir(folder))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("dlrm.py", "--dataset_type", "synthetic", "--save_checkpoint_path", ODD),
+        ("dlrm.py", "--dataset_path", "D", f"--log_path={ODD}/log.json"),
+        ("dlrm.py", "--mode", "export", "--restore_checkpoint_path", "C", "--export_path", ODD),
+        ("dlrm.py", "--mode", "plan", "--feature_spec", ODD),
+        ("wide_and_deep.py", "--model_dir", ODD),
+        ("scripts/elastic", "--hosts", "a", "--", "python", "dlrm.py", "--dataset_path", "D", "--save_checkpoint_path", ODD),
+        ("-m", "preproc.table", "--train", "t.csv", "--test_fraction", "0.1", "--dst", ODD),
+        ("-m", "preproc.table", "--train", "*.txt", "--test_fraction", "0.1", "--dst", "D", "--label", "y"),
+        ("-m", "preproc.criteo", "--train", "0", "--test", "1", "--frequency_threshold", "0", "--dst", ODD),
+        ("-m", "preproc.outbrain", "--src", ODD, "--dst", "D"),
+        ("-m", "preproc.sample_log", "--dst", ODD),
+        ("-m", "dataloading.validate", "--dataset_path", ODD),
+        ("-m", "dataloading.transcribe", "--src_dataset_path", ODD, "--dst_dataset_path", "D"),
+        ("-m", "dataloading.validate", "--dataset_path", "link"),
+    ],
+    ids=lambda words: "-".join(words[:2]),
+)
+def test_a_path_that_is_not_utf8_is_one_line_that_names_it(tmp_path, words):
+    (tmp_path / ODD).mkdir()
+    (tmp_path / f"{ODD}.txt").write_text("y,a\n1,x\n0,y\n")
+    (tmp_path / "link").symlink_to(ODD)
+    before = sorted(os.listdir(tmp_path))
+    code, err, after = start(*words, folder=tmp_path)
+    assert code == 1 and err.count("\n") == 1 and SHOWN in err and "is not UTF-8" in err, err
+    assert after == before and not os.listdir(tmp_path / ODD)
+
+
+def test_a_current_folder_that_is_not_utf8_is_one_line(tmp_path):
+    (tmp_path / ODD).mkdir()
+    code, err, after = start("-m", "preproc.table", "--train", "t.csv", "--dst", "D", folder=tmp_path / ODD)
+    assert code == 1 and after == []
+    assert err == f"preproc.table: error: the current folder, '{tmp_path}/{SHOWN}', is not UTF-8; start in another one\n"
+
+
+@pytest.mark.parametrize("words", [("dlrm.py", "--dataset_type", "synthetic"), ("-m", "preproc.table", "--train", "ü.csv", "--dst", "D")])
+def test_an_environment_in_which_file_names_are_not_utf8_is_one_line(tmp_path, words):
+    """Files of features bear their names: what would be found under another name, or not written at all, is said at once."""
+    code, err, after = start(*words, folder=tmp_path, variables={"PYTHONUTF8": "0", "LC_ALL": "C"}.items())
+    name = words[0] if words[0] != "-m" else words[1]
+    reason = "the environment (LC_ALL, LANG, PYTHONUTF8) makes Python take file names as ascii, not UTF-8; set PYTHONUTF8=1"
+    assert (code, err, after) == (1, f"{name}: error: {reason}\n", [])
+
+
+def test_the_locale_c_alone_is_no_fault(tmp_path):
+    variables = {"LC_ALL": "C", "PYTHONUTF8": ""}
+    code, err, after = start("-m", "preproc.sample_log", "--dst", "ü", "--rows", "10", folder=tmp_path, variables=variables.items())
+    assert code == 0 and after == ["ü"], err
+
+
+@pytest.mark.parametrize("call", [lambda path: dlrm.load(path), lambda path: dlrm.load(path, mmap=True), lambda path: dlrm.train(dataset_path=path)])
+def test_from_python_it_is_the_same_error(trained, tmp_path, call):
+    shutil.copytree(trained[0], tmp_path / ODD)
+    with pytest.raises(UserError, match="is not UTF-8"):
+        call(str(tmp_path / ODD))

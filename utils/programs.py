@@ -1,0 +1,28 @@
+"""The programs that train: of each, the defaults that differ from dlrm.py's and what it makes of its words first."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from utils import wide_and_deep_flags
+from utils.config import Translation
+
+
+class Program(NamedTuple):
+    """What `utils.config.parse` must know of a program."""
+
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    translate: Translation | None = None
+
+
+_DCNV2 = {"interaction": "cross", "optimizer": "adam", "learning_rate": 0.0001, "warmup_steps": 100}
+_WIDE_AND_DEEP = Program(wide_and_deep_flags.DEFAULTS, wide_and_deep_flags.translated)
+PROGRAMS: Mapping[str, Program] = MappingProxyType(
+    {"dlrm.py": Program(), "dcnv2.py": Program(MappingProxyType(_DCNV2)), "wide_and_deep.py": _WIDE_AND_DEEP, "main.py": _WIDE_AND_DEEP}
+)
+
+
+def is_program(word: str) -> bool:
+    """Whether a word of a command is a script that trains."""
+    return Path(word).name in PROGRAMS
