@@ -198,7 +198,7 @@ def changes(config: Config, before: Config, manifest: Mapping[str, Any]) -> list
         manifest: of the checkpoint.
     """
     saved, now, given = {**UNRECORDED, **manifest.get("config", {})}, config.flat(), before.flat()
-    names = [name for names in TRAINING.values() for name in names if name in saved]
+    names = [name for names in (*DATA_HANDLING.values(), *TRAINING.values()) for name in names if name in saved]
     lines = [
         f"--{name} {_shown(now[name])} from here on; the checkpoint's run had {_shown(_value(saved, name))}"
         for name in names

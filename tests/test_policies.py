@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from flag_reads import Reads
 
 from utils.config import GROUPS, LEGACY
 
@@ -18,27 +19,73 @@ FIELDS = [field.name for group in GROUPS for field in dataclasses.fields(group)]
 FOLDERS = ("utils", "model", "training", "run", "serving", "dataloading", "preproc")
 
 
-def readers():
-    """Names that the program reads as attributes, or as words where a list of names is worked through, outside the configuration."""
+NAMING = ("ineffective.py", "inherit.py")  # they name flags and act on none
+
+
+def program():
+    """The text of every module that a run may execute."""
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")] + sorted(ROOT.glob("*.py"))
-    found = set()
-    for path in paths:
-        if path.name in ("config.py", "ineffective.py", "inherit.py"):  # they name flags and act on none
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                found.add(node.attr)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.add(node.value)
-    return found
+    return {path: path.read_text() for path in paths if path.name not in NAMING}
 
 
-READ = readers()
+FLAGS = [(group.__name__, field.name) for group in GROUPS for field in dataclasses.fields(group)]
+GROUP_NAMES = [group.__name__ for group in GROUPS]
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_every_flag_is_read_somewhere(name):
-    assert name in READ, f"--{name} is accepted and never read"
+@functools.cache
+def read_flags():
+    return Reads(program(), GROUP_NAMES).flags()
+
+
+@pytest.mark.parametrize(("group", "name"), FLAGS, ids=[name for _, name in FLAGS])
+def test_every_flag_is_read_somewhere(group, name):
+    assert (group, name) in read_flags(), (
+        f"--{name} is accepted, and nothing reads it: checks of {group}.__post_init__, {' and '.join(NAMING)}, and getattr by a name do not count; "
+        f"what reads it must be annotated, from a `{group}` or a `Config` on"
+    )
+
+
+OPTIONS = """
+@dataclass(frozen=True)
+class Some:
+    size: int = option(3, "size")
+
+    def __post_init__(self):
+        check(self.size >= 1, "size", self.size, "at least 1")
+
+    @property
+    def half(self) -> int:
+        return self.size // 2
+
+@dataclass(frozen=True)
+class Config:
+    some: Some
+"""
+
+
+@pytest.mark.parametrize(
+    ("reader", "read"),
+    [
+        ("", False),
+        ("def f(config: Config):\n    return config.some.size", True),
+        ("def f(config: Config):\n    options = config.some\n    return options.size", True),
+        ("def f(config: Config):\n    return config.some.half", True),
+        (
+            "class A:\n    def __init__(self, config: Config):\n        self._some = config.some\n    def f(self):\n        return self._some.size",
+            True,
+        ),
+        ("class A:\n    config: Config\nclass B(A):\n    pass\ndef f(run: B):\n    return run.config.some.size", True),
+        ("def f() -> Config:\n    return made()\ndef g():\n    config = f()\n    return (config.some.size for _ in range(3))", True),
+        ("RULES: Mapping[str, Callable[[Some, int], Rule]] = {'a': lambda options, dim: Rule(options.size)}", True),
+        ("def f(queue: Queue):\n    return queue.size", False),  # another thing's
+        ("def f(array):\n    return array.size", False),
+        ("NAMES = ('size',)", False),  # a word
+        ("def f(config: Config):\n    config.some.size = 3", False),  # written
+        ("def f(config: Config):\n    options = config.some\n    options = array()\n    return options.size", False),
+    ],
+)
+def test_what_reads_a_flag(reader, read):
+    assert (("Some", "size") in Reads({Path("options.py"): OPTIONS, Path("reader.py"): reader}, ["Some"]).flags()) is read
 
 
 def test_legacy_flags_are_no_flags_of_ours():

@@ -7,8 +7,11 @@ import numpy as np
 import polars
 import pytest
 from runs import ROOT, SMALL, child, read_log
+from sklearn.metrics import roc_auc_score
 
 import dlrm
+from dataloading.feature_spec import FeatureSpec
+from dataloading.tf_raw import TfRawSplit
 from utils.checkpoint.reading import Checkpoint
 
 CROSS = ("--num_cross_layers", "2", "--cross_layer_projection_dim", "6")
@@ -43,12 +46,19 @@ def test_dlrm_evaluates_predicts_and_loads_it_without_model_flags(trained, datas
     flags = ("--cpu", "--dataset_path", dataset, "--restore_checkpoint_path", path)
     assert child(tmp_path, "--mode", "eval", *flags).final["auc"] == figures["auc"]
     assert child(tmp_path, "--mode", "predict", "--predictions_path", tmp_path / "p.parquet", *flags).code == 0
-    scores = polars.read_parquet(tmp_path / "p.parquet")["score"].to_numpy()
+    predictions = polars.read_parquet(tmp_path / "p.parquet")
+    scores = predictions["score"].to_numpy()
+    assert roc_auc_score(predictions["label"].to_numpy(), scores) == pytest.approx(figures["auc"], abs=1e-6)
+    split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
+    count = split.num_samples
+    samples = dict(zip(split.spec.numerical, split.read_numerical(0, count).T, strict=True))
+    samples |= {feature.name: split.read_ids(i, 0, count) for i, feature in enumerate(split.spec.categorical)}
+    split.close()
     for mmap in (False, True):
         model = dlrm.load(path, mmap=mmap)
         assert repr(model).startswith("dcnv2 of ")
-        one = model.score({name: [0] * 3 for name in model.columns})
-        assert one.shape == (3,) and len(np.unique(scores)) > 100
+        np.testing.assert_array_equal(model.score(samples), scores)
+        np.testing.assert_allclose(model.score({name: values[3:8] for name, values in samples.items()}), scores[3:8], rtol=0, atol=1e-6)
 
 
 def test_it_goes_on_exactly(trained, dataset, tmp_path):

@@ -1,0 +1,219 @@
+"""What a run that restores a checkpoint has of every flag: trained with all of them changed, resumed with none, or with one that is another.
+
+A flag is here as soon as it is an option. One that a resumed run takes over from its checkpoint, as the flags of training are, needs no line here.
+"""
+
+import dataclasses
+import typing
+
+import pytest
+from runs import child
+from test_ranking_metrics import write_grouped
+
+from run.prepare import prepared
+from utils.checkpoint.reading import Checkpoint
+from utils.config import GROUPS, parse
+from utils.distributed import meet
+from utils.errors import UserError
+from utils.flags import Parser, add_flags
+from utils.options import EVAL, TRAIN, ModelConfig
+
+OPTIONS = {field.name: field for group in GROUPS for field in dataclasses.fields(group)}
+KINDS = {name: kind for group in GROUPS for name, kind in typing.get_type_hints(group).items() if name in OPTIONS}
+IN_TRAINING = [name for name, field in OPTIONS.items() if not field.metadata["modes"] or TRAIN in field.metadata["modes"]]
+
+# What a start says for itself: paths, the machine, logs, how it begins and where it stops. The value is what the first run has; None where that
+# says it anyway, or another flag of the first run excludes it.
+OF_A_START = {
+    "mode": None,
+    "log_path": None,
+    "args_path": "args.json",
+    "print_freq": "7",
+    "log_steps": "true",
+    "profiler_start_step": "500",
+    "profiled_rank": None,
+    "dataset_path": None,
+    "feature_spec": "other.yaml",
+    "dataset_type": None,
+    "train_data_pattern": None,
+    "eval_data_pattern": None,
+    "embedding_zeros_initializer": "true",
+    "max_steps": "2",
+    "save_checkpoint_path": None,
+    "restore_checkpoint_path": None,
+    "restore_fallback": "true",
+    "allow_growth": None,
+    "resume": None,
+    "overwrite_checkpoints": "true",
+    "benchmark_warmup_steps": "1",
+    "cpu": "true",
+    "run_eagerly": None,
+    "affinity": "single",
+    "inter_op_parallelism": "2",
+    "intra_op_parallelism": "2",
+    "dist_strategy": "basic",
+    "column_slice_threshold": "1000000",
+    "data_parallel_threshold": "10",
+    "worker_memory_gb": "3",
+    "cpu_offloading_threshold_gb": "2",
+}
+# Two values that are neither the default nor what another flag forbids, where none such follow from the option.
+VALUES = {
+    "embedding_dim": ("4", "6"),
+    "bottom_mlp_dims": ("12,5", "12,128"),
+    "top_mlp_dims": ("9,1", "7,1"),
+    "interaction": ("cross", "cat"),
+    "out_of_range": ("hash", "clip"),
+    "max_table_size": ("400", "401"),
+    "batch_size": ("64", "128"),
+    "synthetic_dataset_cardinalities": ("30,20", "30,21"),
+    "synthetic_dataset_hotness": ("2", "3"),
+    "optimizer": ("adam", "adagrad"),
+    "embedding_optimizer": ("rmsprop", "ftrl"),
+    "learning_rate": ("0.01", "0.02"),
+    "decay_end_lr": ("0.001", "0.002"),
+    "ftrl_power": ("-0.25", "-0.75"),
+    "epochs": ("3", "4"),
+    "warmup_steps": ("3", "4"),
+    "test_freq": ("40", "50"),
+    "auc_threshold": ("0.999", "0.998"),
+    "ranking_metrics": ("mrr", "map@3"),
+    "best_metric": ("mrr", "map@3"),
+    "amp_dtype": ("bfloat16", "float16"),
+    "loss_scale": ("8", "dynamic"),
+    "gradient_slices": ("2", "4"),
+    "xla": ("true", "all"),
+}
+# What another model's weights, or another position in the data, would be taken for.
+OF_THE_MODEL = {field.name for field in dataclasses.fields(ModelConfig)} - {"embedding_trainable", "embedding_zeros_initializer"} | {"max_table_size"}
+OF_THE_POSITION = {
+    "seed",
+    "batch_size",
+    "shuffle_batch_order",
+    "shuffle_window",
+    "steps_per_epoch",
+    "optimizer",
+    "embedding_optimizer",
+    "embedding_trainable",
+    "valid_fraction",  # of the rows, which are compared
+    "dataset_subset",
+}
+OF_A_SCORE = {"out_of_range", "amp", "amp_dtype", "xla", "valid_batch_size"}
+INSTEAD = [  # given the first, the second is not the checkpoint's
+    ("test_freq", "evals_per_epoch"),
+    ("evals_per_epoch", "test_freq"),
+    ("checkpoint_every_minutes", "checkpoint_every_steps"),
+    ("checkpoint_every_steps", "checkpoint_every_minutes"),
+    ("amp", "amp_dtype"),
+]
+TAKEN = [name for name in IN_TRAINING if name not in OF_A_START]
+
+
+def values_of(name):
+    """Two values of a flag, as words, neither of them its default."""
+    default, choices, kind = OPTIONS[name].default, OPTIONS[name].metadata["choices"], KINDS[name]
+    if name in VALUES:
+        return VALUES[name]
+    if isinstance(default, bool):
+        return (str(not default).lower(), str(default).lower())
+    if choices:
+        return tuple(choice for choice in choices if choice != default)[:2]
+    if int in (kind, *typing.get_args(kind)):
+        return str((default or 1) + 1), str((default or 1) + 2)
+    if float in (kind, *typing.get_args(kind)):
+        return str((default or 1) / 2), str((default or 1) / 4)
+    raise AssertionError(f"--{name} is new: say in VALUES of {__file__} what else it may be, or in OF_A_START that each start says it for itself")
+
+
+def valued(name, word):
+    parser = Parser()
+    add_flags(parser, GROUPS)
+    return vars(parser.parse_strictly([f"--{name}", word]))[name]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = write_grouped(tmp_path_factory.mktemp("data") / "dataset", ("train", "test"))
+    (folder / "other.yaml").write_text((folder / "feature_spec.yaml").read_text())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def first(dataset, tmp_path_factory):
+    """The checkpoint of a run for which every flag was changed."""
+    folder = tmp_path_factory.mktemp("first")
+    words = {name: word for name, word in OF_A_START.items() if word is not None} | {name: values_of(name)[0] for name in TAKEN}
+    flags = [word for name, value in words.items() for word in (f"--{name}", value)]
+    result = child(folder, "--dataset_path", dataset, "--save_checkpoint_path", folder / "c", *flags)
+    assert result.code == 0, f"{result.err}\na flag that is new and cannot stand beside the others needs other values: in VALUES, or in OF_A_START"
+    return folder / "c"
+
+
+def config_of(dataset, first, *flags):
+    """The configuration of a run that restores the checkpoint."""
+    config = parse(["--dataset_path", str(dataset), "--restore_checkpoint_path", str(first), "--log_path", "", *flags], "")
+    with prepared(config, meet(), "dlrm.py") as run:
+        return run.config.flat()
+
+
+@pytest.fixture(scope="module")
+def resumed(dataset, first):
+    return config_of(dataset, first)
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_run_that_goes_on_has_what_the_first_was_given(name, first, resumed):
+    expected = valued(name, values_of(name)[0])
+    assert expected != OPTIONS[name].default
+    assert resumed[name] == expected, (
+        f"--{name} falls back to {resumed[name]} when a run goes on whose first start had {expected}: name it in TRAINING of run/inherit.py, or, if "
+        f"each start says it for itself, in OF_A_START of {__file__}"
+    )
+
+
+@pytest.mark.parametrize("name", OF_A_START)
+def test_a_run_that_goes_on_says_for_itself(name, dataset, first, resumed):
+    own = {"dataset_path": str(dataset), "restore_checkpoint_path": str(first), "log_path": ""}
+    assert resumed[name] == own.get(name, OPTIONS[name].default)
+    if OF_A_START[name] is not None:
+        assert Checkpoint(first).manifest["config"][name] == valued(name, OF_A_START[name]) != resumed[name]
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_flag_that_is_given_again(name, dataset, first, capfd):
+    word = values_of(name)[1]
+    if name in OF_THE_MODEL | OF_THE_POSITION:
+        with pytest.raises(UserError) as raised:
+            config_of(dataset, first, f"--{name}", word)
+        if name in ("valid_fraction", "dataset_subset"):
+            assert "that run had train_samples" in str(raised.value)
+        else:
+            message = f"--{name} {word}: the checkpoint's model has" if name in OF_THE_MODEL else f"that run had {name} "
+            assert message.replace("true", "True").replace("false", "False") in str(raised.value)
+        return
+    value, before = valued(name, word), valued(name, values_of(name)[0])
+    assert config_of(dataset, first, f"--{name}", word)[name] == value != before
+    assert f"--{name} {shown(value)} from here on; the checkpoint's run had {shown(before)}" in capfd.readouterr().out
+
+
+def shown(value):
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+@pytest.mark.parametrize(("given", "instead"), INSTEAD)
+def test_a_flag_that_says_it_in_another_way(given, instead, dataset, first, resumed):
+    assert resumed[instead] != OPTIONS[instead].default
+    assert config_of(dataset, first, f"--{given}", values_of(given)[0])[instead] == OPTIONS[instead].default
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [(("--mode", EVAL), OF_THE_MODEL | OF_A_SCORE), (("--resume", "weights"), OF_THE_MODEL | {"out_of_range"})],
+    ids=["eval", "weights"],
+)
+def test_other_runs_have_the_model_and_what_its_scores_depend_on(flags, expected, dataset, first, resumed):
+    found = config_of(dataset, first, *flags)
+    alone = parse(["--dataset_path", str(dataset), "--restore_checkpoint_path", str(first), "--log_path", "", *flags], "").flat()
+    different = {name for name in OPTIONS if found[name] != alone[name]} - {"gradient_slices"}  # which follow from the batch
+    assert different == expected
+    assert all(found[name] == resumed[name] for name in expected) and found["gradient_slices"] != resumed["gradient_slices"]

@@ -1,0 +1,151 @@
+"""Changes the program in one small place, hundreds of times, and looks at whether the tests that execute the place notice.
+
+python tests/mutants/campaign.py        # what scripts/mutants runs; prints a table, and the changes that no test has noticed
+"""
+
+import argparse
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from utils.runtime import prepare_tensorflow  # noqa: E402
+
+prepare_tensorflow()  # once, for every child
+
+from children import Outcome  # noqa: E402
+from ops_part import OpsPart  # noqa: E402
+from python_part import PythonPart  # noqa: E402
+
+OPS = "ops"
+GROUPS = ("model", "training", "utils/encoding", "utils/checkpoint", "dataloading/batches.py", "run/inherit.py", "serving", OPS)
+KILLED, SURVIVED = "killed", "survived"
+
+
+class Attempt(NamedTuple):
+    """A mutant to try."""
+
+    group: str
+    key: str
+    path: str
+    line: int
+    kind: str
+    before: str
+    after: str
+    run: Callable[[], tuple[int, Outcome]]
+
+
+class Campaign:
+    """The mutants of the checked-out commit.
+
+    Args:
+        given: the command line's.
+    """
+
+    def __init__(self, given: argparse.Namespace):
+        self._given, self._folder = given, given.folder.resolve()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._results = self._folder / "results.jsonl"
+        self.commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    def attempts(self) -> list[Attempt]:
+        """Those of the parts that are asked for, in turn."""
+        groups = [list(self._of_ops()) if group == OPS else None for group in self._given.parts]
+        if any(some is None for some in groups):
+            part = PythonPart(self._tree("tree"), self._folder, self._given.seed, self._given.budget_s)
+            part.measure(say)
+            groups = [some if some is not None else list(self._of_python(part, group)) for group, some in zip(self._given.parts, groups, strict=True)]
+        return [some[i] for i in range(self._given.each) for some in groups if i < len(some)]
+
+    def _tree(self, name: str) -> Path:
+        """The commit's files, as they are in it: a run that was killed has left a mutant in its own."""
+        tree = self._folder / name
+        shutil.rmtree(tree, ignore_errors=True)
+        archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
+        with tarfile.open(fileobj=BytesIO(archive)) as files:
+            files.extractall(tree, filter="data")
+        (tree / ".venv").symlink_to(ROOT / ".venv")
+        return tree
+
+    def _of_python(self, part: PythonPart, group: str) -> Iterator[Attempt]:
+        for one in part.drawn(group, self._given.each):
+            yield Attempt(group, part.key(one), one.path, one.first, one.kind, part.text(one), one.text, lambda one=one: part.attempt(one))
+
+    def _of_ops(self) -> Iterator[Attempt]:
+        part = OpsPart(self._tree("ops-tree"), self._folder / "ops", self._given.seed, self._given.each)
+        part.measure()
+        for number, site in enumerate(part.sites, 1):
+            before = part.line_of(site)
+            key = hashlib.sha256(f"{before} {site}".encode()).hexdigest()[:16]
+            yield Attempt(OPS, key, f"ops/{site.path}", site.line, site.kind, before, site.shown(before), lambda number=number: part.attempt(number))
+
+    def results(self) -> list[dict]:
+        """What becomes of each mutant; those that earlier runs have tried are not tried again."""
+        lines = self._results.read_text().splitlines() if self._results.exists() else []
+        known, found = {one["key"]: one for one in map(json.loads, lines)}, []
+        attempts = self.attempts()
+        for number, one in enumerate(attempts, 1):
+            result = known.get(one.key)
+            if result is None or (self._given.again and result["status"] == SURVIVED):
+                result = self._tried(one)
+                say(f"{number}/{len(attempts)} {one.path}:{one.line} {one.kind}: {result['status']} in {result['seconds']} s, {result['by']}")
+            found.append(result)
+        return found
+
+    def _tried(self, one: Attempt) -> dict:
+        tests, outcome = one.run()
+        result = {"commit": self.commit} | one._asdict() | {"tests": tests, "by": outcome.failed, "seconds": round(outcome.seconds, 1)}
+        result |= {"status": SURVIVED if outcome.code == 0 else KILLED}
+        del result["run"]
+        with self._results.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+        return result
+
+
+def table(results: Sequence[dict]) -> str:
+    """The results by part, in Markdown."""
+    lines = ["| part | mutants | killed | survived |", "|---|---|---|---|"]
+    for group in (*GROUPS, None):
+        some = [one for one in results if group in (None, one["group"])]
+        count = Counter(one["status"] for one in some)
+        if some:
+            lines.append(
+                f"| {f'`{group}`' if group else 'all'} | {len(some)} | {count[KILLED]} ({100 * count[KILLED] / len(some):.1f}%) | {count[SURVIVED]} |"
+            )
+    return "\n".join(lines)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1, help="of the draw")
+    parser.add_argument("--each", type=int, default=28, help="mutants of each part")
+    parser.add_argument("--parts", nargs="*", choices=GROUPS, default=GROUPS)
+    parser.add_argument("--folder", type=Path, default=ROOT / ".mutants", help="for the results, from which a later run goes on")
+    parser.add_argument("--budget_s", type=float, default=120, help="seconds of tests for a mutant at most")
+    parser.add_argument("--again", action="store_true", help="try those anew that survived")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the child ends, too
+    campaign = Campaign(parser.parse_args())
+    results = campaign.results()
+    print(table(results))
+    for one in results:
+        if one["status"] == SURVIVED:
+            print(f"\n{one['path']}:{one['line']} ({one['kind']}; {one['tests']} tests)\n    {one['before']}\n    {one['after']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""Runs of pytest in children of this process, which has imported TensorFlow for all of them: seconds saved for each of hundreds of runs."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+OURS = ("benchmarks", "dataloading", "model", "preproc", "run", "serving", "training", "utils", "tests")
+
+
+class Outcome(NamedTuple):
+    """How a run of tests ended."""
+
+    code: int | None  # pytest's; None where it was still running at its limit, or was killed by a signal
+    seconds: float
+    failed: str  # the first test that failed, or what else went wrong
+    durations: Mapping[str, float]  # of the tests that passed
+
+
+class Chosen:
+    """A plugin: runs these tests of the files only, in this order, and keeps how each ended."""
+
+    def __init__(self, tests: Sequence[str] | None):
+        self._order = None if tests is None else {name: i for i, name in enumerate(tests)}
+        self.durations: dict[str, float] = {}
+        self.failed = ""
+        self._setup_s = 0.0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items):
+        if self._order is not None:
+            items[:] = sorted((item for item in items if item.nodeid in self._order), key=lambda item: self._order[item.nodeid])
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+        if report.when == "setup":
+            self._setup_s = report.duration
+        elif report.when == "call" and report.passed:
+            self.durations[report.nodeid] = self._setup_s + report.duration
+
+    def pytest_collectreport(self, report):
+        if report.failed and not self.failed:
+            self.failed = f"{report.nodeid}: cannot be collected"
+
+
+def run_tests(
+    tree: Path, files: Collection[str], tests: Sequence[str] | None, limit_s: float, log: Path, environment: Mapping[str, str], plugins=lambda: ()
+) -> Outcome:
+    """Run tests of a tree in a child, and end what is left of it.
+
+    Args:
+        tree: the repository to run them in.
+        files: of tests.
+        tests: which of them, in order, to the first that fails; None for all, whatever fails.
+        limit_s: seconds; a run that takes longer is ended.
+        log: where what it prints goes.
+        environment: to add to this process's.
+        plugins: makes further plugins of pytest, in the child.
+    """
+    began, answer = time.monotonic(), log.with_suffix(".answer")
+    answer.unlink(missing_ok=True)
+    pid = os.fork()
+    if pid == 0:
+        _child(tree, files, tests, log, answer, environment, plugins)
+    code = None
+    try:
+        while time.monotonic() - began < limit_s:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                break
+            time.sleep(0.05)
+    finally:  # also where a signal ends this process
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)  # what a test has started and not ended, too
+        if code is None:
+            os.waitpid(pid, 0)
+    seconds = time.monotonic() - began
+    try:
+        failed, durations = json.loads(answer.read_text())
+    except (OSError, ValueError):
+        failed, durations = ("ran longer than its limit" if code is None else f"ended with code {code}"), {}
+    return Outcome(None if code is None or code < 0 else code, seconds, failed, durations)
+
+
+def _child(tree, files, tests, log, answer, environment, plugins) -> None:
+    code = 70
+    try:
+        os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        os.environ.update(environment)
+        os.chdir(tree)
+        for name in [name for name in sys.modules if name.split(".")[0] in OURS]:
+            del sys.modules[name]
+        own = Path(__file__).resolve().parents[2]
+        sys.path[:] = [str(tree), *(path for path in sys.path if path and Path(path).resolve() not in (own, Path(__file__).resolve().parent))]
+        chosen = Chosen(tests)
+        stop = ["-x"] if tests is not None else []
+        arguments = [*files, *stop, "-q", "-p", "no:cacheprovider", "--tb=short", "--rootdir", str(tree), "-c", str(tree / "pyproject.toml")]
+        code = int(pytest.main(arguments, plugins=[chosen, *plugins()]))
+        answer.write_text(json.dumps([chosen.failed, chosen.durations]))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(code)

@@ -1,0 +1,79 @@
+"""Which tests execute which lines, in their own process and in those that they start."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import coverage
+from children import run_tests
+
+SOURCES = ("model", "training", "utils", "dataloading", "run", "serving")
+_CONFIG = """[run]
+data_file = {data}
+parallel = true
+include = {include}
+context = ${{PYTEST_CURRENT_TEST-}}
+disable_warnings = no-data-collected, module-not-measured, module-not-imported, no-ctracer, no-sysmon, already-imported
+"""
+_LIMIT_S = 1800
+
+
+class Switching:
+    """A plugin: measures a test file, each test under its own name."""
+
+    def __init__(self, config: Path):
+        self._coverage = coverage.Coverage(config_file=str(config), context="")
+        self._coverage.start()
+
+    def pytest_runtest_logstart(self, nodeid):
+        self._coverage.switch_context(nodeid)
+
+    def pytest_unconfigure(self):
+        self._coverage.stop()
+        self._coverage.save()
+
+
+def covered(tree: Path, file: str, folder: Path, sources: str) -> dict:
+    """What the tests of a file execute: `seconds` by test, and `lines`: by source file and test the numbers; the name "" stands for the import.
+
+    Measured once for the same sources and the same file of tests.
+
+    Args:
+        tree: the repository.
+        file: of tests.
+        folder: for what is measured.
+        sources: the digest of the program's.
+    """
+    kept = folder / f"{file.replace('/', '.')}.json"
+    digest = hashlib.sha256(sources.encode() + (tree / file).read_bytes()).hexdigest()
+    if kept.exists() and (known := json.loads(kept.read_text()))["digest"] == digest:
+        return known
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob(".data*"):
+        old.unlink()
+    config = folder / "coveragerc"
+    config.write_text(_CONFIG.format(data=folder / ".data", include=",".join(str(tree / name / "*") for name in SOURCES)))
+    environment = {"COVERAGE_PROCESS_START": str(config)}
+    outcome = run_tests(tree, [file], None, _LIMIT_S, folder / f"{kept.stem}.log", environment, lambda: [Switching(config)])
+    found = {"digest": digest, "code": outcome.code, "seconds": outcome.durations, "lines": _lines(tree, folder, config, set(outcome.durations))}
+    kept.write_text(json.dumps(found))
+    for old in folder.glob(".data*"):
+        old.unlink()
+    return found
+
+
+def _lines(tree: Path, folder: Path, config: Path, passed: Iterable[str]) -> Mapping[str, Mapping[str, list[int]]]:
+    whole = coverage.Coverage(config_file=str(config), data_file=str(folder / ".data-all"))
+    whole.combine([str(path) for path in folder.glob(".data.*")], strict=False)
+    data, lines = whole.get_data(), {}
+    for path in data.measured_files():
+        by_test: dict[str, set[int]] = {}
+        for line, contexts in data.contexts_by_lineno(path).items():
+            for context in contexts:
+                name = re.sub(r" \((setup|call|teardown)\)$", "", context)
+                if name in passed or not name:
+                    by_test.setdefault(name, set()).add(line)
+        lines[str(Path(path).relative_to(tree))] = {name: sorted(some) for name, some in by_test.items()}
+    return lines

@@ -1,0 +1,121 @@
+"""The mutants of the C++ operations: one build holds all of them."""
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+from children import Outcome, run_tests
+from ops_sites import Site, sites_of, switched
+
+# Tests of the operations, the nearest first; those of the kernels in C++ come before.
+TESTS = (
+    "tests/model/test_native*.py",
+    "tests/training/optimizers/test_rules.py",
+    "tests/training/test_native_evaluator.py",
+    "tests/training/test_step.py",
+    "tests/training/test_state.py",
+    "tests/training/test_large_table.py",
+    "tests/model/test_wide_and_deep.py",
+)
+_LIMIT_S = 1200
+_TILES = "interaction_amx.cc"  # empty where the processor has none
+
+
+class OpsPart:
+    """Some changes of `ops/`, compiled in.
+
+    Args:
+        tree: the repository, whose `ops/` is changed.
+        folder: for what is compiled.
+        seed: of the draw.
+        count: how many changes.
+    """
+
+    def __init__(self, tree: Path, folder: Path, seed: int, count: int):
+        self._tree, self._folder = tree, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._plain = {path.name: path.read_text() for path in sorted((tree / "ops").iterdir()) if path.suffix in (".cc", ".h")}
+        self.sites = self._compiled(self._ordered(seed), count)
+        self._durations: dict[str, float] = {}
+
+    def _ordered(self, seed: int) -> list[Site]:
+        """All changes in the order of the draw, in which every kind comes as often."""
+        tiles = "amx_tile" in Path("/proc/cpuinfo").read_text()
+        kinds = defaultdict(list)
+        for name, text in self._plain.items():
+            for site in sites_of(name, text) if tiles or name != _TILES else ():
+                kinds[site.kind].append(site)
+        draw, found = random.Random(f"{seed} ops"), []
+        while any(kinds.values()):
+            some = kinds[draw.choice(sorted(kind for kind in kinds if kinds[kind]))]
+            found.append(some.pop(draw.randrange(len(some))))
+        return found
+
+    def _compiled(self, ordered: list[Site], count: int) -> list[Site]:
+        """The first of them with which the sources compile."""
+        while True:
+            chosen = ordered[:count]
+            for name, text in self._plain.items():
+                (self._tree / "ops" / name).write_text(text)
+            switched(self._tree / "ops", chosen)
+            result = subprocess.run([sys.executable, "ops/build"], cwd=self._tree, capture_output=True, text=True, check=False)
+            if result.returncode == 0:
+                break
+            shift = 1  # the line that includes the switch
+            failed = {(Path(path).name, int(line) - shift) for path, line in re.findall(r"^(\S+?):(\d+):\d+: error", result.stderr, re.M)}
+            dropped = [site for site in chosen if (site.path, site.line) in failed]
+            if not dropped:
+                raise RuntimeError(f"ops/build fails: {result.stderr[-3000:]}")
+            ordered = [site for site in ordered if site not in dropped]
+        self._compile_tests()
+        return chosen
+
+    def _compile_tests(self) -> None:
+        loader = SourceFileLoader("ops_build", str(self._tree / "ops" / "build"))
+        build = module_from_spec(spec_from_loader(loader.name, loader))
+        loader.exec_module(build)
+        compiler = build.Compiler(os.environ.get("CXX", "g++"), str(self._folder))
+        kernels = [source for source in build.sources() if not source.name.startswith(build.GLUE)]
+        compiler.link(compiler.objects([*kernels, *sorted(build.TESTS.glob("*.cc"))], [f"-I{build.SOURCES}", "-pthread", "-w"]), "tests", "-pthread")
+
+    def line_of(self, site: Site) -> str:
+        """The line that a change is made in, as it was."""
+        return self._plain[site.path].split("\n")[site.line - 1]
+
+    def measure(self) -> None:
+        """Run the tests with no change chosen; those that pass are those that a change must not."""
+        assert self._in_cpp("0").code == 0, "the tests of the kernels fail where no change is chosen"
+        for pattern in TESTS:
+            for file in sorted(str(path.relative_to(self._tree)) for path in self._tree.glob(pattern)):
+                outcome = run_tests(self._tree, [file], None, _LIMIT_S, self._folder / "plain.log", {"DLRM_MUTANT": "0"})
+                assert outcome.code == 0, f"{file}: {outcome.failed} fails where no change is chosen"
+                self._durations |= outcome.durations
+
+    def attempt(self, number: int) -> tuple[int, Outcome]:
+        """Run the tests with a change; the number of tests, and how they ended."""
+        outcome = self._in_cpp(str(number))
+        if outcome.code == 0:
+            tests = list(self._durations)
+            files = list(dict.fromkeys(name.split("::")[0] for name in tests))
+            limit_s = 120 + 4 * sum(self._durations.values())
+            outcome = run_tests(self._tree, files, tests, limit_s, self._folder / "mutant.log", {"DLRM_MUTANT": str(number)})
+        return len(self._durations) + 1, outcome
+
+    def _in_cpp(self, number: str) -> Outcome:
+        began = time.monotonic()
+        try:
+            environment = os.environ | {"DLRM_MUTANT": number}
+            result = subprocess.run(
+                [str(self._folder / "tests")], env=environment, capture_output=True, text=True, timeout=_LIMIT_S, errors="replace"
+            )
+        except subprocess.TimeoutExpired:
+            return Outcome(None, time.monotonic() - began, "tests/ops: ran longer than its limit", {})
+        failed = "" if result.returncode == 0 else "tests/ops: " + (result.stderr or result.stdout).strip().split("\n")[0][:150]
+        return Outcome(result.returncode, time.monotonic() - began, failed, {})

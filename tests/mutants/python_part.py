@@ -1,0 +1,121 @@
+"""The mutants of the Python sources: one is written into the tree at a time."""
+
+import hashlib
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from children import Outcome, run_tests
+from covered import SOURCES, covered
+from python_sites import Mutant, mutants_of
+
+# Tests that may notice: those of the parts, and some that run the program; the first are the fastest to measure.
+TESTS = (
+    "tests/run",
+    "tests/utils",
+    "tests/model",
+    "tests/training",
+    "tests/dataloading/test_[brtuv]*.py",
+    "tests/preproc/test_table*.py",
+    "tests/preproc/test_criteo.py",
+    "tests/preproc/test_fast_paths.py",
+    "tests/serving",
+    "tests/cli",
+)
+WITHOUT = ("spark",)
+
+
+class PythonPart:
+    """Changes of the Python sources.
+
+    Args:
+        tree: the repository in which they are tried.
+        folder: for what the tests cover.
+        seed: of the draw.
+        budget_s: seconds of tests for a mutant, as measured with the coverage.
+    """
+
+    def __init__(self, tree: Path, folder: Path, seed: int, budget_s: float):
+        self._tree, self._folder, self._seed, self._budget_s = tree, folder, seed, budget_s
+        self._covering: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))  # of a file and a line: the tests
+        self._seconds: dict[str, float] = {}
+        self._written = int(time.time()) - 10_000_000  # seconds; each file written gets another, by which Python knows that it is not the one before
+
+    def measure(self, say) -> None:
+        """Find what each test executes."""
+        digest = hashlib.sha256()
+        for path in sorted(path for name in (*SOURCES, "ops", "preproc") for path in (self._tree / name).rglob("*") if path.is_file()):
+            if path.suffix != ".pyc":
+                digest.update(path.read_bytes())
+        files = list(dict.fromkeys(file for pattern in TESTS for file in self._files(pattern) if not any(word in file for word in WITHOUT)))
+        for i, file in enumerate(files, 1):
+            known = covered(self._tree, file, self._folder / "covered", digest.hexdigest())
+            say(f"{i}/{len(files)} {file}: {len(known['seconds'])} tests pass, {sum(known['seconds'].values()):.0f} s")
+            self._seconds |= known["seconds"]
+            for path, by_test in known["lines"].items():
+                for test, lines in by_test.items():
+                    for line in lines:
+                        self._covering[path][line] |= {test} if test else set(known["seconds"])
+
+    def _files(self, pattern: str) -> Iterator[str]:
+        for path in sorted(self._tree.glob(pattern if pattern.endswith(".py") else f"{pattern}/**/test_*.py")):
+            yield str(path.relative_to(self._tree))
+
+    def drawn(self, group: str, count: int) -> list[Mutant]:
+        """Some mutants of a folder or file, the same for the same seed and the same sources."""
+        paths = sorted((self._tree / group).rglob("*.py")) if (self._tree / group).is_dir() else [self._tree / group]
+        kinds = defaultdict(list)
+        for path in paths:
+            for one in mutants_of(str(path.relative_to(self._tree)), path.read_bytes()):
+                kinds[one.kind].append(one)
+        draw, found = random.Random(f"{self._seed} {group}"), []
+        while len(found) < count and any(kinds.values()):  # every kind alike: there are many constants, and few loops
+            some = kinds[draw.choice(sorted(kind for kind in kinds if kinds[kind]))]
+            found.append(some.pop(draw.randrange(len(some))))
+        return found
+
+    def key(self, mutant: Mutant) -> str:
+        """The mutant's name: of the file as it is, and the change."""
+        return hashlib.sha256((self._tree / mutant.path).read_bytes() + repr(mutant).encode()).hexdigest()[:16]
+
+    def _tests_of(self, mutant: Mutant) -> list[str]:
+        """The tests that execute its lines, its own file's first, then the fastest; as many as the budget allows."""
+        lines, stem = self._covering[mutant.path], Path(mutant.path).stem
+        names = {name for line in range(mutant.first, mutant.last + 1) for name in lines.get(line, ())}
+        ordered = sorted(names, key=lambda name: (f"test_{stem}.py" not in name, self._seconds[name], name))
+        chosen, spent = [], 0.0
+        for name in ordered:
+            spent += self._seconds[name]
+            if chosen and spent > self._budget_s:
+                break
+            chosen.append(name)
+        return chosen
+
+    def attempt(self, mutant: Mutant) -> tuple[int, Outcome]:
+        """Run the tests with a mutant; the number of tests, and how they ended."""
+        path, tests = self._tree / mutant.path, self._tests_of(mutant)
+        if not tests:
+            return 0, Outcome(0, 0.0, "no test executes it", {})
+        before = path.read_bytes()
+        try:
+            self._write(path, mutant.applied(before))
+            limit_s = 120 + 4 * sum(self._seconds[name] for name in tests)
+            files = list(dict.fromkeys(name.split("::")[0] for name in tests))
+            outcome = run_tests(self._tree, files, tests, limit_s, self._folder / "mutant.log", {})
+        finally:
+            self._write(path, before)
+        if outcome.code == 5:
+            raise RuntimeError(f"pytest finds none of {tests}")
+        return len(tests), outcome
+
+    def text(self, mutant: Mutant) -> str:
+        """What the mutant replaces."""
+        return (self._tree / mutant.path).read_bytes()[mutant.start : mutant.stop].decode()
+
+    def _write(self, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        self._written += 1
+        os.utime(path, (self._written, self._written))
