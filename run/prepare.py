@@ -19,7 +19,7 @@ from model.embedding.table import Feature, Table
 from model.native import operations_key
 from run.announcement import announcement
 from run.inherit import changes, check_continues, inherit, training_invariants
-from run.opening import open_checkpoint, open_splits, sound
+from run.opening import open_checkpoint, open_splits, sound, told_choice
 from run.profile_folder import check_profile
 from run.tables import described, grown_widths, overruled_widths, place_tables, storage_of, with_widths
 from run.wide_and_deep_log import WideAndDeepLog, write_args
@@ -182,6 +182,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     check_profile(given.run, world.rank, world.size)
     checkpoint = fallback or open_checkpoint(given, warn)
     config = inherit(given, checkpoint.manifest, _continues(given)) if checkpoint else given
+    if checkpoint and given.run.mode != TRAIN and (line := told_choice(given.training.restore_checkpoint_path, checkpoint)):
+        console.say(line)
     for line in warnings(config):
         warn(line)
     spec = read_spec(config.data)

@@ -1,5 +1,6 @@
 """A trained model out of a checkpoint, for Python: `dlrm.load`."""
 
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,11 +17,12 @@ from model.native_scorer import NativeScorer
 from run.array_scorer import ArrayScorer, RawScorer
 from run.inherit import inherit
 from run.native_engine import FEW, stored_scorer
-from run.opening import restoring
+from run.opening import restoring, told_choice
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.sample_columns import arrays, given_columns
 from run.tables import described
 from training.features import ModelFeatures, saved_features
+from utils import streams
 from utils.checkpoint import packed
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.mapped import MappedArray
@@ -29,7 +31,7 @@ from utils.config import Config, parse
 from utils.distributed import World
 from utils.memory import available_bytes, check_fits
 from utils.metrics.binary import sigmoid
-from utils.options import PREDICT
+from utils.options import LATEST, PREDICT
 
 
 class TrainedModel:
@@ -151,14 +153,18 @@ class TrainedModel:
         return self._manifest["arrays"][f"tables/{table}/weights"]["shape"][1]
 
 
-def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None) -> TrainedModel:
+def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choice: str) -> TrainedModel:
     """See `dlrm.load`."""
     # No data are read; what the checkpoint was made of takes the place of the defaults.
-    flags = ["--mode", PREDICT, "--dataset_type", "synthetic", "--restore_checkpoint_path", str(path), *(["--cpu"] if cpu else [])]
+    flags = ["--mode", PREDICT, "--dataset_type", "synthetic", "--restore_checkpoint_path", str(path), "--checkpoint_choice", choice]
+    flags += ["--cpu"] if cpu else []
     if batch_size is not None:
         flags += ["--valid_batch_size", str(batch_size)]
-    checkpoint = restoring(lambda: Checkpoint(path))
-    return TrainedModel(checkpoint, inherit(parse(flags, "", "dlrm.load"), checkpoint.manifest), mapped)
+    given = parse(flags, "", "dlrm.load")
+    checkpoint = restoring(lambda: Checkpoint(path, choice))
+    if line := told_choice(path, checkpoint, f'checkpoint_choice="{LATEST}"'):
+        streams.write(sys.stderr, f"dlrm.load: {line}\n")
+    return TrainedModel(checkpoint, inherit(given, checkpoint.manifest), mapped)
 
 
 def categorical_of(features: ModelFeatures) -> list[Categorical]:
