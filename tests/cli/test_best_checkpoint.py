@@ -89,7 +89,7 @@ def test_load_and_export_take_the_best(run, kept, tmp_path, capfd):
         repository = tmp_path / step.name
         result = run("--mode", "export", "--cpu", "--restore_checkpoint_path", path, "--export_path", repository, "--formats", "savedmodel", *flags)
         assert result.code == 0 and ("its best checkpoint is taken" in result.out) == (step == best), result.err
-        card = next(repository.rglob("README.md")).read_text()
+        card = next(repository.rglob("MODEL.md")).read_text()
         assert f"step {Checkpoint(step).step}" in card or str(step) in card
 
 
