@@ -15,7 +15,7 @@ from run.opening import restoring, told_choice
 from run.raw_inputs import raw_inputs
 from run.raw_rows import drawn_columns, raw_features
 from run.served_rows import Rows, by_feature, drawn_rows, test_rows
-from run.tables import described
+from run.tables import averaged_wide_rows, described
 from run.trained import TrainedModel, categorical_of
 from serving.description import ServedModel
 from serving.model_card import model_card
@@ -127,6 +127,8 @@ def _checked(given: Config, console: Console) -> Plan:
     if packed.NAME in checkpoint.manifest:
         raise UserError(f"{checkpoint.folder}: is an export with tables of {checkpoint.manifest[packed.NAME]}; export from the checkpoint")
     features = saved_features(checkpoint)
+    if averaged := averaged_wide_rows(config, categorical_of(features)):
+        console.warn(averaged)
     raw = restoring(lambda: raw_inputs(checkpoint, features)) if options.inputs == RAW else None
     inputs = inputs_of_columns({name: name in raw.numbers for name in raw.columns}) if raw else _inputs_of_ids(features)
     if raw and SAVEDMODEL in options.formats:

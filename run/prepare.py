@@ -21,7 +21,7 @@ from run.announcement import announcement
 from run.inherit import changes, check_continues, inherit, training_invariants
 from run.opening import open_checkpoint, open_splits, sound, told_choice
 from run.profile_folder import check_profile
-from run.tables import described, grown_widths, overruled_widths, place_tables, storage_of, with_widths
+from run.tables import averaged_wide_rows, described, grown_widths, overruled_widths, place_tables, storage_of, with_widths
 from run.wide_and_deep_log import WideAndDeepLog, write_args
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
 from training.gradient_slices import settled
@@ -189,6 +189,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     spec = read_spec(config.data)
     if overruled := overruled_widths(config.model, spec.categorical):
         warn(overruled)
+    if checkpoint and (averaged := averaged_wide_rows(config, spec.categorical)):
+        warn(averaged)
     if checkpoint and config.training.allow_growth:
         config = grown_widths(config, saved_widths(checkpoint), spec.categorical)
     elif checkpoint:

@@ -20,7 +20,7 @@ from run.native_engine import FEW, stored_scorer
 from run.opening import restoring, told_choice
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.sample_columns import arrays, given_columns
-from run.tables import described
+from run.tables import averaged_wide_rows, described
 from training.features import ModelFeatures, saved_features
 from utils import streams
 from utils.checkpoint import packed
@@ -164,7 +164,10 @@ def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choi
     checkpoint = restoring(lambda: Checkpoint(path, choice))
     if line := told_choice(path, checkpoint, f'checkpoint_choice="{LATEST}"'):
         streams.write(sys.stderr, f"dlrm.load: {line}\n")
-    return TrainedModel(checkpoint, inherit(given, checkpoint.manifest), mapped)
+    config = inherit(given, checkpoint.manifest)
+    if line := averaged_wide_rows(config, categorical_of(saved_features(checkpoint))):
+        streams.write(sys.stderr, f"dlrm.load: warning: {line}\n")
+    return TrainedModel(checkpoint, config, mapped)
 
 
 def categorical_of(features: ModelFeatures) -> list[Categorical]:

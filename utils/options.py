@@ -12,6 +12,7 @@ from utils.widths import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
 DOT, CROSS, CAT, WIDE_AND_DEEP = INTERACTIONS = ("dot", "cross", "cat", "wide_and_deep")
+SUM, OF_FEATURE = "sum", "feature"
 AFFINITIES = ("socket", "single", "single_unique", "socket_unique_interleaved", "socket_unique_continuous", "disabled")
 BEST, LATEST = "best", "latest"  # the files of a folder of checkpoints that name a step
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT)
@@ -142,6 +143,12 @@ class ModelConfig:
     )
     num_cross_layers: int = option(3, "layers of --interaction cross")
     cross_layer_projection_dim: int = option(512, "rank of each layer of --interaction cross")
+    wide_pooling: str = option(
+        SUM,
+        "how --interaction wide_and_deep joins the rows of a list in its linear part: sum, as published, or feature, by the pooling that the feature "
+        "has in the deep part, as all models did before there was this flag",
+        choices=(SUM, OF_FEATURE),
+    )
     embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN, PLAN))
     embedding_zeros_initializer: bool = option(False, "start the tables at zero: faster to build, for benchmarks", modes=(TRAIN, INFERENCE))
 
