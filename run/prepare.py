@@ -17,7 +17,7 @@ from model.embedding.placement import Placement
 from model.embedding.plan import share_batches
 from model.embedding.table import Feature, Table
 from model.native import operations_key
-from run.announcement import announcement
+from run.announcement import announcement, too_large_batch
 from run.inherit import changes, check_continues, inherit, training_invariants
 from run.opening import open_checkpoint, open_splits, sound, told_choice
 from run.profile_folder import check_profile
@@ -203,6 +203,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     config = share_batches(config, world.size)
     splits = open_splits(config, spec, warn)
     goes_on = checkpoint is not None and _continues(config)
+    if "train" in splits and not goes_on and (line := too_large_batch(config, world.size, splits["train"].num_samples)):
+        warn(line)
     if goes_on:
         check_continues(checkpoint, training_invariants(config, splits["train"].num_samples, splits["train"].fingerprint()))
         for line in changes(config, given, checkpoint.manifest):

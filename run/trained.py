@@ -1,7 +1,6 @@
 """A trained model out of a checkpoint, for Python: `dlrm.load`."""
 
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from utils.checkpoint.mapped import MappedArray
 from utils.checkpoint.reading import Checkpoint
 from utils.config import Config, parse
 from utils.distributed import World
+from utils.forks import POLARS, TENSORFLOW, RenewedLock, check_threads
 from utils.memory import available_bytes, check_fits
 from utils.metrics.binary import sigmoid
 from utils.options import LATEST, PREDICT
@@ -52,7 +52,7 @@ class TrainedModel:
         self.checkpoint, self.step = checkpoint.folder, checkpoint.step
         self._config, self._manifest = config, checkpoint.manifest
         self._batch_size = config.data.valid_batch_size
-        self._opened, self._raw, self._lock = checkpoint, None, threading.Lock()
+        self._opened, self._raw, self._lock = checkpoint, None, RenewedLock()
         self._tables, self._tensorflow = None, None
         self._native = self._map() if mapped or packed.NAME in checkpoint.manifest else None
         if self._native is None:
@@ -67,6 +67,7 @@ class TrainedModel:
 
     def _evaluator(self) -> Any:
         """TensorFlow's, made when it is first wanted."""
+        check_threads(TENSORFLOW)
         with self._lock:
             if self._tensorflow is None:
                 self._tensorflow = _evaluator(self._opened, self._config, self._features, self._tables)
@@ -115,6 +116,7 @@ class TrainedModel:
         return RawScorer(self.over_arrays(), self._raw_inputs())
 
     def _raw_inputs(self) -> CriteoInputs | TableInputs:
+        check_threads(POLARS)
         with self._lock:
             if self._raw is None:
                 self._raw = restoring(lambda: raw_inputs(self._opened, self._features))
@@ -136,7 +138,8 @@ class TrainedModel:
         return sigmoid(evaluator.score(map(to_device, reader.epoch()), split.num_samples).logits)
 
     def __repr__(self) -> str:
-        parameters = sum(int(np.prod(array["shape"])) for name, array in self._manifest["arrays"].items() if not name.startswith("optimizer/"))
+        arrays = self._manifest["arrays"].items()  # beside weights, slots of the optimizers: optimizer/… and tables/NAME/…
+        parameters = sum(int(np.prod(array["shape"])) for name, array in arrays if name.startswith("dense/") or name.endswith("/weights"))
         model, position = (self._manifest.get(name) or {} for name in ("model", "position"))
         saved = {name: position[name] for name in ("last_auc", "best_auc") if position.get(name) is not None}
         return "\n".join(
