@@ -39,22 +39,26 @@ if TYPE_CHECKING:
 NAME = "dlrm.py"
 
 
-def load(path: "str | Path", *, mmap: bool = False, cpu: bool = False, batch_size: int | None = None) -> "TrainedModel":
+def load(
+    path: "str | Path", *, mmap: bool = False, cpu: bool = False, batch_size: int | None = None, checkpoint_choice: str = "best"
+) -> "TrainedModel":
     """A trained model out of a checkpoint.
 
     Args:
-        path: a folder of checkpoints (the newest is taken), a step's folder in it, or its file `best`.
+        path: a folder of checkpoints, a step's folder in it, or its file `best`.
         mmap: leave the tables in the checkpoint's files and read the rows that are asked for: scoring begins at once, and the memory is the
             system's page cache. The checkpoint must stay where it is; its tables' checksums are not compared.
         cpu: leave GPUs alone.
         batch_size: samples that are scored at once; by default what the model was evaluated with. The last bits of a score depend on it.
+        checkpoint_choice: what a folder of checkpoints stands for: "best", its best where one is kept (a line on standard error says so where
+            that is not the newest), or "latest".
 
     Raises:
         UserError: there is no checkpoint, or it is damaged; the tables do not fit into memory.
     """
     from run.trained import load as loaded
 
-    return loaded(path, mmap, cpu, batch_size)
+    return loaded(path, mmap, cpu, batch_size, checkpoint_choice)
 
 
 def train(**flags: Any) -> "Trained":

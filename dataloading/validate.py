@@ -124,8 +124,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{NAME}: {args.dataset_path}: {len(faults)} fault{'s' if len(faults) > 1 else ''}", file=sys.stderr)
         return 1
     counts = ", ".join(f"{split} {count:,} samples" for split, count in samples.items())
+    tables = {feature.table_name for feature in spec.categorical}
     extent = "specification and files" if args.quick else "specification, files and all values"
-    print(f"sound: {args.dataset_path}: {extent}; {counts}, {len(spec.categorical)} tables, {time.perf_counter() - started:.1f} s")
+    print(f"sound: {args.dataset_path}: {extent}; {counts}, {len(tables)} tables, {time.perf_counter() - started:.1f} s")
     return 0
 
 

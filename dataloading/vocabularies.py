@@ -18,6 +18,7 @@ from dataloading.feature_spec import Categorical, FeatureSpec
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.zarr_store import file_of
 from utils.config import Config
+from utils.forks import POLARS, check_threads
 from utils.options import TRAIN
 
 RECORD = "vocabularies"  # in a checkpoint's manifest
@@ -187,6 +188,7 @@ class _Digest:
 
 def _blocks(path: Path) -> Iterator[tuple[Any, np.ndarray]]:
     """Values, a Polars series of Int64 or String, and ids, block by block."""
+    check_threads(POLARS)
     import polars as pl  # where there is a vocabulary; --help needs none of it
 
     try:

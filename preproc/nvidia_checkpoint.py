@@ -37,7 +37,7 @@ from utils.distributed import World
 from utils.encoding import transforms
 from utils.errors import UserError, run_command
 from utils.flags import Parser
-from utils.options import CROSS, WIDE_AND_DEEP
+from utils.options import CROSS, SUM, WIDE_AND_DEEP
 
 NAME = "preproc.nvidia_checkpoint"
 WIDE = "wide"  # the end of the name of the linear part's tables
@@ -89,7 +89,7 @@ def convert(source: Source, spec: FeatureSpec, folder: Path) -> Converted:
 
 def convert_wide_and_deep(source: WideAndDeepSource, spec: FeatureSpec) -> Converted:
     """The same of a Wide & Deep, which was checked when it was opened."""
-    shape = {"interaction": WIDE_AND_DEEP, "embedding_dim": _one_or_each(source.widths), "top_mlp_dims": source.layers}
+    shape = {"interaction": WIDE_AND_DEEP, "embedding_dim": _one_or_each(source.widths), "top_mlp_dims": source.layers, "wide_pooling": SUM}
     tables: dict[str, Sequence[Weight]] = {}
     for feature, deep, wide in zip(spec.categorical, source.deep, source.wide, strict=True):
         tables |= {feature.name: [deep], f"{feature.name}_{WIDE}": [wide]}
@@ -101,8 +101,10 @@ def convert_wide_and_deep(source: WideAndDeepSource, spec: FeatureSpec) -> Conve
 def _metadata(spec: FeatureSpec, shape: Mapping[str, Any]) -> dict[str, Any]:
     tables = {feature.name: feature.cardinality for feature in spec.categorical}
     features = {"numerical": list(spec.numerical), "categorical": tables}
-    if lists := {feature.name: {"hotness": feature.hotness} for feature in spec.categorical if feature.hotness > 1}:
-        features["particulars"] = lists
+    usual = {"hotness": 1, "pooling": SUM}
+    facts = {feature.name: {name: value for name in usual if (value := getattr(feature, name)) != usual[name]} for feature in spec.categorical}
+    if particulars := {name: found for name, found in facts.items() if found}:
+        features["particulars"] = particulars
     if spec.numerical_dtype != NUMERICAL_DTYPE:
         features["numerical_dtype"] = spec.numerical_dtype
     metadata = {"config": {**shape, "hash_indices": False, "max_table_size": None}, "features": features}

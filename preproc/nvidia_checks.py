@@ -79,10 +79,15 @@ def check_tables(tables: Sequence[Sequence[Weight]], spec: FeatureSpec, one_widt
     return tuple(widths)
 
 
-def check_lookups(spec: FeatureSpec) -> None:
-    """Raise UserError where the dataset wants of a feature what NVIDIA's models do not do: each has a table of its own and adds its vectors up."""
+def check_lookups(spec: FeatureSpec, means: bool = False) -> None:
+    """Raise UserError where the dataset wants of a feature what NVIDIA's models do not do: each has a table of its own.
+
+    DLRM and DCNv2 add its vectors up; the deep part of Wide & Deep may average them (`means`), as its --combiner says.
+    """
     for feature in spec.categorical:
         if feature.table_name != feature.name:
             raise UserError(f"{spec.path}: feature {feature.name} is looked up in table {feature.table}; NVIDIA's features have one each, drop table")
-        if feature.pooling != SUM:
-            raise UserError(f"{spec.path}: feature {feature.name} has pooling {feature.pooling}; NVIDIA's models add vectors up, drop pooling")
+        if feature.pooling != SUM and not means:
+            raise UserError(
+                f"{spec.path}: feature {feature.name} has pooling {feature.pooling}; NVIDIA's DLRM and DCNv2 add vectors up, drop pooling"
+            )

@@ -68,7 +68,7 @@ def folder_of(folder: Path) -> Path | None:
 
 def open_wide_and_deep(folder: Path, spec: FeatureSpec) -> WideAndDeepSource:
     """Read and check all weights of the newest checkpoint in a folder that `folder_of` gave. Raises UserError."""
-    check_lookups(spec)
+    check_lookups(spec, means=True)
     if not spec.categorical or not spec.numerical:
         raise UserError(f"{spec.path}: NVIDIA's Wide & Deep has categorical and numerical features; {OTHER_DATASET}")
     prefix = _newest(folder)

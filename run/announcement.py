@@ -1,5 +1,6 @@
 """What a run says of itself before it begins."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 from model import compilation
@@ -9,6 +10,8 @@ from training import gradient_slices
 from utils.config import Config
 from utils.memory import GIB
 from utils.options import TRAIN
+
+_STEPS = 100  # of an epoch, where a batch is too large
 
 
 def announcement(config: Config, workers: int, device: str, dtype: str, placement: Placement, samples: Mapping[str, int]) -> Iterator[str]:
@@ -34,3 +37,17 @@ def announcement(config: Config, workers: int, device: str, dtype: str, placemen
     )
     if mode == TRAIN:
         yield gradient_slices.described(config, workers, device)
+
+
+def too_large_batch(config: Config, workers: int, rows: int) -> str | None:
+    """What to say of a batch larger than the training split; None of any other. What is proposed gives a hundred steps an epoch, or nearly so."""
+    if config.data.batch_size <= rows:
+        return None
+    smaller = workers
+    while 2 * smaller * _STEPS <= rows:
+        smaller *= 2
+    steps = "" if config.training.steps_per_epoch else ": an epoch is one step"
+    return (
+        f"--batch_size {config.data.batch_size}: the training split has {rows:,} rows, so a step takes all of them{steps}; "
+        f"try --batch_size {smaller}, {math.ceil(rows / smaller):,} steps for all rows, and a learning rate that goes with it"
+    )

@@ -7,6 +7,7 @@ import numpy as np
 
 from dataloading.ranges import ERROR, NO_ID, into_range, outside_range
 from training.features import ModelFeatures
+from utils.forks import POLARS, check_threads
 from utils.metrics.binary import sigmoid
 
 _AT_ONCE = 65_536  # samples
@@ -108,6 +109,7 @@ class RawScorer:
         Raises:
             ValueError: names the feature, the sample and the value that cannot be.
         """
+        check_threads(POLARS)
         numerical, ids = self._inputs.encoded(columns)
         side_by_side = [column[:, np.newaxis] if column.ndim == 1 else column for column in ids]
         return numerical.astype(np.float32), np.concatenate(side_by_side, axis=1)

@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
 
+import utils.forks  # noqa: F401 - from here on it is known what a process that is forked lacks
 from utils.affinity import set_affinity
 from utils.cluster import launch, launcher
 from utils.cluster.agreement import compare_flags, compare_programs

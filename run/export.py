@@ -11,11 +11,11 @@ import numpy as np
 from model.embedding.table import Feature, Table
 from run.export_formats import WRITERS, Samples, Source
 from run.inherit import inherit
-from run.opening import restoring
+from run.opening import restoring, told_choice
 from run.raw_inputs import raw_inputs
 from run.raw_rows import drawn_columns, raw_features
 from run.served_rows import Rows, by_feature, drawn_rows, test_rows
-from run.tables import described
+from run.tables import averaged_wide_rows, described
 from run.trained import TrainedModel, categorical_of
 from serving.description import ServedModel
 from serving.model_card import model_card
@@ -117,13 +117,18 @@ def _checked(given: Config, console: Console) -> Plan:
     if options.export_path is None:
         raise UserError("--export_path is missing: give the folder of a model repository")
     _check_onnx(options.formats, options.inputs)
-    checkpoint = restoring(lambda: Checkpoint(given.training.restore_checkpoint_path))
+    path = given.training.restore_checkpoint_path
+    checkpoint = restoring(lambda: Checkpoint(path, given.training.checkpoint_choice))
     config = inherit(given, checkpoint.manifest)
+    if line := told_choice(path, checkpoint):
+        console.say(line)
     for line in warnings(config):
         console.warn(line)
     if packed.NAME in checkpoint.manifest:
         raise UserError(f"{checkpoint.folder}: is an export with tables of {checkpoint.manifest[packed.NAME]}; export from the checkpoint")
     features = saved_features(checkpoint)
+    if averaged := averaged_wide_rows(config, categorical_of(features)):
+        console.warn(averaged)
     raw = restoring(lambda: raw_inputs(checkpoint, features)) if options.inputs == RAW else None
     inputs = inputs_of_columns({name: name in raw.numbers for name in raw.columns}) if raw else _inputs_of_ids(features)
     if raw and SAVEDMODEL in options.formats:

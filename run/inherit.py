@@ -10,11 +10,11 @@ from utils.checkpoint.reading import Checkpoint
 from utils.config import Config
 from utils.encoding import transforms
 from utils.errors import UserError
-from utils.options import CROSS, TRAIN, WIDE_AND_DEEP
+from utils.options import CROSS, OF_FEATURE, TRAIN, WIDE_AND_DEEP
 
 # The weights fit no other values of these.
 ARCHITECTURE = {
-    "model": ("embedding_dim", "bottom_mlp_dims", "top_mlp_dims", "interaction", "num_cross_layers", "cross_layer_projection_dim"),
+    "model": ("embedding_dim", "bottom_mlp_dims", "top_mlp_dims", "interaction", "num_cross_layers", "cross_layer_projection_dim", "wide_pooling"),
     "data": ("max_table_size",),
 }
 # What was done with ids out of range in training is done ever after, unless said otherwise.
@@ -89,8 +89,8 @@ INSTEAD = {
     "checkpoint_every_minutes": {"checkpoint_every_steps"},
     "amp_dtype": {"amp"},
 }
-# Of checkpoints from before there was the option.
-UNRECORDED = {"epsilon_outside_root": False}
+# Of checkpoints from before there was the option; the second of a Wide & Deep.
+UNRECORDED, UNRECORDED_WIDE = {"epsilon_outside_root": False}, {"wide_pooling": OF_FEATURE}
 WIDTHS = "embedding_dim"
 UNRECORDED_SLICES = 8  # of the gradients, where training did not say in the checkpoint how many it used
 
@@ -164,7 +164,7 @@ def inherit(config: Config, manifest: Mapping[str, Any], goes_on: bool = False) 
     saved = manifest.get("config", {})
     if not isinstance(saved, Mapping):
         raise UserError("the checkpoint's manifest holds no configuration; it is damaged")
-    saved = {**UNRECORDED, **saved}
+    saved = _recorded(saved)
     if config.training.allow_growth and isinstance(saved.get(WIDTHS), list):
         saved.pop(WIDTHS)  # of the features that there were, see `tables.grown_widths`
     for part, names in ARCHITECTURE.items():
@@ -197,7 +197,7 @@ def changes(config: Config, before: Config, manifest: Mapping[str, Any]) -> list
         before: what it was given.
         manifest: of the checkpoint.
     """
-    saved, now, given = {**UNRECORDED, **manifest.get("config", {})}, config.flat(), before.flat()
+    saved, now, given = _recorded(manifest.get("config", {})), config.flat(), before.flat()
     names = [name for names in (*DATA_HANDLING.values(), *TRAINING.values()) for name in names if name in saved]
     lines = [
         f"--{name} {_shown(now[name])} from here on; the checkpoint's run had {_shown(_value(saved, name))}"
@@ -206,6 +206,11 @@ def changes(config: Config, before: Config, manifest: Mapping[str, Any]) -> list
     ]
     taken = [f"{name} {_shown(now[name])}" for name in names if now[name] != given[name]]
     return lines + ([f"taken over from the checkpoint: {', '.join(taken)}"] if taken else [])
+
+
+def _recorded(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of a checkpoint's run, with those that there were not yet as they would have been."""
+    return {**UNRECORDED, **(UNRECORDED_WIDE if saved.get("interaction") == WIDE_AND_DEEP else {}), **saved}
 
 
 def _value(saved: Mapping[str, Any], name: str) -> Any:

@@ -14,11 +14,11 @@ from run import predictions
 from utils.checkpoint.fallback import older, sound_checkpoint
 from utils.checkpoint.folder import complete_steps
 from utils.checkpoint.manifest import DamagedError
-from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.reading import Checkpoint, passed_over
 from utils.config import Config
 from utils.distributed import World
 from utils.errors import UserError
-from utils.options import EVAL, INFERENCE, PREDICT, TRAIN
+from utils.options import EVAL, INFERENCE, LATEST, PREDICT, TRAIN
 
 T = TypeVar("T")
 Warn = Callable[[str], None]
@@ -35,17 +35,28 @@ def restored_path(config: Config) -> str | None:
     return options.restore_checkpoint_path
 
 
+def choice_of(config: Config) -> str:
+    """What a folder of checkpoints stands for; training goes on from its latest."""
+    return LATEST if config.run.mode == TRAIN else config.training.checkpoint_choice
+
+
+def told_choice(path: str | Path, checkpoint: Checkpoint, other: str = f"--checkpoint_choice {LATEST}") -> str:
+    """What to say where a folder's best was taken, and not its latest, which `other` takes; else empty."""
+    newer = passed_over(Path(path), checkpoint.folder)
+    return f"{path}: its best checkpoint is taken, {checkpoint.folder.name}; {other} takes {newer.name}" if newer else ""
+
+
 def sound(config: Config, world: World, warn: Warn) -> Checkpoint | None:
     """The checkpoint to restore where `--restore_fallback` wants all of it read first; every worker calls this."""
     path = restored_path(config)
-    return sound_checkpoint(path, world, warn) if config.training.restore_fallback and path else None
+    return sound_checkpoint(path, world, warn, choice_of(config)) if config.training.restore_fallback and path else None
 
 
 def open_checkpoint(config: Config, warn: Warn) -> Checkpoint | None:
     """The checkpoint to restore, its manifest read. Raises UserError."""
     path = restored_path(config)
     if path is not None:
-        return restoring(lambda: Checkpoint(path))
+        return restoring(lambda: Checkpoint(path, choice_of(config)))
     if config.run.mode in (EVAL, PREDICT):
         raise UserError(f"--restore_checkpoint_path is missing: --mode {config.run.mode} needs a trained model")
     if config.run.mode == INFERENCE:

@@ -17,11 +17,11 @@ from model.embedding.placement import Placement
 from model.embedding.plan import share_batches
 from model.embedding.table import Feature, Table
 from model.native import operations_key
-from run.announcement import announcement
+from run.announcement import announcement, too_large_batch
 from run.inherit import changes, check_continues, inherit, training_invariants
-from run.opening import open_checkpoint, open_splits, sound
+from run.opening import open_checkpoint, open_splits, sound, told_choice
 from run.profile_folder import check_profile
-from run.tables import described, grown_widths, overruled_widths, place_tables, storage_of, with_widths
+from run.tables import averaged_wide_rows, described, grown_widths, overruled_widths, place_tables, storage_of, with_widths
 from run.wide_and_deep_log import WideAndDeepLog, write_args
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
 from training.gradient_slices import settled
@@ -183,11 +183,15 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     check_profile(given.run, world.rank, world.size)
     checkpoint = fallback or open_checkpoint(given, warn)
     config = inherit(given, checkpoint.manifest, _continues(given)) if checkpoint else given
+    if checkpoint and given.run.mode != TRAIN and (line := told_choice(given.training.restore_checkpoint_path, checkpoint)):
+        console.say(line)
     for line in warnings(config):
         warn(line)
     spec = read_spec(config.data)
     if overruled := overruled_widths(config.model, spec.categorical):
         warn(overruled)
+    if checkpoint and (averaged := averaged_wide_rows(config, spec.categorical)):
+        warn(averaged)
     if checkpoint and config.training.allow_growth:
         config = grown_widths(config, saved_widths(checkpoint), spec.categorical)
     elif checkpoint:
@@ -200,6 +204,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     config = share_batches(config, world.size)
     splits = open_splits(config, spec, warn)
     goes_on = checkpoint is not None and _continues(config)
+    if "train" in splits and not goes_on and (line := too_large_batch(config, world.size, splits["train"].num_samples)):
+        warn(line)
     if goes_on:
         check_continues(checkpoint, training_invariants(config, splits["train"].num_samples, splits["train"].fingerprint()))
         for line in changes(config, given, checkpoint.manifest):

@@ -7,12 +7,14 @@ import numpy as np
 
 from dataloading.ranges import ERROR, into_range
 from training.features import ModelFeatures
+from utils.forks import POLARS, check_threads
 
 NO_ID = -1  # fills short lists
 
 
 def given_columns(samples: Any, wanted: Sequence[str]) -> dict[str, Any]:
-    """What was given of each feature. Raises ValueError for one that is missing or unknown."""
+    """What was given of each feature; a LazyFrame is collected. Raises ValueError for one that is missing or unknown."""
+    samples = _collected(samples)
     names = list(samples.keys()) if isinstance(samples, Mapping) else list(getattr(samples, "columns", ()))
     if not names and not isinstance(samples, Mapping):
         raise ValueError(f"samples: {type(samples).__name__}, expected a mapping of features to values, or a Polars or pandas frame")
@@ -23,6 +25,18 @@ def given_columns(samples: Any, wanted: Sequence[str]) -> dict[str, Any]:
         if name not in wanted:
             raise ValueError(f"feature {name}: is unknown; the model has {_listed(wanted)}. Of a frame, give frame[list(model.columns)]")
     return {name: samples[name] for name in wanted}
+
+
+def _collected(samples: Any) -> Any:
+    if type(samples).__module__.partition(".")[0] != "polars" or type(samples).__name__ != "LazyFrame":
+        return samples
+    check_threads(POLARS)
+    from polars.exceptions import PolarsError
+
+    try:
+        return samples.collect()
+    except (PolarsError, OSError) as error:
+        raise ValueError(f"samples: the LazyFrame cannot be collected: {' '.join(str(error).split())[:200]}") from None
 
 
 def arrays(given: Mapping[str, Any], features: ModelFeatures, out_of_range: str) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -6,11 +6,11 @@ from dataclasses import replace
 from dataloading.feature_spec import Categorical
 from model.embedding.placement import Placement
 from model.embedding.plan import build_placement
-from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, UNIFORM, WIDE, ZEROS, Feature, Storage, Table, wide_name
+from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, MEAN, UNIFORM, WIDE, ZEROS, Feature, Storage, Table, wide_name
 from training.optimizers.table import table_rule
 from utils.config import Config
 from utils.errors import UserError
-from utils.options import DOT, PLAN, TRAIN, WIDE_AND_DEEP, ModelConfig
+from utils.options import DOT, OF_FEATURE, PLAN, SUM, TRAIN, WIDE_AND_DEEP, ModelConfig
 
 
 def with_widths(config: Config, categorical: Sequence[Categorical]) -> Config:
@@ -98,10 +98,21 @@ def described(
     features = tuple(Feature(one.name, one.name, one.table_name, one.hotness, one.pooling) for one in categorical)
     if config.model.interaction != WIDE_AND_DEEP:
         return tuple(tables.values()), features
-    return _with_wide(tuple(tables.values()), features)
+    return _with_wide(tuple(tables.values()), features, config.model.wide_pooling)
 
 
-def _with_wide(tables: tuple[Table, ...], features: tuple[Feature, ...]) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
+def averaged_wide_rows(config: Config, categorical: Sequence[Categorical]) -> str | None:
+    """What to say of a checkpoint whose linear part averages the rows of a list; None where it adds them up."""
+    averaged = [feature.name for feature in categorical if feature.pooling == MEAN]
+    if config.model.interaction != WIDE_AND_DEEP or config.model.wide_pooling == SUM or not averaged:
+        return None
+    return (
+        f"the linear part averages the rows of {averaged[0]}{' and others' if len(averaged) > 1 else ''}, as it did when the checkpoint was trained "
+        f"(--wide_pooling {OF_FEATURE}); a model trained anew adds them up, as published"
+    )
+
+
+def _with_wide(tables: tuple[Table, ...], features: tuple[Feature, ...], pooling: str) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
     """The deep tables and features, and beside each a wide one: a column that starts as Keras's Embedding does, trained by FTRL."""
     for name in (*(table.name for table in tables), *(feature.name for feature in features)):
         wide = wide_name(name)
@@ -115,7 +126,8 @@ def _with_wide(tables: tuple[Table, ...], features: tuple[Feature, ...]) -> tupl
         )
         for one in tables
     )
-    return (*deep, *flat), (*features, *(replace(one, name=wide_name(one.name), table=wide_name(one.table)) for one in features))
+    wide = (replace(one, name=wide_name(one.name), table=wide_name(one.table), pooling=SUM if pooling == SUM else one.pooling) for one in features)
+    return (*deep, *flat), (*features, *wide)
 
 
 def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]:

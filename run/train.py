@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from dataloading.batches import Batch, BatchReader, prefetched
 from dataloading.vocabularies import RECORD
+from run.final_test import FinalTest, best_before
 from run.inherit import metadata
 from run.prepare import Prepared
 from run.scoring import metrics_of, reader_of
@@ -15,12 +16,11 @@ from run.weights import go_on, model_of
 from run.wide_and_deep_log import batch_figures, logged_evaluation
 from training.build import build_trainer
 from training.device_batch import TensorBatch, to_device
-from training.evaluations import Evaluation, logged, ranking_figures
+from training.evaluations import Evaluation, logged
 from training.evaluator import Evaluator
 from training.features import ModelFeatures
 from training.loop import Training
 from training.saving import Saver
-from utils.metrics.ranking_metric import figure_names
 from utils.options import WIDE_AND_DEEP
 
 
@@ -69,6 +69,7 @@ def train(run: Prepared) -> Trained:
     trainer, evaluator = build_trainer(config, model, run.dtype, len(data)), Evaluator(model, config.device.xla)
     go_on(run, model, trainer)
     evaluation = saver = None
+    before = best_before(run)
     if split := run.chosen_by:
         of_log = logged_evaluation if config.model.interaction == WIDE_AND_DEEP else logged
         evaluation = Evaluation(split, lambda: metrics_of(run, model, evaluator, split), of_log)
@@ -78,18 +79,13 @@ def train(run: Prepared) -> Trained:
             "run": run.training_invariants,
             RECORD: run.vocabularies,
         }
-        saver = Saver(model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files)
+        saver = Saver(model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files, best=before)
     options = {"evaluation": evaluation, "saver": saver, "position": run.position}
     training = Training(trainer, data, config, run.console, run.log, **options)
     if config.model.interaction == WIDE_AND_DEEP:
         training.single_steps.of_batch = lambda batch: batch_figures(batch, evaluator)
     figures = dict(training.run())
-    if split == "valid":
-        metrics = metrics_of(run, model, evaluator, "test") if "test" in run.splits else None
-        figures |= {"valid_auc": figures["auc"], "valid_loss": figures["validation_loss"]}
-        figures |= {"auc": metrics and metrics.auc, "validation_loss": metrics and metrics.log_loss}
-        by_group = {name: figures.pop(name, None) for name in figure_names(run.ranked_by)}
-        figures |= {f"valid_{name}": value for name, value in by_group.items()} | dict.fromkeys(by_group) | ranking_figures(metrics)
+    figures |= FinalTest(run, model, evaluator, training.evaluations, training.position, before).figures()
     figures["average_train_throughput"] = figures["throughput"]  # as NVIDIA's DLRM for PyTorch calls it
     run.log.log((), figures)
     rate = f": {figures['throughput']:,.0f} samples/s" if math.isfinite(figures["throughput"]) else ""

@@ -1,6 +1,6 @@
 """A trained model out of a checkpoint, for Python: `dlrm.load`."""
 
-import threading
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,22 @@ from model.native_scorer import NativeScorer
 from run.array_scorer import ArrayScorer, RawScorer
 from run.inherit import inherit
 from run.native_engine import FEW, stored_scorer
-from run.opening import restoring
+from run.opening import restoring, told_choice
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.sample_columns import arrays, given_columns
-from run.tables import described
+from run.tables import averaged_wide_rows, described
 from training.features import ModelFeatures, saved_features
+from utils import streams
 from utils.checkpoint import packed
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.mapped import MappedArray
 from utils.checkpoint.reading import Checkpoint
 from utils.config import Config, parse
 from utils.distributed import World
+from utils.forks import POLARS, TENSORFLOW, RenewedLock, check_threads
 from utils.memory import available_bytes, check_fits
 from utils.metrics.binary import sigmoid
-from utils.options import PREDICT
+from utils.options import LATEST, PREDICT
 
 
 class TrainedModel:
@@ -50,7 +52,7 @@ class TrainedModel:
         self.checkpoint, self.step = checkpoint.folder, checkpoint.step
         self._config, self._manifest = config, checkpoint.manifest
         self._batch_size = config.data.valid_batch_size
-        self._opened, self._raw, self._lock = checkpoint, None, threading.Lock()
+        self._opened, self._raw, self._lock = checkpoint, None, RenewedLock()
         self._tables, self._tensorflow = None, None
         self._native = self._map() if mapped or packed.NAME in checkpoint.manifest else None
         if self._native is None:
@@ -65,6 +67,7 @@ class TrainedModel:
 
     def _evaluator(self) -> Any:
         """TensorFlow's, made when it is first wanted."""
+        check_threads(TENSORFLOW)
         with self._lock:
             if self._tensorflow is None:
                 self._tensorflow = _evaluator(self._opened, self._config, self._features, self._tables)
@@ -113,6 +116,7 @@ class TrainedModel:
         return RawScorer(self.over_arrays(), self._raw_inputs())
 
     def _raw_inputs(self) -> CriteoInputs | TableInputs:
+        check_threads(POLARS)
         with self._lock:
             if self._raw is None:
                 self._raw = restoring(lambda: raw_inputs(self._opened, self._features))
@@ -134,7 +138,8 @@ class TrainedModel:
         return sigmoid(evaluator.score(map(to_device, reader.epoch()), split.num_samples).logits)
 
     def __repr__(self) -> str:
-        parameters = sum(int(np.prod(array["shape"])) for name, array in self._manifest["arrays"].items() if not name.startswith("optimizer/"))
+        arrays = self._manifest["arrays"].items()  # beside weights, slots of the optimizers: optimizer/… and tables/NAME/…
+        parameters = sum(int(np.prod(array["shape"])) for name, array in arrays if name.startswith("dense/") or name.endswith("/weights"))
         model, position = (self._manifest.get(name) or {} for name in ("model", "position"))
         saved = {name: position[name] for name in ("last_auc", "best_auc") if position.get(name) is not None}
         return "\n".join(
@@ -151,14 +156,21 @@ class TrainedModel:
         return self._manifest["arrays"][f"tables/{table}/weights"]["shape"][1]
 
 
-def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None) -> TrainedModel:
+def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choice: str) -> TrainedModel:
     """See `dlrm.load`."""
     # No data are read; what the checkpoint was made of takes the place of the defaults.
-    flags = ["--mode", PREDICT, "--dataset_type", "synthetic", "--restore_checkpoint_path", str(path), *(["--cpu"] if cpu else [])]
+    flags = ["--mode", PREDICT, "--dataset_type", "synthetic", "--restore_checkpoint_path", str(path), "--checkpoint_choice", choice]
+    flags += ["--cpu"] if cpu else []
     if batch_size is not None:
         flags += ["--valid_batch_size", str(batch_size)]
-    checkpoint = restoring(lambda: Checkpoint(path))
-    return TrainedModel(checkpoint, inherit(parse(flags, "", "dlrm.load"), checkpoint.manifest), mapped)
+    given = parse(flags, "", "dlrm.load")
+    checkpoint = restoring(lambda: Checkpoint(path, choice))
+    if line := told_choice(path, checkpoint, f'checkpoint_choice="{LATEST}"'):
+        streams.write(sys.stderr, f"dlrm.load: {line}\n")
+    config = inherit(given, checkpoint.manifest)
+    if line := averaged_wide_rows(config, categorical_of(saved_features(checkpoint))):
+        streams.write(sys.stderr, f"dlrm.load: warning: {line}\n")
+    return TrainedModel(checkpoint, config, mapped)
 
 
 def categorical_of(features: ModelFeatures) -> list[Categorical]:

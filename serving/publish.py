@@ -18,6 +18,7 @@ from serving.repository import FLAGS, remove_version, versions
 from utils.errors import UserError, run_command
 from utils.flags import Parser, add_flags, build, check, check_types, option
 from utils.interrupt import EndedBySignals
+from utils.options import BEST, LATEST
 from utils.serving_options import FORMATS
 
 NAME = "serving.publish"
@@ -29,7 +30,8 @@ class PublishConfig:
 
     repository: str | None = option(None, "folder of the model repository")
     model_name: str = option("dlrm", "name of the model")
-    checkpoint: str | None = option(None, "the checkpoint: a folder of steps (its newest), one step, or FOLDER/best")
+    checkpoint: str | None = option(None, "the checkpoint: a folder of steps, one step, or FOLDER/best")
+    checkpoint_choice: str = option(BEST, "what a folder of steps stands for: its best where one is kept, or its latest", choices=(BEST, LATEST))
     dataset_path: str | None = option(None, "dataset whose test rows prove the export; the default is drawn rows")
     url: str | None = option(None, "of the server, which loads the new version: grpc://HOST:PORT or http://HOST:PORT; the default is to tell nobody")
     keep: int = option(2, "newest versions to keep")
@@ -87,6 +89,7 @@ def _export(config: PublishConfig, flags: list[str], number: int) -> None:
     """In a process of its own, whose memory is given back."""
     program = str(Path(__file__).resolve().parents[1] / "dlrm.py")
     words = ["--mode", "export", "--restore_checkpoint_path", config.checkpoint, "--export_path", config.repository, "--log_path", ""]
+    words += ["--checkpoint_choice", config.checkpoint_choice]
     words += ["--model_version", str(number), *(["--dataset_path", config.dataset_path] if config.dataset_path else []), *flags]
     result = children.run([sys.executable, program, *words], stderr=PIPE)
     sys.stderr.write("".join(line for line in result.stderr.splitlines(keepends=True) if "error:" not in line))

@@ -33,6 +33,13 @@ class Evaluation(NamedTuple):
     logged: Callable[[str, Metrics], Mapping[str, Any]] = logged
 
 
+class Evaluated(NamedTuple):
+    """The model after a step, and how it scored."""
+
+    step: int
+    metrics: Metrics
+
+
 class Evaluations:
     """Evaluates where the schedule says, and keeps account in the position.
 
@@ -42,13 +49,17 @@ class Evaluations:
         position: of the run, changed here.
         batches: of an epoch.
         console, log: where to report.
+
+    Attributes:
+        last, best: of those of this process; None before the first.
     """
 
     def __init__(self, evaluation: Evaluation | None, config: Config, position: Position, batches: int, console: Console, log: RunLog):
         self._evaluation, self._config, self._position, self._batches = evaluation, config, position, batches
         self._options = config.training
         self._console, self._log = console, log
-        self._metrics: Metrics | None = None
+        self.last: Evaluated | None = None
+        self.best: Evaluated | None = None
         self._reason_said = False
         self._samples, self._seconds = 0, 0.0  # of all evaluations
 
@@ -73,7 +84,8 @@ class Evaluations:
         """
         position = self._position
         start = time.perf_counter()
-        self._metrics = metrics = self._evaluation.score()
+        metrics = self._evaluation.score()
+        self.last = Evaluated(position.step, metrics)
         self._samples += metrics.samples
         self._seconds += time.perf_counter() - start
         if not math.isfinite(metrics.log_loss):  # the losses so far were those of the weights before the last step
@@ -90,6 +102,7 @@ class Evaluations:
             position.best_auc = metrics.auc
         if best:
             position.evals_without_gain, position.best_epoch = 0, position.epoch + position.batch / self._batches
+            self.best = self.last
         return best
 
     def _is_best(self, metrics: Metrics) -> bool:
@@ -111,7 +124,7 @@ class Evaluations:
 
     def figures(self) -> Mapping[str, Any]:
         """The final ones: of the last evaluation, of the best model, and samples/s over all evaluations."""
-        metrics, chosen_by = self._metrics, self._config.ranking.chosen_by
+        metrics, chosen_by = self.last and self.last.metrics, self._config.ranking.chosen_by
         best = {} if chosen_by is None else {f"best_{chosen_by.key}": self._position.best(self._config.ranking)}
         return {
             "auc": metrics.auc if metrics else None,

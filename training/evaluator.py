@@ -1,6 +1,7 @@
 """Scores of a trained model: every row of a split exactly once."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +33,9 @@ class Evaluator:
 
     def __init__(self, model: Model, xla: bool | str = False):
         self._model, self.world = model, model.embedding.world
-        self._dense = tf.function(self._after_lookup, autograph=False, jit_compile=compiled(xla).dense or None)
-        self._logits = tf.function(self._forward, autograph=False)
+        # `partial`: TensorFlow counts the traces of a function by its code, and would take those of several models for one model's.
+        self._dense = tf.function(partial(self._after_lookup), autograph=False, jit_compile=compiled(xla).dense or None)
+        self._logits = tf.function(partial(self._forward), autograph=False)
 
     def _after_lookup(self, numerical: tf.Tensor, vectors: tf.Tensor) -> tf.Tensor:
         return self._model.dense(numerical, vectors, self._model.step_weights())

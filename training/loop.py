@@ -43,7 +43,7 @@ class Training:
         position: where to start.
 
     Attributes:
-        position: how far the run has come.
+        position, evaluations: how far the run has come, and how the model scored.
         single_steps: what the log has of single ones.
     """
 
@@ -61,7 +61,7 @@ class Training:
     ):
         self._trainer, self._data, self._config, self._console, self._log = trainer, data, config, console, log
         self.position = position = position or Position()
-        self._evaluations = Evaluations(evaluation, config, position, len(data), console, log)
+        self.evaluations = Evaluations(evaluation, config, position, len(data), console, log)
         self._checkpoints = Checkpoints(saver, config.training, position, console.say)
         self._reports = Reports(lambda step, report: self._checkpoints.heard(step, report.writing), trainer.scaled)
         self._profile = Profile(config.run, trainer.rank, console)
@@ -85,7 +85,7 @@ class Training:
         finally:
             self._checkpoints.abandon()
         steps = {"train_loss": self._reports.mean_loss, "samples": self.position.samples, "steps": self.position.step}
-        return {**self._meter.summary(), **self._evaluations.figures(), **steps, **self._counted()}
+        return {**self._meter.summary(), **self.evaluations.figures(), **steps, **self._counted()}
 
     def _run_epochs(self, progress) -> None:
         position = self.position
@@ -127,20 +127,20 @@ class Training:
         self._profile.after_step(position.step)
         self._reports.read(leave=1)  # the step before has certainly finished: looking at its report makes nothing wait
         self.single_steps.after_step(position.step, samples, self._meter.step(samples))
-        self._evaluations.after_step(last=position.step >= self._limit)
+        self.evaluations.after_step(last=position.step >= self._limit)
 
     def _ended(self) -> bool:
-        return self.position.step >= self._limit or self._evaluations.end_training()
+        return self.position.step >= self._limit or self.evaluations.end_training()
 
     def _turn_epoch(self) -> None:
         if self.position.batch == len(self._data):
             self.position.epoch, self.position.batch = self.position.epoch + 1, 0
 
     def _evaluate_if_due(self) -> None:
-        if not self._evaluations.is_due():
+        if not self.evaluations.is_due():
             return
         self._reports.read()
-        if self._evaluations.run() and self._checkpoints.wanted and self._config.training.keep_best_checkpoint:
+        if self.evaluations.run() and self._checkpoints.wanted and self._config.training.keeps_best:
             self._save(best=True)
         self._meter.resume()
 

@@ -1,6 +1,7 @@
 """Scores of a model whose tables stay in the files of a checkpoint."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -87,5 +88,5 @@ class MappedEvaluator(Evaluator):
         """The dense part for any b. Two threads may make it at the same time; either will do."""
         if self._any_batch is None:
             specs = tf.TensorSpec([None, num_numerical], tf.float32), tf.TensorSpec([None, *vector_shape], tf.float32)
-            self._any_batch = tf.function(self._after_lookup, autograph=False).get_concrete_function(*specs)
+            self._any_batch = tf.function(partial(self._after_lookup), autograph=False).get_concrete_function(*specs)
         return self._any_batch

@@ -1,5 +1,6 @@
 """How far a run has come, when it evaluates, and when it is at its end."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,6 +27,11 @@ class Position:
     def best(self, ranking: RankingConfig) -> float | None:
         """The best value so far of the metric that the best model is chosen by."""
         return self.best_auc if ranking.chosen_by is None else self.best_ranking.get(ranking.chosen_by.key)
+
+    @staticmethod
+    def saved_best(position: Mapping[str, Any], ranking: RankingConfig) -> float | None:
+        """The same of a position as a checkpoint keeps it."""
+        return position.get("best_auc") if ranking.chosen_by is None else (position.get("best_ranking") or {}).get(ranking.chosen_by.key)
 
     def to_dict(self) -> dict[str, Any]:
         """As checkpoints keep it: with `best_ranking` only where there is one, so that nothing changes for runs without groups."""

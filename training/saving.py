@@ -11,6 +11,7 @@ from training.groups import Groups
 from training.position import Position
 from training.snapshot import Snapshot
 from training.state import arrays, digest, parts, snapshot
+from utils.checkpoint.best import adopt_best
 from utils.checkpoint.kept_files import NO_FILES, KeptFiles
 from utils.checkpoint.writing import Among, Saving
 from utils.options import TrainingConfig
@@ -26,10 +27,21 @@ class Saver:
         metadata: what the manifest keeps beside the position; anything JSON can say.
         alone: what else is in the folder is another run's, and is removed when the first checkpoint is visible.
         files: what each keeps beside the arrays.
+        best: the step that is the run's best so far; None where there is none.
     """
 
-    def __init__(self, model: Model, groups: Groups, options: TrainingConfig, metadata: Mapping[str, Any], alone: bool, files: KeptFiles = NO_FILES):
+    def __init__(
+        self,
+        model: Model,
+        groups: Groups,
+        options: TrainingConfig,
+        metadata: Mapping[str, Any],
+        alone: bool,
+        files: KeptFiles = NO_FILES,
+        best: Path | None = None,
+    ):
         self._files = files
+        self._settle: Callable[[Path], None] | None = lambda folder: adopt_best(folder, best)  # once
         self._model, self._groups, self._metadata, self._alone = model, groups, metadata, alone
         self._path, self._keep = Path(options.save_checkpoint_path), options.keep_checkpoints
 
@@ -38,10 +50,10 @@ class Saver:
         model, groups = self._model, self._groups
         frozen, metadata = snapshot(model), {**self._metadata, "position": position.to_dict()}
         written, everything = parts(model, groups, frozen), arrays(model, groups)
-        among = Among(self._keep, best, self._alone)
+        among = Among(self._keep, best, self._alone, None if best else self._settle)
         saving = Saving(self._path, position.step, everything, written, metadata, model.embedding.world, among, digest(model, groups))
         saving.keep(self._files)
-        self._alone = False
+        self._alone, self._settle = False, None
         return saving, frozen
 
 

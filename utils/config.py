@@ -12,7 +12,8 @@ from utils.flags import Parser, add_flags, build, read_yaml
 from utils.learning_options import OptimizerConfig, RegularisationConfig
 from utils.model_config import expanded
 from utils.nvidia_flags import LEGACY
-from utils.options import EXPORT, PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
+from utils.options import EXPORT, PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, RunConfig, TrainingConfig
+from utils.placement_options import PlacementConfig
 from utils.ranking_options import RankingConfig
 from utils.serving_options import ExportConfig
 from utils.spoken import AS_HERE, Translated, spoken

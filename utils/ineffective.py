@@ -50,6 +50,7 @@ def _reasons(config: Config) -> dict[str, str]:
         "num_cross_layers": (config.model.interaction != CROSS, "without --interaction cross"),
         "cross_layer_projection_dim": (config.model.interaction != CROSS, "without --interaction cross"),
         "bottom_mlp_dims": (wide, "with --interaction wide_and_deep"),
+        "wide_pooling": (not wide, "without --interaction wide_and_deep"),
         "linear_learning_rate": (not wide, "without --interaction wide_and_deep"),
         "amp_dtype": (not config.device.amp, "without --amp"),
         **{name: (config.optimizer.decay_steps == 0, "with --decay_steps 0") for name in ("decay_start_step", "decay_power", "decay_end_lr")},

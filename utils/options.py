@@ -1,4 +1,7 @@
-"""The options of a run: typed, documented, checked when constructed; `config` puts them together. How weights are learned: `learning_options`."""
+"""The options of a run: typed, documented, checked when constructed; `config` puts them together.
+
+How weights are learned is in `learning_options`, where tables go in `placement_options`.
+"""
 
 import math
 from dataclasses import dataclass
@@ -9,13 +12,14 @@ from utils.widths import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
 DOT, CROSS, CAT, WIDE_AND_DEEP = INTERACTIONS = ("dot", "cross", "cat", "wide_and_deep")
+SUM, OF_FEATURE = "sum", "feature"
 AFFINITIES = ("socket", "single", "single_unique", "socket_unique_interleaved", "socket_unique_continuous", "disabled")
+BEST, LATEST = "best", "latest"  # the files of a folder of checkpoints that name a step
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT)
 
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
 _MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
 _MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
-_MAX_WORKERS = 4096  # planned for in some seconds; ten times as many take minutes
 _LOG_PATH = "dlrm_tf_log.json"
 TFRECORD = "tfrecord"
 
@@ -139,6 +143,12 @@ class ModelConfig:
     )
     num_cross_layers: int = option(3, "layers of --interaction cross")
     cross_layer_projection_dim: int = option(512, "rank of each layer of --interaction cross")
+    wide_pooling: str = option(
+        SUM,
+        "how --interaction wide_and_deep joins the rows of a list in its linear part: sum, as published, or feature, by the pooling that the feature "
+        "has in the deep part, as all models did before there was this flag",
+        choices=(SUM, OF_FEATURE),
+    )
     embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN, PLAN))
     embedding_zeros_initializer: bool = option(False, "start the tables at zero: faster to build, for benchmarks", modes=(TRAIN, INFERENCE))
 
@@ -192,7 +202,16 @@ class TrainingConfig:
     )
     auc_thresholds: int | None = option(None, "approximate the AUC with this many thresholds, 2 or more; the default is the exact AUC")
     save_checkpoint_path: str | None = option(None, "folder for checkpoints; one is always written when training ends", modes=(TRAIN,))
-    restore_checkpoint_path: str | None = option(None, "checkpoint to go on from: a folder of steps (its newest), one step, or FOLDER/best")
+    restore_checkpoint_path: str | None = option(
+        None, "checkpoint to go on from: a folder of steps (see --checkpoint_choice), one step, or FOLDER/best"
+    )
+    checkpoint_choice: str = option(
+        BEST,
+        "what a folder of checkpoints given to --restore_checkpoint_path stands for: its best where one is kept, or its latest; training goes on "
+        "from the latest",
+        choices=(BEST, LATEST),
+        modes=(EVAL, INFERENCE, PREDICT, EXPORT),
+    )
     restore_fallback: bool = option(False, "read the whole checkpoint first; where it is damaged, take the newest one before it that is not")
     allow_growth: bool = option(
         False, "take the weights of a model with fewer rows in its tables or fewer features; what is new starts afresh, at step 0", modes=(TRAIN,)
@@ -213,7 +232,9 @@ class TrainingConfig:
     checkpoint_every_epoch: bool = option(False, "write a checkpoint after every epoch", modes=(TRAIN,))
     checkpoint_every_minutes: float | None = option(None, "write a checkpoint when so many minutes have passed", unit="minutes", modes=(TRAIN,))
     keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,))
-    keep_best_checkpoint: bool = option(False, "also write a checkpoint at every best AUC, and keep the best", modes=(TRAIN,))
+    keep_best_checkpoint: bool = option(
+        False, "also write a checkpoint at every best AUC, and keep the best; --early_stop_patience does so, too", modes=(TRAIN,)
+    )
     benchmark_warmup_steps: int = option(10, "first steps that throughput and latency leave out", unit="steps", modes=(TRAIN, INFERENCE))
     inference_benchmark_steps: int | None = option(
         None, "batches measured of each size; the default is --max_steps, or 1000", unit="batches", modes=(INFERENCE,)
@@ -250,6 +271,11 @@ class TrainingConfig:
         if self.overwrite_checkpoints and self.resume == "auto":
             raise ValueError("--overwrite_checkpoints and --resume auto exclude each other: one replaces checkpoints, the other goes on; drop one")
         check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the best weights are kept beside the newest, and tested at the end."""
+        return self.keep_best_checkpoint or self.early_stop_patience is not None
 
     @property
     def need_evaluations(self) -> list[str]:
@@ -311,31 +337,3 @@ class DeviceConfig:
             check(threads is None or 1 <= threads <= _MAX_THREADS, name, threads, f"1 to {_MAX_THREADS} threads")
         if self.run_eagerly and self.xla:
             raise ValueError("--run_eagerly and --xla exclude each other: XLA compiles graphs; drop one of them")
-
-
-@dataclass(frozen=True)
-class PlacementConfig:
-    """Placement of tables on workers."""
-
-    dist_strategy: str = option(
-        "memory_balanced",
-        "memory_balanced evens out what is looked up, then what is stored; memory_optimized fills the fullest worker least; basic deals round robin",
-        choices=("memory_balanced", "memory_optimized", "basic"),
-    )
-    column_slice_threshold: int = option(10_000_000_000, "tables of more elements than this are split by columns over workers", unit="elements")
-    data_parallel_threshold: int = option(0, "tables of at most so many elements are replicated on every worker", unit="elements")
-    worker_memory_gb: float | None = option(None, "memory for tables on one worker; the default is what its device has", unit="10^9 bytes")
-    cpu_offloading_threshold_gb: float | None = option(
-        None, "on a GPU, tables beyond this size on one worker live in host memory; the default is what the device has", unit="10^9 bytes"
-    )
-    plan_workers: int = option(8, "workers to plan for", modes=(PLAN,))
-    plan_format: str = option("table", "how the plan is printed", choices=("table", "json"), modes=(PLAN,))
-
-    def __post_init__(self):
-        check_types(self)
-        check(self.column_slice_threshold >= 1, "column_slice_threshold", self.column_slice_threshold, "at least 1")
-        check(1 <= self.plan_workers <= _MAX_WORKERS, "plan_workers", self.plan_workers, f"at least 1 and at most {_MAX_WORKERS}")
-        check(self.data_parallel_threshold >= 0, "data_parallel_threshold", self.data_parallel_threshold, "0 or more elements")
-        for name in ("worker_memory_gb", "cpu_offloading_threshold_gb"):
-            value = getattr(self, name)
-            check(value is None or (math.isfinite(value) and value > 0), name, value, "a positive number")

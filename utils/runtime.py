@@ -10,13 +10,19 @@ from contextlib import contextmanager
 
 from utils.affinity import OWN
 from utils.errors import UserError
+from utils.forks import TENSORFLOW, check_threads
 from utils.options import DeviceConfig
 
 _NEEDLESS = ("pandas", "scipy", "sklearn")
 
 
 def prepare_tensorflow() -> None:
-    """Set what TensorFlow reads while it is imported, and import it, for a command. Call before anything else imports it."""
+    """Set what TensorFlow reads while it is imported, and import it, for a command. Call before anything else imports it.
+
+    Raises:
+        UserError: the process was forked after TensorFlow had begun its threads.
+    """
+    check_threads(TENSORFLOW)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     warnings.filterwarnings("ignore", module="keras|tensorflow|horovod")

@@ -1,11 +1,13 @@
 """What is found out before training begins, and not hours later; and what a run must not replace or trip over."""
 
+import itertools
 import sys
 
 import pytest
 from runs import SMALL, TRAIN, child, read_log, write_dataset
 
 import dlrm
+import wide_and_deep
 from utils.errors import run_command
 
 PROFILE = ("--profiler_start_step", "2")
@@ -93,3 +95,33 @@ def test_a_run_that_goes_on_without_evaluations_is_told_what_asks_for_them(run, 
     assert run(*flags, "--max_steps", "1", "--early_stop_patience", "3").code == 0
     result = run(*flags, "--resume", "auto", "--evals_per_epoch", "0")
     refused(result, "holds options that cannot be: --early_stop_patience needs evaluations, and --evals_per_epoch 0 leaves them out")
+
+
+def test_a_batch_larger_than_the_training_rows_is_one_warning_with_a_number_to_try(run, dataset, tmp_path, capfd):
+    flags = ("--dataset_path", dataset, *TRAIN, "--batch_size", "5000", "--save_checkpoint_path", tmp_path / "c")
+    result = run(*flags)
+    proposed = "the training split has 4,000 rows, so a step takes all of them: an epoch is one step; try --batch_size 32, 125 steps for all rows"
+    assert result.final["steps"] == 1
+    assert result.err == f"dlrm.py: warning: --batch_size 5000: {proposed}, and a learning rate that goes with it\n"
+    assert run("--dataset_path", dataset, *TRAIN, "--batch_size", "32", "--max_steps", "1").err == ""
+    assert run("--dataset_path", dataset, *TRAIN, "--batch_size", "4000").err == ""  # a step an epoch, of real rows only
+    resumed = run(*flags, "--resume", "auto", "--epochs", "2")  # another batch would be another run
+    assert resumed.final["steps"] == 2 and resumed.err == ""
+    cut = run("--dataset_path", dataset, *TRAIN, "--batch_size", "1000", "--dataset_subset", "0.1", "--steps_per_epoch", "3")
+    assert cut.err.count("\n") == 1 and "has 400 rows, so a step takes all of them; try --batch_size 4, 100 steps" in cut.err
+    capfd.readouterr()
+    names = {name.removeprefix("--"): value for name, value in itertools.pairwise(TRAIN) if name.startswith("--") and not value.startswith("--")}
+    dlrm.train(dataset_path=str(dataset), cpu=True, log_path="", **names | {"batch_size": 70_000, "valid_batch_size": 512})
+    assert capfd.readouterr().err.startswith("dlrm.train: warning: --batch_size 70000: the training split has 4,000 rows")
+
+
+def test_a_batch_that_is_too_large_is_told_by_the_users_name_of_it(dataset, tmp_path, capfd, monkeypatch):
+    flags = ["--dataset_path", dataset, "--cpu", "--num_epochs", "1", "--deep_warmup_epochs", "0", "--embedding_dim", "4", "--deep_hidden_units", "8"]
+    words = [*flags, "--model_dir", tmp_path / "m", "--results_dir", tmp_path, "--affinity", "disabled"]
+    monkeypatch.setattr(sys, "argv", ["wide_and_deep.py", *map(str, words)])
+    assert run_command(wide_and_deep.main, "wide_and_deep.py") == 0
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1 and err.startswith("wide_and_deep.py: warning: --batch_size 131072: the training split has 4,000 rows")
+    monkeypatch.setattr(sys, "argv", ["wide_and_deep.py", *map(str, words), "--overwrite_checkpoints", "--global_batch_size", "8000"])
+    assert run_command(wide_and_deep.main, "wide_and_deep.py") == 0
+    assert "--global_batch_size 8000: the training split has 4,000 rows" in capfd.readouterr().err

@@ -61,6 +61,12 @@ def test_faults_name_row_and_place(dataset, capsys, monkeypatch, file, dtype, pl
     assert capsys.readouterr() == whole
 
 
+def test_tables_that_features_share_are_counted_once(tmp_path, capsys):
+    write_dataset(tmp_path / "d", rich_spec(), train=5, test=5)
+    assert run(tmp_path / "d") == 0
+    assert ", 3 tables, " in capsys.readouterr().out.splitlines()[-1]
+
+
 def test_large_float32_values_are_sound(dataset, capsys):
     put(dataset / "train/numerical.bin", np.float32, 3, 1e30)
     assert run(dataset) == 0

@@ -15,7 +15,11 @@ from run.command import do, run_command
 
 def main(commands: list[list[str]]) -> int:
     for words in commands:
-        if code := run_command(lambda words=words: do(words, dlrm.NAME, ""), dlrm.NAME):
+
+        def one(words=words) -> None:
+            do(words, dlrm.NAME, "")
+
+        if code := run_command(one, dlrm.NAME):
             return code
     return 0
 

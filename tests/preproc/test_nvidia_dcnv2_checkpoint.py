@@ -300,7 +300,7 @@ def test_a_layer_without_its_second_kernel_is_refused(call, tmp_path, dataset):
 
 DATASETS = {
     "shared tables": ({"table": ["both", None, None, "both"]}, "feature cat_0 is looked up in table both; NVIDIA's features have one each"),
-    "means": ({"hotness": 2, "pooling": "mean"}, "feature cat_0 has pooling mean; NVIDIA's models add vectors up, drop pooling"),
+    "means": ({"hotness": 2, "pooling": "mean"}, "feature cat_0 has pooling mean; NVIDIA's DLRM and DCNv2 add vectors up, drop pooling"),
     "other widths": ({"embedding_dim": [8, 8, 16, 8]}, "feature_2.npy: 8 columns, feature cat_2 has embedding_dim 16 in "),
 }
 

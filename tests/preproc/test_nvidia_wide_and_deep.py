@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+import yaml
 from tensorflow.python.keras import layers
 from tensorflow.python.keras.engine.base_layer import Layer
 from tensorflow.python.keras.engine.functional import Functional
@@ -164,6 +165,27 @@ def test_the_imported_model_has_nvidias_logits(call, tmp_path, dataset, later):
         [] if later else ["the checkpoint does not name its wide tables", "the checkpoint does not name its weights of numerical features"]
     )
     check_same(model, target, dataset)
+
+
+def test_lists_are_averaged_in_the_deep_part_and_added_in_the_wide_one(call, tmp_path, dataset):
+    """As its --combiner mean does. Every list holds its one id twice: the deep vector is the original's, the wide row counts twice."""
+    doubled = shutil.copytree(dataset, tmp_path / "doubled")
+    content = yaml.safe_load((doubled / "feature_spec.yaml").read_text())
+    content["feature_spec"]["m"] |= {"hotness": 2, "pooling": "mean"}
+    (doubled / "feature_spec.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    dtype = np.dtype(content["feature_spec"]["m"]["dtype"])
+    for split, chunks in content["source_spec"].items():
+        path = doubled / next(name for chunk in chunks if chunk["features"] == ["m"] for name in chunk["files"])
+        np.repeat(np.fromfile(path, dtype), 2).tofile(path)
+        assert path.is_file(), split
+    model, target = original(ROWS, WIDTHS, NUMBERS), tmp_path / "ours"
+    assert call(nvidia_checkpoint.main, *paths(save(tmp_path / "nvidia", model), doubled, target))[0] == 0
+    samples = columns(dataset)[1]
+    wide = Checkpoint(target).read("tables/m_wide/weights")[samples["m"]]
+    expected = tf.sigmoid(model({name: values[:, None] for name, values in samples.items()}).numpy() + wide[:, 0])
+    found = dlrm.load(target).score(samples | {"m": np.repeat(samples["m"][:, None], 2, axis=1)})
+    assert np.abs(wide).max() > 0.01
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
 def test_outbrains_features_are_told_by_the_applications_lists(call, tmp_path):

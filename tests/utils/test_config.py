@@ -11,7 +11,8 @@ from utils.errors import UserError
 from utils.flags import Parser, add_flags, build
 from utils.ineffective import warnings as warnings_of
 from utils.learning_options import OptimizerConfig, RegularisationConfig
-from utils.options import DataConfig, DeviceConfig, ModelConfig, PlacementConfig, RunConfig, TrainingConfig
+from utils.options import DataConfig, DeviceConfig, ModelConfig, RunConfig, TrainingConfig
+from utils.placement_options import PlacementConfig
 from utils.ranking_options import RankingConfig
 from utils.serving_options import ExportConfig
 

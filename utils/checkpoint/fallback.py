@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from utils.checkpoint.folder import complete_steps
+from utils.checkpoint.folder import complete_steps, pointed
 from utils.checkpoint.manifest import CheckpointError
-from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.reading import Checkpoint, chosen_step
 from utils.distributed import World
 from utils.errors import UserError
+from utils.options import LATEST
 
 
 def older(folder: Path) -> list[Path]:
@@ -16,19 +17,20 @@ def older(folder: Path) -> list[Path]:
     return steps[steps.index(folder) + 1 :] if folder in steps else []
 
 
-def sound_checkpoint(path: str | Path, world: World, warn: Callable[[str], None]) -> Checkpoint:
-    """The newest checkpoint of a folder (or the step that is named, or those before it) that is whole, by reading all of it.
+def sound_checkpoint(path: str | Path, world: World, warn: Callable[[str], None], choice: str = LATEST) -> Checkpoint:
+    """The newest checkpoint of a folder (or its best, or the step that is named, or those before it) that is whole, by reading all of it.
 
     Args:
         path: as for `Checkpoint`.
         world: the workers, who share the reading; each calls this at the same point.
         warn: is told of every checkpoint that is passed over, and why.
+        choice: as for `Checkpoint`; after the best come the newest.
 
     Raises:
         UserError: none is whole; on every worker.
     """
     path = Path(path)
-    steps = world.from_first([str(step) for step in _candidates(path)], "fallback")
+    steps = world.from_first([str(step) for step in _candidates(path, choice)], "fallback")
     for step, instead in zip(steps, [*steps[1:], None], strict=True):
         problem = None
         try:
@@ -46,8 +48,11 @@ def sound_checkpoint(path: str | Path, world: World, warn: Callable[[str], None]
     raise CheckpointError(f"{path}: holds no checkpoint (no step-… folder with a manifest.json); --save_checkpoint_path writes one")
 
 
-def _candidates(path: Path) -> list[Path]:
+def _candidates(path: Path, choice: str) -> list[Path]:
+    path = pointed(path) or path
     steps = complete_steps(path.parent)
     if path in steps:
         return steps[steps.index(path) :]
-    return complete_steps(path)
+    steps = complete_steps(path)
+    first = [chosen_step(path, steps, choice)] if steps else []
+    return first + [step for step in steps if step not in first]

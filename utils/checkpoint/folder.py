@@ -15,8 +15,9 @@ from utils.checkpoint import manifest
 from utils.checkpoint.durable import sync_folder, sync_tree, write_text
 from utils.cluster.processes import MARK
 from utils.errors import UserError
+from utils.options import BEST, LATEST
 
-POINTERS = ("latest", "best")
+POINTERS = (LATEST, BEST)
 _WAIT_S = 60.0
 
 
@@ -39,7 +40,7 @@ def complete_steps(path: Path) -> list[Path]:
     """All complete checkpoints of a folder, newest first: what `latest` names, then as they were written."""
     written = {entry: _written(entry) for pattern in ("step-*", ".step-*.old") for entry in path.glob(pattern)}
     steps = [entry for entry, when in written.items() if when is not None and (entry.name.startswith("step-") or not _place_of(entry).exists())]
-    latest = pointed(path / "latest")
+    latest = pointed(path / LATEST)
     return sorted(steps, key=lambda entry: (entry == latest, written[entry], _place_of(entry).name), reverse=True)
 
 
@@ -110,7 +111,7 @@ def publish(path: Path, step: int, best: bool) -> Path:
     name = step_name(step)
     folder, target, old = being_written(path, step), path / name, path / f".{name}.old"
     sync_tree(folder)
-    write_text(path / "latest", name + "\n")  # before the step has its name: until then readers go by the times of the others
+    write_text(path / LATEST, name + "\n")  # before the step has its name: until then readers go by the times of the others
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
@@ -122,19 +123,19 @@ def publish(path: Path, step: int, best: bool) -> Path:
         raise
     shutil.rmtree(old, ignore_errors=True)
     if best:
-        write_text(path / "best", name + "\n")
+        write_text(path / BEST, name + "\n")
     sync_folder(path)
     return target
 
 
 def forget_best(path: Path) -> None:
     """No step is the best any more."""
-    (path / "best").unlink(missing_ok=True)
+    (path / BEST).unlink(missing_ok=True)
 
 
 def prune(path: Path, keep: int) -> None:
     """Remove all steps but the newest `keep` and the one that `best` names; a step is hidden before its files go."""
-    best = pointed(path / "best")
+    best = pointed(path / BEST)
     for entry in complete_steps(path)[keep:]:
         if entry != best:
             hidden = path / f".{entry.name}.removing"

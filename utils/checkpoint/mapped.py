@@ -2,7 +2,6 @@
 
 import json
 import mmap
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.zarr_metadata import NAME, check_metadata
 from utils.checkpoint.zarr_store import CHECKSUM_BYTES, file_of
+from utils.forks import RenewedLock
 from utils.serving_options import FLOAT32
 
 
@@ -38,7 +38,7 @@ class MappedArray:
         except (OSError, ValueError) as error:
             raise DamagedError(checkpoint.folder, f"{self._folder}: {error}; the checkpoint is damaged") from None
         self._chunk = tuple(described["chunk_grid"]["configuration"]["chunk_shape"])
-        self._lock = threading.Lock()
+        self._lock = RenewedLock()
         self._view: tuple[Contiguous | None, np.ndarray | None] | None = None
         self._mapped: dict[tuple[int, int], np.ndarray] = {}
 

@@ -1,7 +1,7 @@
 """Checkpoints opened for reading, every chunk's checksum compared; `writing` tells how they lie on the disk."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from utils.checkpoint.folder import complete_steps, pointed
 from utils.checkpoint.manifest import CheckpointError, DamagedError
 from utils.checkpoint.zarr_store import IN_FLIGHT, brief, file_of, open_array
 from utils.distributed import World
+from utils.options import BEST, LATEST
 
 
 def newest(path: str | Path) -> "Checkpoint | None":
@@ -24,15 +25,15 @@ class Checkpoint:
     """A checkpoint opened for reading.
 
     Args:
-        path: a step's folder; the folder that holds the steps: then the newest complete one; or a file in it that names a
-            step, `…/best`.
+        path: a step's folder; the folder that holds the steps; or a file in it that names a step, `…/best`.
+        choice: what a folder of steps stands for: `LATEST`, the newest complete one, or `BEST`, the one that its file `best` names, where it does.
 
     Raises:
         CheckpointError: there is none, its manifest cannot be read, or a file has not the size or the checksum it should have.
     """
 
-    def __init__(self, path: str | Path):
-        self.folder = _find(Path(path))
+    def __init__(self, path: str | Path, choice: str = LATEST):
+        self.folder = _find(Path(path), choice)
         self.manifest = manifest.read(self.folder)
         try:
             self._arrays = {name: tuple(int(size) for size in described["shape"]) for name, described in self.manifest["arrays"].items()}
@@ -104,16 +105,27 @@ class Checkpoint:
         together(mine, world, "checkpoint_verified")
 
 
-def _find(path: Path) -> Path:
+def _find(path: Path, choice: str) -> Path:
     if (path / manifest.NAME).is_file():
         return path
     if path.is_file() and (named := pointed(path)) is not None:
         return named
-    if path.name == "latest" and path.is_file() and (steps := complete_steps(path.parent)):
+    if path.name == LATEST and path.is_file() and (steps := complete_steps(path.parent)):
         return steps[0]  # what it names does not have that name yet, see `folder.publish`
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such folder; expected a checkpoint (--save_checkpoint_path writes one)")
     steps = complete_steps(path)
     if not steps:
         raise CheckpointError(f"{path}: holds no checkpoint (no step-… folder with a manifest.json); --save_checkpoint_path writes one")
-    return steps[0]
+    return chosen_step(path, steps, choice)
+
+
+def chosen_step(path: Path, steps: Sequence[Path], choice: str) -> Path:
+    """The one of a folder's complete steps, newest first, that the folder stands for; `choice` as in `Checkpoint`."""
+    return (pointed(path / BEST) if choice == BEST else None) or steps[0]
+
+
+def passed_over(path: Path, taken: Path) -> Path | None:
+    """The newest step of a folder of which another one, its best, was taken; None where that is the newest, or was named."""
+    steps = [] if (path / manifest.NAME).is_file() else complete_steps(path)
+    return steps[0] if steps and pointed(path / BEST) == taken != steps[0] else None

@@ -68,12 +68,14 @@ class Among:
     """What a checkpoint is among those of its folder, and what becomes of the others.
 
     `keep`: how many of the newest steps to keep, the best apart, None for all; `best`: this is the best so far: `best` points to it and it is kept
-    until a better one comes; `alone`: once this one is visible, all others are removed: they are of another run.
+    until a better one comes; `alone`: once this one is visible, all others are removed: they are of another run; `settle`: called with the folder
+    before it is visible, see to the best that is there.
     """
 
     keep: int | None = None
     best: bool = False
     alone: bool = False
+    settle: Callable[[Path], None] | None = None
 
 
 ONE_OF_ALL = Among()
@@ -182,6 +184,8 @@ class Saving:
         manifest.write(self._folder, about, chunks)
         if self._among.alone:
             forget_best(self._path)
+        elif self._among.settle:
+            self._among.settle(self._path)
         self._files.are_in(publish(self._path, self._step, self._among.best))
         if self._among.alone:
             prune(self._path, 1)

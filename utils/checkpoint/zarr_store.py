@@ -12,6 +12,7 @@ import numpy as np
 
 from utils.checkpoint.zarr_metadata import CODECS, DTYPE, check_metadata
 from utils.errors import UserError
+from utils.forks import TENSORSTORE, check_threads
 
 CHECKSUM_BYTES = 4  # at the end of every chunk
 IN_FLIGHT = 8  # chunks being written or read at a time: bounds the memory to 256 MiB, keeps the disk busy
@@ -43,6 +44,7 @@ def native_path(folder: Path) -> str:
 
 
 def _open(folder: Path, **more: Any):
+    check_threads(TENSORSTORE)
     import tensorstore  # takes a tenth of a second, and --help needs none of it
 
     # By default a chunk of zeros is not written and a missing chunk reads as zeros: then a lost file would go unnoticed.

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from types import FrameType, TracebackType
 
@@ -29,6 +30,7 @@ class StopRequest:
     """While entered, remembers what asks for an end: `signum` of the first signal (0 before) and, where it is no signal, the `reason`.
 
     A second SIGTERM or SIGINT ends the process. SIGHUP is not counted: a closing terminal sends it several times, and SIGTERM with it.
+    Python handles signals in its main thread only: in another one they stay what they were.
     """
 
     _entered: "StopRequest | None" = None
@@ -59,7 +61,7 @@ class StopRequest:
         return signum, "the launcher is gone" if any(reason for _, reason in everyone) else ""
 
     def __enter__(self) -> "StopRequest":
-        for signum in _SIGNALS:
+        for signum in _SIGNALS if threading.current_thread() is threading.main_thread() else ():
             if signum != signal.SIGHUP or signal.getsignal(signum) != signal.SIG_IGN:  # nohup
                 self._before[signum] = signal.signal(signum, self._handle)
         StopRequest._entered = self

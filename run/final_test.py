@@ -1,0 +1,141 @@
+"""What a training run ends with: the test figures of its best weights where these are kept, and beside them those of its last."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from model.build import Model
+from run.opening import restoring
+from run.prepare import Prepared
+from run.scoring import metrics_of, shown
+from run.wide_and_deep_log import published
+from training.evaluations import Evaluations, ranking_figures
+from training.evaluator import Evaluator
+from training.position import Position
+from training.state import restore
+from utils.checkpoint.best import best_of
+from utils.checkpoint.reading import Checkpoint
+from utils.errors import UserError
+from utils.metrics.binary import Metrics
+from utils.metrics.ranking_metric import COUNTS, figure_names
+from utils.options import WIDE_AND_DEEP
+
+VALID, TEST = "valid", "test"
+
+
+class Tested(NamedTuple):
+    """Weights that were tested: after which step, and their metrics on the split that the model is chosen by and on the test split."""
+
+    step: int
+    chosen: Metrics | None
+    test: Metrics | None
+
+
+def best_before(run: Prepared) -> Path | None:
+    """Where a run that goes on has its best weights so far, on the first worker; None where it keeps none, or has none."""
+    if not (run.goes_on and run.config.training.keeps_best and run.world.first):
+        return None
+    ranking = run.config.ranking
+    return best_of(run.checkpoint.folder.parent, run.position.best(ranking), lambda saved: Position.saved_best(saved, ranking))
+
+
+class FinalTest:
+    """The test at the end of training. The last weights have been saved by then: those of the best take their place in the model.
+
+    Args:
+        run: that has ended.
+        model: with its last weights.
+        evaluator: of the model.
+        evaluations: of the run.
+        position: where it ended.
+        before: as `best_before` gave it when the run began.
+    """
+
+    def __init__(self, run: Prepared, model: Model, evaluator: Evaluator, evaluations: Evaluations, position: Position, before: Path | None):
+        self._run, self._model, self._evaluator, self._evaluations = run, model, evaluator, evaluations
+        self._position, self._before = position, before
+
+    def figures(self) -> dict[str, Any]:
+        """Test what is not tested yet; what the log's last line has of it. Every worker calls this."""
+        run, evaluated = self._run, self._evaluations.last
+        metrics = evaluated and evaluated.metrics
+        last = Tested(self._position.step, metrics, metrics if run.chosen_by == TEST else self._test())
+        if not run.config.training.keeps_best or metrics is None:
+            return self._by_name(last)
+        best = self._best(last)
+        of_last = {f"last_{name}": value for name, value in self._by_name(last).items() if name.removeprefix("valid_") not in COUNTS}
+        self._tell(best, last)
+        wide_and_deep = run.config.model.interaction == WIDE_AND_DEEP
+        return self._by_name(best) | {"tested_step": best.step} | of_last | (published(best.chosen) if wide_and_deep else {})
+
+    def _test(self, split: str = TEST) -> Metrics | None:
+        return metrics_of(self._run, self._model, self._evaluator, split) if split in self._run.splits else None
+
+    def _best(self, last: Tested) -> Tested:
+        """The best weights, tested; `last` where they are the last ones, or cannot be had, which is said."""
+        run, found = self._run, self._evaluations.best
+        if found and found.step == last.step:
+            return last
+        if found and (run.chosen_by == TEST or TEST not in run.splits):
+            return Tested(found.step, found.metrics, found.metrics if run.chosen_by == TEST else None)
+        if self._position.best(run.config.ranking) is None:  # undefined in all evaluations
+            return last
+        try:
+            checkpoint = self._restored()
+        except UserError as error:
+            run.console.warn(f"{error}; the test figures are of the last weights")
+            return last
+        if checkpoint is None:
+            where = "there is no --save_checkpoint_path" if not run.config.training.save_checkpoint_path else "no checkpoint has them"
+            run.console.warn(f"the best weights are not kept ({where}): the test figures are of the last weights")
+            return last
+        chosen = found.metrics if found else self._test(run.chosen_by)
+        return Tested(checkpoint.step, chosen, chosen if run.chosen_by == TEST else self._test())
+
+    def _restored(self) -> Checkpoint | None:
+        """The checkpoint of the best weights, which are in the model's place now; None where there is none.
+
+        Raises:
+            UserError: it cannot be read; on every worker.
+        """
+        run = self._run
+        path = run.world.from_first(str(self._kept() or ""), "best_kept")
+        if not path:
+            return None
+
+        def read() -> Checkpoint:
+            checkpoint = Checkpoint(path)
+            restore(self._model, checkpoint)
+            return checkpoint
+
+        checkpoint = run.world.together(lambda: restoring(read), "best_restored")
+        run.console.say(f"the best weights are tested: {checkpoint.folder} (step {checkpoint.step})")
+        return checkpoint
+
+    def _kept(self) -> Path | None:
+        """On the first worker: where this run has kept them, or where they were when it began."""
+        path, ranking = self._run.config.training.save_checkpoint_path, self._run.config.ranking
+        value = self._position.best(ranking)
+        kept = best_of(Path(path), value, lambda saved: Position.saved_best(saved, ranking)) if path else None
+        unchanged = self._run.goes_on and self._run.position.best(ranking) == value
+        return kept or (self._before if unchanged else None)
+
+    def _by_name(self, tested: Tested) -> Mapping[str, Any]:
+        """Metrics by the keys of the log."""
+        test, chosen = tested.test, tested.chosen
+        found = {"auc": test and test.auc, "validation_loss": test and test.log_loss}
+        if self._run.chosen_by != VALID:
+            return found | ranking_figures(test)
+        by_group = dict.fromkeys(figure_names(self._run.ranked_by))
+        of_valid = {"auc": chosen and chosen.auc, "loss": chosen and chosen.log_loss} | by_group | ranking_figures(chosen)
+        return found | by_group | ranking_figures(test) | {f"valid_{name}": value for name, value in of_valid.items()}
+
+    def _tell(self, best: Tested, last: Tested) -> None:
+        split = TEST if best.test else VALID
+        one, other = ((tested.test or tested.chosen) for tested in (best, last))
+        figures = f"{split} AUC {shown(one.auc)}, log loss {one.log_loss:.6f}"
+        same = f"the last weights are the best, step {best.step}: {figures}"
+        differ = (
+            f"{figures}, of the best weights, step {best.step}; of the last, step {last.step}: AUC {shown(other.auc)}, log loss {other.log_loss:.6f}"
+        )
+        self._run.console.say(same if best is last else differ)
