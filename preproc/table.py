@@ -38,7 +38,7 @@ from preproc.engines.spark_settings import SparkSettings, spark_settings
 from preproc.into_store import made
 from preproc.resume import DATASET, Progress, dataset_files
 from preproc.stores import Source, fetch_to
-from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file
+from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file, undecided
 from preproc.table_files import files_of, form_of
 from preproc.table_fit import vocabulary_path
 from preproc.table_flags import ALL, ENCODE, NAME
@@ -170,8 +170,8 @@ def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, li
         known = {*plan.columns, *plan.ignored, args.split_by, args.split_key, args.split_column, *reading.keep}
         if left := [name for name in first.names if name not in known]:
             _warn(f"{args.config} does not name the columns {', '.join(left[:8])}{', …' if len(left) > 8 else ''}, which are left out")
-        return plan
-    return inferred(_first_rows(files[TRAIN], reading), table_flags.named_of(args), _warn)
+        return undecided(plan)
+    return undecided(inferred(_first_rows(files[TRAIN], reading), table_flags.named_of(args), _warn))
 
 
 def _check_label(plan: Plan, files: dict[str, list[Source]], reading: Reading, fault: str) -> None:

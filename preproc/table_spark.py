@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -37,12 +37,14 @@ from preproc.table_tasks import (
     Sorting,
     Writing,
     bucket_file,
+    count_part,
     hash_part,
     learn_part,
     number_part,
     sort_part,
     write_part,
 )
+from utils.encoding.kinds import Evidence, joined
 from utils.encoding.recipe import Recipe
 from utils.naming import naming
 
@@ -64,6 +66,9 @@ class _Findings:
 
     def longest(self, feature: str) -> int:
         return max((part.longest.get(feature, 0) for part in self.parts), default=0)
+
+    def kinds(self, feature: str, recipe: Recipe) -> tuple[Evidence, ...]:
+        return joined(part.kinds[feature] for part in self.parts if feature in part.kinds)
 
     def counts(self, feature: str) -> pl.DataFrame:
         return _added([path for folder in self.folders if (path := folder / bucket_file(self.plan, feature)).exists()])
@@ -92,6 +97,7 @@ class SparkTable:
         self._staged: Parts | None = None
         self._pieces: list[Piece] = []
         self._parts: list[Learned] = []
+        self._learning: list[Learning] = []
         self._makes = False
 
     def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading) -> dict[str, Tally]:
@@ -104,12 +110,13 @@ class SparkTable:
         return _added(self._staged.split_files)
 
     def learn(self, plan: Plan, splits: Mapping[str, Split], learned: Sequence[str], makes: bool) -> dict[str, Counted]:
-        """Count the rows of each split, and all that vocabularies, means and boundaries are made from."""
+        """Count the rows of each split, and all that means, boundaries and kinds of values are told by."""
         self._makes = makes
         self._pieces = self._cut(TASKS_A_CORE * self._engine.parallelism)
         labelled = [name for name in splits if name != self._unlabelled]
-        items = [Learning(self._staging.of(piece), dict(self._splits(piece, splits)), labelled, learned, plan, makes) for piece in self._pieces]
-        self._parts = self._map("learning", learn_part, items)
+        pieces = [(self._staging.of(piece), dict(self._splits(piece, splits))) for piece in self._pieces]
+        self._learning = [Learning(*piece, labelled, learned, plan, makes) for piece in pieces]
+        self._parts = self._map("learning", learn_part, self._learning)
         found = {name: [part.rows[name] for part in self._parts if name in part.rows] for name in splits}
         return {name: Counted(sum(part.rows for part in parts), sum(part.clicks for part in parts)) for name, parts in found.items()}
 
@@ -129,8 +136,8 @@ class SparkTable:
         heights = {}
         if tables:
             thresholds, most = [recipe.frequency_threshold for recipe in recipes], [recipe.max_ids for recipe in recipes]
-            counts = sum(part.counts for part in self._parts)
-            dictionaries = Dictionaries(self._engine, f"learning-*/{COUNTS}", counts, thresholds, known, pl.String, most)
+            counts = sum(self._map("counting", count_part, [replace(item, plan=plan) for item in self._learning]))
+            dictionaries = Dictionaries(self._engine, f"counting-*/{COUNTS}", counts, thresholds, known, pl.String, most)
         for place, features in enumerate(tables):
             path = vocabulary_path(folder, features[0])
             height = dictionaries.write(place, path) + 1

@@ -17,7 +17,7 @@ from preproc.engines import polars_engine as engine
 from preproc.in_order import by_size
 from preproc.resume import Progress
 from preproc.table_columns import Plan
-from preproc.table_fit import SMALL, column_of, read_vocabulary, values_of
+from preproc.table_fit import SMALL, column_of, read_vocabulary, values_of, with_texts
 from preproc.table_staging import GROUP, LABEL, Coded, StagedRows, feature_column, key_column
 from preproc.vocabulary_file import write_vocabulary
 from utils.encoding.ids import hashed_ids, padded
@@ -142,9 +142,9 @@ def write_ids(rows: StagedRows, recipe: Recipe, feature: Categorical, path: Path
         batches = engine.batches(column_of(rows, feature.name))
         _write(path, (bucketed(recipe, batch[engine.VALUE].fill_null(float("nan")).to_numpy()) for batch in batches), feature.dtype)
     elif recipe.gives == LISTS:
-        _write(path, _lists(ids.of(rows.coded(feature.name)), recipe, feature, longer), feature.dtype)
+        _write(path, _lists(ids.of(with_texts(rows, feature.name, recipe)), recipe, feature, longer), feature.dtype)
     else:
-        _write(path, (found.astype(feature.dtype)[codes] for codes, found in ids.of(rows.coded(feature.name))), feature.dtype)
+        _write(path, (found.astype(feature.dtype)[codes] for codes, found in ids.of(with_texts(rows, feature.name, recipe))), feature.dtype)
     return sum(longer)
 
 

@@ -25,6 +25,7 @@ HOUR, WEEKDAY, DAYS_SINCE = PARTS = ("hour", "weekday", "days_since")
 NONE, LOG, LOG1P, STANDARDISE = TRANSFORMS = ("none", "log", "log1p", "standardise")
 UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0.001}  # microseconds
 IDS, LISTS, NUMBERS = "ids", "lists", "numbers"
+BETWEEN = "\x1f"  # the values of a cross, in its texts
 
 _IDS = ("frequency_threshold", "max_ids", "hash_buckets", "table", "embedding_dim")
 _NUMBERS = ("transform", "missing", "clip", "buckets", "embedding_dim")
