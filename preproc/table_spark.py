@@ -1,5 +1,6 @@
 """The steps of `preproc.table` by Spark: reading, learning and numbering as tasks of executors, the rest as on one machine."""
 
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ from preproc.table_tasks import (
     sort_part,
     write_part,
 )
+from preproc.table_write import Filled
 from utils.encoding.kinds import Evidence, joined
 from utils.encoding.recipe import Recipe
 from utils.naming import naming
@@ -147,8 +149,8 @@ class SparkTable:
                     _copy(path, vocabulary_path(folder, name))
         return table_rows(plan, heights)
 
-    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> None:
-        """Fill the dataset's files, but the keys; `vocabularies` is the folder that has them. Raises DatasetError where a number is too large."""
+    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> dict[str, dict[str, Filled]]:
+        """Fill the dataset's files, but the keys; see `table_steps.PolarsTable`."""
         self._write_rows(plan, splits, writer)
         features = writer.spec.categorical
         largest_first = sorted(range(len(features)), key=lambda place: -features[place].cardinality)
@@ -159,15 +161,17 @@ class SparkTable:
         items = [
             Numbering(plan.features[name := features[place].name], features[place], folder, rows, parts.get(name, ())) for place, rows in numbered
         ]
-        cut = self._map("ids", number_part, items)
+        numbers_of = self._map("ids", number_part, items)
+        filled: dict[str, dict[str, Filled]] = {}
         for name in splits:
-            lists = dict.fromkeys((feature.name for feature in features), 0)
+            found = filled[name] = {}
             for place, feature in enumerate(features):
                 numbers = [number for number, (other, rows) in enumerate(numbered) if other == place and name in rows]
-                lists[feature.name] = sum(cut[number][name] for number in numbers)
+                found[feature.name] = functools.reduce(Filled.plus, (numbers_of[number][name] for number in numbers), Filled())
                 paths = [self._engine.task_folder("ids", number) / f"{name}.bin" for number in numbers]
                 join_files(paths, writer.files(name).categorical[place])
-            say_cut(lambda text: print(text, file=sys.stderr), name, plan, {feature: count for feature, count in lists.items() if count})
+            say_cut(lambda text: print(text, file=sys.stderr), name, plan, found)
+        return filled
 
     def _sorted(self, plan: Plan, features: Sequence[Categorical], vocabularies: Path) -> dict[str, list[Path]]:
         """Of the features whose vocabularies are too large for a table: the folders of these in files that are searched."""

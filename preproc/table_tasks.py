@@ -19,7 +19,7 @@ from preproc.table_splits import COLUMN, ROWS, TIME
 from preproc.table_stage import Rows
 from preproc.table_staging import SPLIT, Split, StagedRows, TableBlocks
 from preproc.table_steps import Counted, counted
-from preproc.table_write import Ids, write_groups, write_ids, write_labels, write_numericals
+from preproc.table_write import Filled, Ids, write_groups, write_ids, write_labels, write_numericals
 from utils.encoding.kinds import Evidence, is_undecided
 from utils.encoding.recipe import Recipe
 from utils.naming import naming
@@ -219,8 +219,8 @@ class Numbering:
     parts: Sequence[Path] = ()
 
 
-def number_part(item: Numbering, folder: Path) -> dict[str, int]:
-    """Write a file `SPLIT.bin` of ids for each split; returns how many lists were cut of each."""
+def number_part(item: Numbering, folder: Path) -> dict[str, Filled]:
+    """Write a file `SPLIT.bin` of ids for each split; returns what was found of each."""
     ids = SortedTexts(item.parts) if item.parts else Ids(item.recipe, item.feature.name, item.vocabularies)
     return {split: write_ids(rows, item.recipe, item.feature, folder / f"{split}.bin", ids) for split, rows in item.rows.items()}
 

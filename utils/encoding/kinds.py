@@ -12,7 +12,7 @@ from utils.encoding.times import iso_times
 UNDECIDED = "undecided"  # before the training rows have told it
 WHOLE = r"^(0|-?[1-9][0-9]*)$"
 # As programs write numbers, not people: no zeros in front or behind, so that versions (1.10) and codes (007) stay texts.
-_WRITTEN = r"^-?(0|[1-9][0-9]{0,14})(\.0|\.[0-9]{0,20}[1-9])?(e-[0-9]{1,3}|e\+[0-9]{2,3})?$"
+_WRITTEN = r"^-?(0|[1-9][0-9]{0,16}0*)(\.0|\.0*[0-9]{0,16}[1-9])?(e-[0-9]{1,3}|e\+[0-9]{2,3})?$"
 _DATE, _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ].+)?$"
 
 
