@@ -38,7 +38,7 @@ from preproc.engines.spark_settings import SparkSettings, spark_settings
 from preproc.into_store import made
 from preproc.resume import DATASET, Progress, dataset_files
 from preproc.stores import Source, fetch_to
-from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file
+from preproc.table_columns import FILE, Plan, plan_of_dataset, plan_of_file, undecided
 from preproc.table_files import files_of, form_of
 from preproc.table_fit import vocabulary_path
 from preproc.table_flags import ALL, ENCODE, NAME
@@ -48,8 +48,9 @@ from preproc.table_reading import TableFile
 from preproc.table_spark import SparkTable
 from preproc.table_splits import SPLITS, TRAIN, Rule
 from preproc.table_stage import Reading, Tally
-from preproc.table_staging import Split, TableStaging
+from preproc.table_staging import Split, StagedRows, TableStaging
 from preproc.table_steps import Counted, PolarsTable, write_keys
+from preproc.table_unknown import UNKNOWN, unknown_lines, unknown_shares
 from utils.encoding import transforms
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals
@@ -111,14 +112,17 @@ def _make(
         unlabelled = filter(None, [reading.unlabelled])
         within = folder if args.staging is None else None  # on the disk of the destination
         with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=unlabelled, within=within) as writer:
-            steps.write(plan, splits, writer, folder)
+            filled = steps.write(plan, splits, writer, folder)
+            unknown = unknown_shares(plan, filled, old)
+            for line in unknown_lines(plan, filled, unknown, lambda name: StagedRows(staging, [splits[name]]), folder):
+                _warn(line)
             if reading.keep:
                 write_keys(staging, splits, counted, reading.keep, writer.folder, progress)
             if within is None:
                 shutil.move(folder / VOCABULARY, writer.folder / VOCABULARY)
             with naming(writer.folder / FILE):
                 (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
-            metadata = _metadata(plan, statistics, writer, rows, args)
+            metadata = _metadata(plan, statistics, writer, rows, args) | ({} if unknown is None else {UNKNOWN: unknown})
             progress.publishing(folder)
             spec = writer.publish(metadata)
     return _summary(spec, statistics, sum(tally.bad_lines for tally in tallies.values()), time.monotonic() - started)
@@ -170,8 +174,8 @@ def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, li
         known = {*plan.columns, *plan.ignored, args.split_by, args.split_key, args.split_column, *reading.keep}
         if left := [name for name in first.names if name not in known]:
             _warn(f"{args.config} does not name the columns {', '.join(left[:8])}{', …' if len(left) > 8 else ''}, which are left out")
-        return plan
-    return inferred(_first_rows(files[TRAIN], reading), table_flags.named_of(args), _warn)
+        return undecided(plan)
+    return undecided(inferred(_first_rows(files[TRAIN], reading), table_flags.named_of(args), _warn))
 
 
 def _check_label(plan: Plan, files: dict[str, list[Source]], reading: Reading, fault: str) -> None:

@@ -20,7 +20,7 @@ import yaml
 
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
-from utils.encoding import transforms
+from utils.encoding import kinds, transforms
 from utils.encoding.columns import Comparison, parsed_label
 from utils.encoding.recipe import CATEGORICAL, CROSS, IDS, LIST, Recipe, recipe_of
 from utils.yaml_file import load_yaml
@@ -70,7 +70,7 @@ class Plan:
             content["group"] = self.group
         content["features"] = {}
         for name, recipe in self.features.items():
-            entry = replace(recipe, mean=None, std=None, boundaries=None, parts=()).to_dict()
+            entry = replace(recipe, mean=None, std=None, boundaries=None, values=None, parts=()).to_dict()
             if entry.get("column") == name:
                 del entry["column"]
             content["features"][name] = entry
@@ -141,6 +141,11 @@ def resolved(plan: Plan, where: str = "") -> Plan:
             parts.append(Recipe(CATEGORICAL, (column,)) if part is None else replace(part, frequency_threshold=0, max_ids=None, hash_buckets=None))
         features[name] = replace(recipe, parts=tuple(replace(part, table=None, embedding_dim=None) for part in parts))
     return replace(plan, features=features)
+
+
+def undecided(plan: Plan) -> Plan:
+    """The plan whose training rows are to tell of what kind the values of its columns are."""
+    return replace(plan, features={name: kinds.undecided(recipe) for name, recipe in plan.features.items()})
 
 
 def checked(plan: Plan, where: str = "") -> Plan:

@@ -16,8 +16,10 @@ from preproc.in_order import by_size
 from preproc.resume import Progress
 from preproc.table_columns import Plan, tables_of
 from preproc.table_staging import Coded, StagedRows, feature_column
+from utils.encoding.kinds import Evidence, decided, evidence_of, is_undecided, joined
 from utils.encoding.numbers import bounded
 from utils.encoding.recipe import LISTS, NUMBERS, STANDARDISE, Recipe
+from utils.encoding.values import ValueKindError, texts_of
 from utils.hotness import MAX_HOTNESS
 from utils.naming import naming
 
@@ -39,6 +41,9 @@ class Findings(Protocol):
     def longest(self, feature: str) -> int:
         """The values of a feature's longest list."""
 
+    def kinds(self, feature: str, recipe: Recipe) -> tuple[Evidence, ...]:
+        """What the values of a feature made of texts are, of each of its parts."""
+
     def counts(self, feature: str) -> pl.DataFrame:
         """Each `value` of a feature of numbers, and its `count`."""
 
@@ -55,6 +60,16 @@ class RowFindings:
     def longest(self, feature: str) -> int:
         """See `Findings`."""
         return max((codes.list.len().max() or 0 for codes, _ in self.rows.coded(feature)), default=0)
+
+    def kinds(self, feature: str, recipe: Recipe) -> tuple[Evidence, ...]:
+        """See `Findings`."""
+        return joined(evidence_of(recipe, texts) for texts in self._texts(feature, recipe))
+
+    def _texts(self, feature: str, recipe: Recipe) -> Iterator[pl.Series]:
+        """Those that stand in these rows, block by block."""
+        whole = all(part.rows is None for part in self.rows.parts)  # then all texts of a block do
+        for codes, texts in self.rows.coded(feature):
+            yield texts if whole else texts.gather((values_of(codes) if recipe.gives == LISTS else codes).unique())
 
     def counts(self, feature: str) -> pl.DataFrame:
         """See `Findings`."""
@@ -78,14 +93,19 @@ def unknown(plan: Plan) -> tuple[list[str], list[str], dict[str, Recipe]]:
 
 
 def fitted(plan: Plan, found: Findings, warn: Callable[[str], None]) -> Plan:
-    """The plan with what the training rows say of numbers and lists, where it is not known yet.
+    """The plan with what the training rows say of numbers and lists, and of what kind values are, where it is not known yet.
 
     Raises:
-        DatasetError: a list is longer than a feature can be, or numbers are too large to have a mean.
+        DatasetError: a list is longer than a feature can be, numbers are too large to have a mean, or the values of a column have no kind in common.
     """
     features = dict(plan.features)
     lists, counted, wanted = unknown(plan)
     for name, recipe in plan.features.items():
+        if is_undecided(recipe):
+            try:
+                features[name] = recipe = decided(recipe, found.kinds(name, recipe))
+            except ValueError as error:
+                raise DatasetError(f"feature {name}: {error}") from None
         if name in lists:
             features[name] = replace(recipe, max_hotness=_longest(name, found.longest(name), warn))
         elif name in counted:
@@ -224,10 +244,19 @@ def table_rows(plan: Plan, vocabularies: Mapping[str, int]) -> dict[str, int]:
 
 def coded(rows: StagedRows, feature: str, recipe: Recipe) -> Iterator[Coded]:
     """A feature's codes and texts; of lists, those of the values that count, one after another."""
-    for codes, texts in rows.coded(feature):
+    for codes, texts in with_texts(rows, feature, recipe):
         if recipe.gives == LISTS:
             codes = values_of(codes if recipe.max_hotness is None else codes.list.head(recipe.max_hotness))
         yield Coded(codes, texts)
+
+
+def with_texts(rows: StagedRows, feature: str, recipe: Recipe) -> Iterator[Coded]:
+    """A feature's codes, and the one text of each value. Raises DatasetError where it cannot be told for certain."""
+    for codes, texts in rows.coded(feature):
+        try:
+            yield Coded(codes, texts_of(recipe, texts))
+        except ValueKindError as error:
+            raise DatasetError(f"feature {feature}, column {', '.join(recipe.inputs)}: {error}") from None
 
 
 def values_of(lists: pl.Series) -> pl.Series:

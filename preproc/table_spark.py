@@ -1,8 +1,9 @@
 """The steps of `preproc.table` by Spark: reading, learning and numbering as tasks of executors, the rest as on one machine."""
 
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -37,12 +38,15 @@ from preproc.table_tasks import (
     Sorting,
     Writing,
     bucket_file,
+    count_part,
     hash_part,
     learn_part,
     number_part,
     sort_part,
     write_part,
 )
+from preproc.table_write import Filled
+from utils.encoding.kinds import Evidence, joined
 from utils.encoding.recipe import Recipe
 from utils.naming import naming
 
@@ -64,6 +68,9 @@ class _Findings:
 
     def longest(self, feature: str) -> int:
         return max((part.longest.get(feature, 0) for part in self.parts), default=0)
+
+    def kinds(self, feature: str, recipe: Recipe) -> tuple[Evidence, ...]:
+        return joined(part.kinds[feature] for part in self.parts if feature in part.kinds)
 
     def counts(self, feature: str) -> pl.DataFrame:
         return _added([path for folder in self.folders if (path := folder / bucket_file(self.plan, feature)).exists()])
@@ -92,6 +99,7 @@ class SparkTable:
         self._staged: Parts | None = None
         self._pieces: list[Piece] = []
         self._parts: list[Learned] = []
+        self._learning: list[Learning] = []
         self._makes = False
 
     def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading) -> dict[str, Tally]:
@@ -104,12 +112,13 @@ class SparkTable:
         return _added(self._staged.split_files)
 
     def learn(self, plan: Plan, splits: Mapping[str, Split], learned: Sequence[str], makes: bool) -> dict[str, Counted]:
-        """Count the rows of each split, and all that vocabularies, means and boundaries are made from."""
+        """Count the rows of each split, and all that means, boundaries and kinds of values are told by."""
         self._makes = makes
         self._pieces = self._cut(TASKS_A_CORE * self._engine.parallelism)
         labelled = [name for name in splits if name != self._unlabelled]
-        items = [Learning(self._staging.of(piece), dict(self._splits(piece, splits)), labelled, learned, plan, makes) for piece in self._pieces]
-        self._parts = self._map("learning", learn_part, items)
+        pieces = [(self._staging.of(piece), dict(self._splits(piece, splits))) for piece in self._pieces]
+        self._learning = [Learning(*piece, labelled, learned, plan, makes) for piece in pieces]
+        self._parts = self._map("learning", learn_part, self._learning)
         found = {name: [part.rows[name] for part in self._parts if name in part.rows] for name in splits}
         return {name: Counted(sum(part.rows for part in parts), sum(part.clicks for part in parts)) for name, parts in found.items()}
 
@@ -129,8 +138,8 @@ class SparkTable:
         heights = {}
         if tables:
             thresholds, most = [recipe.frequency_threshold for recipe in recipes], [recipe.max_ids for recipe in recipes]
-            counts = sum(part.counts for part in self._parts)
-            dictionaries = Dictionaries(self._engine, f"learning-*/{COUNTS}", counts, thresholds, known, pl.String, most)
+            counts = sum(self._map("counting", count_part, [replace(item, plan=plan) for item in self._learning]))
+            dictionaries = Dictionaries(self._engine, f"counting-*/{COUNTS}", counts, thresholds, known, pl.String, most)
         for place, features in enumerate(tables):
             path = vocabulary_path(folder, features[0])
             height = dictionaries.write(place, path) + 1
@@ -140,8 +149,8 @@ class SparkTable:
                     _copy(path, vocabulary_path(folder, name))
         return table_rows(plan, heights)
 
-    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> None:
-        """Fill the dataset's files, but the keys; `vocabularies` is the folder that has them. Raises DatasetError where a number is too large."""
+    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> dict[str, dict[str, Filled]]:
+        """Fill the dataset's files, but the keys; see `table_steps.PolarsTable`."""
         self._write_rows(plan, splits, writer)
         features = writer.spec.categorical
         largest_first = sorted(range(len(features)), key=lambda place: -features[place].cardinality)
@@ -152,15 +161,17 @@ class SparkTable:
         items = [
             Numbering(plan.features[name := features[place].name], features[place], folder, rows, parts.get(name, ())) for place, rows in numbered
         ]
-        cut = self._map("ids", number_part, items)
+        numbers_of = self._map("ids", number_part, items)
+        filled: dict[str, dict[str, Filled]] = {}
         for name in splits:
-            lists = dict.fromkeys((feature.name for feature in features), 0)
+            found = filled[name] = {}
             for place, feature in enumerate(features):
                 numbers = [number for number, (other, rows) in enumerate(numbered) if other == place and name in rows]
-                lists[feature.name] = sum(cut[number][name] for number in numbers)
+                found[feature.name] = functools.reduce(Filled.plus, (numbers_of[number][name] for number in numbers), Filled())
                 paths = [self._engine.task_folder("ids", number) / f"{name}.bin" for number in numbers]
                 join_files(paths, writer.files(name).categorical[place])
-            say_cut(lambda text: print(text, file=sys.stderr), name, plan, {feature: count for feature, count in lists.items() if count})
+            say_cut(lambda text: print(text, file=sys.stderr), name, plan, found)
+        return filled
 
     def _sorted(self, plan: Plan, features: Sequence[Categorical], vocabularies: Path) -> dict[str, list[Path]]:
         """Of the features whose vocabularies are too large for a table: the folders of these in files that are searched."""

@@ -21,7 +21,9 @@ from preproc.table_staging import GROUP, LABEL, SPLIT, TableStaging, feature_col
 from preproc.text_places import TextPlaces
 from utils.encoding import columns
 from utils.encoding.columns import Made
+from utils.encoding.kinds import is_undecided
 from utils.encoding.recipe import CATEGORICAL
+from utils.encoding.values import ValueKindError, texts_of
 
 
 @dataclass
@@ -189,7 +191,16 @@ def _staged(path: Source, parsed: Callable[[], Block], plan: Plan, divide: Rule,
         faults.append(_fault(block, row, name, found[name], plan, divide))
         if not reading.skip_bad_lines:
             raise DatasetError(f"{path}, {faults[-1]}; --bad_lines skip leaves such rows out")
-    return Staged(*_coded(rows.filter(~wrong) if wrong.any() else rows), faults)
+    rows, texts = _coded(rows.filter(~wrong) if wrong.any() else rows)
+    for name, recipe in plan.features.items():
+        if feature_column(name) in texts and not is_undecided(recipe):
+            try:
+                texts[feature_column(name)] = texts_of(recipe, texts[feature_column(name)])
+            except ValueKindError as error:
+                raise DatasetError(
+                    f"{path}, {block.unit}s from {block.lines[0]}: feature {name}, column {', '.join(recipe.inputs)}: {error}"
+                ) from None
+    return Staged(rows, texts, faults)
 
 
 def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:

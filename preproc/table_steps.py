@@ -21,6 +21,7 @@ from preproc.table_flags import NAME
 from preproc.table_splits import TRAIN, Rule
 from preproc.table_stage import Reading, Tally, stage
 from preproc.table_staging import LABEL, SPLIT, Split, StagedRows, TableStaging
+from preproc.table_write import Filled
 from utils.encoding.recipe import recipe_of
 
 
@@ -38,10 +39,11 @@ def counted(staged: StagedRows, labelled: bool) -> Counted:
     return Counted(found["rows"], found.get("clicks") or 0)
 
 
-def say_cut(say: Callable[[str], object], split: str, plan: Plan, cut: Mapping[str, int]) -> None:
+def say_cut(say: Callable[[str], object], split: str, plan: Plan, filled: Mapping[str, Filled]) -> None:
     """Say how many lists of each feature were cut."""
-    for feature, lists in cut.items():
-        say(f"{NAME}: {split}: feature {feature}: lists cut to their first {plan.features[feature].max_hotness} values: {lists:,}")
+    for feature, found in filled.items():
+        if found.cut:
+            say(f"{NAME}: {split}: feature {feature}: lists cut to their first {plan.features[feature].max_hotness} values: {found.cut:,}")
 
 
 class PolarsTable:
@@ -92,13 +94,28 @@ class PolarsTable:
         with tqdm(total=len(tables_of(plan)), desc="dictionaries", unit="table", disable=None) as bar:
             return write_vocabularies(plan, self._learned, old, folder, bar.update, self._progress)
 
-    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> None:
-        """Fill the dataset's files, but the keys; `vocabularies` is the folder that has them. Raises DatasetError where a number is too large."""
+    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> dict[str, dict[str, Filled]]:
+        """Fill the dataset's files, but the keys.
+
+        Args:
+            plan: fitted.
+            splits: of the dataset.
+            writer: of its files.
+            vocabularies: the folder that has them.
+
+        Returns:
+            what was found of each split's features.
+
+        Raises:
+            DatasetError: a number is too large.
+        """
+        filled = {}
         with tqdm(total=len(splits) * len(writer.spec.categorical), desc="ids", unit="column", disable=None) as bar:
             for name, split in splits.items():
                 rows = StagedRows(self._staging, [split])
-                cut = table_write.write_split(rows, plan, writer.spec, writer.files(name), vocabularies, bar.update, self._progress)
-                say_cut(partial(bar.write, file=sys.stderr), name, plan, cut)
+                filled[name] = table_write.write_split(rows, plan, writer.spec, writer.files(name), vocabularies, bar.update, self._progress)
+                say_cut(partial(bar.write, file=sys.stderr), name, plan, filled[name])
+        return filled
 
 
 def write_keys(

@@ -19,7 +19,8 @@ from preproc.table_splits import COLUMN, ROWS, TIME
 from preproc.table_stage import Rows
 from preproc.table_staging import SPLIT, Split, StagedRows, TableBlocks
 from preproc.table_steps import Counted, counted
-from preproc.table_write import Ids, write_groups, write_ids, write_labels, write_numericals
+from preproc.table_write import Filled, Ids, write_groups, write_ids, write_labels, write_numericals
+from utils.encoding.kinds import Evidence, is_undecided
 from utils.encoding.recipe import Recipe
 from utils.naming import naming
 
@@ -110,21 +111,26 @@ class Learning:
     plan: Plan
     makes: bool
 
+    @property
+    def rows(self) -> StagedRows:
+        """Those that are learned from."""
+        return StagedRows(self.blocks, [self.splits[split] for split in self.learned if split in self.splits])
+
 
 @dataclass
 class Learned:
-    """What was found: rows of each split, longest lists or moments of each feature, and how many pairs of a table and a value were counted."""
+    """What was found: rows of each split; of each feature longest lists, moments, or what its values are."""
 
     rows: dict[str, Counted]
     longest: dict[str, int] = field(default_factory=dict)
     moments: Mapping[str, Moments] = field(default_factory=dict)
-    counts: int = 0
+    kinds: dict[str, tuple[Evidence, ...]] = field(default_factory=dict)
 
 
 def learn_part(item: Learning, folder: Path) -> Learned:
-    """Count rows, values of vocabularies (`feature`, the place of the table; `value`; `count`) and values that buckets are made from."""
+    """Count rows and values that buckets are made from, and look what values are."""
     found = Learned({name: counted(StagedRows(item.blocks, [split]), name in item.labelled) for name, split in item.splits.items()})
-    rows = StagedRows(item.blocks, [item.splits[split] for split in item.learned if split in item.splits])
+    rows = item.rows
     if not (item.makes and rows.parts):
         return found
     findings = RowFindings(rows)
@@ -132,11 +138,17 @@ def learn_part(item: Learning, folder: Path) -> Learned:
     found.longest, found.moments = {name: findings.longest(name) for name in lists}, findings.moments(numbers)
     for name in buckets:
         _write(findings.counts(name), folder / bucket_file(item.plan, name))
-    counts = pl.concat(_counts(rows, item.plan)) if tables_of(item.plan) else None
-    if counts is not None:
-        _write(counts, folder / COUNTS)
-        found.counts = counts.height
+    found.kinds = {name: findings.kinds(name, recipe) for name, recipe in item.plan.features.items() if is_undecided(recipe)}
     return found
+
+
+def count_part(item: Learning, folder: Path) -> int:
+    """Count the values of vocabularies (`feature`, the place of the table; `value`; `count`) by a fitted plan; returns how many pairs there are."""
+    if not item.rows.parts:
+        return 0
+    counts = pl.concat(_counts(item.rows, item.plan))
+    _write(counts, folder / COUNTS)
+    return counts.height
 
 
 def bucket_file(plan: Plan, feature: str) -> str:
@@ -207,8 +219,8 @@ class Numbering:
     parts: Sequence[Path] = ()
 
 
-def number_part(item: Numbering, folder: Path) -> dict[str, int]:
-    """Write a file `SPLIT.bin` of ids for each split; returns how many lists were cut of each."""
+def number_part(item: Numbering, folder: Path) -> dict[str, Filled]:
+    """Write a file `SPLIT.bin` of ids for each split; returns what was found of each."""
     ids = SortedTexts(item.parts) if item.parts else Ids(item.recipe, item.feature.name, item.vocabularies)
     return {split: write_ids(rows, item.recipe, item.feature, folder / f"{split}.bin", ids) for split, rows in item.rows.items()}
 

@@ -2,11 +2,12 @@
 
 import contextlib
 import functools
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
@@ -17,7 +18,7 @@ from preproc.engines import polars_engine as engine
 from preproc.in_order import by_size
 from preproc.resume import Progress
 from preproc.table_columns import Plan
-from preproc.table_fit import SMALL, column_of, read_vocabulary, values_of
+from preproc.table_fit import SMALL, column_of, read_vocabulary, values_of, with_texts
 from preproc.table_staging import GROUP, LABEL, Coded, StagedRows, feature_column, key_column
 from preproc.vocabulary_file import write_vocabulary
 from utils.encoding.ids import hashed_ids, padded
@@ -61,7 +62,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 def write_split(
     rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFiles, vocabularies: Path, advance: Callable[[], object], progress: Progress
-) -> dict[str, int]:
+) -> dict[str, "Filled"]:
     """Fill a split's files.
 
     Args:
@@ -74,13 +75,13 @@ def write_split(
         progress: knows which are filled already.
 
     Returns:
-        how many lists were cut, of each feature that had such.
+        what was found of each categorical feature.
 
     Raises:
         DatasetError: a number is beyond the dataset's dtype.
     """
 
-    def once(path: Path, work: Callable[[], int | None]) -> int | None:
+    def once(path: Path, work: Callable[[], Sequence[int] | None]) -> Sequence[int] | None:
         return progress.once(f"column {path.parent.name}/{path.name}", [path], work)
 
     for path, write in ((files.label, write_labels), (files.group, write_groups)):
@@ -90,15 +91,14 @@ def write_split(
         split = files.numerical.parent.name
         once(files.numerical, partial(write_numericals, rows, plan, spec.numerical, spec.numerical_dtype, files.numerical, split))
 
-    def write_once(feature: Categorical, path: Path) -> int:
+    def write_once(feature: Categorical, path: Path) -> Filled:
         recipe = plan.features[feature.name]
-        longer = once(path, lambda: write_ids(rows, recipe, feature, path, Ids(recipe, feature.name, vocabularies)))
+        found = once(path, lambda: write_ids(rows, recipe, feature, path, Ids(recipe, feature.name, vocabularies)))
         advance()
-        return longer
+        return Filled(*found)
 
     tasks = [(feature.cardinality, partial(write_once, feature, path)) for feature, path in zip(spec.categorical, files.categorical, strict=True)]
-    cut = zip(spec.categorical, by_size(tasks, SMALL), strict=True)
-    return {feature.name: longer for feature, longer in cut if longer}
+    return {feature.name: found for feature, found in zip(spec.categorical, by_size(tasks, SMALL), strict=True)}
 
 
 def write_keys(rows: StagedRows, names: tuple[str, ...], num_rows: int, path: Path) -> None:
@@ -135,17 +135,15 @@ def write_numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: 
     _write(path, _numericals(rows, plan, names, dtype, split, first), dtype)
 
 
-def write_ids(rows: StagedRows, recipe: Recipe, feature: Categorical, path: Path, ids: "TextIds") -> int:
-    """Write the ids of a feature, `[n]` or `[n, h]`; returns how many lists were cut."""
-    longer: list[int] = []
+def write_ids(rows: StagedRows, recipe: Recipe, feature: Categorical, path: Path, ids: "TextIds") -> "Filled":
+    """Write the ids of a feature, `[n]` or `[n, h]`."""
+    found: list[Filled] = []
     if recipe.buckets is not None:
         batches = engine.batches(column_of(rows, feature.name))
         _write(path, (bucketed(recipe, batch[engine.VALUE].fill_null(float("nan")).to_numpy()) for batch in batches), feature.dtype)
-    elif recipe.gives == LISTS:
-        _write(path, _lists(ids.of(rows.coded(feature.name)), recipe, feature, longer), feature.dtype)
     else:
-        _write(path, (found.astype(feature.dtype)[codes] for codes, found in ids.of(rows.coded(feature.name))), feature.dtype)
-    return sum(longer)
+        _write(path, _of_texts(with_texts(rows, feature.name, recipe), ids, recipe, feature, found), feature.dtype)
+    return functools.reduce(Filled.plus, found, Filled())
 
 
 def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str) -> None:
@@ -176,6 +174,18 @@ def _numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, 
         yield numbers
 
 
+class Filled(NamedTuple):
+    """What was found while a feature's ids were written: lists that were cut, values of a vocabulary's feature, and those that it does not know."""
+
+    cut: int = 0
+    values: int = 0
+    unknown: int = 0
+
+    def plus(self, other: Sequence[int]) -> "Filled":
+        """Of both."""
+        return Filled(*(a + b for a, b in zip(self, other, strict=True)))
+
+
 class TextIds(Protocol):
     """What gives texts their ids: `Ids`, or another of the same results."""
 
@@ -200,9 +210,23 @@ class Ids:
         return engine.text_ids(blocks, self._vocabulary)
 
 
-def _lists(blocks: Iterator[tuple[pl.Series, np.ndarray]], recipe: Recipe, feature: Categorical, longer: list[int]) -> Iterator[np.ndarray]:
-    """`[n, h]`, or `[n]` where the hotness is 1; how many lists of each block were cut is added to `longer`."""
-    for codes, ids in blocks:
-        longer.append(int((codes.list.len() > recipe.max_hotness).sum()))
-        kept = codes.list.head(recipe.max_hotness)
-        yield padded(ids[values_of(kept)], kept.list.len().to_numpy().astype(np.int64), feature.hotness)
+def _of_texts(blocks: Iterable[Coded], ids: TextIds, recipe: Recipe, feature: Categorical, filled: list[Filled]) -> Iterator[np.ndarray]:
+    """`[n, h]`, or `[n]` where there is one id a sample; what was found in each block is added to `filled`."""
+    missing: deque[np.ndarray] = deque()  # of the texts of blocks on their way
+
+    def passed() -> Iterator[Coded]:
+        for block in blocks:
+            missing.append(block.texts.is_null().to_numpy())
+            yield block
+
+    for codes, found in ids.of(passed()):
+        cut, places = 0, codes
+        if recipe.gives == LISTS:
+            cut, kept = int((codes.list.len() > recipe.max_hotness).sum()), codes.list.head(recipe.max_hotness)
+            places = values_of(kept)
+            yield padded(found[places], kept.list.len().to_numpy().astype(np.int64), feature.hotness)
+        else:
+            yield found.astype(feature.dtype)[codes]
+        given = ~missing.popleft()
+        counts = (int(given[places].sum()), int((given & (found == 0))[places].sum())) if recipe.has_vocabulary else (0, 0)
+        filled.append(Filled(cut, *counts))

@@ -140,7 +140,7 @@ def _checked(given: Config, console: Console) -> Plan:
     if SAVEDMODEL in options.formats:
         check_fits(size, "--formats savedmodel: TensorFlow holds the tables in memory, also while they are proved: they", available_bytes())
     check_room(Path(options.export_path), _needed_bytes(tables, options.formats, precision), "--export_path")
-    rows = _rows(config, checkpoint, features) if raw is None else None
+    rows = _rows(config, checkpoint, features, console.warn) if raw is None else None
     samples = Samples(rows, drawn_columns(raw) if raw else None)
     reference = TrainedModel(checkpoint, before, mapped=True)
     source = Source(checkpoint, served, features, inputs, raw)
@@ -161,10 +161,10 @@ def _inputs_of_ids(features: ModelFeatures) -> list[Tensor]:
     return inputs_of_ids(len(features.numerical), sum(map(features.hotness, features.categorical)))
 
 
-def _rows(config: Config, checkpoint: Checkpoint, features: ModelFeatures) -> Rows:
+def _rows(config: Config, checkpoint: Checkpoint, features: ModelFeatures, warn: Callable[[str], None]) -> Rows:
     """Of the dataset that was named, or drawn ones."""
     named = config.data.dataset_path is not None or "dataset_type" in config.given
-    return test_rows(config, checkpoint) if named else drawn_rows(features)
+    return test_rows(config, checkpoint, warn) if named else drawn_rows(features)
 
 
 def _precision(config: Config) -> tuple[str, Config, Config]:

@@ -21,6 +21,7 @@ from run.announcement import announcement, too_large_batch
 from run.inherit import changes, check_continues, inherit, training_invariants
 from run.opening import open_checkpoint, open_splits, sound, told_choice
 from run.profile_folder import check_profile
+from run.same_transforms import check_transforms
 from run.tables import averaged_wide_rows, described, grown_widths, overruled_widths, place_tables, storage_of, with_widths
 from run.wide_and_deep_log import WideAndDeepLog, write_args
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
@@ -196,6 +197,8 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
         config = grown_widths(config, saved_widths(checkpoint), spec.categorical)
     elif checkpoint:
         check_names(checkpoint, [feature.name for feature in spec.categorical])  # before a list of widths is held against them
+    if checkpoint:
+        check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)
     config = with_widths(config, spec.categorical)
     zeros = checkpoint is not None and not config.training.allow_growth  # what is overwritten need not be drawn
     tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)

@@ -137,6 +137,7 @@ class TableInputs:
         from utils.encoding.ids import hashed_ids, padded
         from utils.encoding.numbers import bucketed
         from utils.encoding.recipe import LISTS
+        from utils.encoding.values import ValueKindError, texts_of
 
         recipe = self._recipes[name]
         if recipe.buckets is not None:
@@ -146,6 +147,12 @@ class TableInputs:
             lists = values.list.head(recipe.max_hotness)
             lengths = lists.list.len().to_numpy().astype(np.int64)
             values = lists.filter(lists.list.len() > 0).explode()
+        try:
+            values = texts_of(recipe, given := values)
+        except ValueKindError as error:
+            place = given.str.contains(error.text, literal=True).arg_max()
+            sample = place if lengths is None else int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+            raise ValueError(f"feature {name}, column {', '.join(recipe.inputs)}: sample {sample}: {error}") from None
         ids = hashed_ids(values, recipe.hash_buckets) if recipe.hash_buckets else self._lookups[name].ids(values)
         return ids if lengths is None else padded(ids, lengths, recipe.max_hotness)
 

@@ -8,10 +8,9 @@ import numpy as np
 from run.raw_inputs import CriteoInputs, TableInputs
 from serving.proof import ROWS
 from serving.raw_graph import RawFeature, RawFeatures
-from utils.encoding.recipe import CROSS, LIST, NUMERICAL, TIME, UNITS, Recipe
+from utils.encoding.recipe import BETWEEN, CROSS, LIST, NUMERICAL, TIME, UNITS, Recipe
 
 _MISSING, _UNSEEN = 0.05, "never seen"
-_BETWEEN = "\x1f"  # the values of a cross in its vocabulary
 
 
 def raw_features(inputs: CriteoInputs | TableInputs, numerical: Sequence[str], categorical: Sequence[str]) -> RawFeatures:
@@ -55,7 +54,7 @@ def _of_recipes(inputs: TableInputs, column: str, recipes: Sequence[Recipe], dra
         for place, part in enumerate(_parts(how)):
             if column in part.columns and name in inputs.vocabularies:
                 known = _values(inputs, name)
-                values += [value.split(_BETWEEN)[place] for value in known] if how.kind == CROSS else known
+                values += [value.split(BETWEEN)[place] for value in known] if how.kind == CROSS else known
     listed = next((recipe for recipe in recipes if recipe.kind == LIST), None)
     if listed is not None:
         words = [*values[:1000], _UNSEEN]

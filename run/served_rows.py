@@ -1,10 +1,12 @@
 """The rows that an export is proved with: those of a test split, or drawn ones."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from dataloading.sources import open_split, read_spec, table_rows
+from run.same_transforms import check_transforms
 from run.sample_columns import NO_ID
 from run.tables import described
 from serving.proof import ROWS
@@ -22,11 +24,12 @@ class Rows(NamedTuple):
     source: str
 
 
-def test_rows(config: Config, checkpoint: Checkpoint) -> Rows:
-    """The first rows of the test split. Raises UserError where the dataset is not the model's."""
+def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None]) -> Rows:
+    """The first rows of the test split. Raises UserError where the dataset is not the model's; `warn` is told of what cannot be compared."""
     spec = read_spec(config.data)
     tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
     check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype))
+    check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)
     split = open_split(config.data, spec, "test", config.run.seed)
     try:
         count = min(split.num_samples, ROWS)

@@ -75,6 +75,10 @@ def _reasons(config: Config) -> dict[str, str]:
         "profiled_rank": (config.run.profiler_start_step is None, "without --profiler_start_step"),
         "restore_fallback": (config.training.restore_checkpoint_path is None and config.training.resume != "auto", "without a checkpoint to restore"),
         "allow_growth": (config.training.restore_checkpoint_path is None, "without --restore_checkpoint_path"),
+        "allow_other_transforms": (
+            config.training.restore_checkpoint_path is None and config.training.resume != "auto",
+            "without a checkpoint to restore",
+        ),
         "preferred_batch_size": (config.export.max_queue_delay_us == 0, "with --max_queue_delay_us 0"),
         "cpu_offloading_threshold_gb": (config.device.cpu, "with --cpu"),
         "tf32": (config.device.cpu, "with --cpu"),

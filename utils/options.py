@@ -216,6 +216,9 @@ class TrainingConfig:
     allow_growth: bool = option(
         False, "take the weights of a model with fewer rows in its tables or fewer features; what is new starts afresh, at step 0", modes=(TRAIN,)
     )
+    allow_other_transforms: bool = option(
+        False, "go on where a feature is made of raw values in another way than in the data of the checkpoint: a warning, and no error"
+    )
     resume: str = option(
         "exact",
         "exact goes on where the restored run was; auto does so from --save_checkpoint_path if it holds a checkpoint, else starts afresh; "

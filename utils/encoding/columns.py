@@ -5,16 +5,17 @@ Preprocessing evaluates them block by block, and `score_raw` on what it is given
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import polars as pl
 
-from utils.encoding.recipe import CROSS, DAYS_SINCE, HOUR, LIST, NUMERICAL, TIME, UNITS, Recipe
+from utils.encoding.marks import marked
+from utils.encoding.recipe import BETWEEN, CROSS, DAYS_SINCE, HOUR, LIST, NUMERICAL, TIME, UNITS, Recipe
+from utils.encoding.times import iso_times
 
 MISSING_TEXTS = ("", "na", "n/a", "nan", "null", "none", "\\n")  # of numbers and times, in any case
 _YES, _NO = ("1", "true", "yes", "t", "y", "1.0"), ("0", "false", "no", "f", "n", "0.0")
-_BETWEEN = "\x1f"  # the values of a cross
 _COMPARISON = re.compile(r"\s*(.+?)\s*(>=|<=|==|!=|>|<|=)\s*(.+?)\s*").fullmatch
 _WHOLE = 2**53
 
@@ -55,7 +56,8 @@ def made(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> Made:
     """What is kept of a feature's raw columns until its vocabulary is known.
 
     Returns:
-        String (null: missing) for ids, List(String) for lists, Float64 (null: missing) for numbers and buckets.
+        String (null: missing) for ids, List(String) for lists, Float64 (null: missing) for numbers and buckets. Texts have `marks` where the recipe
+        says by `values` what they are to be read by, see `values.texts_of`.
 
     Raises:
         ValueError: a column is of a type that the kind cannot be made of.
@@ -64,14 +66,14 @@ def made(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> Made:
     if recipe.kind == CROSS:
         parts = [made(part, schema) for part in recipe.parts]
         bad = [part.bad for part in parts if part.bad is not None]
-        return Made(pl.concat_str([part.value for part in parts], separator=_BETWEEN), pl.any_horizontal(bad) if bad else None, "a time")
+        return Made(pl.concat_str([part.value for part in parts], separator=BETWEEN), pl.any_horizontal(bad) if bad else None, "a time")
     if recipe.kind == LIST:
-        return Made(texts_of_list(column, schema[column], recipe.separator), None, "")
+        return Made(texts_of_list(column, schema[column], recipe.separator, text if recipe.values is None else marked), None, "")
     if recipe.kind == NUMERICAL:
         return number(column, schema[column])
     if recipe.kind == TIME:
         return _part(recipe, schema[column])
-    return Made(text(pl.col(column), schema[column], column), None, "")
+    return Made((text if recipe.values is None else marked)(pl.col(column), schema[column], column), None, "")
 
 
 def text(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
@@ -88,12 +90,12 @@ def text(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
     raise ValueError(f"column {column} holds {dtype}, expected texts, numbers or booleans{'; kind: list takes lists' if dtype == pl.List else ''}")
 
 
-def texts_of_list(column: str, dtype: pl.DataType, separator: str) -> pl.Expr:
-    """The texts of a list, without those that are missing or empty; an empty list where the value is missing."""
+def texts_of_list(column: str, dtype: pl.DataType, separator: str, as_text: Callable[[pl.Expr, pl.DataType, str], pl.Expr]) -> pl.Expr:
+    """The texts of a list, without those that are missing or empty; an empty list where the value is missing. `as_text`: `text` or `marked`."""
     value = pl.col(column)
     if dtype in (pl.List, pl.Array):
         value = value.arr.to_list() if dtype == pl.Array else value
-        words = value.list.eval(text(pl.element(), dtype.inner, column).drop_nulls())
+        words = value.list.eval(as_text(pl.element(), dtype.inner, column).drop_nulls())
     elif dtype == pl.Null:
         words = value.cast(pl.List(pl.String))
     else:
@@ -134,11 +136,10 @@ def moment(column: str, dtype: pl.DataType, form: str | None, unit: str | None) 
         return Made(found := _formatted(given, form).cast(kind), given.is_not_null() & found.is_null(), f"a time of the form {form}, or nothing")
     count = given.cast(pl.Float64, strict=False) if not dtype.is_integer() else value.cast(pl.Int64)
     micros = (count * UNITS[unit or "s"]).round().cast(pl.Int64, strict=False).cast(kind)
-    plain = given.str.replace("T", " ").str.replace(r"(Z|\+00:?00)$", "")
-    forms = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M")
-    iso = [plain.str.to_datetime(each, strict=False, time_unit="us") for each in forms]
-    found = pl.coalesce(micros, *iso, plain.str.to_date("%Y-%m-%d", strict=False).cast(kind)) if not dtype.is_numeric() else micros
-    return Made(found, given.is_not_null() & found.is_null(), f"a time: {unit or 's'} since 1970, or as in 2020-01-31 13:45:00")
+    found = pl.coalesce(micros, iso_times(given)) if not dtype.is_numeric() else micros
+    return Made(
+        found, given.is_not_null() & found.is_null(), f"a time: {unit or 's'} since 1970, or as in 2020-01-31 13:45:00 or 2020-01-31T13:45:00+01:00"
+    )
 
 
 def label(comparison: Comparison, dtype: pl.DataType) -> Made:

@@ -50,7 +50,7 @@ def series_of(feature: str, values: Any) -> pl.Series:
     """Values `[B]` as a Polars series, with null for what is missing. Raises ValueError where they are of another shape or of several kinds."""
     if not isinstance(values, pl.Series):
         values = values.tolist() if isinstance(values, np.ma.MaskedArray) else values  # with None for what is masked
-        values = np.asarray(values, None if hasattr(values, "dtype") else object)
+        values = np.asarray(values, _dtype(values))
         if values.ndim != 1:
             raise ValueError(f"feature {feature}: has shape {list(values.shape)}, expected [B]")
         try:
@@ -108,6 +108,13 @@ def numbers_of_hexadecimal(feature: str, values: Any) -> pl.Series:
         raise ValueError(f"feature {feature}: holds {column.dtype}, expected texts of up to 8 hexadecimal digits, as they stand in the log")
     value = hexadecimal.values(pl.col(_NAME))
     return _checked(feature, column.cast(pl.String), value, _GIVEN, _GIVEN.str.contains(_HEX), "up to 8 hexadecimal digits, or nothing")
+
+
+def _dtype(values: Any) -> type | None:
+    """As what NumPy is to take values: pandas's nullable whole numbers as they are, of which it would make floats where one is missing."""
+    if not hasattr(values, "dtype"):
+        return object
+    return object if not isinstance(values.dtype, np.dtype) and getattr(values.dtype, "kind", "") in ("i", "u") else None
 
 
 def _missing(value: Any) -> bool:

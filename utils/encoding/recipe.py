@@ -11,10 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 CATEGORICAL, NUMERICAL, LIST, CROSS, TIME = KINDS = ("categorical", "numerical", "list", "cross", "time")
+TEXT, INTEGER, FLOAT, FLOAT32, DECIMAL, BOOLEAN, DATE, DATETIME = VALUES = (
+    "text",
+    "integer",
+    "float",
+    "float32",
+    "decimal",
+    "boolean",
+    "date",
+    "datetime",
+)
 HOUR, WEEKDAY, DAYS_SINCE = PARTS = ("hour", "weekday", "days_since")
 NONE, LOG, LOG1P, STANDARDISE = TRANSFORMS = ("none", "log", "log1p", "standardise")
 UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0.001}  # microseconds
 IDS, LISTS, NUMBERS = "ids", "lists", "numbers"
+BETWEEN = "\x1f"  # the values of a cross, in its texts
 
 _IDS = ("frequency_threshold", "max_ids", "hash_buckets", "table", "embedding_dim")
 _NUMBERS = ("transform", "missing", "clip", "buckets", "embedding_dim")
@@ -26,7 +37,7 @@ _OPTIONS = {
     CROSS: ("columns", *_IDS),
     TIME: ("column", *_TIME, *_NUMBERS[:3], *_IDS),
 }
-_FITTED = ("parts", "mean", "std", "boundaries")
+_FITTED = ("parts", "mean", "std", "boundaries", "values")
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Recipe:
 
     `columns` are those of the table that it reads; of a cross, `parts` says how each becomes a text. `frequency_threshold`, `max_ids`: of the
     vocabulary. `hash_buckets`: ids by a hash, without a vocabulary. `missing`, `clip`: in the column's own unit. `mean`, `std`, `boundaries` are
-    fitted.
+    fitted, and so is `values`: the kind of the column's values, which says what text each has (`values`; None: not recorded).
     """
 
     kind: str
@@ -60,6 +71,7 @@ class Recipe:
     mean: float | None = None
     std: float | None = None
     boundaries: tuple[float, ...] | None = None
+    values: str | None = None
 
     @property
     def gives(self) -> str:
@@ -211,5 +223,6 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "parts": (lambda value: isinstance(value, list | tuple), "a list of recipes"),
     "mean": (_number, "a number"),
     "std": (_number, "a number"),
+    "values": _one_of(*VALUES),
     "boundaries": (lambda value: isinstance(value, list | tuple) and all(map(_number, value)), "a list of numbers"),
 }

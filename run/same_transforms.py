@@ -1,0 +1,59 @@
+"""A checkpoint's features and a dataset's, made of raw values in the same way: else a model is shown other inputs than it was trained on."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from dataloading.feature_spec import FeatureSpec
+from utils.checkpoint.reading import Checkpoint
+from utils.encoding import transforms
+from utils.encoding.comparing import difference
+from utils.errors import UserError
+
+
+def check_transforms(checkpoint: Checkpoint, spec: FeatureSpec, allowed: bool, warn: Callable[[str], None]) -> None:
+    """Compare how raw values became the features that both have.
+
+    Args:
+        checkpoint: what is restored.
+        spec: of the dataset.
+        allowed: `--allow_other_transforms`: a difference is a warning.
+        warn: is told of it, and of what cannot be compared.
+
+    Raises:
+        UserError: a feature is made in another way; names it and both values.
+    """
+    names = [*spec.numerical, *(feature.name for feature in spec.categorical)]
+    before = _entries(checkpoint.manifest.get(transforms.NAME))
+    now = _entries(transforms.transforms_of(spec.metadata, spec.numerical, [feature.name for feature in spec.categorical]))
+    _say_unknown(checkpoint, spec, [name for name in names if name in _trained(checkpoint)], before, now, warn)
+    found = {name: difference(name, before[name], now[name]) for name in names if name in before and name in now}
+    different = {name: one for name, one in found.items() if one is not None}
+    if not different:
+        return
+    name, (option, old, new) = next(iter(different.items()))
+    more = f" (and so do {len(different) - 1} more features)" if len(different) > 1 else ""
+    line = f"feature {name}: {option} is {new} in {spec.path}, and {old} in the data that {checkpoint.folder} was trained on{more}"
+    if not allowed:
+        raise UserError(
+            f"{line}, so the model would be shown other inputs than it knows; make the dataset by the training data's transforms (--vocabulary of "
+            "preproc.table and preproc.criteo), or give --allow_other_transforms if that is meant"
+        )
+    warn(f"--allow_other_transforms: {line}")
+
+
+def _entries(found: Any) -> Mapping[str, Any]:
+    return found if isinstance(found, Mapping) else {}
+
+
+def _trained(checkpoint: Checkpoint) -> set[str]:
+    """The features of the checkpoint's model."""
+    features = _entries(checkpoint.manifest.get("features"))
+    return {*features.get("numerical", ()), *features.get("categorical", ())}
+
+
+def _say_unknown(checkpoint: Checkpoint, spec: FeatureSpec, names: Iterable[str], before: Mapping, now: Mapping, warn: Callable[[str], None]) -> None:
+    """A line where one side does not say how its features were made, and the other does."""
+    for known, other, who in ((before, now, f"{spec.path}"), (now, before, f"{checkpoint.folder}")):
+        if lost := [name for name in names if name in known and name not in other]:
+            listed = f"feature{'s' if len(lost) > 1 else ''} {', '.join(lost[:4])}{', …' if len(lost) > 4 else ''}"
+            warn(f"{listed}: {who} does not say how raw values became its inputs, so whether they mean what they meant in training is not known")

@@ -1,0 +1,194 @@
+"""One text for each value, by the kind of its column: worked out by hand, value by value."""
+
+import datetime
+from decimal import Decimal
+
+import polars as pl
+import pytest
+
+from utils.encoding.kinds import Evidence, evidence
+from utils.encoding.marks import marked
+from utils.encoding.recipe import VALUES, recipe_of
+from utils.encoding.times import iso_times
+from utils.encoding.values import ValueKindError, texts_of
+
+DAY, MOMENT = datetime.date(2024, 1, 2), datetime.datetime(2024, 1, 2, 3, 4, 5, 600)
+TYPES = {"Int8": pl.Int8, "UInt64": pl.UInt64, "Float32": pl.Float32, "ns": pl.Datetime("ns"), "ms": pl.Datetime("ms")}
+
+
+def marks(values, dtype=None) -> pl.Series:
+    series = pl.Series("c", values, dtype=TYPES.get(dtype))
+    return series.to_frame().select(marked(pl.col("c"), series.dtype, "c")).to_series()
+
+
+def text(kind, value, dtype=None):
+    return texts_of(recipe_of("f", {"kind": "categorical", "values": kind}, fitted=True), marks([value], dtype))[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "dtype", "expected"),
+    [
+        ("text", "a\r\nb", None, "a\nb"),
+        ("text", "a\rb", None, "a\rb"),
+        ("text", "33.0", None, "33.0"),
+        ("text", "", None, None),
+        ("integer", 33, "Int8", "33"),
+        ("integer", 2**64 - 1, "UInt64", "18446744073709551615"),
+        ("integer", 33.0, None, "33"),
+        ("integer", 33.0, "Float32", "33"),
+        ("integer", -0.0, None, "0"),
+        ("integer", 33.5, None, "33.5"),
+        ("integer", Decimal("33.00"), None, "33"),
+        ("integer", "33.0", None, "33"),
+        ("integer", "-033.", None, "-33"),
+        ("integer", "18446744073709551616.0", None, "18446744073709551616"),
+        ("integer", "33.50", None, "33.5"),
+        ("integer", "x33", None, "x33"),
+        ("integer", "NaN", None, None),
+        ("float", 0.1, None, "0.1"),
+        ("float", "1e-7", None, "1e-07"),
+        ("float", "0.0000001", None, "1e-07"),
+        ("float", 1e-7, None, "1e-07"),
+        ("float", 1e16, None, "1e+16"),
+        ("float", "1E16", None, "1e+16"),
+        ("float", 33, "Int8", "33"),
+        ("float", 0.5, "Float32", "0.5"),
+        ("float", float("nan"), None, None),
+        ("float", float("inf"), None, "inf"),
+        ("float32", 0.1, "Float32", "0.1"),
+        ("float32", 0.1, None, "0.1"),
+        ("float32", 0.10000000149011612, None, "0.1"),
+        ("float32", "0.1", None, "0.1"),
+        ("float32", 16777216.0, "Float32", "16777216"),
+        ("decimal", Decimal("1.50"), None, "1.5"),
+        ("decimal", "1.50", None, "1.5"),
+        ("decimal", 1.5, None, "1.5"),
+        ("decimal", "1e-7", None, "0.0000001"),
+        ("decimal", "-0.0", None, "0"),
+        ("boolean", True, None, "true"),
+        ("boolean", "TRUE", None, "true"),
+        ("boolean", "False", None, "false"),
+        ("boolean", "maybe", None, "maybe"),
+        ("date", DAY, None, "2024-01-02"),
+        ("date", datetime.datetime(2024, 1, 2), "ns", "2024-01-02"),
+        ("date", "2024-01-02T00:00:00Z", None, "2024-01-02"),
+        ("date", "2024-01-02 03:04", None, "2024-01-02 03:04"),
+        ("datetime", MOMENT, None, "2024-01-02 03:04:05.0006"),
+        ("datetime", MOMENT, "ns", "2024-01-02 03:04:05.0006"),
+        ("datetime", MOMENT, "ms", "2024-01-02 03:04:05"),
+        ("datetime", MOMENT.replace(microsecond=0, tzinfo=datetime.timezone(datetime.timedelta(hours=3))), None, "2024-01-02 00:04:05"),
+        ("datetime", DAY, None, "2024-01-02 00:00:00"),
+        ("datetime", "2024-01-02T03:04:05.000600-00:30", None, "2024-01-02 03:34:05.0006"),
+        ("datetime", "yesterday", None, "yesterday"),
+    ],
+)
+def test_the_text_of_a_value(kind, value, dtype, expected):
+    assert text(kind, value, dtype) == expected
+    if expected is not None:
+        assert text(kind, expected) == expected  # the text of a text is itself
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "dtype", "message"),
+    [
+        ("text", 7, None, "'7' of a column of whole numbers, expected texts, as the vocabulary was made of: a text may have written it"),
+        ("text", 7.0, None, "'7.0' of a column of floats of 64 bits"),
+        ("text", True, None, "'true' of a column of booleans"),
+        ("integer", True, None, "'true' of a column of booleans, expected whole numbers"),
+        ("integer", 2.0**53, None, "a float does not tell so large a whole number from the next one"),
+        ("integer", 0.1, "Float32", "'0.1' of a column of floats of 32 bits, expected whole numbers"),
+        ("float", 0.1, "Float32", "'0.1' of a column of floats of 32 bits, expected floats of 64 bits, as the vocabulary was made of: 32 bits hold"),
+        ("float", 2**53, None, "'9007199254740992' of a column of whole numbers, expected floats of 64 bits"),
+        ("float32", 2**24, None, "'16777216' of a column of whole numbers, expected floats of 32 bits"),
+        ("decimal", 0.1, "Float32", "'0.1' of a column of floats of 32 bits, expected decimal numbers"),
+        ("boolean", 1, None, "'1' of a column of whole numbers, expected booleans"),
+        ("date", MOMENT, None, "'2024-01-02 03:04:05.000600' of a column of times, expected dates, as the vocabulary was made of: this is a time"),
+        ("date", 20240102, None, "'20240102' of a column of whole numbers, expected dates"),
+        ("datetime", 1.5, None, "'1.5' of a column of floats of 64 bits, expected times"),
+    ],
+)
+def test_what_cannot_be_told_for_certain(kind, value, dtype, message):
+    with pytest.raises(ValueKindError) as raised:
+        text(kind, value, dtype)
+    assert str(raised.value).startswith(message) or str(raised.value).endswith(message)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "expected"),
+    [
+        (["1", "-20", "0"], None, "integer"),
+        (["1", "007"], None, "text"),
+        (["1", "-0"], None, "float"),
+        (["1", "2.5"], None, "float"),
+        (["33.0", "7.0"], None, "float"),
+        (["1.1", "1.10"], None, "text"),  # versions
+        (["1e5", "2e7"], None, "text"),  # hexadecimal digits
+        (["0.5", "1e-07", "1e+16"], None, "float"),
+        (["0.5", "12345678901234567890"], None, "text"),
+        (["12345678901234567890"], None, "integer"),
+        (["True", "false"], None, "boolean"),
+        (["true", "1"], None, "text"),
+        (["2024-01-02"], None, "date"),
+        (["2024-01-02", "2024-01-02T03:04:05+01:00"], None, "datetime"),
+        (["2024-01-32"], None, "text"),
+        (["a"], None, "text"),
+        ([None, ""], None, None),
+        ([1, None], None, "integer"),
+        ([1.0], None, "float"),
+        ([1.0], "Float32", "float32"),
+        ([Decimal("1.0")], None, "decimal"),
+        ([True], None, "boolean"),
+        ([DAY], None, "date"),
+        ([MOMENT], "ns", "datetime"),
+    ],
+)
+def test_the_kind_of_values(values, dtype, expected):
+    assert evidence(marks(values, dtype)).kind == expected
+
+
+def of(*columns) -> Evidence:
+    together = Evidence()
+    for values in columns:
+        together = together.joined(evidence(marks(*values)))
+    return together
+
+
+def test_the_kind_of_columns_of_several_types():
+    assert of(([1],), ([2.0],), (["3"],), ([4.0], "Float32")).kind == "float"
+    assert of(([1],), (["2.5"],)).kind == "float"
+    assert of(([1],), ([Decimal("2.5")],), (["3"],)).kind == "decimal"
+    assert of(([1],), ([0.5], "Float32")).kind == "float32"
+    assert of(([DAY],), ([MOMENT],)).kind == of(([DAY],), (["2024-01-02 03:04"],)).kind == "datetime"
+    assert of(([True],), (["False"],)).kind == "boolean"
+    for columns in [([1],), (["a"],)], [([True],), ([1],)], [([DAY],), (["soon"],)], [([1],), (["007"],)]:
+        with pytest.raises(ValueError, match="no kind of values in common; bring its files to one type"):
+            _ = of(*columns).kind
+
+
+def test_every_kind_has_its_rule_and_is_known_to_recipes():
+    for kind in VALUES:
+        assert text(kind, "a") == "a"
+    with pytest.raises(ValueError, match="values is 'number', expected one of text, integer"):
+        recipe_of("f", {"kind": "categorical", "values": "number"}, fitted=True)
+    with pytest.raises(ValueError, match="option 'values' is not known"):
+        recipe_of("f", {"kind": "categorical", "values": "text"})
+
+
+UTC = {
+    "2024-03-10T02:30:00-08:00": "2024-03-10 10:30:00",
+    "2024-03-10 02:30:00+0530": "2024-03-09 21:00:00",
+    "2024-03-10T02:30:00.25Z": "2024-03-10 02:30:00.250000",
+    "2024-03-10t02:30z": "2024-03-10 02:30:00",
+    "2024-03-10T02:30+05": "2024-03-09 21:30:00",
+    "2024-03-10T02:30:00-00:30": "2024-03-10 03:00:00",
+    "2024-03-10 02:30:00 +00:00": "2024-03-10 02:30:00",
+    "2024-03-10T02:30:00": "2024-03-10 02:30:00",
+    "2024-03-10": "2024-03-10 00:00:00",
+}
+NO_TIMES = ["2024-03-10-08:00", "2024-03-10T02:30:00+25:00", "2024-03-10T02:30:00+05:61", "2024-03-10T02:30:00+5", "2024-03-10T02-08", "soon"]
+NO_TIMES += ["2024-02-30T01:00:00Z", "0001-01-01T00:00:00+08:00", "9999-12-31T23:59:59-08:00"]
+
+
+def test_times_with_offsets():
+    found = pl.DataFrame({"t": [*UTC, *NO_TIMES, None]}).select(iso_times(pl.col("t"))).to_series()
+    assert [value and str(value) for value in found.to_list()] == [*UTC.values(), *([None] * (len(NO_TIMES) + 1))]

@@ -1,0 +1,124 @@
+"""The kind of a column's values, told by those of the training rows: whatever file carried them, the same values are of the same kind."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from utils.encoding.marks import MARK, NUMBERS, OF_BOOLEAN, OF_DATETIME, OF_DECIMAL, OF_FLOAT, OF_FLOAT32, TIMES, TYPES
+from utils.encoding.recipe import BETWEEN, BOOLEAN, CATEGORICAL, CROSS, DATE, DATETIME, DECIMAL, FLOAT, FLOAT32, INTEGER, LIST, TEXT, Recipe
+from utils.encoding.times import iso_times
+
+UNDECIDED = "undecided"  # before the training rows have told it
+WHOLE = r"^(0|-?[1-9][0-9]*)$"
+# As programs write numbers, not people: no zeros in front or behind, so that versions (1.10) and codes (007) stay texts.
+_WRITTEN = r"^-?(0|[1-9][0-9]{0,16}0*)(\.0|\.0*[0-9]{0,16}[1-9])?(e-[0-9]{1,3}|e\+[0-9]{2,3})?$"
+_DATE, _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ].+)?$"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the values of a column are: the marks among them, and the kinds that all texts without one are of (None: there are no such texts)."""
+
+    marks: frozenset[str] = frozenset()
+    fits: frozenset[str] | None = None
+
+    def joined(self, other: "Evidence") -> "Evidence":
+        """Of the values of both."""
+        fits = self.fits if other.fits is None else other.fits if self.fits is None else self.fits & other.fits
+        return Evidence(self.marks | other.marks, fits)
+
+    @property
+    def kind(self) -> str | None:
+        """None where there are no values. Raises ValueError where they are of types that have no kind in common."""
+        if not self.marks:
+            return None if self.fits is None else next((kind for kind in (INTEGER, FLOAT, BOOLEAN, DATE, DATETIME) if kind in self.fits), TEXT)
+        kind = self._of_marks()
+        if kind is None or (self.fits is not None and kind not in self.fits):
+            among = [TYPES[mark] for mark in sorted(self.marks)] + ([] if self.fits is None else ["texts of others"])
+            raise ValueError(f"holds {' and '.join(among)}, which have no kind of values in common; bring its files to one type")
+        return kind
+
+    def _of_marks(self) -> str | None:
+        if self.marks <= NUMBERS:
+            if OF_DECIMAL in self.marks:
+                return DECIMAL if not self.marks & {OF_FLOAT, OF_FLOAT32} else FLOAT
+            if self.marks & {OF_FLOAT, OF_FLOAT32}:
+                return FLOAT if OF_FLOAT in self.marks else FLOAT32
+            return INTEGER if self.fits is None or INTEGER in self.fits else FLOAT
+        if self.marks <= TIMES:
+            return DATE if OF_DATETIME not in self.marks and (self.fits is None or DATE in self.fits) else DATETIME
+        return BOOLEAN if self.marks == {OF_BOOLEAN} else None
+
+
+def evidence(texts: pl.Series) -> Evidence:
+    """Of marked texts, null where one is missing."""
+    given = texts.drop_nulls()
+    is_marked = given.str.starts_with(MARK)
+    if not is_marked.any():
+        return Evidence(fits=_fitting(given))
+    marks = given.filter(is_marked).str.slice(0, 2).unique().to_list()
+    known = frozenset(marks) & frozenset(TYPES)
+    return Evidence(known, _fitting(given.filter(~given.str.slice(0, 2).is_in(list(known)))))
+
+
+def _fitting(texts: pl.Series) -> frozenset[str] | None:
+    """The kinds that all texts are of."""
+    if texts.is_empty():
+        return None
+    whole, written = texts.str.contains(WHOLE).all(), texts.str.contains(_WRITTEN).all()
+    if whole or written:
+        return frozenset({*((INTEGER,) if whole else ()), *((FLOAT, FLOAT32) if written else ()), DECIMAL})
+    if texts.str.to_lowercase().is_in(["true", "false"]).all():
+        return frozenset({BOOLEAN})
+    if not texts.str.contains(_TIME).all() or texts.to_frame("time").select(iso_times(pl.col("time"))).to_series().has_nulls():
+        return frozenset()
+    return frozenset({DATE, DATETIME} if texts.str.contains(_DATE).all() else {DATETIME})
+
+
+def parts_of(recipe: Recipe) -> tuple[Recipe, ...]:
+    """The recipes of the values that stand in a feature's texts: its own, or those of a cross's parts."""
+    return recipe.parts if recipe.kind == CROSS else (recipe,)
+
+
+def split(recipe: Recipe, texts: pl.Series) -> list[pl.Series]:
+    """The texts of each part."""
+    if recipe.kind != CROSS:
+        return [texts]
+    return texts.str.splitn(BETWEEN, len(recipe.parts)).struct.unnest().get_columns()
+
+
+def undecided(recipe: Recipe) -> Recipe:
+    """The recipe of a feature whose values' kind the training rows are to tell."""
+    if recipe.kind == CROSS:
+        return replace(recipe, parts=tuple(undecided(part) for part in recipe.parts))
+    return replace(recipe, values=UNDECIDED) if recipe.kind in (CATEGORICAL, LIST) else recipe
+
+
+def is_undecided(recipe: Recipe) -> bool:
+    """Whether the training rows are to tell a kind of it."""
+    return any(part.values == UNDECIDED for part in parts_of(recipe))
+
+
+def evidence_of(recipe: Recipe, texts: pl.Series) -> tuple[Evidence, ...]:
+    """Of each part of a feature's texts."""
+    return tuple(map(evidence, split(recipe, texts)))
+
+
+def joined(found: Iterable[tuple[Evidence, ...]]) -> tuple[Evidence, ...]:
+    """Evidence of several blocks together; nothing where there are none."""
+    together: tuple[Evidence, ...] = ()
+    for one in found:
+        together = tuple(a.joined(b) for a, b in zip(together, one, strict=True)) if together else one
+    return together
+
+
+def decided(recipe: Recipe, found: tuple[Evidence, ...]) -> Recipe:
+    """The recipe with the kinds that its values turned out to be. Raises ValueError where a column's have no kind in common."""
+    parts, given = [], parts_of(recipe)
+    for part, one in zip(given, found or (Evidence(),) * len(given), strict=True):
+        try:
+            parts.append(replace(part, values=one.kind) if part.values == UNDECIDED else part)
+        except ValueError as error:
+            raise ValueError(f"column {part.columns[0]} {error}") from None
+    return replace(recipe, parts=tuple(parts)) if recipe.kind == CROSS else parts[0]

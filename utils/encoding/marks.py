@@ -1,0 +1,48 @@
+"""Values as texts with a mark of their type in front, so that 33, 33.0 and "33" can be told apart until it is known what they are.
+
+Texts of CSV, JSON lines and columns of texts have none. The marks are on their way only: no vocabulary holds them.
+"""
+
+import polars as pl
+
+MARK = "\x00"
+OF_INTEGER, OF_FLOAT, OF_FLOAT32, OF_DECIMAL, OF_BOOLEAN, OF_DATE, OF_DATETIME = (MARK + letter for letter in "ifgmbdt")
+TYPES = {
+    OF_INTEGER: "whole numbers",
+    OF_FLOAT: "floats of 64 bits",
+    OF_FLOAT32: "floats of 32 bits",
+    OF_DECIMAL: "decimal numbers",
+    OF_BOOLEAN: "booleans",
+    OF_DATE: "dates",
+    OF_DATETIME: "times",
+}
+NUMBERS = frozenset({OF_INTEGER, OF_FLOAT, OF_FLOAT32, OF_DECIMAL})
+TIMES = frozenset({OF_DATE, OF_DATETIME})
+
+
+def marked(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
+    """A value's text with its mark; null where it is missing or empty. Raises ValueError for a type that has no texts."""
+    if dtype == pl.String:
+        return pl.when(value != "").then(value)
+    if dtype in (pl.Categorical, pl.Enum):
+        return marked(value.cast(pl.String), pl.String(), column)
+    if dtype.is_float():
+        wide = dtype == pl.Float64
+        number = (value if wide else value.cast(pl.Float32)).fill_nan(None)
+        return pl.lit(OF_FLOAT if wide else OF_FLOAT32) + number.cast(pl.String)
+    if dtype.is_integer() or dtype.is_decimal() or dtype == pl.Boolean:
+        return pl.lit(OF_BOOLEAN if dtype == pl.Boolean else OF_INTEGER if dtype.is_integer() else OF_DECIMAL) + value.cast(pl.String)
+    if dtype == pl.Date:
+        return pl.lit(OF_DATE) + value.cast(pl.String)
+    if dtype == pl.Datetime:
+        value = value.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if getattr(dtype, "time_zone", None) else value
+        return pl.lit(OF_DATETIME) + value.cast(pl.Datetime("us")).dt.strftime("%Y-%m-%d %H:%M:%S%.6f")
+    if dtype.is_temporal() or dtype == pl.Null:
+        return value.cast(pl.String)
+    raise ValueError(f"column {column} holds {dtype}, expected texts, numbers or booleans{'; kind: list takes lists' if dtype == pl.List else ''}")
+
+
+def split_mark(text: str) -> tuple[str, str]:
+    """The mark, empty where there is none, and what it stands in front of."""
+    mark = text[:2] if text[:2] in TYPES else ""
+    return mark, text[len(mark) :]
