@@ -1,7 +1,6 @@
 """`--mode export`: a model repository out of a checkpoint, proved before it is visible."""
 
 import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from serving.model_card import model_card
 from serving.proof import check, prove
 from serving.raw_graph import check_possible
 from serving.repository import Repository
+from serving.stub_environment import stub_environment
 from serving.triton_config import ROWS, Tensor, config_text, inputs_of_columns, inputs_of_ids
 from serving.weights import verified, weights_of
 from training.features import ModelFeatures, saved_features
@@ -134,6 +134,8 @@ def _checked(given: Config, console: Console) -> Plan:
     if raw and SAVEDMODEL in options.formats:
         check_possible(sum(raw_features(raw, features.numerical, tuple(features.categorical)), ()))
     repository = Repository(Path(options.export_path), options, inputs)
+    if TRITON in options.formats:
+        stub_environment(console.say)
     precision, before, served = _precision(config)
     tables, looked_up = described(config, categorical_of(features), list(features.categorical.values()), len(features.numerical), zeros=True)
     size = sum(packed.stored_bytes(table.rows, table.dim, precision) for table in tables)
@@ -219,4 +221,4 @@ def _parameters(features: ModelFeatures, inputs: str, form: str) -> dict[str, st
     described = {ROWS: ",".join(shown.values())} if inputs != RAW else {}
     if form != TRITON:
         return described
-    return {"EXECUTION_ENV_PATH": sys.prefix, "PROJECT_PATH": str(Path(__file__).resolve().parents[1]), "INPUTS": inputs} | described
+    return {"EXECUTION_ENV_PATH": str(stub_environment()), "PROJECT_PATH": str(Path(__file__).resolve().parents[1]), "INPUTS": inputs} | described

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from serving import numpy_for_triton
+from serving import kept_rows
 from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY
-from serving.dlpack import capsule
+from serving.self_check import check_frames, check_rows, check_tensors
 from utils.checkpoint.manifest import CheckpointError
 
 CHECKPOINT = "checkpoint"  # in a version's folder: what `dlrm.load` takes
@@ -27,31 +27,32 @@ class Scorer(Protocol):
 
 
 class Backend:
-    """A model in Triton's Python backend.
+    """A model in Triton's Python backend. It scores the rows that its version keeps before it is there.
 
     Args:
         triton: the module `triton_python_backend_utils`.
         version: folder of the version.
         config: the model's, as Triton has read it.
         args: those of `initialize`.
+        proving: whether the version is being exported: no rows are kept yet, and `triton` is a stand-in.
 
     Raises:
-        UserError: the model cannot be loaded.
+        UserError: the model cannot be loaded, or would not answer right here.
     """
 
-    def __init__(self, triton: Any, version: Path, config: dict, args: dict):
-        numpy_for_triton.mend()
+    def __init__(self, triton: Any, version: Path, config: dict, args: dict, proving: bool = False):
+        if not proving:
+            check_tensors(triton)
         self._triton = triton
         self._names = [one["name"] for one in config["input"]]
         self._texts = {one["name"] for one in config["input"] if one["data_type"] == "TYPE_STRING"}
         self._raw = config["parameters"]["INPUTS"]["string_value"] == _RAW
+        if self._raw:
+            check_frames()
+        rows = None if proving else kept_rows.read_rows(version / kept_rows.FILE)
         self.scorer = load(version / CHECKPOINT, self._raw, cpu=args["model_instance_kind"] != "GPU")
-        self._warm_up()
-
-    def _warm_up(self) -> None:
-        """Make what the first request would wait for."""
-        widths = self.scorer.num_numerical, self.scorer.num_ids
-        self.scorer.score(np.zeros((1, widths[0]), np.float32), np.zeros((1, widths[1]), np.int32))
+        if rows is not None:
+            check_rows(self.execute, triton, rows)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """A response for each request, in their order."""
@@ -100,7 +101,7 @@ class Backend:
             return
         start = 0
         for place, (rows, _) in checked.items():
-            output = self._tensor(scores[start : start + len(rows), np.newaxis])
+            output = self._triton.Tensor(PROBABILITY, scores[start : start + len(rows), np.newaxis])
             responses[place] = self._triton.InferenceResponse(output_tensors=[output])
             start += len(rows)
 
@@ -117,10 +118,6 @@ class Backend:
                 raise ValueError(f"input {name}: has shape {list(array.shape)}, expected [{count}, …] as {self._names[0]} has")
             found.append(array)
         return found
-
-    def _tensor(self, values: np.ndarray) -> Any:
-        """`[B, 1]` as Triton's tensor: from DLPack, for a NumPy 2 array would come out empty."""
-        return self._triton.Tensor.from_dlpack(PROBABILITY, capsule(values))
 
     def _error(self, error: Exception) -> Any:
         return self._triton.InferenceResponse(error=self._triton.TritonError(str(error)))

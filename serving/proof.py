@@ -16,6 +16,22 @@ _AUC = {INT8: 1e-3}
 _AUC_OTHERWISE = 1e-4
 
 
+class Scored(NamedTuple):
+    """What an export scores.
+
+    Attributes:
+        scores: of all rows.
+        seconds: they took.
+        again: scores of some rows in batches of other sizes.
+        places: of these rows.
+    """
+
+    scores: np.ndarray
+    seconds: float
+    again: np.ndarray = np.empty(0, np.float32)
+    places: np.ndarray = np.empty(0, np.int64)
+
+
 class Proof(NamedTuple):
     """What was found.
 
@@ -49,9 +65,10 @@ class Proof(NamedTuple):
         )
 
 
-def prove(expected: Callable[[], np.ndarray], found: Callable[[], np.ndarray], labels: np.ndarray | None) -> Proof:
-    """Score by both; each is called twice and timed the second time. `labels` `[n]` of 0 and 1, or None."""
-    (first, expected_s), (second, seconds) = (_second_call(score) for score in (expected, found))
+def prove(expected: Callable[[], np.ndarray], found: Callable[[], Scored], labels: np.ndarray | None) -> Proof:
+    """Score by the checkpoint, which is timed the second time, and by the export. `labels` `[n]` of 0 and 1, or None."""
+    first, expected_s = twice(expected)[:2]
+    second, seconds, again, places = found()
     second = second.reshape(-1)
     auc = change = error = None
     if labels is not None and 0 < labels.mean() < 1:
@@ -59,7 +76,8 @@ def prove(expected: Callable[[], np.ndarray], found: Callable[[], np.ndarray], l
         auc = exact_auc(first, positive)
         change, error = exact_auc(second, positive) - auc, _standard_error(first, second, positive)
     # A NaN on either side is a difference without bound.
-    difference = float(np.nan_to_num(np.abs(first.astype(np.float64) - second), nan=np.inf).max(initial=0.0))
+    differences = np.concatenate([first.astype(np.float64) - second, first[places].astype(np.float64) - again])
+    difference = float(np.nan_to_num(np.abs(differences), nan=np.inf).max(initial=0.0))
     return Proof(len(first), difference, expected_s, seconds, auc, change, error)
 
 
@@ -91,8 +109,9 @@ def _placements(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
     return (np.searchsorted(others, scores[some], "left") + np.searchsorted(others, scores[some], "right")) / (2 * len(others))
 
 
-def _second_call(score: Callable[[], np.ndarray]) -> tuple[np.ndarray, float]:
+def twice(score: Callable[[], np.ndarray]) -> Scored:
+    """Scores of a function of this process, which is called twice and timed the second time."""
     score()
     start = time.perf_counter()
     found = score()
-    return found, time.perf_counter() - start
+    return Scored(found, time.perf_counter() - start)

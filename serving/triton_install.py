@@ -1,17 +1,22 @@
-"""The Triton Inference Server out of NVIDIA's wheel, in a folder of its own under the cache."""
+"""The Triton Inference Server out of NVIDIA's wheel, in a folder of its own under the cache.
+
+python -m serving.triton_install      fetches it and makes the environment of its backend, where they are not there yet
+"""
 
 import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
-from subprocess import PIPE
 from typing import NamedTuple
 
-from serving import children
-from utils.errors import UserError
-from utils.scratch import Scratch, exclusively
+from serving.cache import cache_folder, install, made
+from serving.stub_environment import stub_environment
+from utils.errors import UserError, run_command
+from utils.interrupt import EndedBySignals
 
+NAME = "serving.triton_install"
 PACKAGE, VERSION = "nvidia-pytriton", "0.7.0"  # carries Triton 2.51
 _STUB = "triton_python_backend_stub"
 
@@ -40,43 +45,45 @@ class Installation(NamedTuple):
         return {"LD_LIBRARY_PATH": ":".join(filter(None, (sysconfig.get_config_var("LIBDIR"), known)))}
 
 
-def cache_folder() -> Path:
-    """Where the project keeps what it has fetched: `DLRM_CACHE_DIR`, or a folder in the user's cache."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("DLRM_CACHE_DIR") or Path(home) / "dlrm-tf2")
+def server_folder() -> Path:
+    """Where the server for this Python is, or belongs."""
+    return cache_folder() / f"triton-{PACKAGE}-{VERSION}-python{_python()}"
 
 
-def installed(say=lambda text: None) -> Installation:
+def installed(say: Callable[[str], None] = lambda text: None) -> Installation:
     """The server for this Python, fetched where it is not there yet: 120 MB, once.
 
     Raises:
         UserError: it cannot be had.
     """
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    folder = cache_folder() / f"triton-{PACKAGE}-{VERSION}-python{version}"
-    found = Installation(folder / "pytriton/tritonserver")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with exclusively(folder.parent):
-        if not folder.exists():
-            say(f"fetching {PACKAGE}=={VERSION}, which carries the Triton server, into {folder}")
-            _install(folder, version)
-    return found
+
+    def fill(staging: Path) -> None:
+        say(f"fetching {PACKAGE}=={VERSION}, which carries the Triton server, into {folder}")
+        _install(staging)
+
+    folder = server_folder()
+    return Installation(made(folder, fill) / "pytriton/tritonserver")
 
 
-def _install(folder: Path, version: str) -> None:
-    scratch = Scratch(folder.parent, "staging")
-    try:
-        staging = scratch.folder / "wheel"
-        words = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(staging), f"{PACKAGE}=={VERSION}")
-        result = children.run([sys.executable, *words], stdout=PIPE, stderr=PIPE)
-        if result.returncode:
-            cause = next((line for line in reversed(result.stderr.splitlines()) if line.startswith("ERROR")), result.stderr.strip()[-200:])
-            raise UserError(f"{PACKAGE}=={VERSION} cannot be installed ({cause}); it needs Linux on x86-64 or ARM64 and the package index")
-        server = staging / "pytriton/tritonserver"
-        stub = server / "python_backend_stubs" / version / _STUB
-        if not stub.is_file():
-            raise UserError(f"{PACKAGE}=={VERSION} has no backend for Python {version}")
-        shutil.copy2(stub, server / "backends/python" / _STUB)
-        staging.rename(folder)
-    finally:
-        scratch.remove()
+def _python() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _install(staging: Path) -> None:
+    install(staging, [f"{PACKAGE}=={VERSION}"], f"{PACKAGE}=={VERSION}", "Linux on x86-64 or ARM64 and the package index")
+    server = staging / "pytriton/tritonserver"
+    stub = server / "python_backend_stubs" / _python() / _STUB
+    if not stub.is_file():
+        raise UserError(f"{PACKAGE}=={VERSION} has no backend for Python {_python()}")
+    shutil.copy2(stub, server / "backends/python" / _STUB)
+
+
+def main() -> None:
+    """Fetch the server and make its backend's environment."""
+    installed(print)
+    stub_environment(print)
+
+
+if __name__ == "__main__":
+    with EndedBySignals(NAME):
+        sys.exit(run_command(main, NAME))

@@ -1,0 +1,69 @@
+"""What serving fetches or makes once for all its runs: folders of the project's cache, each whole or not there."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from subprocess import PIPE
+
+from serving import children
+from utils.errors import UserError
+from utils.scratch import Scratch, exclusively
+
+
+def cache_folder() -> Path:
+    """Where the project keeps what it has fetched: `DLRM_CACHE_DIR`, or a folder in the user's cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("DLRM_CACHE_DIR") or Path(home) / "dlrm-tf2").absolute()
+
+
+def made(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache, made where it is not there yet. Of several processes that ask at once one makes it, and the others wait.
+
+    Args:
+        folder: in the cache.
+        fill: is given an empty folder, which then takes the place of `folder`.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with exclusively(folder.parent):
+                if not folder.is_dir():
+                    _fill(folder, fill)
+    except OSError as error:
+        message = f"{error.filename or folder}: {error.strerror or error}"
+        raise UserError(f"{message}; serving keeps its programs there, DLRM_CACHE_DIR names another folder") from None
+    return folder
+
+
+def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
+    scratch = Scratch(folder.parent, "staging")
+    try:
+        staging = scratch.folder / "made"
+        staging.mkdir()
+        fill(staging)
+        staging.rename(folder)
+    finally:
+        scratch.remove()
+
+
+def install(folder: Path, words: Sequence[str], what: str, needs: str) -> None:
+    """Install packages into a folder of their own, without what they depend on.
+
+    Args:
+        folder: is there.
+        words: for pip: which.
+        what: the same for people.
+        needs: what they need, for an error.
+
+    Raises:
+        UserError: pip cannot install them.
+    """
+    fixed = ("--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--target", str(folder))
+    result = children.run([sys.executable, "-m", "pip", "install", *fixed, *words], stdout=PIPE, stderr=PIPE)
+    if result.returncode:
+        cause = next((line for line in reversed(result.stderr.splitlines()) if line.startswith("ERROR")), result.stderr.strip()[-200:])
+        raise UserError(f"{what} cannot be installed ({' '.join(cause.split())}); it needs {needs}")

@@ -1,0 +1,76 @@
+"""Rows of a request and their scores, in a file: those that a version keeps are scored when it is loaded, before it answers anybody."""
+
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from utils.errors import UserError
+
+FILE = "rows.npz"  # in a version's folder
+COUNT = 200
+_BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
+class KeptRows(NamedTuple):
+    """Rows as a request has them, and what they score.
+
+    Attributes:
+        inputs: by its name `[n, width]` float32 or int64, or `[n, 1]` bytes.
+        scores: `[n]` float32.
+        limit: by how much a score may differ from these.
+    """
+
+    inputs: Mapping[str, np.ndarray]
+    scores: np.ndarray
+    limit: float
+
+    def write(self, path: Path) -> None:
+        """Write them. Raises OSError."""
+        about = json.dumps({"inputs": list(self.inputs), "limit": self.limit})
+        arrays = {"about": _of_bytes(about.encode()), "scores": self.scores}
+        for place, values in enumerate(self.inputs.values()):
+            if values.dtype == object:
+                arrays[f"lengths_{place}"] = np.array([len(value) for value in values[:, 0]], np.int64)
+                values = _of_bytes(b"".join(values[:, 0]))
+            arrays[f"input_{place}"] = values
+        with path.open("wb") as file:
+            np.savez(file, **arrays)
+
+    def first(self, count: int) -> "KeptRows":
+        """The first rows."""
+        return KeptRows({name: values[:count] for name, values in self.inputs.items()}, self.scores[:count], self.limit)
+
+
+def read_rows(path: Path) -> KeptRows:
+    """What `KeptRows.write` wrote. Raises UserError."""
+    try:
+        with np.load(path) as held:
+            about = json.loads(held["about"].tobytes())
+            inputs = {name: _input(held, place) for place, name in enumerate(about["inputs"])}
+            return KeptRows(inputs, held["scores"], float(about["limit"]))
+    except FileNotFoundError:
+        raise UserError(
+            f"{path}: is missing, so this version cannot be checked; it was exported before versions kept rows: export it again, "
+            "--mode export and serving.publish write the next version"
+        ) from None
+    except _BROKEN as error:
+        raise UserError(f"{path}: cannot be read ({' '.join(str(error).split())[:100]}); export the model again") from None
+
+
+def _of_bytes(content: bytes) -> np.ndarray:
+    return np.array(bytearray(content), np.uint8)
+
+
+def _input(held: Mapping[str, np.ndarray], place: int) -> np.ndarray:
+    values = held[f"input_{place}"]
+    if f"lengths_{place}" not in held:
+        return values
+    ends = np.cumsum(held[f"lengths_{place}"])
+    found = np.empty((len(ends), 1), object)
+    found[:, 0] = [values[start:stop].tobytes() for start, stop in zip([0, *ends[:-1]], ends, strict=True)]
+    return found

@@ -1,0 +1,80 @@
+"""What a version checks at its load, on whatever server and in whatever environment: it answers right, or it is not loaded."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from serving.description import PROBABILITY
+from serving.kept_rows import KeptRows
+from utils.errors import UserError
+
+Execute = Callable[[Sequence[Any]], list[Any]]
+_SENT = (np.arange(6, dtype=np.float32).reshape(3, 2), np.arange(6, dtype=np.int64).reshape(3, 2), np.arange(5, dtype=np.uint8))
+
+
+def check_tensors(triton: Any) -> None:
+    """Raise UserError where an array that becomes Triton's tensor, and an array again, is another one: Triton was built for another NumPy."""
+    for sent in _SENT:
+        try:
+            found = _through_memory(triton, "sent", sent).as_numpy()
+            same = found.dtype == sent.dtype and np.array_equal(found, sent)
+        except Exception:  # whatever comes of wrong memory
+            same = False
+        if not same:
+            raise UserError(
+                f"NumPy {np.__version__} is not what this Triton was built for: its tensors hold other values than the arrays. Export the model "
+                "again: config.pbtxt then names an environment with the right NumPy (EXECUTION_ENV_PATH)"
+            )
+
+
+def check_frames() -> None:
+    """Raise UserError where Polars and NumPy hand each other other values than they have."""
+    import polars as pl
+
+    for dtype in (np.float32, np.float64, np.int64):
+        rows = np.array([[1, 4], [2, 5], [3, 6]], dtype)
+        columns = {"a": rows[:, 0], "b": rows[:, 1]}
+        frame = pl.DataFrame(columns)
+        back = np.stack([pl.Series(values).to_numpy() for values in columns.values()], axis=1)
+        if frame.rows() != [(1, 4), (2, 5), (3, 6)] or not np.array_equal(frame.to_numpy(), rows) or not np.array_equal(back, rows):
+            raise UserError(f"Polars {pl.__version__} and NumPy {np.__version__} hand each other other values; ./scripts/install, then export again")
+
+
+def check_rows(execute: Execute, triton: Any, rows: KeptRows) -> None:
+    """Score the rows a version keeps, one alone and then all in requests that are joined. Raises UserError where a score is not what it was."""
+    count = len(rows.scores)
+    for bounds in ((0, 1), (0, 1, 3, count)):
+        found = scores_of(execute, triton, rows.inputs, bounds)
+        expected = rows.scores[: len(found)]
+        wrong = ~(np.abs(found.astype(np.float64) - expected) <= rows.limit)  # NaN is wrong, too
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise UserError(
+                f"row {row} of the {count} that this version keeps scores {found[row]:.7g}, and {expected[row]:.7g} in the export's proof: "
+                "its files, this program or its libraries have changed since; export the model again"
+            )
+
+
+def scores_of(execute: Execute, triton: Any, inputs: Mapping[str, np.ndarray], bounds: Sequence[int]) -> np.ndarray:
+    """Scores of rows in requests that are joined, by where these begin and end. Raises UserError with the words of one that fails."""
+    count, found = len(next(iter(inputs.values()))), []
+    for response in execute([_request(triton, inputs, slice(*part)) for part in pairwise(sorted({min(bound, count) for bound in bounds}))]):
+        if response.has_error():
+            raise UserError(f"the rows that this version keeps cannot be scored: {response.error().message()}")
+        found.append(response.output_tensors()[0].as_numpy()[:, 0])
+    return np.concatenate(found)
+
+
+def _request(triton: Any, inputs: Mapping[str, np.ndarray], part: slice) -> Any:
+    tensors = []
+    for name, values in inputs.items():
+        texts = values.dtype == object  # which DLPack does not carry
+        tensors.append(triton.Tensor(name, values[part]) if texts else _through_memory(triton, name, values[part]))
+    return triton.InferenceRequest(model_name="", requested_output_names=[PROBABILITY], inputs=tensors)
+
+
+def _through_memory(triton: Any, name: str, values: np.ndarray) -> Any:
+    """A tensor whose array Triton makes of memory, as it does of a request's; one made of an array gives that array back."""
+    return triton.Tensor.from_dlpack(name, triton.Tensor(name, values).to_dlpack())

@@ -1,0 +1,163 @@
+"""What a server is asked for, value by value: what a model is given, of which dataset, which model, how many samples at a time, by which protocol."""
+
+import functools
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from served_models import EVERYTHING, criteo_data, export, table_data, train
+
+import dlrm
+from dataloading import generate_outbrain
+from model.native_scorer import NativeScorer
+from preproc import outbrain
+from run.raw_rows import drawn_columns
+from run.served_rows import by_feature, drawn_rows
+from serving.connection import GRPC, HTTP, Connection
+from serving.server import Server
+
+IDS, RAW = "ids", "raw"
+CRITEO, TABLE, OUTBRAIN = "criteo", "table", "outbrain"
+MODELS = {
+    "dlrm": {},
+    "dcnv2": {"interaction": "cross", "cross_layer_projection_dim": 4, "num_cross_layers": 2},
+    "wide_and_deep": {"interaction": "wide_and_deep", "optimizer": "rmsprop"},
+}
+# Logits near 0: there the last bits of the C++ scorer's products and of TensorFlow's are below 2e-7 of a probability.
+SMALL = {"embedding_dim": 4, "bottom_mlp_dims": "16,4", "learning_rate": 0.005, "seed": 3}
+MOST = 1500
+FLIGHT = "in flight"  # so many requests of one sample each at once
+BATCHES = (1, 2, 200, MOST, FLIGHT)
+SINGLES = 200
+SCHEMES = (GRPC, HTTP)
+
+
+class Kind(NamedTuple):
+    """A model of the repository."""
+
+    inputs: str
+    dataset: str
+    model: str
+
+    @property
+    def name(self) -> str:
+        """Its name there."""
+        return "-".join(self)
+
+
+# Every pair of what a model is given, the dataset and the model; with all batches over both protocols of each, every pair that there is.
+PAIRS = [
+    *(Kind(inputs, CRITEO, model) for inputs, model in zip((RAW, IDS, RAW), MODELS, strict=True)),
+    *(Kind(inputs, TABLE, model) for inputs, model in zip((IDS, RAW, IDS), MODELS, strict=True)),
+    *(Kind(IDS, OUTBRAIN, model) for model in MODELS),
+]
+ALL = [Kind(*one) for one in itertools.product((IDS, RAW), (CRITEO, TABLE, OUTBRAIN), MODELS) if one[:2] != (RAW, OUTBRAIN)]
+
+
+def outbrain_data(folder: Path) -> Path:
+    """A dataset of drawn raw files in Outbrain's form."""
+    assert generate_outbrain.main(["--displays", "300", "--dst", str(folder / "raw")]) == 0
+    assert outbrain.main(["--src", str(folder / "raw"), "--dst", str(folder / "data")]) == 0
+    return folder / "data"
+
+
+DATA = {CRITEO: criteo_data, TABLE: lambda folder: table_data(folder, EVERYTHING), OUTBRAIN: outbrain_data}
+
+
+class Served:
+    """Models of all kinds, trained and exported.
+
+    Args:
+        folder: empty.
+        kinds: which.
+    """
+
+    def __init__(self, folder: Path, kinds: list[Kind]):
+        self.repository, self._folder, self._data = folder / "repository", folder, {}
+        for kind in kinds:
+            if not self._checkpoint(kind).exists():
+                self._train(kind)
+            flags = ("--model_name", kind.name, "--inputs", kind.inputs, "--max_batch_size", MOST, "--max_queue_delay_us", 20_000)
+            export(self._checkpoint(kind), self.repository, *flags)
+
+    def _checkpoint(self, kind: Kind) -> Path:
+        return self._folder / f"{kind.dataset}-{kind.model}"
+
+    def _train(self, kind: Kind) -> None:
+        if kind.dataset not in self._data:
+            (self._folder / kind.dataset).mkdir()
+            self._data[kind.dataset] = DATA[kind.dataset](self._folder / kind.dataset)
+        train(self._data[kind.dataset], self._checkpoint(kind), **SMALL, **MODELS[kind.model])
+
+    @functools.cache  # noqa: B019 - as long as the tests of a file
+    def rows(self, kind: Kind) -> "Rows":
+        """Rows for a model and what they score."""
+        mapped, loaded = (dlrm.load(self._checkpoint(kind), mmap=mmap, cpu=True) for mmap in (True, False))
+        if kind.inputs == RAW:
+            columns = drawn_columns(mapped._raw_inputs(), seed=11)
+            texts = {name: np.array([str(value).encode() for value in values], object) for name, values in columns.items() if values.dtype == object}
+            inputs = {name: values[:, np.newaxis] for name, values in (columns | texts).items()}
+            scorer, expected = mapped.over_raw_arrays(), loaded.score_raw(columns)
+            found, engine = scorer.score(*scorer.checked(columns)), scorer._scorer._engine
+        else:
+            drawn = drawn_rows(mapped._features, seed=11)
+            inputs = {"categorical": drawn.ids} | ({"numerical": drawn.numerical} if drawn.numerical.shape[1] else {})
+            scorer, expected = mapped.over_arrays(), loaded.score(by_feature(drawn, mapped._features))
+            found, engine = scorer.score(*scorer.checked(drawn.numerical, drawn.ids)), scorer._engine
+        return Rows(inputs, found, expected, isinstance(engine, NativeScorer))
+
+
+class Rows(NamedTuple):
+    """Inputs of requests, their scores by `over_arrays`, by the checkpoint, and whether the C++ scorer computes the former."""
+
+    inputs: dict[str, np.ndarray]
+    over_arrays: np.ndarray
+    checkpoint: np.ndarray
+    native: bool
+
+    def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        """Inputs of a request."""
+        return {name: values[start:stop] for name, values in self.inputs.items()}
+
+
+def check_case(server: Server, served: Served, kind: Kind, scheme: str, batch: int | str) -> None:
+    """Ask the server and look at every score."""
+    rows = served.rows(kind)
+    connection = Connection(f"{scheme}://{getattr(server, scheme)}", kind.name)
+    try:
+        if batch == FLIGHT:
+            before = int(connection.statistics().get("execution_count", 0))
+            found = np.concatenate(list(in_flight(connection, server, rows)))
+            assert int(connection.statistics()["execution_count"]) - before < SINGLES, "none were joined"
+        else:
+            found = connection.infer(rows.part(0, batch))
+    finally:
+        connection.close()
+    count = SINGLES if batch == FLIGHT else batch
+    assert found.shape == (count,)
+    if rows.native:
+        np.testing.assert_array_equal(found, rows.over_arrays[:count])
+    np.testing.assert_allclose(found, rows.over_arrays[:count], atol=1e-6, rtol=0)
+    np.testing.assert_allclose(found, rows.checkpoint[:count], atol=2e-7, rtol=0)
+    assert count < 3 or np.ptp(found) > 0.01
+
+
+def in_flight(connection: Connection, server: Server, rows: Rows) -> Iterator[np.ndarray]:
+    """Scores of single samples, all of which are asked for before any is waited for."""
+    parts = [rows.part(number, number + 1) for number in range(SINGLES)]
+    if connection.over_http:
+        import tritonclient.http as http
+
+        client = http.InferenceServerClient(server.http, concurrency=SINGLES)
+        for request in [client.async_infer(connection.model, connection._tensors(part)) for part in parts]:
+            yield request.get_result().as_numpy("probability")[:, 0]
+        client.close()
+        return
+    answers = [Future() for _ in parts]
+    for answer, part in zip(answers, parts, strict=True):
+        connection.begin(part, lambda scores, error, to=answer: to.set_exception(error) if error else to.set_result(scores))
+    for answer in answers:
+        yield answer.result(120)

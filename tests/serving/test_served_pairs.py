@@ -1,0 +1,24 @@
+"""Every pair of inputs, dataset, model, batch and protocol on the real server: the scores are those of the same rows by the checkpoint."""
+
+import pytest
+from real_server import started, tracebacks
+from served_matrix import BATCHES, PAIRS, SCHEMES, Served, check_case
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    return Served(tmp_path_factory.mktemp("pairs"), PAIRS)
+
+
+@pytest.fixture(scope="module")
+def server(served):
+    with started(served.repository) as server:
+        yield server
+        assert tracebacks(server) == []
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("kind", PAIRS, ids=[kind.name for kind in PAIRS])
+def test_the_server_s_scores_are_those_of_the_rows(served, server, kind, scheme, batch):
+    check_case(server, served, kind, scheme, batch)
