@@ -4,6 +4,7 @@
   python -m serving.server REPOSITORY --http_port 8000 --grpc_port 8001 --metrics_port 8002
 
 It is fetched into the cache folder on first use. SIGINT and SIGTERM end it after the requests in flight. Models of other backends are left out.
+A server that ends by itself is started again, at the same addresses.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -22,7 +24,11 @@ from http.client import HTTPException
 from pathlib import Path
 
 from serving.children import ends_with_this_process
+from serving.keeper import Keeper
 from serving.repository import CONFIG, versions
+from serving.server_log import ending, last_words
+from serving.shared_memory import Segments
+from serving.stubs import end_of
 from serving.triton_install import Installation, installed
 from serving.watchdog import Watchdog
 from utils.errors import UserError, run_command
@@ -31,9 +37,7 @@ from utils.flags import Parser, add_flags, build, check, check_types, option
 NAME = "serve"
 _PYTHON = re.compile(r'^backend: "python"', re.M)
 _PORTS = ("http_port", "grpc_port", "metrics_port")
-_ERROR = re.compile(r"^E\d{4} \S+ +\d+ \S+\] (.*)$", re.M)
 _TAKEN = re.compile(r"Socket '\S+' already in use")
-_SHARED_MEMORY = Path("/dev/shm")
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
@@ -48,6 +52,7 @@ class ServerConfig:
     server_log: str | None = option(None, "file for the server's own log; the default is a new one among the temporary files")
     ready_seconds: float = option(120.0, "how long it may take to load the models", unit="seconds")
     exit_seconds: int = option(30, "how long requests in flight may take when it ends", unit="seconds")
+    restarts: int = option(5, "times in a row that a server which ends by itself is started again; one that ran for a minute begins a new row")
 
     def __post_init__(self):
         check_types(self)
@@ -55,10 +60,11 @@ class ServerConfig:
             check(0 <= getattr(self, name) < 2**16, name, getattr(self, name), "a port, 0 to 65535")
         check(self.ready_seconds > 0, "ready_seconds", self.ready_seconds, "more than 0 seconds")
         check(self.exit_seconds >= 0, "exit_seconds", self.exit_seconds, "0 or more seconds")
+        check(self.restarts >= 0, "restarts", self.restarts, "0 or more")
 
 
 class Server:
-    """A running server; a context manager that ends it.
+    """A running server; a context manager that ends it. Once it has been ready, it is started again where it ends by itself.
 
     Args:
         repository: of models.
@@ -66,7 +72,8 @@ class Server:
         say: is told what a person wants to know.
 
     Attributes:
-        http, grpc, metrics: addresses.
+        http, grpc, metrics: addresses, which stay the same.
+        process: the server's, another one after it was started again.
         log: the server's own log.
 
     Raises:
@@ -74,43 +81,69 @@ class Server:
     """
 
     def __init__(self, repository: Path, config: ServerConfig = ServerConfig(), say: Callable[[str], None] = lambda text: None):
-        self._config, self._say, self._watchdog = config, say, None
+        self._config, self._say, self._watchdog, self._keeper = config, say, None, None
+        self._closes = threading.Event()
         self._repository, self._models, self._program = repository, _models(repository, say), installed(say)
-        ports = _ports(config)
+        self._chosen = _ports(config)
         self.log = _log_file(config.server_log)
-        self._prefix = f"dlrm_{os.getpid()}_{ports[0]}_"  # of its shared memory, so that what a killed one leaves can be told
+        self._shared = Segments(self._chosen[0])
         self._start = time.monotonic()
         self._again = 0 in _given(config)  # whether it may be started once more, on other ports
-        self._begin(ports)
+        self._begin("wb")
 
-    def _begin(self, ports: Sequence[int]) -> None:
-        config, program = self._config, self._program
-        self.http, self.grpc, self.metrics = (f"{config.address}:{port}" for port in ports)
-        with open(self.log, "wb") as log:
+    def _begin(self, mode: str = "ab") -> None:
+        config, program, shared = self._config, self._program, self._shared
+        self.http, self.grpc, self.metrics = (f"{config.address}:{port}" for port in self._chosen)
+        with open(self.log, mode) as log:
+            self._written = log.seek(0, os.SEEK_END)  # by those before
             self.process = subprocess.Popen(
-                _command(program, self._repository, self._models, config, ports, self._prefix),
+                _command(program, self._repository, self._models, config, self._chosen, shared.prefix),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=os.environ | program.environment | {"TF_CPP_MIN_LOG_LEVEL": "2"},
                 start_new_session=True,  # ^C is ours: the server is ended after its requests
+                pass_fds=[] if shared.lock is None else [shared.lock],
                 preexec_fn=ends_with_this_process(),
             )
+
+    def start_again(self) -> float:
+        """Start it where it was, after it has ended by itself, with the models that it had; returns the seconds it took. Raises UserError.
+
+        The thread that calls this must go on while the server is to: it ends with the thread.
+        """
+        if self._watchdog is not None:
+            self._watchdog.close()
+            self._models = self._watchdog.models or self._models
+            self._watchdog = None
+        end_of(self._shared.prefix)
+        self._shared.remove()
+        self._again, self._start = False, time.monotonic()
+        self._begin()
+        return self.wait_until_ready()
 
     def wait_until_ready(self) -> float:
         """Returns the seconds it took. Raises UserError where it does not come to it."""
         while not self._answers():
+            if self._closes.is_set():
+                raise UserError("the server is being ended")
             if self.process.poll() is not None:
                 if self._again and _TAKEN.search(Path(self.log).read_text(errors="replace")):  # by another program since
-                    self._again = False
-                    self._begin(_ports(self._config))
+                    self._again, self._chosen = False, _ports(self._config)
+                    self._begin()
                     continue
-                raise UserError(f"the server ended: {self._cause()} (all of its log: {self.log})")
+                raise UserError(f"the server ended {self.end}")
             if time.monotonic() - self._start > self._config.ready_seconds:
-                raise UserError(f"not ready after {self._config.ready_seconds:g} s (--ready_seconds): {self._cause()} (all of its log: {self.log})")
+                raise UserError(f"not ready after {self._config.ready_seconds:g} s (--ready_seconds): {self._words()}")
             time.sleep(0.05)
-        self._watchdog = Watchdog(self.process.pid, self.http, self._say)
+        self._watchdog = Watchdog(self.process.pid, self.http, self._repository, self._say)
+        self._keeper = self._keeper or Keeper(self, self._config.restarts, self._say)
         return time.monotonic() - self._start
+
+    @property
+    def error(self) -> UserError | None:
+        """Why it is not started again, where it has ended by itself too often."""
+        return self._keeper and self._keeper.error
 
     def _answers(self) -> bool:
         """Whether it answers on its last port too, the metrics': without that one it would end as soon as it says that it is ready."""
@@ -123,14 +156,19 @@ class Server:
         except (OSError, HTTPException):
             return False
 
-    def _cause(self) -> str:
-        """The server's own words."""
-        text = Path(self.log).read_text(errors="replace")
-        found = _ERROR.findall(text)
-        return (found[-1] if found else text.strip().splitlines()[-1] if text.strip() else "it says nothing")[:400]
+    @property
+    def end(self) -> str:
+        """The words for how it has ended by itself."""
+        return f"{ending(self.process.returncode)}: {self._words()}"
+
+    def _words(self) -> str:
+        return f"{last_words(self.log, self._written)} (all of its log: {self.log})"
 
     def close(self) -> int:
         """End it after its requests; returns its exit code."""
+        self._closes.set()
+        if self._keeper is not None:
+            self._keeper.close()
         if self._watchdog is not None:
             self._watchdog.close()
         if self.process.poll() is None:
@@ -140,8 +178,8 @@ class Server:
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
-        for left in _SHARED_MEMORY.glob(f"{self._prefix}*"):  # of a backend that was killed
-            left.unlink(missing_ok=True)
+        end_of(self._shared.prefix)
+        self._shared.close()
         return self.process.returncode
 
     def __enter__(self) -> "Server":
@@ -256,9 +294,9 @@ def main() -> int:
             opened.callback(ending.close)
             seconds = server.wait_until_ready()
             say(f"ready after {seconds:.1f} s: http://{server.http}, grpc://{server.grpc}, metrics http://{server.metrics}/metrics; log {server.log}")
-            while (code := server.process.poll()) is None:
+            while server.error is None:
                 time.sleep(0.2)  # no endless wait: a signal that another thread takes would not end it
-            raise UserError(f"the server ended by itself with code {code}: {server._cause()} (all of its log: {server.log})")
+            raise server.error
         except _Ended:
             say("ending")
     return 0

@@ -1,48 +1,49 @@
-"""Backend processes that end by themselves are started again: Triton 2.51 answers "Stub process is not healthy" from then on."""
+"""Versions whose backend processes are no more are loaded again: Triton 2.51 answers "Stub process is not healthy" from then on."""
 
 import contextlib
-import json
 import os
+import signal
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from http.client import HTTPException
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
-import psutil
+from serving.questions import FAULTS, LOADING, READY, Health, Questions, Version
+from serving.stubs import Stub, end, stubs
 
 _EVERY_S = 0.25
-_LOAD_S = 600.0
-_LONGEST_REST_S = 60.0
-_STUB = "triton_python_backend_stub"
-_FILE, _INSTANCE = 1, 8  # of a stub's command line: the version's model.py, and its name
-
-
-class Stub(NamedTuple):
-    """A backend process: the version's `model.py` and the instance's name."""
-
-    file: Path
-    instance: str
+_BETWEEN_S = 1.0  # two questions to a model that answers
+_SHORTEST_REST_S, _LONGEST_REST_S = 0.5, 30.0
+_WAITING_S, _LONGEST_WAIT_S = 5.0, 60.0  # for a process that has ended; for one that was never seen: an environment may have to be unpacked before
+_OTHERS_S = 3.0  # how long a load of the model that somebody else asked for is waited for
 
 
 class Watchdog:
-    """Watches the backend processes of a server, in a thread.
+    """Watches the models of a server, in a thread.
 
-    A version whose process is gone while the server counts it as ready is loaded again. The server reads a version anew where a file of it is newer
-    than it was, so `model.py` is touched.
+    What the server calls ready is judged by its answer to a request. It is asked where requests have failed since the last look, or a version has
+    fewer processes than instances. A model of which nothing answers is unloaded at once, so that the server itself says that it is not ready, and
+    then loaded; where another instance or version of it answers, it is loaded beside these. One that keeps the question waiting has much to do, and
+    is left alone. A server that loads a version whose process has been killed waits for it without end: that one is killed.
 
     Args:
         server: its process.
         http: its address, HOST:PORT.
+        repository: that it serves.
         say: is told.
     """
 
-    def __init__(self, server: int, http: str, say: Callable[[str], None]):
-        self._server, self._http, self._say = server, http, say
+    def __init__(self, server: int, http: str, repository: Path, say: Callable[[str], None]):
+        self._server, self._repository, self._say, self._questions = server, repository, say, Questions(http)
         self._stop = threading.Event()
+        self._failures: dict[Version, int] = {}  # at the last look
+        self._instances: dict[Version, int] = {}
+        self._rests: dict[str, tuple[float, float]] = {}  # of a model: until when it is left alone, and for how long a load that failed is
+        self._ready: set[str] = set()
+        self._down: set[str] = set()  # models that were unloaded here
+        self._at_work: dict[str, threading.Thread] = {}
+        self._loads = _Loads()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -51,56 +52,145 @@ class Watchdog:
         self._stop.set()
         self._thread.join(5)
 
+    @property
+    def models(self) -> list[str]:
+        """Those that are served, or are to be again."""
+        return sorted(self._ready | self._down | set(filter(self._busy, self._at_work)))
+
     def _watch(self) -> None:
-        known: set[Stub] = set()
-        rests: dict[Stub, tuple[float, float]] = {}  # when to try again, and how long it was rested
         while not self._stop.wait(_EVERY_S):
-            alive = set(self._alive())
-            for stub in sorted(known - alive):
-                due, rested = rests.get(stub, (0.0, 0.5))
-                if time.monotonic() < due:
-                    continue
-                with contextlib.suppress(OSError, ValueError, HTTPException):  # the server itself ends
-                    if not self._ready(stub):
-                        known.discard(stub)  # another version has taken its place
-                    elif self._loaded_again(stub):
-                        rests.pop(stub, None)
-                    else:
-                        rested = min(2 * rested, _LONGEST_REST_S)
-                        rests[stub] = time.monotonic() + rested, rested
-            known |= alive
+            with contextlib.suppress(*FAULTS):
+                self._look()
 
-    def _alive(self) -> Iterator[Stub]:
-        with contextlib.suppress(psutil.Error):
-            for child in psutil.Process(self._server).children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    words = child.cmdline()  # empty of one that has ended
-                    if len(words) > _INSTANCE and Path(words[0]).name == _STUB:
-                        yield Stub(Path(words[_FILE]), words[_INSTANCE])
+    def _look(self) -> None:
+        states, failures = self._questions.states(), self._questions.failures()
+        alive, ready = Counter(stub.version for stub in self._stubs()), {version for version, state in states.items() if state == READY}
+        self._ready = {version.model for version in ready}
+        self._down -= {model for model in self._ready if not self._busy(model)}
+        if stuck := self._loads.stuck({version: alive[version] for version, state in states.items() if state == LOADING}):
+            self._say(f"{stuck.model}: the server waits for a backend process of version {stuck.number} that has ended; it is killed")
+            self._stop.set()
+            os.kill(self._server, signal.SIGKILL)
+        for version in sorted(ready):
+            with contextlib.suppress(*FAULTS):
+                failed = failures.get(version, 0) > self._failures.get(version, 0)
+                if not failed or self._begins(version.model, self._examine, version):
+                    self._failures[version] = failures.get(version, 0)  # less than before after a load
+                if not failed and alive[version] < self._expected(version):
+                    self._begins(version.model, self._examine, version)
+        for model in sorted(self._down):
+            self._begins(model, self._load, model)
 
-    def _ready(self, stub: Stub) -> bool:
-        """Whether the server counts the stub's version as ready."""
-        model, version = stub.file.parts[-3], stub.file.parts[-2]
-        found = json.loads(self._post("index"))
-        return any((one["name"], one.get("version"), one.get("state")) == (model, version, "READY") for one in found)
-
-    def _loaded_again(self, stub: Stub) -> bool:
-        model = stub.file.parts[-3]
-        self._say(f"{model}: the backend process {stub.instance} has ended; it is started again")
-        start = time.monotonic()
-        try:
-            os.utime(stub.file)
-            self._post(f"models/{model}/load")
-        except urllib.error.HTTPError as error:
-            self._say(f"{model}: cannot be loaded: {' '.join(error.read().decode(errors='replace').split())[:400]}")
+    def _begins(self, model: str, action: Callable, of: object) -> bool:
+        """Act in a thread of the model's own, for others may need help meanwhile; not where one is at work, or the model is left alone."""
+        due, _ = self._rests.get(model, (0.0, 0.0))
+        if time.monotonic() < due or self._busy(model):
             return False
-        except (OSError, HTTPException) as error:
-            self._say(f"{model}: cannot be loaded: {error}")
-            return False
-        self._say(f"{model}: serves again after {time.monotonic() - start:.1f} s")
+
+        def acts() -> None:
+            with contextlib.suppress(*FAULTS):
+                action(of)
+
+        self._at_work[model] = threading.Thread(target=acts, name=f"watchdog of {model}", daemon=True)
+        self._at_work[model].start()
         return True
 
-    def _post(self, what: str) -> bytes:
-        request = urllib.request.Request(f"http://{self._http}/v2/repository/{what}", data=b"{}", method="POST")
-        with urllib.request.urlopen(request, timeout=_LOAD_S) as answer:
-            return answer.read()
+    def _busy(self, model: str) -> bool:
+        return model in self._at_work and self._at_work[model].is_alive()
+
+    def _examine(self, version: Version) -> None:
+        """Ask a version that is in doubt, and bring it back where it has died."""
+        expected = self._expected(version, anew=True)
+        answers = self._answers(version, expected)
+        alive = self._alive(version)
+        ended = alive < expected or answers.count(Health.DEAD) > 1
+        if Health.NOT_READY in answers or not ended or self._questions.states().get(version) != READY:
+            _, rested = self._rests.get(version.model, (0.0, 0.0))
+            self._rests[version.model] = time.monotonic() + _BETWEEN_S, rested
+            return
+        partly = Health.ANSWERS in answers or 0 < alive < expected or any(one.version.model == version.model for one in self._stubs(but=version))
+        what = f"{version.model}: {'a' if partly else 'the'} backend process of version {version.number}"
+        if alive >= expected:
+            end(self._server, version, only_stopped=Health.ANSWERS in answers)  # what is stopped would do damage when it goes on
+        self._say(f"{what} has ended, or does not answer; it is started again")
+        if partly and _touched(self._repository / version.model / str(version.number) / "model.py"):
+            self._load(version.model)
+        else:
+            self._anew(version)
+
+    def _answers(self, version: Version, expected: int) -> list[Health]:
+        """Ask until it is plain; two answers say that a version is dead whose processes are there: a busy machine may let one wait for a second."""
+        first = self._questions.health(version)
+        if self._alive(version) >= expected and (expected > 1 or first is Health.DEAD):
+            return [first, *(self._questions.health(version) for _ in range(2 * expected - 1))]
+        if first is not Health.DEAD:
+            time.sleep(2 * _EVERY_S)  # a change of versions or of instances may be on its way
+        return [first]
+
+    def _anew(self, version: Version) -> None:
+        deadline = time.monotonic() + _OTHERS_S
+        while self._loading(version.model) and time.monotonic() < deadline:
+            time.sleep(_EVERY_S)
+        if self._questions.states().get(version) == READY and not self._alive(version):  # nobody else has brought it back
+            self._down.add(version.model)
+            self._questions.unload(version.model)
+            self._load(version.model)
+
+    def _load(self, model: str) -> None:
+        start, (_, rested) = time.monotonic(), self._rests.get(model, (0.0, 0.0))
+        try:
+            self._questions.load(model)
+        except FAULTS as error:
+            rested = min(2 * rested, _LONGEST_REST_S) or _SHORTEST_REST_S
+            self._rests[model] = time.monotonic() + rested, rested
+            if not any(one.model == model and state == READY for one, state in self._questions.states().items()):
+                self._down.add(model)
+            self._say(f"{model}: cannot be loaded: {error}")
+            return
+        self._rests.pop(model, None)
+        self._say(f"{model}: serves again after {time.monotonic() - start:.1f} s")
+
+    def _loading(self, model: str) -> bool:
+        return any(one.model == model and state == LOADING for one, state in self._questions.states().items())
+
+    def _expected(self, version: Version, anew: bool = False) -> int:
+        """How many processes a version has."""
+        if anew or version not in self._instances:
+            groups = self._questions.config(version).get("instance_group", ())
+            self._instances[version] = sum(int(group.get("count", 1)) for group in groups) or 1
+        return self._instances[version]
+
+    def _alive(self, version: Version) -> int:
+        return sum(stub.version == version for stub in self._stubs())
+
+    def _stubs(self, but: Version | None = None) -> list[Stub]:
+        return [stub for stub in stubs(self._server) if stub.version != but]
+
+
+def _touched(file: Path) -> bool:
+    """Make a version's file newer than it was: then the server reads a version anew that it has."""
+    try:
+        os.utime(file)
+    except FileNotFoundError:
+        return True  # it takes what else there is
+    except OSError:
+        return False
+    return True
+
+
+class _Loads:
+    """Versions that are being loaded; their processes have ended, perhaps."""
+
+    def __init__(self):
+        self._last: dict[Version, float] = {}  # when each was last seen with a process
+        self._first: dict[Version, float] = {}
+
+    def stuck(self, processes: Mapping[Version, int]) -> Version | None:
+        """One whose process is no more. `processes`: of each that is being loaded."""
+        now = time.monotonic()
+        self._first = {version: self._first.get(version, now) for version in processes}
+        self._last = {version: now if count else self._last.get(version, 0.0) for version, count in processes.items()}
+        for version, last in self._last.items():
+            if now - max(last, self._first[version]) > (_WAITING_S if last else _LONGEST_WAIT_S):
+                return version
+        return None

@@ -1,0 +1,110 @@
+"""A Triton server asked over HTTP: which versions it calls ready, whether these answer, and to load or unload a model."""
+
+import enum
+import json
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from typing import Any, NamedTuple
+
+READY, LOADING, UNAVAILABLE = "READY", "LOADING", "UNAVAILABLE"  # states of a version; beside these UNLOADING
+_LOAD_S = 600.0
+_PATIENCE_S = 3.0
+_DEAD = ("not healthy", "unhealthy", "stub process")  # in Triton's words of a backend that is no more
+_NUMBERS = ("INT", "UINT", "FP", "BOOL")
+
+
+class Version(NamedTuple):
+    """A version of a model."""
+
+    model: str
+    number: int
+
+
+class Health(enum.Enum):
+    """Of a version, by its answer to a request."""
+
+    ANSWERS = "the model itself answers, be it with an error"
+    DEAD = "the server answers in the place of its process"
+    NOT_READY = "the server does not call it ready"
+    SILENT = "no answer in time: it may have much to do"
+
+
+class Refused(Exception):
+    """The server's words."""
+
+
+FAULTS = (OSError, ValueError, KeyError, HTTPException, Refused)  # of a server that ends, for instance
+
+
+class Questions:
+    """Questions to a server.
+
+    Args:
+        http: its address, HOST:PORT.
+
+    Every method but `health` raises one of `FAULTS` where no whole answer comes.
+    """
+
+    def __init__(self, http: str):
+        self._http = http
+
+    def states(self) -> dict[Version, str]:
+        """Of the versions that the server knows."""
+        found = json.loads(self._asked("repository/index", {}))
+        return {Version(one["name"], int(one["version"])): one.get("state", "") for one in found if one.get("version")}
+
+    def failures(self) -> dict[Version, int]:
+        """Requests that failed since the version was loaded."""
+        found = json.loads(self._asked("models/stats"))["model_stats"]
+        return {Version(one["name"], int(one["version"])): int(one["inference_stats"]["fail"]["count"]) for one in found}
+
+    def config(self, version: Version) -> dict[str, Any]:
+        """The configuration in which the server has it."""
+        return json.loads(self._asked(f"models/{version.model}/versions/{version.number}/config"))
+
+    def health(self, version: Version) -> Health:
+        """Ask it for the score of a sample of zeros and empty texts. One of another program's models, which may do anything with it, is not asked."""
+        try:
+            config = self.config(version)
+            if "PROJECT_PATH" not in config.get("parameters", {}):
+                return Health.SILENT
+            inputs = [_zeros(one) for one in config.get("input", ())]
+            self._asked(f"models/{version.model}/versions/{version.number}/infer", {"inputs": inputs})
+        except Refused as error:
+            words = str(error).lower()
+            return Health.NOT_READY if "ready state" in words else Health.DEAD if any(some in words for some in _DEAD) else Health.ANSWERS
+        except FAULTS:
+            return Health.SILENT
+        return Health.ANSWERS
+
+    def load(self, model: str) -> None:
+        """Have it load what its repository has of the model now. Raises Refused; it goes on with what it had."""
+        self._asked(f"repository/models/{model}/load", {}, _LOAD_S)
+
+    def unload(self, model: str) -> None:
+        """Have it serve the model no more. Raises Refused."""
+        self._asked(f"repository/models/{model}/unload", {})
+
+    def _asked(self, what: str, content: Any = None, patience_s: float = _PATIENCE_S) -> bytes:
+        body = None if content is None else json.dumps(content).encode()
+        request = urllib.request.Request(f"http://{self._http}/v2/{what}", data=body, method="GET" if body is None else "POST")
+        try:
+            with urllib.request.urlopen(request, timeout=patience_s) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as error:
+            raise Refused(" ".join(error.read().decode(errors="replace").split())[:400]) from None
+
+
+def _zeros(described: dict[str, Any]) -> dict[str, Any]:
+    """An input of one sample."""
+    width = [max(int(size), 1) for size in described["dims"]]
+    count, kind = 1, described["data_type"].removeprefix("TYPE_")
+    for size in width:
+        count *= size
+    return {
+        "name": described["name"],
+        "shape": [1, *width],
+        "datatype": "BYTES" if kind == "STRING" else kind,
+        "data": [0 if kind.startswith(_NUMBERS) else ""] * count,
+    }
