@@ -33,5 +33,7 @@ COPY . .
 # For the processors that the image may run on, not for the one that builds it.
 ENV DLRM_OPS_ARCH=x86-64-v3
 RUN .venv/bin/python ops/build
+# What exports for Triton run in.
+RUN .venv/bin/python -m serving.stub_environment
 ENV PATH=/dlrm/.venv/bin:$PATH
 CMD ["bash"]

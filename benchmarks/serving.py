@@ -23,6 +23,7 @@ from benchmarks.report import Report
 from benchmarks.scratch import scratch
 from serving.connection import Connection
 from serving.server import Server, ServerConfig
+from serving.stub_environment import stub_environment
 from serving.triton_config import config_text, inputs_of_ids
 from utils.flags import option
 from utils.serving_options import ExportConfig
@@ -113,7 +114,6 @@ def measured(way: Callable[[dict], Any], given: dict[str, np.ndarray], seconds: 
 # The peer -------------------------------------------------------------------------------------------------------------------
 
 PEER = """
-import numpy as np
 import tensorflow as tf
 import triton_python_backend_utils as triton
 from pathlib import Path
@@ -126,9 +126,9 @@ class TritonPythonModel:
     def execute(self, requests):
         responses = []
         for request in requests:
-            given = {name: tf.constant(np.from_dlpack(triton.get_input_tensor_by_name(request, name))) for name in ("numerical", "categorical")}
+            given = {name: tf.constant(triton.get_input_tensor_by_name(request, name).as_numpy()) for name in ("numerical", "categorical")}
             scores = self.model(**given)["probability"]
-            responses.append(triton.InferenceResponse([triton.Tensor.from_dlpack("probability", tf.experimental.dlpack.to_dlpack(scores))]))
+            responses.append(triton.InferenceResponse([triton.Tensor("probability", scores.numpy())]))
         return responses
 """
 
@@ -152,7 +152,7 @@ def write_keras(repository: Path, rows: int, dim: int) -> None:
     archive.write_out(version / "saved", verbose=False)
     (version / "model.py").write_text(PEER)
     options = ExportConfig(model_name="keras", max_batch_size=MOST, max_queue_delay_us=0)
-    text = config_text(options, "triton", inputs_of_ids(NUM_NUMERICAL, NUM_TABLES), {"EXECUTION_ENV_PATH": sys.prefix})
+    text = config_text(options, "triton", inputs_of_ids(NUM_NUMERICAL, NUM_TABLES), {"EXECUTION_ENV_PATH": str(stub_environment())})
     (version.parent / "config.pbtxt").write_text(text)
 
 

@@ -65,5 +65,6 @@ def install(folder: Path, words: Sequence[str], what: str, needs: str) -> None:
     fixed = ("--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--target", str(folder))
     result = children.run([sys.executable, "-m", "pip", "install", *fixed, *words], stdout=PIPE, stderr=PIPE)
     if result.returncode:
-        cause = next((line for line in reversed(result.stderr.splitlines()) if line.startswith("ERROR")), result.stderr.strip()[-200:])
-        raise UserError(f"{what} cannot be installed ({' '.join(cause.split())}); it needs {needs}")
+        lines = [line for line in result.stderr.splitlines() if line.strip()] or [f"exit code {result.returncode}"]
+        cause = next((line for line in reversed(lines) if line.startswith("ERROR: ") and line != "ERROR: Exception:"), lines[-1])
+        raise UserError(f"{what} cannot be installed into {folder.parent.parent} ({' '.join(cause.split())[:300]}); it needs {needs}")

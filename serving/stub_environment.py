@@ -41,8 +41,8 @@ def stub_environment(say: Callable[[str], None] = _SILENT) -> Path:
     numpy, packages = numpy_folder(), _packages()
     facts = json.dumps([sys.prefix, sys.base_prefix, str(numpy), packages])
     folder = numpy.with_name(f"stub-{numpy.name}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}")
-    if shlex.quote(str(folder)) != str(folder):
-        raise UserError(f"{folder}: Triton hands this path to a shell as it is; DLRM_CACHE_DIR is to name a folder without blanks and quotes")
+    if shlex.quote(str(folder)) != str(folder):  # Triton 2.51 hangs there
+        raise UserError(f"{folder}: Triton hands this path to a shell as it is; DLRM_CACHE_DIR is to name a folder of plain letters, without blanks")
 
     def fill(staging: Path) -> None:
         say(f"fetching {_pin()}, which Triton's Python backend was built for, into {numpy}")

@@ -11,6 +11,8 @@ import tensorflow as tf  # noqa: E402 - after it was prepared
 from hypothesis import settings  # noqa: E402
 from xdist.scheduler import LoadFileScheduling  # noqa: E402
 
+from tests.left_out import summary  # noqa: E402
+
 tf.config.set_visible_devices([], "GPU")
 tf.config.threading.set_inter_op_parallelism_threads(1)
 tf.config.threading.set_intra_op_parallelism_threads(2)
@@ -61,3 +63,10 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_terminal_summary(terminalreporter):
+    """One loud line about what was left out because something is not installed."""
+    reports = terminalreporter.stats.get("skipped", ())
+    if line := summary([str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple | list)]):
+        terminalreporter.write_line(line, red=True, bold=True)

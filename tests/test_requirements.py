@@ -50,12 +50,14 @@ def test_what_the_program_imports_is_pinned(package, path):
 
 def test_what_the_tests_import_is_required():
     files = [*ROOT.glob("requirements*.txt"), ROOT / "benchmarks" / "requirements-peers.txt"]
-    assert len(files) == 6
+    assert len(files) == 7
     names = {package for file in files for package in pins(file)}
     assert not set(imported(SOURCES)) - names
 
 
-@pytest.mark.parametrize("name", [f"requirements{kind}.txt" for kind in ("", "-dev", "-spark", "-serving")] + ["benchmarks/requirements-peers.txt"])
+@pytest.mark.parametrize(
+    "name", [f"requirements{kind}.txt" for kind in ("", "-dev", "-spark", "-serving", "-stub")] + ["benchmarks/requirements-peers.txt"]
+)
 def test_every_version_is_exact(name):
     assert pins(name) and all(re.fullmatch(r"==\d[\w.]*", version) for version in pins(name).values())
 
@@ -65,6 +67,6 @@ def test_the_optional_package_has_its_address_and_its_commit():
 
 
 def test_versions_stand_in_one_place():
-    """scripts/install and the Dockerfile take them from there."""
-    for name in ("scripts/install", "Dockerfile"):
-        assert not re.search(r"(?i)(tensorflow|horovod|mpi4py|dllogger)\S*(=|@v?)\d+\.\d", (ROOT / name).read_text())
+    """scripts/install, the Dockerfile and the program take them from there."""
+    for path in (ROOT / "scripts/install", ROOT / "Dockerfile", *(ROOT / "serving").glob("*.py")):
+        assert not re.search(r"(?i)(tensorflow|horovod|mpi4py|dllogger|numpy)\S*(=|@v?)\d+\.\d", path.read_text()), path

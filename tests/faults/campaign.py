@@ -254,6 +254,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the random points")
     options = parser.parse_args()
     import disturbances  # which takes this file's names
+    import serving_matrix  # the same
 
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
@@ -277,6 +278,7 @@ def main() -> int:
             campaign.other_model,
             campaign.not_finite,
             *disturbances.Disturbances(campaign).all(options.others),
+            lambda: serving_matrix.all_combinations(Path(folder) / "serving"),
         ]
         rows = []
         for fault in faults:

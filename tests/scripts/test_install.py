@@ -20,6 +20,8 @@ case "$*" in
     *version_info*) echo "$VERSION" ;;
     *sysconfig*) echo "$SITE" ;;
     ops/build) exit "${BUILD:-0}" ;;
+    *"-m serving."*) exit "${CACHE_FILLED:-0}" ;;
+    *requirements-serving.txt*) exit "${CLIENTS:-0}" ;;
 esac
 """
 
@@ -30,7 +32,7 @@ class Install:
     def __init__(self, folder):
         self.folder, self.calls = folder / "clone", folder / "calls"
         files = ("scripts/install", "scripts/prove_install.py", "scripts/horovod_shim", "requirements.txt", "requirements-dev.txt", "ops/build")
-        for path in (*files, "requirements-spark.txt"):
+        for path in (*files, "requirements-spark.txt", "requirements-serving.txt", "serving/triton_install.py"):
             copy = shutil.copytree if (ROOT / path).is_dir() else shutil.copy
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             copy(ROOT / path, self.folder / path)
@@ -163,7 +165,7 @@ def test_spark_is_installed_where_it_is_asked_for_and_once(install):
         result = install.run(*flags)
         assert result.returncode == 0 and "up to date" in result.stderr and "pip" not in install.calls.read_text()
     result = install.run("--sparks")
-    assert result.returncode != 0 and "expected --spark or nothing" in result.stderr
+    assert result.returncode != 0 and "expected --spark, --serving or nothing" in result.stderr
 
 
 @pytest.mark.parametrize(("version", "wanted"), [("1.8.0_392", True), ("11.0.2", True), ("17", False), ("21.0.1", False)])
@@ -178,3 +180,42 @@ def test_spark_brings_java_17_where_there_is_none(install, version, wanted):
     assert (result.returncode != 0) == wanted
     assert ("apt-get install -y --no-install-recommends openjdk-17-jre-headless" in result.stderr) == wanted
     assert install.run().returncode == 0  # and is not asked for without --spark
+
+
+def installed_for_serving(install):
+    """What was asked of Python: modules of serving, and requirements-serving.txt."""
+    lines = install.calls.read_text().splitlines()
+    return [word for line in lines for word in line.split() if word.startswith("serving.") or word == "requirements-serving.txt"]
+
+
+def test_exports_have_their_environment_and_serving_more_where_it_is_asked_for_and_once(install):
+    assert install.run().returncode == 0
+    assert installed_for_serving(install) == ["serving.stub_environment"]
+    assert install.run("--serving").returncode == 0
+    assert installed_for_serving(install) == ["serving.triton_install", "requirements-serving.txt"]
+    result = install.run("--serving")
+    assert result.returncode == 0 and "up to date" in result.stderr
+    assert installed_for_serving(install) == ["serving.triton_install"] and "pip" not in install.calls.read_text()
+    (install.folder / "requirements-serving.txt").write_text("onnx==9.8.7\n")
+    assert install.run("--serving").returncode == 0
+    assert "requirements-serving.txt" in installed_for_serving(install)
+
+
+@pytest.mark.parametrize("part", ["CACHE_FILLED", "CLIENTS"])
+def test_what_serving_lacks_is_one_line_and_an_error_in_continuous_integration(install, part):
+    result = install.run("--serving", **{part: "1"})
+    assert result.returncode == 0 and install.done and result.stderr.count("NOT INSTALLED") == 1
+    assert (install.folder / ".venv/installed-serving").exists() == (part != "CLIENTS")
+    result = install.run("--serving", CI="true", **{part: "1"})
+    assert result.returncode == 1 and "(see above)" in result.stderr and "up to date" not in result.stderr
+    result = install.run("--serving", CI="true")  # the next one does what is missing
+    assert result.returncode == 0 and (install.folder / ".venv/installed-serving").exists()
+
+
+def test_packages_of_serving_are_looked_at_again_where_others_were_installed(install):
+    assert install.run("--serving").returncode == 0
+    with (install.folder / "requirements.txt").open("a") as file:
+        file.write("# changed\n")
+    assert install.run().returncode == 0
+    assert install.run("--serving").returncode == 0
+    assert "requirements-serving.txt" in installed_for_serving(install)

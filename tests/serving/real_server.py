@@ -1,27 +1,35 @@
 """A Triton server for a file of tests, or a word why there is none."""
 
+import importlib
 import re
 import time
 from pathlib import Path
 
 import psutil
-import pytest
 
 from serving.server import Server, ServerConfig
-from serving.triton_install import installed
-from utils.errors import UserError
+from serving.stub_environment import numpy_folder
+from serving.triton_install import server_folder
+from tests.left_out import left_out
 
 PORTS = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=2)
 
 
 def needed() -> None:
-    """Skip the test where the server or the client cannot be had."""
-    for module in ("grpc", "http"):
-        pytest.importorskip(f"tritonclient.{module}", reason="requirements-serving.txt is not installed", exc_type=Exception)
-    try:
-        installed()
-    except UserError as error:
-        pytest.skip(str(error))
+    """Leave the test out where the server or its clients are not installed; fail it in continuous integration."""
+    packages("tritonclient.grpc", "tritonclient.http")
+    for folder in (server_folder(), numpy_folder()):
+        if not folder.is_dir():
+            left_out(f"{folder} is not there; ./scripts/install --serving")
+
+
+def packages(*modules: str) -> None:
+    """The same of what is imported."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except (ImportError, RuntimeError) as error:
+            left_out(f"{module} cannot be imported ({error}); ./scripts/install --serving")
 
 
 def started(repository: Path) -> Server:

@@ -159,3 +159,11 @@ def test_a_version_grows_where_triton_does_not_look(folder, tmp_path, monkeypatc
     export(folder / "c", tmp_path / "a/r", "--model_version", "2")
     assert [len(found) for found in seen] == [1, 1] and all(found[0].startswith("a/.writing-") for found in seen)
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["r"]
+
+
+def test_a_batch_of_another_size_that_scores_otherwise_is_no_proof():
+    """As where rows are right alone and wrong together."""
+    scores = np.array([0.1, 0.2, 0.3], np.float32)
+    found = proof.prove(lambda: scores, lambda: proof.Scored(scores, 0.0, np.array([0.1, 0.3], np.float32), np.array([0, 1])), None)
+    with pytest.raises(UserError, match=r"a score differs by 1\.00e-01"):
+        proof.check(found, "m", "float32")

@@ -1,12 +1,12 @@
 """What is exported scores as the checkpoint does: every model and interaction, lists, shared tables, widths, no numericals, raw values."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from real_server import packages
 from served_models import EVERYTHING, LISTS, PLAIN, TABLE, criteo_data, export, table_data, train, write
 
 import dlrm
@@ -16,8 +16,7 @@ from utils.errors import UserError
 
 CROSS = {"interaction": "cross", "cross_layer_projection_dim": 4, "num_cross_layers": 2}
 WIDTHS = {"embedding_dim": "8,4,4,12"}
-HAS_ONNX = importlib.util.find_spec("onnx") and importlib.util.find_spec("onnxruntime")  # requirements-serving.txt
-FORMATS = "triton,savedmodel,onnx" if HAS_ONNX else "triton,savedmodel"
+ALL_FORMATS = "triton,savedmodel,onnx"
 MODELS = {
     "dot": (PLAIN, ("x", "y", "z"), "float16", {}),
     "dot of lists": (LISTS, ("x", "y"), "float32", {"out_of_range": "clip"}),
@@ -55,10 +54,11 @@ def saved_model_scores(folder, inputs):
 
 
 def test_exports_of_ids_score_as_the_checkpoint(model, tmp_path, capsys):
+    packages("onnx", "onnxruntime")
     name, checkpoint = model
-    export(checkpoint, tmp_path / "r", "--formats", FORMATS, "--precision", "float32")
+    export(checkpoint, tmp_path / "r", "--formats", ALL_FORMATS, "--precision", "float32")
     said = capsys.readouterr().out
-    assert len(re.findall(r"2,000 rows: largest difference", said)) == len(FORMATS.split(","))
+    assert len(re.findall(r"2,000 rows: largest difference", said)) == 3
     loaded = dlrm.load(checkpoint, mmap=True)
     rows = drawn_rows(loaded._features, seed=7)
     if "out_of_range" in MODELS[name][3]:  # clipped or hashed, everywhere alike; no id stays none
@@ -69,8 +69,7 @@ def test_exports_of_ids_score_as_the_checkpoint(model, tmp_path, capsys):
     np.testing.assert_allclose(scorer.score(*scorer.checked(rows.numerical, rows.ids)), expected, atol=limit, rtol=0)
     inputs = {"categorical": rows.ids} | ({"numerical": rows.numerical} if rows.numerical.shape[1] else {})
     np.testing.assert_allclose(saved_model_scores(tmp_path / "r/dlrm_savedmodel/1/model.savedmodel", inputs), expected, atol=limit, rtol=0)
-    if "onnx" in FORMATS:
-        np.testing.assert_allclose(onnx_scores(tmp_path / "r/dlrm_onnx/1/model.onnx", inputs), expected, atol=limit, rtol=0)
+    np.testing.assert_allclose(onnx_scores(tmp_path / "r/dlrm_onnx/1/model.onnx", inputs), expected, atol=limit, rtol=0)
     assert np.ptp(expected) > 0.05
 
 
@@ -82,8 +81,9 @@ def lists(tmp_path_factory):
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16", "int8"])
 def test_fewer_bits_score_nearly_so_in_fewer_bytes(lists, precision, tmp_path):
+    packages("onnx", "onnxruntime")
     checkpoint = lists
-    export(checkpoint, tmp_path / "r", "--formats", FORMATS, "--precision", precision)
+    export(checkpoint, tmp_path / "r", "--formats", ALL_FORMATS, "--precision", precision)
     loaded = dlrm.load(checkpoint, mmap=True)
     rows = drawn_rows(loaded._features, seed=7)
     expected = loaded.score(by_feature(rows, loaded._features))
@@ -128,8 +128,8 @@ def test_what_tensorflow_cannot_make_of_raw_values_is_refused(raw_model, tmp_pat
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.skipif(not HAS_ONNX, reason="requirements-serving.txt is not installed")
 def test_an_onnx_file_refuses_ids_out_of_range_and_gives_nan_for_what_is_no_number(tmp_path):
+    packages("onnx", "onnxruntime")
     export(train(write(tmp_path / "data", PLAIN), tmp_path / "c"), tmp_path / "r", "--formats", "onnx")
     path = tmp_path / "r/dlrm_onnx/1/model.onnx"
     good = {"numerical": np.zeros((2, 3), np.float32), "categorical": np.zeros((2, 3), np.int64)}

@@ -1,0 +1,21 @@
+"""Tests that are left out because something is not installed: never silently, and never in continuous integration."""
+
+import os
+from typing import NoReturn
+
+import pytest
+
+MARK = "NOT RUN"
+
+
+def left_out(why: str) -> NoReturn:
+    """Skip the test, of which the last lines of the run then speak; fail it where `CI` is true."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(why)
+    pytest.skip(f"{MARK}: {why}")
+
+
+def summary(reasons: list[str]) -> str | None:
+    """One line about all the tests that were left out; None where none was."""
+    found = [reason.partition(f"{MARK}: ")[2] for reason in reasons if f"{MARK}: " in reason]
+    return f"{MARK}: {len(found)} tests, the first because {found[0]}" if found else None
