@@ -105,9 +105,9 @@ class TrainedModel:
         """Probabilities `[B]` float32 of samples as they stand in the log: what preprocessing, and then `score`, would give, row by row.
 
         Args:
-            samples: as in `score`, with raw values of the columns in `raw_columns`. Of a dataset of `preproc.criteo`: whole numbers or texts of them for numericals, hexadecimal
-                texts for categorical features. Of `preproc.table`: the columns of the table that features are made of, as they stood there. None,
-                NaN and empty texts are missing. A value that the vocabulary lacks is what it was in preprocessing.
+            samples: as in `score`, with raw values of the columns in `raw_columns`. Of a dataset of `preproc.criteo`: whole numbers or texts of them
+                for numericals, hexadecimal texts for categorical features. Of `preproc.table`: the columns of the table that features are made of,
+                texts or typed. None, NaN and empty texts are missing. A value that the vocabulary lacks is what it was in preprocessing.
 
         Raises:
             ValueError: as `score`.
