@@ -13,7 +13,7 @@ NO_ID = -1  # fills short lists
 
 
 def given_columns(samples: Any, wanted: Sequence[str], attribute: str = "columns") -> dict[str, Any]:
-    """What was given of each of the model's `columns` or `raw_columns`; a LazyFrame is collected. Raises ValueError where one is missing or unknown."""
+    """What was given of each of the model's `columns` or `raw_columns`; a LazyFrame is collected. Raises ValueError for a missing or unknown one."""
     samples, what = _collected(samples), "feature" if attribute == "columns" else "column"
     names = list(samples.keys()) if isinstance(samples, Mapping) else list(getattr(samples, "columns", ()))
     if not names and not isinstance(samples, Mapping):
