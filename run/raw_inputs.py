@@ -202,7 +202,8 @@ class TableInputs:
         try:
             values = texts_of(recipe, given := values)
         except ValueKindError as error:
-            place = given.str.contains(error.text, literal=True).arg_max()
+            same = given == error.text
+            place = (same if same.any() else given.str.contains(error.text, literal=True)).arg_max()
             sample = place if lengths is None else int(np.searchsorted(np.cumsum(lengths), place, side="right"))
             raise ValueError(f"feature {name}, column {', '.join(recipe.inputs)}: sample {sample}: {error}") from None
         ids = hashed_ids(values, recipe.hash_buckets) if recipe.hash_buckets else self._lookups[name].ids(values)
