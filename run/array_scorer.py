@@ -96,11 +96,14 @@ class RawScorer:
         numbers: for each column of the log in its order, whether it holds numbers; the others hold texts.
         num_numerical: M.
         num_ids: K.
+        looked_up: the features that have a vocabulary.
+        unknown: counts of the values that the vocabularies did not know, see `raw_inputs.UnknownValues`.
     """
 
     def __init__(self, scorer: ArrayScorer, inputs: Any):
         self._scorer, self._inputs = scorer, inputs
         self.numbers = {name: name in inputs.numbers for name in inputs.columns}
+        self.looked_up, self.unknown = tuple(inputs.vocabularies), inputs.unknown
         self.num_numerical, self.num_ids = scorer.num_numerical, scorer.num_ids
 
     def checked(self, columns: Mapping[str, Sequence]) -> tuple[np.ndarray, np.ndarray]:

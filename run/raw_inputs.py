@@ -1,5 +1,6 @@
 """Raw values to a trained model's inputs, by the vocabularies and transforms that its checkpoint keeps."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,33 @@ from utils.encoding.numerical import TRANSFORMS
 from utils.errors import UserError
 
 
+class UnknownValues:
+    """Counts, by feature, of the values that were looked up in its vocabulary, and of those that it does not know. Safe from several threads."""
+
+    def __init__(self):
+        self._counts: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, counts: Mapping[str, tuple[int, int]]) -> None:
+        """Values and unknown values of some samples."""
+        with self._lock:
+            for name, pair in counts.items():
+                before = self._counts.get(name, (0, 0))
+                self._counts[name] = before[0] + pair[0], before[1] + pair[1]
+
+    def taken(self) -> dict[str, tuple[int, int]]:
+        """Everything since it was asked last."""
+        with self._lock:
+            found, self._counts = self._counts, {}
+        return found
+
+
+def counted(values: Any, ids: np.ndarray) -> tuple[int, int]:
+    """Of values, null where one is missing, and their ids: how many there are, and how many are unknown."""
+    given = values.is_not_null().to_numpy()
+    return int(given.sum()), int((given & (ids == 0)).sum())
+
+
 class CriteoInputs:
     """What turns columns of a Criteo log into `[B, M]` and `[F, B]`. Holds 8 bytes for each value of the vocabularies.
 
@@ -25,6 +53,8 @@ class CriteoInputs:
     Attributes:
         columns: of the log: the features themselves.
         numbers: those that hold numbers, where the others hold texts.
+        kinds: of each column, `number` or `hexadecimal`.
+        unknown: how many values the vocabularies did not know.
         transforms: of each feature, by its name.
         vocabularies: the file of each feature that has one.
 
@@ -35,6 +65,8 @@ class CriteoInputs:
     def __init__(self, checkpoint: Checkpoint, numerical: Sequence[str], categorical: Mapping[str, int]):
         known = checkpoint.manifest.get(transforms.NAME, {})
         self.columns, self.numbers = (*numerical, *categorical), frozenset(numerical)
+        self.kinds = dict.fromkeys(numerical, "number") | dict.fromkeys(categorical, transforms.HEXADECIMAL)
+        self.unknown = UnknownValues()
         self._transforms = {name: _transform(checkpoint, known, name, TRANSFORMS) for name in numerical}
         self.transforms = self._transforms | {name: _transform(checkpoint, known, name, (transforms.HEXADECIMAL,)) for name in categorical}
         self.vocabularies = {name: checkpoint.folder / kept_file(name) for name in categorical}
@@ -57,7 +89,9 @@ class CriteoInputs:
         for transform in set(self._transforms.values()):
             names = [name for name, found in self._transforms.items() if found == transform]
             numerical[:, [list(whole).index(name) for name in names]] = transformed(pl.DataFrame({name: whole[name] for name in names}), transform)
-        return numerical, np.stack([self._lookups[name].ids(column) for name, column in values.items()])
+        ids = [self._lookups[name].ids(column) for name, column in values.items()]
+        self.unknown.add({name: counted(column, found) for (name, column), found in zip(values.items(), ids, strict=True)})
+        return numerical, np.stack(ids)
 
 
 class TableInputs:
@@ -70,6 +104,9 @@ class TableInputs:
     Attributes:
         columns: of the table, those that the features are made of.
         numbers: those of which only numbers are made; the others can be texts.
+        kinds: of each column, what it holds: `number`, `time`, `list`, or what the values of ids were in training (`integer`, `text`, … of
+            `recipe.VALUES`; `text` where that was not recorded).
+        unknown: how many values the vocabularies did not know.
         transforms: the recipe of each feature, by its name.
         vocabularies: the file of each feature that has one.
 
@@ -90,10 +127,22 @@ class TableInputs:
         self.columns = tuple(dict.fromkeys(column for recipe in self._recipes.values() for column in recipe.inputs))
         as_texts = {column for recipe in self._recipes.values() if recipe.kind != NUMERICAL for column in recipe.inputs}
         self.numbers = frozenset(self.columns) - as_texts
+        self.kinds = dict.fromkeys(self.columns, "number") | self._kinds_of_texts()
+        self.unknown = UnknownValues()
         self._lists = {recipe.columns[0] for recipe in self._recipes.values() if recipe.kind == LIST}
         rows = features.categorical
         self._lookups = {name: _lookup(checkpoint, name, rows[name]) for name in rows if self._recipes[name].has_vocabulary}
         self.transforms, self.vocabularies = self._recipes, {name: checkpoint.folder / kept_file(name) for name in self._lookups}
+
+    def _kinds_of_texts(self) -> dict[str, str]:
+        """Of the columns that ids and times are made of."""
+        from utils.encoding.recipe import CATEGORICAL, LIST, TEXT, TIME
+
+        found: dict[str, str] = {}
+        for recipe in sorted((part for one in self._recipes.values() for part in one.parts or (one,)), key=lambda one: one.kind == CATEGORICAL):
+            if recipe.kind in (CATEGORICAL, LIST, TIME):
+                found[recipe.columns[0]] = recipe.kind if recipe.kind in (LIST, TIME) else recipe.values or TEXT
+        return found
 
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Numericals `[B, M]` in the dataset's dtype and the ids of each categorical feature. Raises ValueError that names the feature."""
@@ -119,7 +168,10 @@ class TableInputs:
                 row = wrong.arg_max()
                 shown = ", ".join(repr(raw[column][row])[:60] for column in recipe.inputs)
                 raise ValueError(f"feature {name}: value {shown} of sample {row}, expected {expected}")
-        return self._numerical(found, count), [self._ids(name, found[name]) for name in self._features.categorical]
+        numerical, counts = self._numerical(found, count), {}
+        ids = [self._ids(name, found[name], counts) for name in self._features.categorical]
+        self.unknown.add(counts)
+        return numerical, ids
 
     def _numerical(self, found: Mapping[str, Any], count: int) -> np.ndarray:
         from utils.encoding.numbers import stored, transformed
@@ -133,7 +185,7 @@ class TableInputs:
                 raise ValueError(f"feature {name}: value {values[beyond]} of sample {beyond} is beyond what {dtype} holds")
         return numbers
 
-    def _ids(self, name: str, values: Any) -> np.ndarray:
+    def _ids(self, name: str, values: Any, counts: dict[str, tuple[int, int]]) -> np.ndarray:
         from utils.encoding.ids import hashed_ids, padded
         from utils.encoding.numbers import bucketed
         from utils.encoding.recipe import LISTS
@@ -150,10 +202,13 @@ class TableInputs:
         try:
             values = texts_of(recipe, given := values)
         except ValueKindError as error:
-            place = given.str.contains(error.text, literal=True).arg_max()
+            same = given == error.text
+            place = (same if same.any() else given.str.contains(error.text, literal=True)).arg_max()
             sample = place if lengths is None else int(np.searchsorted(np.cumsum(lengths), place, side="right"))
             raise ValueError(f"feature {name}, column {', '.join(recipe.inputs)}: sample {sample}: {error}") from None
         ids = hashed_ids(values, recipe.hash_buckets) if recipe.hash_buckets else self._lookups[name].ids(values)
+        if recipe.has_vocabulary:
+            counts[name] = counted(values, ids)
         return ids if lengths is None else padded(ids, lengths, recipe.max_hotness)
 
 

@@ -12,18 +12,20 @@ from utils.forks import POLARS, check_threads
 NO_ID = -1  # fills short lists
 
 
-def given_columns(samples: Any, wanted: Sequence[str]) -> dict[str, Any]:
-    """What was given of each feature; a LazyFrame is collected. Raises ValueError for one that is missing or unknown."""
-    samples = _collected(samples)
+def given_columns(samples: Any, wanted: Sequence[str], attribute: str = "columns") -> dict[str, Any]:
+    """What was given of each of the model's `columns` or `raw_columns`; a LazyFrame is collected. Raises ValueError for a missing or unknown one."""
+    samples, what = _collected(samples), "feature" if attribute == "columns" else "column"
     names = list(samples.keys()) if isinstance(samples, Mapping) else list(getattr(samples, "columns", ()))
     if not names and not isinstance(samples, Mapping):
         raise ValueError(f"samples: {type(samples).__name__}, expected a mapping of features to values, or a Polars or pandas frame")
     for name in wanted:
         if name not in names:
-            raise ValueError(f"feature {name}: is missing; the model has {_listed(wanted)}")
+            raise ValueError(f"{what} {name}: is missing; the model has {_listed(wanted, attribute)}")
     for name in names:
         if name not in wanted:
-            raise ValueError(f"feature {name}: is unknown; the model has {_listed(wanted)}. Of a frame, give frame[list(model.columns)]")
+            raise ValueError(
+                f"{what} {name}: is unknown; the model has {_listed(wanted, attribute)}. Of a frame, give frame[list(model.{attribute})]"
+            )
     return {name: samples[name] for name in wanted}
 
 
@@ -108,5 +110,5 @@ def _numbers(name: str, values: np.ndarray, dtype: str) -> np.ndarray:
     return numbers
 
 
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:4])}, … (model.columns)" if len(names) > 5 else ", ".join(names)
+def _listed(names: Sequence[str], attribute: str) -> str:
+    return f"{', '.join(names[:4])}, … (model.{attribute})" if len(names) > 5 else ", ".join(names)

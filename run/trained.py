@@ -78,6 +78,15 @@ class TrainedModel:
         """What `score` wants: the numerical features, then the categorical ones."""
         return (*self.numerical, *self.categorical)
 
+    @property
+    def raw_columns(self) -> dict[str, str]:
+        """What `score_raw` wants: the columns of the log that features are made of, and what each holds; see `TableInputs.kinds`.
+
+        Raises:
+            UserError: as `score_raw`.
+        """
+        return dict(self._raw_inputs().kinds)
+
     def score(self, samples: Any) -> np.ndarray:
         """Probabilities `[B]` float32 of samples, as `--mode predict` gives them; of few samples and mapped tables to 1e-6, else bit for bit.
 
@@ -96,16 +105,16 @@ class TrainedModel:
         """Probabilities `[B]` float32 of samples as they stand in the log: what preprocessing, and then `score`, would give, row by row.
 
         Args:
-            samples: as in `score`, with raw values. Of a dataset of `preproc.criteo`: whole numbers or texts of them for numericals, hexadecimal
-                texts for categorical features. Of `preproc.table`: the columns of the table that features are made of, as they stood there. None,
-                NaN and empty texts are missing. A value that the vocabulary lacks is what it was in preprocessing.
+            samples: as in `score`, with raw values of the columns in `raw_columns`. Of a dataset of `preproc.criteo`: whole numbers or texts of them
+                for numericals, hexadecimal texts for categorical features. Of `preproc.table`: the columns of the table that features are made of,
+                texts or typed. None, NaN and empty texts are missing. A value that the vocabulary lacks is what it was in preprocessing.
 
         Raises:
             ValueError: as `score`.
             UserError: the checkpoint does not keep how raw values became its dataset's; datasets of `preproc.criteo` and `preproc.table` say so.
         """
         raw = self._raw_inputs()
-        return self._scored(*raw.encoded(given_columns(samples, raw.columns)))
+        return self._scored(*raw.encoded(given_columns(samples, raw.columns, "raw_columns")))
 
     def over_arrays(self) -> ArrayScorer:
         """What scores arrays of any number of samples, for a server. Only of a model that was loaded with `mmap=True`."""

@@ -10,6 +10,7 @@ import numpy as np
 from serving import kept_rows
 from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY
 from serving.self_check import check_frames, check_rows, check_tensors
+from serving.unknown_metric import unknown_metric
 from utils.checkpoint.manifest import CheckpointError
 
 CHECKPOINT = "checkpoint"  # in a version's folder: what `dlrm.load` takes
@@ -53,6 +54,12 @@ class Backend:
         self.scorer = load(version / CHECKPOINT, self._raw, cpu=args["model_instance_kind"] != "GPU")
         if rows is not None:
             check_rows(self.execute, triton, rows)
+        self._unknown = unknown_metric(triton, args, self.scorer) if self._raw and not proving else None
+
+    def close(self) -> None:
+        """End what runs beside the requests."""
+        if self._unknown is not None:
+            self._unknown.close()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """A response for each request, in their order."""

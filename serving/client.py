@@ -1,6 +1,7 @@
-"""Score a split by a model on a Triton server: AUC, latencies, the server's own figures.
+"""Score a split, or the raw rows of a file, by a model on a Triton server: AUC, latencies, the server's own figures.
 
 python -m serving.client --url grpc://127.0.0.1:8001 --model_name dlrm --dataset_path DATASET --split test
+python -m serving.client --url grpc://127.0.0.1:8001 --model_name dlrm --data rows.parquet --label clicked --predictions_path scores.parquet
 python -m serving.client --url http://127.0.0.1:8000 --model_name dlrm --dataset_path DATASET --batch_size 1 --max_requests 1000
 python -m serving.client --dataset_path DATASET --dump_requests REQUESTS --batch_size 64     # perf_analyzer's --input-data, without a server
 """
@@ -21,6 +22,7 @@ from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from serving.connection import Connection, check_inputs
 from serving.description import CATEGORICAL, NUMERICAL
+from serving.raw_file import RawFile, is_raw
 from utils.errors import UserError, run_command
 from utils.flags import Parser, add_flags, build, check, check_types, option
 from utils.metrics.binary import exact_auc
@@ -35,7 +37,10 @@ class ClientConfig:
     url: str = option("grpc://127.0.0.1:8001", "of the server: grpc://HOST:PORT or http://HOST:PORT")
     model_name: str = option("dlrm", "name of the model")
     model_version: int | None = option(None, "number of the version; the default is the one that the server chooses")
-    dataset_path: str | None = option(None, "folder of the dataset")
+    dataset_path: str | None = option(None, "folder of the dataset, for a model of ids")
+    data: str | None = option(None, "file of raw rows, CSV with a header or Parquet, for a model of raw values (exported with --inputs raw)")
+    label: str | None = option(None, "column of --data with 0 and 1, for the AUC")
+    predictions_path: str | None = option(None, "Parquet file for the scores: row, score, and label where there is one")
     feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder")
     split: str = option("test", "split to score")
     batch_size: int = option(4096, "samples a request", unit="samples")
@@ -46,6 +51,10 @@ class ClientConfig:
     def __post_init__(self):
         check_types(self)
         check(1 <= self.batch_size < 2**31, "batch_size", self.batch_size, "at least 1")
+        if self.label is not None and self.data is None:
+            raise ValueError("--label has no effect without --data: a dataset has its labels; drop it")
+        if self.data is not None and self.dataset_path is not None:
+            raise ValueError("--data and --dataset_path exclude each other: one has raw rows, the other ids; drop one of them")
         check(1 <= self.concurrency <= 1024, "concurrency", self.concurrency, "1 to 1024")
         check(self.max_requests == -1 or self.max_requests >= 1, "max_requests", self.max_requests, "at least 1, or -1 for no limit")
 
@@ -60,40 +69,78 @@ class Scored:
     seconds: float
 
 
-class Requests:
-    """A split cut into requests.
-
-    Args:
-        config: which split, and how.
-
-    Raises:
-        UserError: the dataset or the split is missing or damaged.
-    """
+class _SplitRows:
+    """The rows of a split, as a model of ids takes them. Raises UserError where the dataset or the split is missing or damaged."""
 
     def __init__(self, config: ClientConfig):
-        if config.dataset_path is None:
-            raise UserError("--dataset_path is missing: give the folder of a tf_raw dataset")
         spec = FeatureSpec.from_yaml(Path(config.dataset_path) / config.feature_spec)
-        self.split = TfRawSplit(spec, config.split)
-        self._size, limit = config.batch_size, config.max_requests
-        count = -(-self.split.num_samples // self._size)
-        self.count = count if limit == -1 else min(count, limit)
+        self._split = TfRawSplit(spec, config.split)
+        self.num_samples = self._split.num_samples
         self.names = [NUMERICAL, CATEGORICAL] if spec.numerical else [CATEGORICAL]
+
+    def inputs(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        """`numerical` `[B, M]` float32 and `categorical` `[B, K]` int64."""
+        split = self._split
+        columns = [split.read_ids(place, start, stop).reshape(stop - start, -1) for place, _ in enumerate(split.spec.categorical)]
+        found = {CATEGORICAL: np.concatenate(columns, axis=1).astype(np.int64)}
+        return found | ({NUMERICAL: split.read_numerical(start, stop).astype(np.float32)} if split.spec.numerical else {})
+
+    def labels(self, stop: int) -> np.ndarray | None:
+        """Of the first rows; None where the split has none."""
+        return self._split.read_labels(0, stop) if self._split.labelled else None
+
+
+class Requests:
+    """Rows cut into requests.
+
+    Args:
+        config: which rows, and how.
+        connection: to the model, which says what its rows are; None where there is none, and rows are those of a split.
+
+    Raises:
+        UserError: the rows are missing or damaged, or are not what the model takes.
+    """
+
+    def __init__(self, config: ClientConfig, connection: Connection | None = None):
+        self._source = _source(config, connection)
+        self._size, limit = config.batch_size, config.max_requests
+        count = -(-self._source.num_samples // self._size)
+        self.count = count if limit == -1 else min(count, limit)
 
     def rows(self, number: int) -> tuple[int, int]:
         """First and last row of a request."""
-        return number * self._size, min((number + 1) * self._size, self.split.num_samples)
+        return number * self._size, min((number + 1) * self._size, self._source.num_samples)
 
     def inputs(self, number: int) -> dict[str, np.ndarray]:
-        """`numerical` `[B, M]` float32 and `categorical` `[B, K]` int64 of a request."""
-        start, stop = self.rows(number)
-        columns = [self.split.read_ids(place, start, stop).reshape(stop - start, -1) for place, _ in enumerate(self.split.spec.categorical)]
-        found = {CATEGORICAL: np.concatenate(columns, axis=1).astype(np.int64)}
-        return found | ({NUMERICAL: self.split.read_numerical(start, stop).astype(np.float32)} if self.split.spec.numerical else {})
+        """The inputs of a request, each `[B, width]`."""
+        return self._source.inputs(*self.rows(number))
 
     def labels(self) -> np.ndarray | None:
         """Of all rows that are requested."""
-        return self.split.read_labels(0, self.rows(self.count - 1)[1]) if self.split.labelled else None
+        return self._source.labels(self.rows(self.count - 1)[1])
+
+
+def _source(config: ClientConfig, connection: Connection | None) -> _SplitRows | RawFile:
+    raw = connection is not None and is_raw(connection.inputs)
+    if raw and config.data is None:
+        given = f"--dataset_path {config.dataset_path} holds ids" if config.dataset_path else "--data is missing"
+        raise UserError(f"{given}: model {connection.model} takes raw values; --data FILE (CSV or Parquet) gives rows with {_listed(connection)}")
+    if config.data is not None:
+        if not raw:
+            why = "--dump_requests writes ids" if connection is None else f"model {connection.model} takes ids"
+            raise UserError(f"--data {config.data}: {why}; give the folder of a tf_raw dataset by --dataset_path")
+        return RawFile(config.data, connection.inputs, config.label)
+    if config.dataset_path is None:
+        raise UserError("--dataset_path is missing: give the folder of a tf_raw dataset, or --data FILE for a model of raw values")
+    found = _SplitRows(config)
+    if connection is not None:
+        check_inputs(connection, found.names)
+    return found
+
+
+def _listed(connection: Connection) -> str:
+    names = [one.name for one in connection.inputs]
+    return f"the column{'s' if len(names) > 1 else ''} {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
 
 
 def scored(config: ClientConfig, requests: Requests) -> Scored:
@@ -122,7 +169,7 @@ def report(config: ClientConfig, result: Scored, statistics: Mapping) -> Iterato
     positive = None if result.labels is None else result.labels.astype(bool)
     known = positive is not None and 0 < positive.mean() < 1
     auc = f"AUC {exact_auc(result.scores, positive):.10f}" if known else "AUC undefined"
-    yield f"{config.split}: {auc}, {len(result.scores):,} samples in {len(result.latencies):,} requests"
+    yield f"{config.data or config.split}: {auc}, {len(result.scores):,} samples in {len(result.latencies):,} requests"
     shown = ", ".join(f"p{q} {1e3 * np.percentile(result.latencies, q):.3f} ms" for q in (50, 90, 95, 99))
     rate = len(result.scores) / result.seconds
     yield f"{rate:,.0f} samples/s, {config.concurrency} requests at a time; latency mean {1e3 * result.latencies.mean():.3f} ms, {shown}"
@@ -160,23 +207,40 @@ def dump(requests: Requests, folder: Path) -> Path:
     return path
 
 
+def write_predictions(path: Path, result: Scored) -> None:
+    """Write a row of each sample, in their order. Raises UserError where that cannot be."""
+    import polars as pl
+
+    columns = {"row": np.arange(len(result.scores)), "score": result.scores}
+    columns |= {} if result.labels is None else {"label": result.labels.astype(np.int8)}
+    try:
+        pl.DataFrame(columns).write_parquet(path)
+    except OSError as error:
+        raise UserError(f"--predictions_path {path}: cannot be written: {error.strerror or error}") from None
+
+
 def main() -> None:
     """Score, or dump."""
     parser = Parser(prog=NAME, description=__doc__)
     add_flags(parser, [ClientConfig])
     config = build(ClientConfig, vars(parser.parse_strictly(sys.argv[1:])))
-    requests = Requests(config)
     if config.dump_requests is not None:
+        requests = Requests(config)
         path = dump(requests, Path(config.dump_requests))
         print(f"{requests.rows(requests.count - 1)[1]:,} samples written: {path}")
         return
+    if config.predictions_path is not None and not Path(config.predictions_path).absolute().parent.is_dir():
+        raise UserError(f"--predictions_path {config.predictions_path}: there is no folder {Path(config.predictions_path).absolute().parent}")
     connection = Connection(config.url, config.model_name, config.model_version)
-    check_inputs(connection, requests.names)
+    requests = Requests(config, connection)
     if config.batch_size > connection.max_batch_size:
         raise UserError(f"--batch_size {config.batch_size}: the server takes at most {connection.max_batch_size} samples a request")
     result = scored(config, requests)
     for line in report(config, result, connection.statistics()):
         print(line)
+    if config.predictions_path is not None:
+        write_predictions(Path(config.predictions_path), result)
+        print(f"{len(result.scores):,} scores written: {config.predictions_path}")
 
 
 if __name__ == "__main__":

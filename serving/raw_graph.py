@@ -12,9 +12,11 @@ import polars as pl
 import tensorflow as tf
 
 from utils.encoding.numerical import TRANSFORMS as CRITEO_TRANSFORMS
-from utils.encoding.recipe import CATEGORICAL, LOG, LOG1P, NUMERICAL, STANDARDISE, Recipe
+from utils.encoding.recipe import BOOLEAN, CATEGORICAL, INTEGER, LOG, LOG1P, NUMERICAL, STANDARDISE, TEXT, Recipe
 from utils.encoding.transforms import HEXADECIMAL
 from utils.errors import UserError
+
+_TEXTS = (None, TEXT, INTEGER, BOOLEAN)  # kinds of values whose texts TensorFlow's operations can make
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,9 @@ def check_possible(features: Iterable[RawFeature]) -> None:
     """Raise UserError where TensorFlow's operations cannot make a feature as preprocessing did."""
     for feature in features:
         recipe = None if isinstance(feature.how, str) else feature.how
-        if recipe and (recipe.kind not in (CATEGORICAL, NUMERICAL) or recipe.hash_buckets is not None):
+        if recipe and (recipe.kind not in (CATEGORICAL, NUMERICAL) or recipe.hash_buckets is not None or recipe.values not in _TEXTS):
             what = "hash_buckets" if recipe.hash_buckets is not None else f"kind {recipe.kind}"
+            what = f"values {recipe.values}" if recipe.values not in _TEXTS else what
             raise UserError(
                 f"--formats savedmodel: feature {feature.name} ({what}): TensorFlow's operations cannot make it of raw values exactly as "
                 "preprocessing did; --formats triton can, or --inputs ids"
@@ -113,7 +116,7 @@ class RawGraph(tf.Module):
             given = _asserted(given, good, given, f"feature {feature.name}: value", "is not up to 8 hexadecimal digits, or nothing")
             return self._lookups[feature.name].ids(tf.strings.regex_replace(tf.strings.lower(given), "^0+([0-9a-f])", r"\1"))
         if feature.how.buckets is None:
-            return self._lookups[feature.name].ids(given)
+            return self._lookups[feature.name].ids(_text(feature.how.values, given))
         values = _bounded(feature.how, _checked_number(feature, given))
         boundaries = tf.constant([*feature.how.boundaries, float("inf")], tf.float64)  # never empty
         places = tf.searchsorted(boundaries, values, side="right", out_type=tf.int64)
@@ -143,6 +146,19 @@ class _Lookup(tf.Module):
             return tf.zeros_like(texts, tf.int64)
         found = self._table.lookup(texts)
         return tf.where((found < 0) | (texts == ""), tf.zeros_like(found), found + self._first)
+
+
+def _text(kind: str | None, given: tf.Tensor) -> tf.Tensor:
+    """The one text of each value, as `utils.encoding.values` has it; of whole numbers, what is none is in no vocabulary."""
+    if kind == TEXT:
+        return tf.strings.regex_replace(given, "\r\n", "\n")
+    if kind == BOOLEAN:
+        lower = tf.strings.lower(tf.strings.strip(given))
+        return tf.where((lower == "true") | (lower == "false"), lower, given)
+    if kind == INTEGER:
+        digits = tf.strings.regex_replace(given, r"^\s*(?:\+|(-))?0*([0-9]+)(?:\.0*)?\s*$", r"\1\2")
+        return tf.where(digits == "-0", "0", digits)
+    return given
 
 
 def _checked_number(feature: RawFeature, given: tf.Tensor) -> tf.Tensor:

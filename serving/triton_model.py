@@ -23,3 +23,7 @@ class TritonPythonModel:
     def execute(self, requests):
         """An answer for each request."""
         return self._backend.execute(requests)
+
+    def finalize(self):
+        """End what runs beside the requests."""
+        self._backend.close()

@@ -112,8 +112,8 @@ def test_a_value_that_cannot_be_is_named(folder, log, feature, value, message):
 def test_columns_that_cannot_be_are_named(folder, log):
     model = dlrm.load(folder / "c", mmap=True)
     for samples, message in [
-        (log.drop("cat_2"), "feature cat_2: is missing"),
-        (log.with_columns(label=polars.lit(1)), "feature label: is unknown"),
+        (log.drop("cat_2"), "column cat_2: is missing; the model has num_0, num_1, num_2, num_3, … (model.raw_columns)"),
+        (log.with_columns(label=polars.lit(1)), "column label: is unknown"),
         (log.with_columns(cat_2=polars.lit(7)), "feature cat_2: holds Int32, expected texts of up to 8 hexadecimal digits"),
         ({**log.to_dict(), "cat_2": ["1"]}, "feature cat_2: has shape [1], expected [150] as num_0 has"),
         ({**log.to_dict(), "num_2": [["1"]] * 150}, "feature num_2: has shape [150, 1], expected [B]"),

@@ -98,13 +98,39 @@ def test_new_rows_are_scored_by_a_command_and_in_python_alike(folder):
     assert model.score_raw({name: [] for name in COLUMNS}).shape == (0,)
 
 
+def test_raw_columns_are_what_score_raw_takes(folder):
+    model = dlrm.load(folder / "c")
+    assert model.raw_columns == {
+        "user": "text", "item": "text", "history": "list", "city": "text", "when": "time", "price": "number", "genre": "number"
+    }  # fmt: skip
+    rows = pl.read_csv(folder / "rows.csv", infer_schema=False).with_columns(another=pl.lit(1))
+    with pytest.raises(ValueError, match="column another: is unknown"):
+        model.score_raw(rows)
+    assert len(model.score_raw(rows[list(model.raw_columns)])) == len(rows)
+
+
+def test_times_with_offsets_score_as_their_moment(folder):
+    rows = pl.read_csv(folder / "rows.csv", infer_schema=False)
+    there = rows.with_columns(
+        pl.col("when").str.to_datetime("%Y-%m-%dT%H:%M:%SZ").dt.offset_by("-8h").dt.strftime("%Y-%m-%dT%H:%M:%S-08:00").alias("when")
+    )
+    model = dlrm.load(folder / "c")
+    np.testing.assert_array_equal(model.score_raw(there), model.score_raw(rows))
+    there.write_csv(folder / "offsets.csv", quote_style="necessary")
+    command("--mode", "encode", "--data", folder / "offsets.csv", "--vocabulary", folder / "data", "--dst", folder / "offsets")
+    for name in ("hour", "days", "user_hour"):
+        ids = [(folder / data / "new" / f"{name}.bin") for data in ("rows", "offsets")]
+        assert not ids[0].exists() or ids[0].read_bytes() == ids[1].read_bytes()
+    assert (folder / "rows" / "new" / "numerical.bin").read_bytes() == (folder / "offsets" / "new" / "numerical.bin").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
         ("price", "dear", "feature price: value 'dear' of sample 0, expected a finite number, or nothing"),
         ("when", "soon", "feature days: value 'soon' of sample 0, expected a time"),
-        ("nobody", "1", "feature nobody: is unknown"),
-        ("user", None, "feature user: is missing"),
+        ("nobody", "1", r"column nobody: is unknown; .*give frame\[list\(model\.raw_columns\)\]"),
+        ("user", None, "column user: is missing"),
         ("history", 3.5, "feature history: holds values of several kinds"),
     ],
 )

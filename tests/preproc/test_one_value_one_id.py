@@ -244,7 +244,7 @@ def test_a_value_has_one_id(trained, values):
                 found[form] = str(error)
         for form, got in found.items():
             if isinstance(got, str):
-                kind = next((kind for kind in KINDS if f"column {kind}" in got), "")
+                kind = next((kind for kind in KINDS if f"column {kind}: " in got), "")
                 assert kind and uncertain(trained, form, kind, got), (trained, form, got)
                 continue
             if "csv of pandas" in (trained, form) and trained != "parquet":  # which writes of 32 bits the digits of 64, in a text another number

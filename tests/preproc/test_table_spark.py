@@ -274,3 +274,44 @@ def test_resume_is_refused(tmp_path):
     for flags, why in ((LOCAL, "--engine spark: Spark does lost tasks again"), (("--staging", str(tmp_path)), "--staging: it goes on in the dest")):
         with pytest.raises(UserError, match=f"--resume and {why}"):
             table.main([*words, *flags])
+
+
+def test_values_of_types_and_of_texts_have_one_text_and_unknown_ones_are_said(tmp_path, capsys):
+    draw = np.random.default_rng(7)
+    frame = pl.DataFrame(
+        {
+            "y": draw.integers(0, 2, 300),
+            "shop": pl.Series(draw.integers(1, 20, 300)).cast(pl.Float64).set(pl.Series(draw.random(300) < 0.1), None),
+            "member": draw.random(300) < 0.5,
+            "at": pl.Series(draw.integers(0, 10**6, 300) * 10**9).cast(pl.Datetime("us")),
+            "tags": [[int(value) for value in draw.integers(0, 9, draw.integers(4))] for _ in range(300)],
+        }
+    )
+    frame.write_parquet(tmp_path / "a.parquet", row_group_size=50)
+    flat = frame.with_columns(pl.col("tags").cast(pl.List(pl.String)).list.join("|"), pl.col("member").cast(pl.String).str.to_titlecase())
+    flat.write_csv(tmp_path / "b.csv")
+    flat.with_columns(shop=pl.lit("none"), at=pl.lit("2024-03-10T02:30:00-08:00")).write_csv(tmp_path / "later.csv")
+    features = {name: "categorical" for name in ("shop", "member", "at")} | {"tags": "list", "pair": {"kind": "cross", "columns": ["shop", "member"]}}
+    (tmp_path / "columns.yaml").write_text(yaml.safe_dump({"label": "y", "features": features}))
+    train = ("--train", tmp_path / "a.parquet", tmp_path / "b.csv", "--test", tmp_path / "later.csv", "--config", tmp_path / "columns.yaml")
+    found = same(tmp_path, [*train, "--block_bytes", 2000], capsys)
+    transforms = yaml.safe_load(found["feature_spec.yaml"])["metadata"]["transforms"]
+    assert [transforms[name]["values"] for name in ("shop", "member", "at", "tags")] == ["float", "boolean", "datetime", "integer"]
+    assert [part["values"] for part in transforms["pair"]["parts"]] == ["float", "boolean"]
+    assert found["train/shop.bin"][:300] == found["train/shop.bin"][300:] and found["train/at.bin"][:600] == found["train/at.bin"][600:]
+    table.main([*map(str, train), "--dst", str(tmp_path / "again"), "--block_bytes", "2000"])
+    said = capsys.readouterr().err
+    assert "test split, feature shop: 300 of 300 values are unknown (100.0%; in training it was 0.0%), the most frequent: 'none' (300)" in said
+    assert "feature at: 300 of 300 values are unknown" in said and "'2024-03-10 10:30:00' (300)" in said
+
+
+def test_a_column_of_no_kind_is_the_same_error(tmp_path, capsys):
+    for name, values in (("a", [1, 2]), ("b", ["x", "y"])):
+        pl.DataFrame({"k": values, "y": [0, 1]}).write_parquet(tmp_path / f"{name}.parquet")
+    words = ["--train", *(tmp_path / f"{name}.parquet" for name in "ab"), "--test", tmp_path / "a.parquet", "--label", "y", "--categorical", "k"]
+    said = []
+    for engine in ((), LOCAL):
+        with pytest.raises(UserError) as raised:
+            table.main([*map(str, words), "--dst", str(tmp_path / "out"), *engine])
+        said.append(str(raised.value))
+    assert said[0] == said[1] and "feature k: column k holds whole numbers and texts of others" in said[0]

@@ -66,7 +66,7 @@ def _texts(kind: str, texts: pl.Series) -> pl.Series:
     found = texts.alias("text").to_frame().select(value=value, ready=ready.fill_null(False) | column.is_null())
     if found["ready"].all():
         return found["value"]
-    others = texts.filter(~found["ready"]).unique()
+    others = texts.filter(~found["ready"]).unique(maintain_order=True)  # so that an error is of the first one
     new = pl.Series([text_of(kind, other) for other in others], dtype=pl.String)
     found = found.with_columns(other=texts.replace_strict(others, new, default=None, return_dtype=pl.String))
     return found.select(pl.when("ready").then("value").otherwise("other")).to_series()

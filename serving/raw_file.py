@@ -1,0 +1,103 @@
+"""Raw rows of a file, CSV or Parquet, as requests of a model of raw values carry them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.connection import Input
+from utils.errors import UserError
+
+_FLOATS, _TEXTS = "FP32", "BYTES"
+_MISSING = ("", "na", "n/a", "nan", "null", "none", "\\n")  # of numbers, in any case
+_YES, _NO = ("1", "true", "yes", "t", "y", "1.0"), ("0", "false", "no", "f", "n", "0.0")
+
+
+class RawFile:
+    """The rows of a file.
+
+    Args:
+        path: of a CSV file with a header, all of whose values are texts, or of a Parquet file.
+        inputs: of the model: columns of the log.
+        label: a column of 0 and 1; None where rows have none.
+
+    Raises:
+        UserError: the file cannot be read, lacks a column, or holds a value that the input cannot be.
+    """
+
+    def __init__(self, path: str, inputs: Sequence[Input], label: str | None):
+        frame = _read(path)
+        for name in [*(one.name for one in inputs), *([] if label is None else [label])]:
+            if name not in frame.columns:
+                raise UserError(f"{path}: has no column {name}; the model takes {', '.join(one.name for one in inputs)}")
+        self.num_samples = frame.height
+        if not self.num_samples:
+            raise UserError(f"{path}: holds no rows")
+        self._columns = {one.name: (_numbers if one.kind == _FLOATS else _texts)(path, frame[one.name]) for one in inputs}
+        self._labels = None if label is None else _labels(path, frame[label])
+
+    def inputs(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        """Each column `[n, 1]` of some rows, float32 or texts as bytes."""
+        return {name: values[start:stop, np.newaxis] for name, values in self._columns.items()}
+
+    def labels(self, stop: int) -> np.ndarray | None:
+        """Of the first rows; None where there are none."""
+        return None if self._labels is None else self._labels[:stop]
+
+
+def _read(path: str) -> Any:
+    import polars as pl
+
+    if not Path(path).is_file():
+        raise UserError(f"--data {path}: no such file")
+    try:
+        with open(path, "rb") as file:
+            parquet = file.read(4) == b"PAR1"
+        return pl.read_parquet(path, glob=False) if parquet else pl.read_csv(path, infer_schema=False, glob=False)
+    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--data {path}: cannot be read as CSV with a header, or Parquet: {' '.join(str(error).split())[:200]}") from None
+
+
+def _numbers(path: str, column: Any) -> np.ndarray:
+    """float32, NaN where one is missing."""
+    import polars as pl
+
+    given = column
+    if column.dtype == pl.String:
+        stripped = column.str.strip_chars()
+        given = stripped.set(stripped.str.to_lowercase().is_in(_MISSING), None)
+    if given.dtype.is_nested() or given.dtype.is_temporal() or given.dtype == pl.Binary:
+        raise UserError(f"{path}: column {column.name} holds {column.dtype}, expected numbers")
+    found = given.cast(pl.Float64, strict=False)
+    _refuse(path, column, given.is_not_null() & found.is_null(), "a number, or nothing")
+    return found.cast(pl.Float32).fill_null(float("nan")).to_numpy()
+
+
+def _texts(path: str, column: Any) -> np.ndarray:
+    """Bytes, empty where one is missing: numbers and booleans as Polars writes them, which the model reads by the kind that its column had."""
+    import polars as pl
+
+    if column.dtype.is_nested() or column.dtype == pl.Binary:
+        raise UserError(f"{path}: column {column.name} holds {column.dtype}, expected texts; join the values of a list by its separator")
+    values = column.fill_nan(None) if column.dtype.is_float() else column
+    return np.array([(value or "").encode() for value in values.cast(pl.String).to_list()], object)
+
+
+def _labels(path: str, column: Any) -> np.ndarray:
+    import polars as pl
+
+    lower = column.cast(pl.String).str.to_lowercase().str.strip_chars()
+    _refuse(path, column, ~lower.is_in(_YES + _NO).fill_null(False), "0 or 1, true or false, yes or no (--label)")
+    return lower.is_in(_YES).to_numpy()
+
+
+def _refuse(path: str, column: Any, wrong: Any, expected: str) -> None:
+    if wrong.any():
+        row = wrong.arg_max()
+        raise UserError(f"{path}, row {row + 1}, column {column.name}: {column[row]!r:.60}, expected {expected}")
+
+
+def is_raw(inputs: Sequence[Input]) -> bool:
+    """Whether a model takes columns of the log: others take `numerical` and `categorical`."""
+    return not {one.name for one in inputs} <= {"numerical", "categorical"} or any(one.kind == _TEXTS for one in inputs)
