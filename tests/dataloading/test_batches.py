@@ -1,7 +1,10 @@
 """Batches: every row exactly once, the last batch padded, workers' parts of one whole."""
 
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -233,6 +236,12 @@ def test_a_consumer_that_stops_early_ends_the_thread():
     assert threads()
     items.close()
     assert not threads()
+
+
+def test_a_process_ends_although_its_consumer_has_not():
+    program = "from dataloading.batches import prefetched; items = prefetched(iter(int, 1)); next(items); print('ends')"
+    result = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ends\n", "")
 
 
 def test_a_consumer_that_fails_ends_the_thread():
