@@ -1,7 +1,10 @@
 """Batches: every row exactly once, the last batch padded, workers' parts of one whole."""
 
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -207,6 +210,26 @@ def test_prefetching_runs_ahead_by_no_more_than_its_depth():
     items.close()
 
 
+@pytest.mark.parametrize("rows", [None, (1000, 250, 7)])
+def test_in_a_window_the_row_that_is_wrong_is_named_and_no_other(rows):
+    split = MemorySplit(60)
+    split._ids[1] = np.where(np.arange(60) == 3, 320, split._ids[1])  # beyond the table, and made to fit
+    split._ids[1][5] = 260
+    split._numerical[17, 1] = np.nan
+    reader = batch_reader(split, 10, window=3, out_of_range="clip", num_rows=rows)
+    with pytest.raises(DatasetError, match="row 17"):
+        list(reader.epoch())
+    split._numerical[17, 1] = 0
+    assert sum(batch.num_samples for batch in reader.epoch()) == 60
+
+
+def test_a_consumer_that_takes_its_time_gets_everything():
+    items = prefetched(range(6), depth=1)
+    found = [next(items)]
+    time.sleep(0.5)  # longer than the thread waits for a place at once
+    assert found + list(items) == list(range(6))
+
+
 @pytest.mark.parametrize("where", ["source", "transform"])
 def test_an_error_in_the_thread_is_raised_at_its_place(where):
     def source():
@@ -233,6 +256,12 @@ def test_a_consumer_that_stops_early_ends_the_thread():
     assert threads()
     items.close()
     assert not threads()
+
+
+def test_a_process_ends_although_its_consumer_has_not():
+    program = "from dataloading.batches import prefetched; items = prefetched(iter(int, 1)); next(items); print('ends')"
+    result = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "ends\n", "")
 
 
 def test_a_consumer_that_fails_ends_the_thread():

@@ -1,6 +1,7 @@
 """Which operations run, what they are called, and what they refuse without ending the process."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from model import native
 from model.embedding.blocks import Blocks
-from model.native import Lookup, Rule, library_path, native_operations, operations_description, operations_key
+from model.native import Lookup, Rule, library_path, native_operations, operations_description, operations_key, scorer_path
 from tests.model.native_library import built_operations
 from utils.errors import UserError
 
@@ -53,6 +54,30 @@ def test_without_them_key_and_description_say_so(operations, afresh, monkeypatch
     monkeypatch.setenv("DLRM_NATIVE_OPS", "0")
     assert operations_description() == operations_key() == "TensorFlow's operations"
     assert operations_key() != operations.key
+
+
+def test_the_libraries_names_follow_from_what_they_are_made_of(monkeypatch, tmp_path):
+    sources = shutil.copytree(native.SOURCES, tmp_path / "ops")
+    names = library_path(), scorer_path()
+    monkeypatch.setattr(native, "SOURCES", sources)
+    assert (library_path(), scorer_path()) == names
+    (sources / "notes.txt").write_text("of nobody's interest")
+    (sources / "scorer.cc~").write_text("an editor's")
+    assert (library_path(), scorer_path()) == names
+    for name in ("scorer.cc", "ids.h", "build"):
+        before = (sources / name).read_text()
+        (sources / name).write_text(before + "\n")
+        assert library_path() != names[0] and scorer_path() != names[1], name
+        (sources / name).write_text(before)
+    with monkeypatch.context() as changed:
+        changed.setattr(native, "tensorflow_version", lambda: "tensorflow 1.0")
+        assert library_path() != names[0] and scorer_path() == names[1]
+    with monkeypatch.context() as changed:
+        changed.setattr(native, "_processor", lambda: "another")
+        assert library_path() != names[0] and scorer_path() != names[1]
+        monkeypatch.setenv("DLRM_OPS_ARCH", "x86-64-v3")  # of any processor that has these instructions
+        other = library_path(), scorer_path()
+    assert (library_path(), scorer_path()) == other and not set(other) & set(names)
 
 
 def test_a_missing_library_is_announced(operations, afresh, monkeypatch, tmp_path):

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+_MOST_BYTES = 6 * 2**30  # of memory: a change may have made a loop endless
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 OURS = ("benchmarks", "dataloading", "model", "preproc", "run", "serving", "training", "utils", "tests")
 
 
@@ -53,7 +55,14 @@ class Chosen:
 
 
 def run_tests(
-    tree: Path, files: Collection[str], tests: Sequence[str] | None, limit_s: float, log: Path, environment: Mapping[str, str], plugins=lambda: ()
+    tree: Path,
+    files: Collection[str],
+    tests: Sequence[str] | None,
+    limit_s: float,
+    log: Path,
+    environment: Mapping[str, str],
+    plugins=lambda: (),
+    each_s: float = 600,
 ) -> Outcome:
     """Run tests of a tree in a child, and end what is left of it.
 
@@ -65,18 +74,21 @@ def run_tests(
         log: where what it prints goes.
         environment: to add to this process's.
         plugins: makes further plugins of pytest, in the child.
+        each_s: seconds that one test has at most.
     """
     began, answer = time.monotonic(), log.with_suffix(".answer")
     answer.unlink(missing_ok=True)
     pid = os.fork()
     if pid == 0:
-        _child(tree, files, tests, log, answer, environment, plugins)
+        _child(tree, files, tests, log, answer, environment, plugins, each_s)
     code = None
     try:
         while time.monotonic() - began < limit_s:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 code = os.waitstatus_to_exitcode(status)
+                break
+            if int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE > _MOST_BYTES:
                 break
             time.sleep(0.05)
     finally:  # also where a signal ends this process
@@ -88,11 +100,11 @@ def run_tests(
     try:
         failed, durations = json.loads(answer.read_text())
     except (OSError, ValueError):
-        failed, durations = ("ran longer than its limit" if code is None else f"ended with code {code}"), {}
+        failed, durations = ("ran longer than its limit, or needed too much memory" if code is None else f"ended with code {code}"), {}
     return Outcome(None if code is None or code < 0 else code, seconds, failed, durations)
 
 
-def _child(tree, files, tests, log, answer, environment, plugins) -> None:
+def _child(tree, files, tests, log, answer, environment, plugins, each_s) -> None:
     code = 70
     try:
         os.setsid()
@@ -109,7 +121,19 @@ def _child(tree, files, tests, log, answer, environment, plugins) -> None:
         sys.path[:] = [str(tree), *(path for path in sys.path if path and Path(path).resolve() not in (own, Path(__file__).resolve().parent))]
         chosen = Chosen(tests)
         stop = ["-x"] if tests is not None else []
-        arguments = [*files, *stop, "-q", "-p", "no:cacheprovider", "--tb=short", "--rootdir", str(tree), "-c", str(tree / "pyproject.toml")]
+        arguments = [
+            *files,
+            *stop,
+            f"--timeout={each_s:.0f}",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--tb=short",
+            "--rootdir",
+            str(tree),
+            "-c",
+            str(tree / "pyproject.toml"),
+        ]
         code = int(pytest.main(arguments, plugins=[chosen, *plugins()]))
         answer.write_text(json.dumps([chosen.failed, chosen.durations]))
     except BaseException:

@@ -104,8 +104,9 @@ class OpsPart:
         if outcome.code == 0:
             tests = list(self._durations)
             files = list(dict.fromkeys(name.split("::")[0] for name in tests))
-            limit_s = 120 + 4 * sum(self._durations.values())
-            outcome = run_tests(self._tree, files, tests, limit_s, self._folder / "mutant.log", {"DLRM_MUTANT": str(number)})
+            limit_s, each_s = 120 + 4 * sum(self._durations.values()), 60 + 4 * max(self._durations.values())
+            environment = {"DLRM_MUTANT": str(number)}
+            outcome = run_tests(self._tree, files, tests, limit_s, self._folder / "mutant.log", environment, each_s=each_s)
         return len(self._durations) + 1, outcome
 
     def _in_cpp(self, number: str) -> Outcome:

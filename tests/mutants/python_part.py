@@ -102,9 +102,10 @@ class PythonPart:
         before = path.read_bytes()
         try:
             self._write(path, mutant.applied(before))
-            limit_s = 120 + 4 * sum(self._seconds[name] for name in tests)
+            seconds = [self._seconds[name] for name in tests]
+            limit_s, each_s = 120 + 4 * sum(seconds), 60 + 4 * max(seconds)
             files = list(dict.fromkeys(name.split("::")[0] for name in tests))
-            outcome = run_tests(self._tree, files, tests, limit_s, self._folder / "mutant.log", {})
+            outcome = run_tests(self._tree, files, tests, limit_s, self._folder / "mutant.log", {}, each_s=each_s)
         finally:
             self._write(path, before)
         if outcome.code == 5:

@@ -121,5 +121,5 @@ def test_a_run_of_tests_tells_what_failed_and_ends_what_is_too_slow(tmp_path):
     assert result.stdout.splitlines() == [
         "0  ['tests/test_some.py::test_b']",
         "1 tests/test_some.py::test_c []",
-        "None ran longer than its limit []",
+        "None ran longer than its limit, or needed too much memory []",
     ], result.stderr

@@ -1,11 +1,13 @@
 """What a run takes over from its checkpoint."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from dataloading.feature_spec import FeatureSpec
-from run.inherit import changes, inherit, metadata
+from run.inherit import FINGERPRINT, changes, check_continues, inherit, metadata, training_invariants
 from utils.config import parse
 from utils.errors import UserError
 
@@ -120,3 +122,80 @@ def test_a_manifest_whose_configuration_is_no_mapping_is_an_error(config):
 def test_a_manifest_without_configuration_changes_nothing():
     config = configure("--mode", "eval")
     assert inherit(config, {}) == config
+
+
+def test_widths_of_each_feature_are_the_checkpoints_unless_it_grows():
+    cross = ("--interaction", "cross", "--bottom_mlp_dims", "16,4", "--top_mlp_dims", "4,1")
+    listed, one = manifest(*cross, "--embedding_dim", "2,3"), manifest(*cross, "--embedding_dim", "6")
+    assert inherit(configure(), listed).model.embedding_dim == (2, 3)
+    assert inherit(configure(*cross, "--allow_growth"), listed).model.embedding_dim == 128  # `tables.grown_widths` says what becomes of them
+    assert inherit(configure("--allow_growth"), one).model.embedding_dim == 6
+
+
+def test_a_flag_that_the_checkpoint_does_not_know_is_no_change():
+    saved = manifest()
+    del saved["config"]["ftrl_l1"]
+    given = configure("--ftrl_l1", "0.5", "--epochs", "2")
+    assert changes(inherit(given, saved, goes_on=True), given, saved) == [
+        "--epochs 2 from here on; the checkpoint's run had 1",
+        "taken over from the checkpoint: gradient_slices 8",
+    ]
+
+
+POSITION = {"step": 3, "epoch": 0, "batch": 3, "samples": 30, "evals_without_gain": 0, "best_auc": None}
+INVARIANTS = training_invariants(configure(), 1000, "rows")
+
+
+def continues(wanted=INVARIANTS, **manifest):
+    check_continues(SimpleNamespace(folder=Path("c"), manifest={"run": dict(INVARIANTS), "position": POSITION} | manifest), wanted)
+
+
+@pytest.mark.parametrize("newer", [{}, {"last_auc": 0.5, "evaluation_due": True, "best_epoch": 1, "best_ranking": None}])
+def test_a_run_goes_on_from_a_whole_position(newer):
+    continues(position=POSITION | newer)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"run": None},
+        {"run": []},
+        {"position": None},
+        {"position": 3},
+        *({"position": {name: value for name, value in POSITION.items() if name != left_out}} for left_out in POSITION),
+        *({"position": POSITION | {name: 1.5}} for name in POSITION if name != "best_auc"),
+        {"position": POSITION | {"unknown": 1}},
+    ],
+)
+def test_a_position_that_is_not_whole_is_refused(manifest):
+    with pytest.raises(UserError, match="c: holds no position to go on from; --resume weights takes its weights"):
+        continues(**manifest)
+
+
+@pytest.mark.parametrize("name", INVARIANTS)
+def test_what_the_position_means_must_be_the_same(name):
+    wanted = INVARIANTS | {name: "another"}
+    message = "trained on other rows" if name == FINGERPRINT else f"that run had {name} {INVARIANTS[name]}, this one has another"
+    with pytest.raises(UserError, match=message):
+        continues(wanted)
+
+
+def test_one_optimizer_was_that_of_the_tables_too():
+    saved = {name: value for name, value in INVARIANTS.items() if name != "embedding_optimizer"}
+    continues(run=saved)
+    with pytest.raises(UserError, match="that run had embedding_optimizer sgd"):
+        continues(INVARIANTS | {"embedding_optimizer": "adam"}, run=saved)
+
+
+def test_the_manifest_names_the_model_and_keeps_its_architecture():
+    for flags, name in ((), "dlrm"), (("--interaction", "cross"), "dcnv2"), (("--interaction", "wide_and_deep"), "wide_and_deep"):
+        found = manifest(*flags, "--embedding_dim", "8", "--bottom_mlp_dims", "16,8")["model"]
+        assert found == {
+            "name": name,
+            "embedding_dim": 8,
+            "bottom_mlp_dims": [16, 8],
+            "top_mlp_dims": [1024, 1024, 512, 256, 1],
+            "interaction": flags[1] if flags else "dot",
+            "num_cross_layers": 3,
+            "cross_layer_projection_dim": 512,
+        }

@@ -5,7 +5,7 @@ import pytest
 
 from tests.model.tiny_model import NUMERICAL, ROWS, batch, model_and_trainer, weights
 from training.features import ModelFeatures, check_features
-from training.state import restore
+from training.state import parts, restore
 from utils.checkpoint import manifest
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
@@ -61,11 +61,35 @@ def test_other_features_are_refused(saved, categorical, numerical, message):
         check_features(saved[1], ModelFeatures(categorical, numerical))
 
 
-@pytest.mark.parametrize("features", [None, [], {}, {"categorical": 3, "numerical": []}, {"categorical": ROWS, "numerical": None}])
+PARTICULARS = ({"hotness": 2, "table": 3}, {"hotness": 2, "colour": "red"}, {"hotness": True}, {"hotness": 0}, {"pooling": "max"}, [2])
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        None,
+        [],
+        {},
+        {"categorical": 3, "numerical": []},
+        {"categorical": ROWS, "numerical": None},
+        *({"categorical": ROWS, "numerical": list(NUMERICAL), "particulars": {"user": one}} for one in PARTICULARS),
+        {"categorical": ROWS, "numerical": list(NUMERICAL), "particulars": {"nobody": {}}},
+    ],
+)
 def test_a_manifest_that_does_not_name_the_features_is_an_error(saved, features):
     saved[1].manifest["features"] = features
     with pytest.raises(CheckpointError, match="does not name the model's features"):
         check_features(saved[1], ModelFeatures(ROWS, NUMERICAL))
+
+
+@pytest.mark.parametrize("flags", [(), ("--data_parallel_threshold", "1000000")], ids=["sharded", "replicated"])
+def test_a_part_gives_the_rows_that_are_asked_for_and_no_others(flags):
+    expected = weights(model_and_trainer(*flags)[0])
+    for part in parts(model_and_trainer(*flags)[0]):
+        whole = part.read(0, len(expected[part.array]))
+        np.testing.assert_array_equal(whole, expected[part.array], err_msg=part.array)
+        for start, stop in (0, 1), (1, 3), (2, 2):
+            np.testing.assert_array_equal(part.read(start, stop), whole[start:stop], err_msg=part.array)
 
 
 def test_weights_of_another_shape_are_refused(saved, tmp_path):

@@ -1,0 +1,131 @@
+"""Values in memory, of whatever kind a caller has, to a model's inputs; and ids by a vocabulary or a hash."""
+
+import numpy as np
+import pandas
+import polars as pl
+import pytest
+
+from utils.encoding.ids import TextLookup, hashed_ids, padded
+from utils.encoding.raw import Lookup, lists_of, numbers_of_hexadecimal, series_of, transformed, whole_numbers
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([3, None, -4], [3, None, -4]),
+        (["3", "", None, "-4"], [3, None, None, -4]),
+        ([3.0, float("nan"), None], [3, None, None]),
+        (np.array([3, 4], np.int8), [3, 4]),
+        (np.array([3.0, np.nan], np.float32), [3, None]),
+        (np.ma.array([3, 4], mask=[False, True]), [3, None]),
+        (pl.Series(["3", None], dtype=pl.Categorical), [3, None]),
+        (pl.Series([3, None]), [3, None]),
+        (pandas.Series([3, None], dtype="Int64").array, [3, None]),
+        ([None, None], [None, None]),
+        ([], []),
+    ],
+)
+def test_whole_numbers(values, expected):
+    found = whole_numbers("x", values)
+    assert found.to_list() == expected and found.dtype == pl.Int64
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["3", "4.5"], "feature x: value '4.5' of sample 1, expected a whole number of 64 bits, or nothing"),
+        ([1.0, 2.5], "feature x: value 2.5 of sample 1, expected a whole number"),
+        (["1", "2", "99999999999999999999"], "of sample 2, expected"),
+        (["+3"], "value '\\+3' of sample 0"),
+        ([True], "feature x: holds Boolean, expected whole numbers as they stand in the log"),
+        ([[1], [2]], "expected"),
+        (np.zeros((2, 2)), r"feature x: has shape \[2, 2\], expected \[B\]"),
+        (["a", 3], "feature x: holds values of several kinds"),
+    ],
+)
+def test_what_is_no_whole_number(values, message):
+    with pytest.raises(ValueError, match=message):
+        whole_numbers("x", values)
+
+
+def test_series_are_called_after_the_feature_and_say_what_is_missing():
+    for values in ([1.5, None, float("nan")], np.array([1.5, np.nan, np.nan]), pl.Series("other", [1.5, None, float("nan")])):
+        found = series_of("x", values)
+        assert found.name == "x" and found.to_list() == [1.5, None, None]
+    assert series_of("x", [pandas.NA, pandas.NaT, "a"]).to_list() == [None, None, "a"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([["a", None, "b"], None, []], [["a", None, "b"], None, []]),
+        (["a|b", None, ""], ["a|b", None, ""]),
+        ([None, float("nan")], [None, None]),
+        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (np.array([1, 2]), [1, 2]),
+        ([[1.5, float("nan")], (2.5,)], [[1.5, None], [2.5]]),
+        (pl.Series("other", [["a"]]), [["a"]]),
+    ],
+)
+def test_lists(values, expected):
+    found = lists_of("x", values)
+    assert found.name == "x" and found.to_list() == expected
+
+
+def test_lists_without_a_text_are_texts():
+    assert lists_of("x", [None, "a"]).dtype == pl.String and lists_of("x", [None, None]).dtype == pl.String
+
+
+@pytest.mark.parametrize("values", [[["a"], "b"], [3, "b"]])
+def test_lists_of_several_kinds(values):
+    with pytest.raises(ValueError, match="feature x: holds values of several kinds; expected a list of texts or numbers for each sample, or a text"):
+        lists_of("x", values)
+
+
+def test_numbers_as_the_dataset_has_them():
+    frame = pl.DataFrame({"a": [0, None, 65504]}, schema={"a": pl.Int64})
+    np.testing.assert_array_equal(transformed(frame, "none"), np.array([[0], [0], [65504]], np.float16))
+    np.testing.assert_array_equal(transformed(frame, "log")[:2], np.log([[3], [1]]).astype(np.float16))
+    with pytest.raises(ValueError, match="feature a: value 65505 of sample 1 is beyond ±65504, what float16 holds"):
+        transformed(pl.DataFrame({"a": [0, 65505]}), "none")
+
+
+def test_hexadecimal_texts():
+    found = numbers_of_hexadecimal("x", ["0", "ff", "FFFFFFFF", "", None])
+    assert found.to_list() == [0, 255, 2**32 - 1, None, None] and found.dtype == pl.UInt32
+    assert numbers_of_hexadecimal("x", [None]).to_list() == [None]
+    for bad in ("g", "123456789", "0x1", " 1"):
+        with pytest.raises(ValueError, match=f"feature x: value '{bad}' of sample 1, expected up to 8 hexadecimal digits, or nothing"):
+            numbers_of_hexadecimal("x", ["1", bad])
+    with pytest.raises(ValueError, match="feature x: holds Int64, expected texts of up to 8 hexadecimal digits"):
+        numbers_of_hexadecimal("x", [1])
+
+
+def test_ids_of_numbers():
+    lookup = Lookup(pl.DataFrame({"value": pl.Series([7, 0, 300], dtype=pl.UInt32), "id": pl.Series([1, 2, 3], dtype=pl.Int32)}))
+    found = lookup.ids(pl.Series([300, 0, 7, 8, 2**32 - 1, None], dtype=pl.UInt32))
+    assert found.dtype == np.int32 and found.tolist() == [3, 2, 1, 0, 0, 0]
+    without = Lookup(pl.DataFrame({"value": [], "id": []}, schema={"value": pl.UInt32, "id": pl.Int32}))
+    assert without.ids(pl.Series([1, None], dtype=pl.UInt32)).tolist() == [0, 0]
+
+
+def test_ids_of_texts():
+    lookup = TextLookup(pl.DataFrame({"value": ["b", "a", "ü"], "id": pl.Series([1, 2, 3], dtype=pl.Int32)}))
+    found = lookup.ids(pl.Series(["ü", "a", "b", "c", "", None, "zz"]))
+    assert found.dtype == np.int32 and found.tolist() == [3, 2, 1, 0, 0, 0, 0]
+    assert lookup.ids(pl.Series([], dtype=pl.String)).tolist() == []
+    without = TextLookup(pl.DataFrame({"value": [], "id": []}, schema={"value": pl.String, "id": pl.Int32}))
+    assert without.ids(pl.Series(["a", None])).tolist() == [0, 0]
+
+
+def test_ids_by_a_hash_never_change():
+    found = hashed_ids(pl.Series(["a", "b", None, "a"]), 5)
+    assert found.dtype == np.int32 and found.tolist() == [3405396810240292928 % 5 + 1, found[1], 0, found[0]]
+    many = hashed_ids(pl.Series([str(i) for i in range(500)]), 3)
+    assert set(many) == {1, 2, 3}
+
+
+def test_lists_of_ids_as_rows():
+    ids, lengths = np.array([5, 6, 7, 8]), np.array([2, 0, 1, 1])
+    assert padded(ids, lengths, 3).tolist() == [[5, 6, -1], [-1, -1, -1], [7, -1, -1], [8, -1, -1]]
+    assert padded(ids[:3], np.array([1, 0, 1, 1]), 1).tolist() == [5, 0, 6, 7]
