@@ -15,7 +15,7 @@ def gpu(request, monkeypatch):
 
 
 def test_parts(gpu):
-    assert compiled(False) == Compiled(dense=False, optimizer=False)
+    assert compiled(False) == Compiled() == Compiled(dense=False, optimizer=False)
     assert compiled(True) == Compiled(dense=gpu, optimizer=True)
     assert compiled("all") == Compiled(dense=True, optimizer=True)
 

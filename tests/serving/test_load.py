@@ -1,14 +1,17 @@
 """The generators of load against what they should do, by a server that answers when it is told to."""
 
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from serving.generators import arrivals, closed_loop, open_loop
+from serving.generators import Measured, arrivals, closed_loop, open_loop
 from serving.load import OPEN, Point, largest, point_of, within
+from serving.perf_analyzer import PerfAnalyzer
 from serving.picture import picture
+from utils.errors import UserError
 
 
 class Slow:
@@ -68,8 +71,45 @@ def test_the_largest_rate_within_the_limit():
 
 
 def test_a_picture_has_every_point():
-    from serving.generators import Measured
-
-    points = [a_point(10, 2), a_point(20, 9), a_point(5, 50, size=1024), point_of("static", 1, 1, np.nan, Measured(np.empty(0), 3, 1.0))]
+    none = point_of("static", 1, 1, np.nan, Measured(np.empty(0), 3, 1.0))
+    points = [a_point(10, 2), a_point(20, 9), a_point(5, 50, size=1024), none, a_point(0, 2), a_point(10, 0), a_point(10, np.inf)]
     text = picture(points)
     assert text.count("<circle") == 9 and "open, 1,024 a request" in text and text.endswith("</svg>\n")
+
+
+def test_a_point_has_milliseconds_and_samples():
+    point = point_of("dynamic", 64, 4, np.nan, Measured(np.array([1, 2, 3, 4, 40]) * 1e-3, 2, 0.5))
+    assert (point.experiment, point.batch_size, point.concurrency, point.requests, point.failed) == ("dynamic", 64, 4, 5, 2)
+    assert point.samples_per_s == pytest.approx(640) and point.mean_ms == pytest.approx(10) and point.p50_ms == pytest.approx(3)
+    assert point.p95_ms == pytest.approx(4 + 0.8 * 36) and point.p99_ms == pytest.approx(4 + 0.96 * 36)
+
+
+ANALYZER = """#!{python}
+import json, sys
+place = sys.argv.index
+flag = lambda name: sys.argv[place(name) + 1]
+assert (flag("-m"), flag("-u"), flag("-b"), flag("--concurrency-range")) == ("model", "host:1", "3", "4")
+entries = json.load(open(flag("--input-data")))["data"]
+assert len(entries) == 3 and set(entries[0]) == {{"x"}}
+open(flag("-f"), "w").write("Inferences/Second,p50 latency,p90 latency,p95 latency,p99 latency\\n300,1000,2000,3000,4000\\n")
+"""
+
+
+def test_the_figures_of_perf_analyzer(tmp_path):
+    program = tmp_path / "perf_analyzer"
+    program.write_text(ANALYZER.format(python=sys.executable))
+    program.chmod(0o755)
+    found = PerfAnalyzer(str(program), "grpc://host:1", "model").measured({"x": np.ones((3, 2), np.float32)}, 4, 2.0)
+    assert found.failed == 0 and len(found.latencies_s) == 200  # of 100 requests a second with 3 samples each, for 2 seconds
+    assert found.seconds == pytest.approx(2) and np.percentile(found.latencies_s, 50) == pytest.approx(1e-3, rel=0.02)
+    assert found.latencies_s.min() == pytest.approx(1e-3) and found.latencies_s.max() == pytest.approx(4e-3)
+
+
+def test_a_perf_analyzer_that_fails_or_is_missing(tmp_path):
+    with pytest.raises(UserError, match="--perf_analyzer nowhere: no such program"):
+        PerfAnalyzer("nowhere", "grpc://host:1", "model")
+    program = tmp_path / "perf_analyzer"
+    program.write_text("#!/bin/sh\necho first >&2; echo no such server >&2; exit 3\n")
+    program.chmod(0o755)
+    with pytest.raises(UserError, match="perf_analyzer: no such server"):
+        PerfAnalyzer(str(program), "grpc://host:1", "model").measured({"x": np.ones((1, 2))}, 1, 1.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.model.tiny_model import NUMERICAL, ROWS, batch, model_and_trainer, weights
-from training.features import ModelFeatures, check_features
+from training.features import ModelFeatures, check_features, check_lookups
 from training.state import parts, restore
 from utils.checkpoint import manifest
 from utils.checkpoint.manifest import CheckpointError
@@ -59,6 +59,20 @@ def test_the_features_of_the_model_pass(saved):
 def test_other_features_are_refused(saved, categorical, numerical, message):
     with pytest.raises(CheckpointError, match=message):
         check_features(saved[1], ModelFeatures(categorical, numerical))
+
+
+@pytest.mark.parametrize(
+    ("now", "message"),
+    [
+        ({"page": {"table": "item"}}, "feature page was looked up in table page, the dataset says item"),
+        ({"page": {"pooling": "mean"}}, "the vectors of feature page were pooled by sum, the dataset says mean"),
+    ],
+)
+def test_a_feature_that_is_looked_up_in_another_way_is_refused_although_others_are_gone(saved, now, message):
+    before = ModelFeatures(ROWS, NUMERICAL)
+    check_lookups(saved[1], before, ModelFeatures({"item": 5, "page": ROWS["page"]}, NUMERICAL))
+    with pytest.raises(CheckpointError, match=message):
+        check_lookups(saved[1], before, ModelFeatures({"page": ROWS["page"], "new": 4}, NUMERICAL, now))
 
 
 PARTICULARS = ({"hotness": 2, "table": 3}, {"hotness": 2, "colour": "red"}, {"hotness": True}, {"hotness": 0}, {"pooling": "max"}, [2])
