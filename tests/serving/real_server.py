@@ -12,7 +12,7 @@ from serving.stub_environment import numpy_folder
 from serving.triton_install import server_folder
 from tests.left_out import left_out
 
-PORTS = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=2)
+PORTS = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=2, ready_seconds=400)  # on a busy machine, too
 
 
 def needed() -> None:
