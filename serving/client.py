@@ -232,12 +232,15 @@ def main() -> None:
     if config.predictions_path is not None and not Path(config.predictions_path).absolute().parent.is_dir():
         raise UserError(f"--predictions_path {config.predictions_path}: there is no folder {Path(config.predictions_path).absolute().parent}")
     connection = Connection(config.url, config.model_name, config.model_version)
-    requests = Requests(config, connection)
-    if config.batch_size > connection.max_batch_size:
-        raise UserError(f"--batch_size {config.batch_size}: the server takes at most {connection.max_batch_size} samples a request")
-    result = scored(config, requests)
-    for line in report(config, result, connection.statistics()):
-        print(line)
+    try:
+        requests = Requests(config, connection)
+        if config.batch_size > connection.max_batch_size:
+            raise UserError(f"--batch_size {config.batch_size}: the server takes at most {connection.max_batch_size} samples a request")
+        result = scored(config, requests)
+        for line in report(config, result, connection.statistics()):
+            print(line)
+    finally:
+        connection.close()
     if config.predictions_path is not None:
         write_predictions(Path(config.predictions_path), result)
         print(f"{len(result.scores):,} scores written: {config.predictions_path}")

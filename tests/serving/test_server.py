@@ -165,7 +165,7 @@ def test_rows_that_are_not_what_a_model_takes(client, folder, tmp_path):
         "empty": good,
         "column": "user,item\nu1,i1\n",
         "label": "user,item,price,age,count,y\nu1,i1,1,2,3,perhaps\n",
-        "binary": b"\xff\xfe\x00",
+        "binary": b"PAR1 is no Parquet",
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
