@@ -43,6 +43,7 @@ OF_A_START = {
     "restore_checkpoint_path": None,
     "restore_fallback": "true",
     "allow_growth": None,
+    "allow_other_transforms": "true",
     "resume": None,
     "overwrite_checkpoints": "true",
     "benchmark_warmup_steps": "1",
@@ -110,14 +111,14 @@ TAKEN = [name for name in IN_TRAINING if name not in OF_A_START]
 
 
 def values_of(name):
-    """Two values of a flag, as words, neither of them its default."""
+    """Two values of a flag, as words; the first is not its default."""
     default, choices, kind = OPTIONS[name].default, OPTIONS[name].metadata["choices"], KINDS[name]
     if name in VALUES:
         return VALUES[name]
     if isinstance(default, bool):
         return (str(not default).lower(), str(default).lower())
     if choices:
-        return tuple(choice for choice in choices if choice != default)[:2]
+        return (*(choice for choice in choices if choice != default), default)[:2]
     if int in (kind, *typing.get_args(kind)):
         return str((default or 1) + 1), str((default or 1) + 2)
     if float in (kind, *typing.get_args(kind)):

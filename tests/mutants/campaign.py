@@ -4,6 +4,8 @@ python tests/mutants/campaign.py        # what scripts/mutants runs; prints a ta
 """
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import json
 import shutil
@@ -57,6 +59,13 @@ class Campaign:
         self._given, self._folder = given, given.folder.resolve()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._results = self._folder / "results.jsonl"
+        self._lock = (self._folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            sys.exit(f"mutants: another run works in {self._folder}; wait for it, or choose another --folder")
+        if subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True).stdout:
+            say("what is not committed is no part of this")
         self.commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
     def attempts(self) -> list[Attempt]:
@@ -90,10 +99,17 @@ class Campaign:
             key = hashlib.sha256(f"{before} {site}".encode()).hexdigest()[:16]
             yield Attempt(OPS, key, f"ops/{site.path}", site.line, site.kind, before, site.shown(before), lambda number=number: part.attempt(number))
 
+    def _known(self) -> dict[str, dict]:
+        """What earlier runs have found, by the mutants' keys."""
+        known = {}
+        for line in self._results.read_text().splitlines() if self._results.exists() else ():
+            with contextlib.suppress(ValueError):  # of a run that was killed while it wrote
+                known |= {(one := json.loads(line))["key"]: one}
+        return known
+
     def results(self) -> list[dict]:
         """What becomes of each mutant; those that earlier runs have tried are not tried again."""
-        lines = self._results.read_text().splitlines() if self._results.exists() else []
-        known, found = {one["key"]: one for one in map(json.loads, lines)}, []
+        known, found = self._known(), []
         attempts = self.attempts()
         for number, one in enumerate(attempts, 1):
             result = known.get(one.key)
@@ -109,7 +125,7 @@ class Campaign:
         result |= {"status": SURVIVED if outcome.code == 0 else KILLED}
         del result["run"]
         with self._results.open("a") as file:
-            file.write(json.dumps(result) + "\n")
+            file.write("\n" + json.dumps(result) + "\n")  # the line before may not be whole
         return result
 
 

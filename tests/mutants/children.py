@@ -1,6 +1,7 @@
 """Runs of pytest in children of this process, which has imported TensorFlow for all of them: seconds saved for each of hundreds of runs."""
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 _MOST_BYTES = 6 * 2**30  # of memory: a change may have made a loop endless
+_PR_SET_PDEATHSIG = 1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 OURS = ("benchmarks", "dataloading", "model", "preproc", "run", "serving", "training", "utils", "tests")
 
@@ -108,6 +110,7 @@ def _child(tree, files, tests, log, answer, environment, plugins, each_s) -> Non
     code = 70
     try:
         os.setsid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

