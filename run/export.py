@@ -17,6 +17,7 @@ from run.served_rows import Rows, by_feature, drawn_rows, test_rows
 from run.tables import averaged_wide_rows, described
 from run.trained import TrainedModel, categorical_of
 from serving.description import ServedModel
+from serving.live import CONFIG, live
 from serving.model_card import model_card
 from serving.proof import check, prove
 from serving.raw_graph import check_possible
@@ -101,6 +102,8 @@ def export(given: Config, program: str) -> None:
                 figures |= {f"{form}_{figure}": value for figure, value in proof.figures().items()}
             for path in staging.publish():
                 console.say(f"exported: {path}")
+                if (served := live(path.parent)) != [options.model_version]:
+                    console.say(f"{path.parent / CONFIG} names version {served[-1]} as the live one; serving.publish --model_version changes that")
             size = sum(packed.stored_bytes(table.rows, table.dim, plan.precision) for table in plan.tables)
             console.say(f"tables of {size / GIB:.2f} GiB: a replica of the Python backend maps them once, however many instances it has")
         log.log((), figures)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from serving.children import ends_with_this_process
 from serving.keeper import Keeper
-from serving.repository import CONFIG, versions
+from serving.live import CONFIG, versions
 from serving.server_log import ending, last_words
 from serving.shared_memory import Segments
 from serving.stubs import end_of

@@ -10,7 +10,8 @@ from served_models import LISTS, PLAIN, export, train, write
 
 import dlrm
 from serving import proof
-from serving.repository import remove_version, versions
+from serving.live import versions
+from serving.repository import remove_version
 from serving.triton_config import Tensor, config_text, interface
 from utils.errors import UserError
 from utils.serving_options import ExportConfig
