@@ -35,6 +35,7 @@ from utils.errors import UserError
 from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import GIB, available_bytes, check_fits, check_room
+from utils.naming import naming
 from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, GPU, ONNX, RAW, SAVEDMODEL, TRITON
 
 _DENSE = "dense/"
@@ -84,7 +85,19 @@ def export(given: Config, program: str) -> None:
         UserError: the options cannot be carried out, the checkpoint is damaged, or an export does not score as the checkpoint does.
     """
     console = Console(program, names=given.names)
-    plan = _checked(given, console)
+    while True:
+        plan = _checked(given, console)
+        try:
+            with naming(Path(plan.source.config.export.export_path)):  # a disk that fills names no file
+                _export(plan, given, console)
+            return
+        except UserError:
+            if not plan.source.checkpoint.gone:
+                raise
+            console.say(f"{plan.source.checkpoint.folder}: was removed while it was read, by the run that writes there; the newest is taken")
+
+
+def _export(plan: Plan, given: Config, console: Console) -> None:
     source, options = plan.source, plan.source.config.export
     log = RunLog(given.run.log_path, source.config.flat(), warn=console.warn)
     figures: dict = {}
