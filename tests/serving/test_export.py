@@ -64,7 +64,9 @@ def test_a_version_is_never_replaced_and_another_interface_is_refused(folder, tm
         export(other, tmp_path / "r", "--model_version", "2")
     export(folder / "c", tmp_path / "r", "--model_version", "2", "--instances", "2")
     assert versions(tmp_path / "r/dlrm") == [1, 2] and sorted(path.name for path in (tmp_path / "r").iterdir()) == ["dlrm"]
-    assert "count: 2" in (tmp_path / "r/dlrm/config.pbtxt").read_text()
+    assert "count: 2" in (tmp_path / "r/dlrm/2/config.pbtxt").read_text()
+    text = (tmp_path / "r/dlrm/config.pbtxt").read_text()  # as it was: nobody has announced the new one
+    assert "count: 1" in text and "version_policy: { specific: { versions: [ 1 ] } }" in text
     remove_version(tmp_path / "r/dlrm", 1)
     assert sorted(path.name for path in (tmp_path / "r/dlrm").iterdir()) == ["2", "MODEL.md", "config.pbtxt"]
 
