@@ -106,7 +106,7 @@ def _published(config: PublishConfig, model: Path, servers: Sequence[Control]) -
                 raise
             for folder in written:
                 remove_version(folder, number)
-            served = f"; version {before[-1]} is served on" if before else ""
+            served = f", version {before[-1]} is served on" if before else ""
             raise UserError(f"{error}; version {number} is taken away{served}") from None
     if servers or config.model_version is not None:
         for folder in written:

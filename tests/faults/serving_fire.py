@@ -35,7 +35,7 @@ from utils.errors import UserError  # noqa: E402
 
 MODEL, MOST = "dlrm", 300
 PARTS = 400  # of the rows, that requests are made of
-GRPC_CLIENTS, HTTP_CLIENTS = 5, 2
+GRPC_CLIENTS, HTTP_CLIENTS = 12, 4
 CHECKPOINTS = 4
 
 
@@ -128,7 +128,7 @@ class Fire:
         for one, other in zip(self.expected, self.expected[1:], strict=False):
             assert np.abs(one - other).max() > 1e-3, "versions that cannot be told apart"
         rows = len(self.expected[0])
-        sizes = [self._draw.choice((1, 1, 2, 3, 8, 20, 64, 200, MOST)) for _ in range(PARTS)]
+        sizes = [self._draw.choice((1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 8, 8, 13, 20, 64, MOST)) for _ in range(PARTS)]
         self.places = [(start, start + size) for size in sizes for start in [self._draw.randrange(rows - size)]]
         export(self._checkpoints[0], folder / "r", "--model_name", MODEL, "--inputs", "raw", "--max_batch_size", 2048, "--max_queue_delay_us", 2000)
         self.said: list[str] = []
@@ -150,8 +150,8 @@ class Fire:
         """Whether there is another request to send."""
         with self._lock:
             self._left -= 1
-            if self._left > 0 and self._left % 5000 == 0:
-                print(f"{self._left:,} requests to go; {dict(self.done)}", file=sys.stderr)
+            if self._left > 0 and self._left % 1000 == 0:
+                print(f"{time.strftime('%H:%M:%S')} {self._left:,} requests to go; {dict(self.done)}", file=sys.stderr)
             return self._left >= 0
 
     def run(self) -> list[Client]:
