@@ -4,6 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,8 @@ def _check_listed(names: tuple[str, ...], entries: Mapping[str, Any], where: str
             raise FeatureSpecError(f"{where}channel_spec lists feature {name} more than once")
         if name not in entries:
             raise FeatureSpecError(f"{where}feature {name} stands in channel_spec and is missing in feature_spec")
+        if _leads_outside(name):  # names become those of files, of a vocabulary for one
+            raise FeatureSpecError(f"{where}feature {name[:80]!r}: as a path this leads outside the dataset; expected another name")
     listed = set(names)
     unread = [name for name in entries if name not in listed]
     if unread:
@@ -218,3 +221,11 @@ def _check_file_name(file: str, where: str) -> None:
         possible = False
     if not possible:
         raise FeatureSpecError(f"{where}: {file[:60]!r} is not a file name")
+    if _leads_outside(file):
+        raise FeatureSpecError(
+            f"{where}: {file[:80]!r} is outside the dataset, expected a path below the specification's folder (a symbolic link there may lead on)"
+        )
+
+
+def _leads_outside(path: str) -> bool:
+    return PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts

@@ -17,6 +17,7 @@ from run.served_rows import Rows, by_feature, drawn_rows, test_rows
 from run.tables import averaged_wide_rows, described
 from run.trained import TrainedModel, categorical_of
 from serving.description import ServedModel
+from serving.live import CONFIG, live
 from serving.model_card import model_card
 from serving.proof import check, prove
 from serving.raw_graph import check_possible
@@ -34,6 +35,7 @@ from utils.errors import UserError
 from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import GIB, available_bytes, check_fits, check_room
+from utils.naming import naming
 from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, GPU, ONNX, RAW, SAVEDMODEL, TRITON
 
 _DENSE = "dense/"
@@ -83,7 +85,19 @@ def export(given: Config, program: str) -> None:
         UserError: the options cannot be carried out, the checkpoint is damaged, or an export does not score as the checkpoint does.
     """
     console = Console(program, names=given.names)
-    plan = _checked(given, console)
+    while True:
+        plan = _checked(given, console)
+        try:
+            with naming(Path(plan.source.config.export.export_path)):  # a disk that fills names no file
+                _export(plan, given, console)
+            return
+        except UserError:
+            if not plan.source.checkpoint.gone:
+                raise
+            console.say(f"{plan.source.checkpoint.folder}: was removed while it was read, by the run that writes there; the newest is taken")
+
+
+def _export(plan: Plan, given: Config, console: Console) -> None:
     source, options = plan.source, plan.source.config.export
     log = RunLog(given.run.log_path, source.config.flat(), warn=console.warn)
     figures: dict = {}
@@ -101,6 +115,8 @@ def export(given: Config, program: str) -> None:
                 figures |= {f"{form}_{figure}": value for figure, value in proof.figures().items()}
             for path in staging.publish():
                 console.say(f"exported: {path}")
+                if (served := live(path.parent)) != [options.model_version]:
+                    console.say(f"{path.parent / CONFIG} names version {served[-1]} as the live one; serving.publish --model_version changes that")
             size = sum(packed.stored_bytes(table.rows, table.dim, plan.precision) for table in plan.tables)
             console.say(f"tables of {size / GIB:.2f} GiB: a replica of the Python backend maps them once, however many instances it has")
         log.log((), figures)

@@ -20,9 +20,10 @@ def model_of(run: Prepared) -> Model:
 
 
 def go_on(run: Prepared, model: Model, trainer: Trainer) -> None:
-    """Restore the optimizers' state, where the run goes on with another."""
-    if not run.goes_on:
-        return
-    run.world.together(lambda: restoring(lambda: restore_optimizer(model, trainer.groups, run.checkpoint)), "optimizer_restored")
-    position = run.position
-    run.console.say(f"going on at epoch {position.epoch}, batch {position.batch}, step {position.step}")
+    """Restore the optimizers' state, where the run goes on with another. The checkpoint has been read then."""
+    if run.goes_on:
+        run.world.together(lambda: restoring(lambda: restore_optimizer(model, trainer.groups, run.checkpoint)), "optimizer_restored")
+        position = run.position
+        run.console.say(f"going on at epoch {position.epoch}, batch {position.batch}, step {position.step}")
+    if run.checkpoint:
+        run.checkpoint.release()  # the run itself may be the one that removes it

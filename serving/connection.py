@@ -50,7 +50,7 @@ class Connection:
             raise UserError(f"--url {url}: expected grpc://HOST:PORT or http://HOST:PORT")
         self.url, self.model, self._version = url, model, "" if version is None else str(version)
         self.over_http = scheme == HTTP
-        self._tools = _tools(HTTP if self.over_http else GRPC)
+        self._tools = tools(HTTP if self.over_http else GRPC)
         timeouts = {"connection_timeout": 10.0, "network_timeout": _TIMEOUT_S} if self.over_http else {}
         self._client = self._tools.InferenceServerClient(place.rstrip("/"), **timeouts)
         metadata = self._asked(lambda: self._client.get_model_metadata(model, self._version, **self._as_json), f"model {model}")
@@ -121,7 +121,8 @@ def _repeated(word: str) -> list[int]:
     return [int(rows)] * int(count or 1)
 
 
-def _tools(scheme: str) -> Any:
+def tools(scheme: str) -> Any:
+    """Triton's own client for a protocol. Raises UserError where there is none."""
     try:
         return importlib.import_module(f"tritonclient.{scheme}")
     except (ImportError, RuntimeError) as error:

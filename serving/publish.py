@@ -1,27 +1,36 @@
 """Put a new checkpoint into a model repository as the next version, while requests flow.
 
   python -m serving.publish --repository REPOSITORY --model_name dlrm --checkpoint CHECKPOINT --url grpc://127.0.0.1:8001 --keep 2
+  python -m serving.publish --repository REPOSITORY --model_name dlrm --model_version 3 --url grpc://127.0.0.1:8001     # one that is there
 
-The version is exported with the flags of the one before, proved, and visible at once. Then the server is told to load it: it answers by the old one
-until the new one is ready, and goes on with the old one where that fails; the new version is then taken away again. Without --url nothing is told.
+The version is exported with the flags of the one before, proved, and visible at once. Then the servers are told to load it: they answer by the old
+one until the new one is ready, and go on with the old one where that fails; the new version is then taken away again. When they have it, config.pbtxt
+names it: a server that starts serves what stands there. Without --url nobody is told, nothing is removed, and config.pbtxt stays as it is.
 """
 
 import json
 import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
 
 from serving import children
-from serving.connection import Connection, RequestError
-from serving.repository import FLAGS, remove_version, versions
+from serving.connection import RequestError
+from serving.control import Control, Unreachable
+from serving.live import CONFIG, announce, live, pin, stated, versions
+from serving.repository import FLAGS, remove_version
 from utils.errors import UserError, run_command
-from utils.flags import Parser, add_flags, build, check, check_types, option
+from utils.flags import Parser, Reader, add_flags, build, check, check_types, option
 from utils.interrupt import EndedBySignals
 from utils.options import BEST, LATEST
-from utils.serving_options import FORMATS
+from utils.scratch import exclusively
+from utils.serving_options import FORMATS, NAME_EXPECTED, is_name
 
 NAME = "serving.publish"
+_UNLOADING_S = 30.0
+_URLS = Reader(lambda text: tuple(word for word in text.split(",") if word), "one or more addresses", "URL")
 
 
 @dataclass(frozen=True)
@@ -32,43 +41,145 @@ class PublishConfig:
     model_name: str = option("dlrm", "name of the model")
     checkpoint: str | None = option(None, "the checkpoint: a folder of steps, one step, or FOLDER/best")
     checkpoint_choice: str = option(BEST, "what a folder of steps stands for: its best where one is kept, or its latest", choices=(BEST, LATEST))
+    model_version: int | None = option(None, "instead of a checkpoint: a version that is there, which becomes the live one; nothing is removed")
     dataset_path: str | None = option(None, "dataset whose test rows prove the export; the default is drawn rows")
-    url: str | None = option(None, "of the server, which loads the new version: grpc://HOST:PORT or http://HOST:PORT; the default is to tell nobody")
+    url: tuple[str, ...] | str | None = option(
+        None,
+        "of a server that serves the repository, which loads the new version: grpc://HOST:PORT or http://HOST:PORT; give each of them, separated by "
+        "commas or by a flag of its own; the default is to tell nobody, and to remove nothing",
+        reader=_URLS,
+        repeated=True,
+    )
     keep: int = option(2, "newest versions to keep")
 
     def __post_init__(self):
         check_types(self)
+        check(is_name(self.model_name), "model_name", self.model_name, NAME_EXPECTED)
+        check(self.model_version is None or self.model_version >= 1, "model_version", self.model_version, "a whole number from 1 on")
         check(self.keep >= 1, "keep", self.keep, "at least 1")
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Of the servers."""
+        return (self.url,) if isinstance(self.url, str) else tuple(dict.fromkeys(self.url or ()))
 
 
 def publish(config: PublishConfig) -> int:
     """Export, load, and remove old versions; returns the new one's number. Raises UserError; what was served is served on."""
-    for name in ("repository", "checkpoint"):
-        if getattr(config, name) is None:
-            raise UserError(f"--{name} is missing")
+    if config.repository is None:
+        raise UserError("--repository is missing")
+    if (config.checkpoint is None) == (config.model_version is None):
+        raise UserError("--checkpoint is missing" if config.checkpoint is None else "--checkpoint and --model_version: give one of both")
     model = Path(config.repository) / config.model_name
     known = versions(model)
     if not known:
         raise UserError(f"{model}: has no version yet; dlrm.py --mode export writes the first")
-    connection = Connection(config.url, config.model_name) if config.url else None
-    number = known[-1] + 1
-    _export(config, _flags(model / str(known[-1])), number)
+    if config.model_version is not None and config.model_version not in known:
+        raise UserError(f"{model}: has no version {config.model_version}; there is {', '.join(map(str, known))}")
+    servers = [Control(url) for url in config.urls]
+    try:
+        with exclusively(model):  # one after another: each announces its own
+            return _published(config, model, servers)
+    finally:
+        for server in servers:
+            server.close()
+
+
+def _published(config: PublishConfig, model: Path, servers: Sequence[Control]) -> int:
+    for server in servers:
+        if server.states(model.name) is None:
+            raise UserError(f"{server.url}: has no model {model.name} in its repository; expected a server of {model.parent}")
+    known, number = versions(model), config.model_version
+    if number is None:
+        number = known[-1] + 1
+        words = _flags(model, known)
+        for folder in _formats(model):
+            pin(folder, [ready for server in servers for ready in server.ready(folder.name)])
+        _export(config, words, number)
     written = [folder for folder in _formats(model) if number in versions(folder)]
-    if connection is not None:
+    before = live(model)
+    if servers:
         try:
-            connection.load()
-        except RequestError as error:
+            _load(servers, model, written, number)
+        except UserError as error:
+            if config.model_version is not None:
+                raise
             for folder in written:
                 remove_version(folder, number)
-            connection.load()  # forget it
-            raise UserError(f"{error}; version {number} is taken away, version {known[-1]} is served on") from None
-        finally:
-            connection.close()
-    for folder in written:
-        for old in versions(folder)[: -config.keep]:
-            remove_version(folder, old)
-            print(f"removed: {folder / str(old)}")
+            served = f", version {before[-1]} is served on" if before else ""
+            raise UserError(f"{error}; version {number} is taken away{served}") from None
+    if servers or config.model_version is not None:
+        for folder in written:
+            announce(folder, number)
+    _confirm(servers, model, number)
+    if servers and config.model_version is None:
+        _remove_old(servers, written, config.keep)
     return number
+
+
+def _load(servers: Sequence[Control], model: Path, written: Sequence[Path], number: int) -> None:
+    """Have every server load a version of the model, and of those of its formats that it serves. Raises UserError; all have again what they had."""
+    done: list[tuple[Control, Path, list[int]]] = []
+    lost: list[UserError] = []
+    for server in servers:
+        try:
+            for folder in written:
+                before = server.ready(folder.name)
+                if folder != model and not before:
+                    continue  # a format that this server does not serve
+                done.append((server, folder, before))
+                server.load(folder, [number])
+        except Unreachable as error:  # it has ended meanwhile: when it comes back it serves what config.pbtxt says
+            lost.append(error)
+        except RequestError:
+            for other, folder, before in reversed(done):
+                _put_back(other, folder, before)
+            raise
+    if len(lost) == len(servers):
+        raise lost[0]
+    for error in lost:
+        print(f"{error}; it is to serve version {number} when it is there again", file=sys.stderr)
+
+
+def _put_back(server: Control, folder: Path, before: list[int]) -> None:
+    try:
+        if server.ready(folder.name) != before:
+            server.load(folder, before) if before else server.unload(folder.name)
+    except UserError as error:
+        print(f"{error}; it does not serve what it served before", file=sys.stderr)
+
+
+def _confirm(servers: Sequence[Control], model: Path, number: int) -> None:
+    """A backend that died since then was loaded as config.pbtxt said before: have it loaded anew. Raises UserError."""
+    for server in servers:
+        try:
+            if number not in server.ready(model.name):
+                server.load_named(model.name)
+        except Unreachable:
+            pass  # it has been said
+
+
+def _remove_old(servers: Sequence[Control], written: Sequence[Path], keep: int) -> None:
+    """Remove all but the newest versions, and those that a server has to do with or `config.pbtxt` names."""
+    deadline = time.monotonic() + _UNLOADING_S
+    for folder in written:
+        named = stated((folder / CONFIG).read_text()) or []
+        old = [number for number in versions(folder)[:-keep] if number not in named]
+        while old:
+            try:
+                used = set().union(*(server.in_use(folder.name) for server in servers))
+            except UserError as error:
+                print(f"{error}; nothing is removed", file=sys.stderr)
+                return
+            if not used.intersection(old) or time.monotonic() > deadline:
+                break
+            time.sleep(0.2)  # those that were served until now are on their way out
+        for number in old:
+            if number in used:
+                print(f"kept: {folder / str(number)}, which a server has not let go of", file=sys.stderr)
+            else:
+                remove_version(folder, number)
+                print(f"removed: {folder / str(number)}")
 
 
 def _formats(model: Path) -> list[Path]:
@@ -76,13 +187,20 @@ def _formats(model: Path) -> list[Path]:
     return [model, *(model.with_name(f"{model.name}_{form}") for form in FORMATS)]
 
 
-def _flags(version: Path) -> list[str]:
-    """Those that a version was exported with."""
-    path = version / FLAGS
-    try:
-        return [str(word) for word in json.loads(path.read_text())]
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); it says how the version was exported, and --mode export writes it") from None
+def _flags(model: Path, known: Sequence[int]) -> list[str]:
+    """Those that the newest version was exported with; of those before where it does not say: somebody has made it by hand."""
+    problem = ""
+    for number in reversed(known):
+        path = model / str(number) / FLAGS
+        try:
+            words = [str(word) for word in json.loads(path.read_text())]
+        except (OSError, ValueError, TypeError) as error:
+            problem = problem or f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+            continue
+        if problem:
+            print(f"{problem}; the flags of version {number} are taken", file=sys.stderr)
+        return words
+    raise UserError(f"{problem}; it says how the version was exported, and --mode export writes it")
 
 
 def _export(config: PublishConfig, flags: list[str], number: int) -> None:
@@ -104,7 +222,12 @@ def main() -> None:
     add_flags(parser, [PublishConfig])
     config = build(PublishConfig, vars(parser.parse_strictly(sys.argv[1:])))
     number = publish(config)
-    print(f"{config.model_name}: version {number} is {'served' if config.url else 'there'}")
+    if config.urls:
+        print(f"{config.model_name}: version {number} is served")
+    elif config.model_version is not None:
+        print(f"{config.model_name}: version {number} is what a server that starts, or loads the model, will serve")
+    else:
+        print(f"{config.model_name}: version {number} is there")
 
 
 if __name__ == "__main__":

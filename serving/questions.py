@@ -86,14 +86,14 @@ class Questions:
         """Have it serve the model no more. Raises Refused."""
         self._asked(f"repository/models/{model}/unload", {})
 
-    def _asked(self, what: str, content: Any = None, patience_s: float = _PATIENCE_S) -> bytes:
+    def _asked(self, what: str, content: Any = None, patience_s: float | None = None) -> bytes:
         body = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(f"http://{self._http}/v2/{what}", data=body, method="GET" if body is None else "POST")
         try:
-            with urllib.request.urlopen(request, timeout=patience_s) as answer:
+            with urllib.request.urlopen(request, timeout=patience_s or _PATIENCE_S) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
-            raise Refused(" ".join(error.read().decode(errors="replace").split())[:400]) from None
+            raise Refused(_words(error.read())) from None
 
 
 def _zeros(described: dict[str, Any]) -> dict[str, Any]:
@@ -108,3 +108,12 @@ def _zeros(described: dict[str, Any]) -> dict[str, Any]:
         "datatype": "BYTES" if kind == "STRING" else kind,
         "data": [0 if kind.startswith(_NUMBERS) else ""] * count,
     }
+
+
+def _words(answer: bytes) -> str:
+    """Of an error, in one line; without the stack that Triton appends to a backend's."""
+    try:
+        text = str(json.loads(answer)["error"])
+    except (ValueError, KeyError, TypeError):
+        text = answer.decode(errors="replace")
+    return " ".join(text.partition("\n\nAt:")[0].split())[:400]

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from serving.live import CARD, CONFIG, announce, naming, pin, stated, versions
 from serving.triton_config import Tensor, config_text, interface
-from utils.checkpoint.durable import sync_tree, write_text
+from utils.checkpoint.durable import sync_folder, sync_tree, write_text
 from utils.errors import UserError
 from utils.scratch import Scratch
 from utils.serving_options import ExportConfig
 
-CONFIG, CARD = "config.pbtxt", "MODEL.md"
 FLAGS = "flags.json"  # of a version: the words it was exported with, but for where from, where to and its number
 
 
@@ -75,11 +75,12 @@ class Staging:
         self._names.append(name)
         path = self._folder / name / str(self._number)
         path.mkdir(parents=True)
-        (self._folder / name / CONFIG).write_text(config)
+        for folder in (path.parent, path):
+            (folder / CONFIG).write_text(naming(config, self._number))
         return path
 
     def card(self, name: str, text: str) -> None:
-        """Write a model's card, of this version and as the model's newest."""
+        """Write a version's card, which is the model's while the version is live."""
         for path in (self._folder / name / CARD, self._folder / name / str(self._number) / CARD):
             path.write_text(text)
 
@@ -88,7 +89,10 @@ class Staging:
         (self._folder / name / str(self._number) / FLAGS).write_text(json.dumps(list(words)))
 
     def publish(self) -> list[Path]:
-        """Make every model visible, each at once. Returns the versions. Raises UserError where another export was faster."""
+        """Make every model visible, each at once. Returns the versions. Raises UserError where another export was faster.
+
+        A version of a model that has others is not live by that, unless nothing of what its `config.pbtxt` names is there.
+        """
         sync_tree(self._folder)
         self._repository.mkdir(parents=True, exist_ok=True)
         found = []
@@ -97,15 +101,24 @@ class Staging:
             version = target / str(self._number)
             try:
                 if target.exists():
-                    _rename(source / str(self._number), version)
-                    for file in (CONFIG, CARD):
-                        write_text(target / file, (source / file).read_text())
+                    self._add(source, target)
                 else:
                     _rename(source, target)
             except FileExistsError:
                 raise UserError(f"{version}: another export has written it meanwhile; this one is dropped") from None
             found.append(version)
         return found
+
+    def _add(self, source: Path, target: Path) -> None:
+        """Make the version of one model visible. Raises FileExistsError."""
+        pin(target)
+        _rename(source / str(self._number), target / str(self._number))
+        sync_folder(target)
+        if not (target / CONFIG).is_file():
+            write_text(target / CONFIG, (source / CONFIG).read_text())
+        named, others = stated((target / CONFIG).read_text()), set(versions(target)) - {self._number}
+        if named and not others.intersection(named):
+            announce(target, self._number)
 
 
 def _place(repository: Path) -> Path:
@@ -115,13 +128,6 @@ def _place(repository: Path) -> Path:
     if not beside.is_dir() or not repository.is_dir():
         return beside
     return beside if os.access(beside, os.W_OK) and beside.stat().st_dev == repository.stat().st_dev else repository
-
-
-def versions(model: Path) -> list[int]:
-    """The numbers of a model's versions, rising."""
-    if not model.is_dir():
-        return []
-    return sorted(int(path.name) for path in model.iterdir() if path.is_dir() and path.name.isdigit() and not path.name.startswith("0"))
 
 
 def remove_version(model: Path, number: int) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from serving.children import ends_with_this_process
 from serving.keeper import Keeper
-from serving.repository import CONFIG, versions
+from serving.live import CONFIG, versions
 from serving.server_log import ending, last_words
 from serving.shared_memory import Segments
 from serving.stubs import end_of
@@ -132,7 +132,7 @@ class Server:
                     self._again, self._chosen = False, _ports(self._config)
                     self._begin()
                     continue
-                raise UserError(f"the server ended {self.end}")
+                raise UserError(f"the server ended: {self._words()}" if self.process.returncode >= 0 else f"the server ended {self.end}")
             if time.monotonic() - self._start > self._config.ready_seconds:
                 raise UserError(f"not ready after {self._config.ready_seconds:g} s (--ready_seconds): {self._words()}")
             time.sleep(0.05)

@@ -31,7 +31,7 @@ def last_words(log: str | Path, start: int = 0) -> str:
 
 
 def ending(code: int) -> str:
-    """An exit code in words: `by SIGABRT`, `with code 1`."""
+    """An exit code in words."""
     if code >= 0:
         return f"with code {code}"
     try:

@@ -32,6 +32,7 @@ def option(
     modes: Sequence[str] = (),
     optimizers: Sequence[str] = (),
     reader: Reader | None = None,
+    repeated: bool = False,
 ) -> Any:
     """A dataclass field that becomes a flag.
 
@@ -43,9 +44,17 @@ def option(
         modes: where it has an effect; empty for everywhere.
         optimizers: with which it has one; empty for all.
         reader: of its text.
+        repeated: a tuple whose flag may be given several times, each adding to those before.
     """
-    metadata = {"help": help, "unit": unit, "choices": tuple(choices), "modes": tuple(modes), "optimizers": tuple(optimizers), "reader": reader}
-    return dataclasses.field(default=default, metadata=metadata)
+    limits = {"choices": tuple(choices), "modes": tuple(modes), "optimizers": tuple(optimizers)}
+    return dataclasses.field(default=default, metadata={"help": help, "unit": unit, "reader": reader, "repeated": repeated} | limits)
+
+
+class _Added(argparse.Action):
+    """A tuple that grows with each time its flag is given."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest, ()), *values))
 
 
 class Parser(argparse.ArgumentParser):
@@ -97,6 +106,7 @@ def add_flags(parser: Parser, groups: Iterable[type], defaults: Mapping[str, Any
                 section.add_argument(f"--no{field.name}", dest=field.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
             else:
                 words = field.metadata["choices"]
+                arguments |= {"action": _Added} if field.metadata["repeated"] else {}
                 arguments["metavar"] = "|".join(("X", *words) if words and _inner(kind) is float else words) or _metavar(field, kind)
             section.add_argument(f"--{field.name}", **arguments)
 

@@ -15,6 +15,12 @@ _MAX_BATCH = 2**20  # Triton holds a whole batch of inputs and outputs in memory
 _MAX_DELAY_US = 10_000_000
 _MAX_INSTANCES = 256
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*").fullmatch
+NAME_EXPECTED = "letters, digits, '_', '.' and '-', a letter or a digit first"
+
+
+def is_name(text: str) -> bool:
+    """Whether a model may be called so: it is a folder's name in the repository."""
+    return bool(_NAME(text))
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,7 @@ class ExportConfig:
 
     def __post_init__(self):
         check_types(self)
-        check(bool(_NAME(self.model_name)), "model_name", self.model_name, "letters, digits, '_', '.' and '-', a letter or a digit first")
+        check(is_name(self.model_name), "model_name", self.model_name, NAME_EXPECTED)
         check(1 <= self.model_version < 2**31, "model_version", self.model_version, "a whole number from 1 on")
         known = bool(self.formats) and set(self.formats) <= set(FORMATS) and len(set(self.formats)) == len(self.formats)
         check(known, "formats", ",".join(self.formats), f"one or more of {', '.join(FORMATS)}, each once")

@@ -144,8 +144,9 @@ def test_what_is_read_is_never_replaced(tmp_path):
         with pytest.raises(DatasetError, match="source and destination"):
             stored(tmp_path / "a", same, "--overwrite")
     (tmp_path / "specs").mkdir()
-    text = (tmp_path / "a" / "feature_spec.yaml").read_text()
-    (tmp_path / "specs" / "feature_spec.yaml").write_text(text.replace("- train/", "- ../a/train/").replace("- test/", "- ../a/test/"))
+    (tmp_path / "specs" / "feature_spec.yaml").write_text((tmp_path / "a" / "feature_spec.yaml").read_text())
+    for split in ("train", "test"):
+        (tmp_path / "specs" / split).symlink_to(tmp_path / "a" / split)
     with pytest.raises(DatasetError, match="would be replaced"):
         stored(tmp_path / "specs", tmp_path / "a", "--overwrite")
     assert folder_bytes(tmp_path / "a") == before

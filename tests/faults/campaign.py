@@ -251,10 +251,13 @@ def main() -> int:
     parser.add_argument("--save_kills", type=int, default=50, help="kills inside a save, a fifth of them with two workers; and some of Wide & Deep")
     parser.add_argument("--other_kills", type=int, default=20, help="kills anywhere else, a fifth of them with two workers")
     parser.add_argument("--others", type=int, default=6, help="tries of each other fault")
+    parser.add_argument("--requests", type=int, default=5000, help="of raw rows under publishing and kills; serving_fire.py takes more")
+    parser.add_argument("--only", choices=("training", "serving"), help="a part of the faults")
     parser.add_argument("--seed", type=int, default=0, help="of the random points")
     options = parser.parse_args()
-    import disturbances  # which takes this file's names
-    import serving_matrix  # the same
+    import disturbances  # which take this file's names
+    import serving_faults
+    import serving_matrix
 
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
@@ -278,10 +281,14 @@ def main() -> int:
             campaign.other_model,
             campaign.not_finite,
             *disturbances.Disturbances(campaign).all(options.others),
+        ]
+        of_serving = [
+            *serving_faults.ServingFaults(campaign, options.requests).all(options.others),
             lambda: serving_matrix.all_combinations(Path(folder) / "serving"),
         ]
+        chosen = {"training": faults, "serving": of_serving}.get(options.only, [*faults, *of_serving])
         rows = []
-        for fault in faults:
+        for fault in chosen:
             rows.append(fault())
             print(rows[-1], flush=True)
     print("\n| fault | tries | lost steps | outcome |\n|---|---|---|---|")

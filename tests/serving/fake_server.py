@@ -29,11 +29,21 @@ if (here / "slow").exists():
     signal.signal(signal.SIGTERM, end)
     time.sleep(600)
 
+crash = here / "crash"
+def crashes():
+    crash.write_text(crash.read_text()[1:])
+    print("E1123 07:22:26.690200 1 server.cc:241] \\"CudaDriverHelper has not been initialized.\\"")
+    print("terminate called after throwing an instance of 'boost::interprocess::lock_exception'\\n  what():  boost::interprocess::lock_exception")
+    print("Signal (6) received.\\n 0# 0x0 in tritonserver\\n", flush=True)
+    os.abort()
+
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
+        if self.path == "/metrics" and crash.exists() and crash.read_text():  # it is known as ready then
+            threading.Timer(0.5, crashes).start()
 
 http_server = http.server.HTTPServer(("127.0.0.1", int(flags["http-port"])), Handler)
 threading.Thread(target=http_server.serve_forever, daemon=True).start()
@@ -51,7 +61,8 @@ class FakeServer:
 
     Args:
         folder: for all of it. With a file `taken`, so many starts as it has letters find a port in use; with `late`, one finds the metrics' in
-            use when it answers on the others; with `slow`, it is never ready and takes a second to end.
+            use when it answers on the others; with `slow`, it is never ready and takes a second to end; with `crash`, so many starts as it has
+            letters abort soon after they are ready.
     """
 
     def __init__(self, folder: Path):

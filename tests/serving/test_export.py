@@ -3,15 +3,22 @@
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from children import ROOT
 from served_models import LISTS, PLAIN, export, train, write
 
 import dlrm
+import run.export
 from serving import proof
-from serving.repository import remove_version, versions
+from serving.live import versions
+from serving.repository import remove_version
 from serving.triton_config import Tensor, config_text, interface
+from serving.weights import verified
 from utils.errors import UserError
 from utils.serving_options import ExportConfig
 
@@ -63,7 +70,9 @@ def test_a_version_is_never_replaced_and_another_interface_is_refused(folder, tm
         export(other, tmp_path / "r", "--model_version", "2")
     export(folder / "c", tmp_path / "r", "--model_version", "2", "--instances", "2")
     assert versions(tmp_path / "r/dlrm") == [1, 2] and sorted(path.name for path in (tmp_path / "r").iterdir()) == ["dlrm"]
-    assert "count: 2" in (tmp_path / "r/dlrm/config.pbtxt").read_text()
+    assert "count: 2" in (tmp_path / "r/dlrm/2/config.pbtxt").read_text()
+    text = (tmp_path / "r/dlrm/config.pbtxt").read_text()  # as it was: nobody has announced the new one
+    assert "count: 1" in text and "version_policy: { specific: { versions: [ 1 ] } }" in text
     remove_version(tmp_path / "r/dlrm", 1)
     assert sorted(path.name for path in (tmp_path / "r/dlrm").iterdir()) == ["2", "MODEL.md", "config.pbtxt"]
 
@@ -167,3 +176,33 @@ def test_a_batch_of_another_size_that_scores_otherwise_is_no_proof():
     found = proof.prove(lambda: scores, lambda: proof.Scored(scores, 0.0, np.array([0.1, 0.3], np.float32), np.array([0, 1])), None)
     with pytest.raises(UserError, match=r"a score differs by 1\.00e-01"):
         proof.check(found, "m", "float32")
+
+
+def test_a_step_that_is_removed_while_it_is_read_is_not_damaged(folder, tmp_path, monkeypatch, capfd):
+    """The run that writes there keeps one checkpoint, on a file system without locks: the newest is taken again."""
+    shutil.copytree(folder / "c", tmp_path / "c")
+    step = next((tmp_path / "c").glob("step-*"))
+
+    def late(checkpoint, times=[]):  # noqa: B006
+        if not times:
+            times.append(checkpoint)
+            shutil.copytree(step, step.with_name("step-00000099"))
+            (tmp_path / "c/latest").write_text("step-00000099\n")
+            shutil.rmtree(step)
+        verified(checkpoint)
+
+    monkeypatch.setattr(run.export, "verified", late)
+    export(tmp_path / "c", tmp_path / "r")
+    assert f"{step}: was removed while it was read, by the run that writes there; the newest is taken" in capfd.readouterr().out
+    assert versions(tmp_path / "r/dlrm") == [1]
+    with pytest.raises(UserError, match="no such folder"):
+        export(step, tmp_path / "other")  # one that is named is not another
+
+
+def test_a_file_that_cannot_grow_is_said_with_the_folder(folder, tmp_path):
+    """As on a full disk: the system names no file where a write fails."""
+    words = [sys.executable, ROOT / "dlrm.py", "--mode", "export", "--cpu", "--log_path", "", "--restore_checkpoint_path", folder / "c"]
+    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *words, "--export_path", tmp_path / "r"]
+    done = subprocess.run(list(map(str, limited)), capture_output=True, text=True, check=False, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == f"dlrm.py: error: {tmp_path / 'r'}: File too large"
+    assert list(tmp_path.iterdir()) == []

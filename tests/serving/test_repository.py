@@ -5,7 +5,8 @@ import os
 import pytest
 
 from serving import repository as module
-from serving.repository import CARD, CONFIG, Staging, remove_version, versions
+from serving.live import CARD, CONFIG, versions
+from serving.repository import Staging, remove_version
 from utils.errors import UserError
 
 

@@ -86,7 +86,7 @@ class Popen(subprocess.Popen):
             while os.getppid() == parent:
                 time.sleep(0.01)
             preexec_fn()
-        super().__init__(*words, preexec_fn=late, pass_fds=[os.dup(1)], **options)
+        super().__init__(*words, preexec_fn=late, **options | {"pass_fds": [os.dup(1)]})
 
 server.subprocess.Popen = Popen
 server.Server(Path(sys.argv[1]), server.ServerConfig(http_port=0, grpc_port=0, metrics_port=0, server_log=sys.argv[2]))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from utils.checkpoint import manifest
 from utils.checkpoint.durable import sync_folder, sync_tree, write_text
+from utils.checkpoint.holding import renamed_unless_held
 from utils.cluster.processes import MARK
 from utils.errors import UserError
 from utils.options import BEST, LATEST
@@ -134,13 +135,16 @@ def forget_best(path: Path) -> None:
 
 
 def prune(path: Path, keep: int) -> None:
-    """Remove all steps but the newest `keep` and the one that `best` names; a step is hidden before its files go."""
+    """Remove all steps but the newest `keep` and the one that `best` names; a step is hidden before its files go.
+
+    One that somebody reads stays until the next time.
+    """
     best = pointed(path / BEST)
     for entry in complete_steps(path)[keep:]:
         if entry != best:
             hidden = path / f".{entry.name}.removing"
-            entry.rename(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
+            if renamed_unless_held(entry, hidden):
+                shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _place_of(entry: Path) -> Path:

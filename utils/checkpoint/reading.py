@@ -9,6 +9,7 @@ import numpy as np
 from utils.checkpoint import manifest
 from utils.checkpoint.faults import together
 from utils.checkpoint.folder import complete_steps, pointed
+from utils.checkpoint.holding import Hold
 from utils.checkpoint.manifest import CheckpointError, DamagedError
 from utils.checkpoint.zarr_store import IN_FLIGHT, brief, file_of, open_array
 from utils.distributed import World
@@ -22,7 +23,7 @@ def newest(path: str | Path) -> "Checkpoint | None":
 
 
 class Checkpoint:
-    """A checkpoint opened for reading.
+    """A checkpoint opened for reading, which the run that writes there does not remove until this is released or forgotten.
 
     Args:
         path: a step's folder; the folder that holds the steps; or a file in it that names a step, `…/best`.
@@ -33,7 +34,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | Path, choice: str = LATEST):
-        self.folder = _find(Path(path), choice)
+        self.folder, self._hold = _held(Path(path), choice)
         self.manifest = manifest.read(self.folder)
         try:
             self._arrays = {name: tuple(int(size) for size in described["shape"]) for name, described in self.manifest["arrays"].items()}
@@ -45,6 +46,15 @@ class Checkpoint:
             raise DamagedError(
                 self.folder, f"{self.folder}/{manifest.NAME}: cannot be read ({manifest.brief_cause(error)}); the checkpoint is damaged"
             ) from None
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is no more: a file system may have no locks."""
+        return not (self.folder / manifest.NAME).is_file()
+
+    def release(self) -> None:
+        """Let it be removed; what is read of it later may be missing."""
+        self._hold.release()
 
     @property
     def identity(self) -> str:
@@ -88,6 +98,10 @@ class Checkpoint:
                 start, future = pending.popleft()
                 yield start, future.result()
         except (ValueError, OSError) as error:
+            if self.gone:
+                raise CheckpointError(
+                    f"{self.folder}: was removed while it was read, by the run that keeps its newest steps there; start again with the newest"
+                ) from None
             raise DamagedError(self.folder, f"{self.folder}/{file_of(name)}: {brief(error)}; the checkpoint is damaged") from None
 
     def verify(self, world: World) -> None:
@@ -103,6 +117,18 @@ class Checkpoint:
                     pass
 
         together(mine, world, "checkpoint_verified")
+
+
+def _held(path: Path, choice: str) -> tuple[Path, Hold]:
+    """The folder of the step that a path says, held; the next one where it is removed by a moment before that."""
+    while True:
+        folder = _find(path, choice)
+        try:
+            hold = Hold(folder)
+            if (folder / manifest.NAME).is_file():
+                return folder, hold
+        except FileNotFoundError:
+            continue
 
 
 def _find(path: Path, choice: str) -> Path:

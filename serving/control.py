@@ -1,0 +1,90 @@
+"""What a Triton server has of a model, asked and changed by who publishes versions; over gRPC or HTTP."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from serving.connection import GRPC, HTTP, RequestError, tools
+from serving.live import config_of, naming
+from serving.questions import READY, UNAVAILABLE
+from utils.errors import UserError
+
+_GONE = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")  # of gRPC, where nobody answers
+
+
+class Unreachable(UserError):
+    """Nobody answers there."""
+
+
+class Control:
+    """A server whose models are loaded and unloaded.
+
+    Args:
+        url: `grpc://HOST:PORT`, `http://HOST:PORT`, or HOST:PORT for gRPC.
+
+    Every method raises Unreachable where nobody answers.
+
+    Raises:
+        UserError: tritonclient is missing, or the address cannot be one.
+    """
+
+    def __init__(self, url: str):
+        scheme, _, place = url.rpartition("://")
+        if scheme not in ("", GRPC, HTTP) or not place:
+            raise UserError(f"--url {url}: expected grpc://HOST:PORT or http://HOST:PORT")
+        self.url, self._over_http = url, scheme == HTTP
+        self._tools = tools(HTTP if self._over_http else GRPC)
+        patience = {"connection_timeout": 10.0, "network_timeout": 600.0} if self._over_http else {}
+        self._client = self._tools.InferenceServerClient(place.rstrip("/"), **patience)
+
+    def states(self, model: str) -> dict[int, str] | None:
+        """Of the model's versions that it has to do with, by their numbers; None where its repository has no such model."""
+        as_json = {} if self._over_http else {"as_json": True}
+        found = self._asked(lambda: self._client.get_model_repository_index(**as_json), "its index")
+        found = found if isinstance(found, list) else found.get("models", [])
+        mine = [one for one in found if one["name"] == model]
+        return {int(one["version"]): one.get("state", "") for one in mine if one.get("version")} if mine else None
+
+    def ready(self, model: str) -> list[int]:
+        """The model's versions that answer."""
+        return sorted(number for number, state in (self.states(model) or {}).items() if state == READY)
+
+    def in_use(self, model: str) -> set[int]:
+        """The model's versions whose files it may read: they answer, or are on their way."""
+        return {number for number, state in (self.states(model) or {}).items() if state not in ("", UNAVAILABLE)}
+
+    def load(self, model: Path, numbers: Sequence[int]) -> None:
+        """Have it serve these versions of a model, whatever the model's `config.pbtxt` says. Raises RequestError; it goes on with what it had."""
+        from google.protobuf import json_format, text_format  # with tritonclient
+        from tritonclient.grpc import model_config_pb2
+
+        text = naming(config_of(model, numbers[-1]), *numbers)
+        try:
+            config = json_format.MessageToJson(text_format.Parse(text, model_config_pb2.ModelConfig()), preserving_proto_field_name=True)
+        except text_format.ParseError as error:
+            raise RequestError(f"{model}: the config.pbtxt of version {numbers[-1]} cannot be read: {' '.join(str(error).split())}") from None
+        self._asked(lambda: self._client.load_model(model.name, config=config), f"loading model {model.name}")
+        if missing := set(numbers) - set(self.ready(model.name)):
+            raise RequestError(f"{self.url}: loading model {model.name}: version {min(missing)} does not serve; has the server this repository?")
+
+    def load_named(self, model: str) -> None:
+        """Have it serve what the model's `config.pbtxt` says. Raises RequestError."""
+        self._asked(lambda: self._client.load_model(model), f"loading model {model}")
+
+    def unload(self, model: str) -> None:
+        """Have it serve the model no more. Raises RequestError."""
+        self._asked(lambda: self._client.unload_model(model), f"unloading model {model}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _asked(self, question: Callable[[], Any], what: str) -> Any:
+        try:
+            return question()
+        except self._tools.InferenceServerException as error:
+            words = " ".join(str(error.message()).partition("\n\nAt:")[0].split())[:400]
+            kind = Unreachable if any(gone in str(error.status()) for gone in _GONE) else RequestError
+            raise kind(f"{self.url}: {what}: {words}") from None
+        except OSError as error:
+            raise Unreachable(f"{self.url}: {what}: {error.strerror or error}; is a server there? ./scripts/serve starts one") from None

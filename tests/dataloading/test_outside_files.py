@@ -1,0 +1,61 @@
+"""A feature specification is a stranger's file: it may name files of its own dataset only. Links that somebody has put there are his."""
+
+import os
+import shutil
+
+import pytest
+from make_data import small_spec, write_dataset
+
+from dataloading import transcribe, validate
+from dataloading.contract import check_quick
+from dataloading.feature_spec import FeatureSpec, FeatureSpecError
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    write_dataset(tmp_path / "d", small_spec())
+    shutil.copy(tmp_path / "d/train/cat_0.bin", tmp_path / "secret.bin")
+    return tmp_path / "d"
+
+
+def renamed(dataset, file):
+    path = dataset / "feature_spec.yaml"
+    text = path.read_text()
+    assert "train/cat_0.bin" in text
+    path.write_text(text.replace("train/cat_0.bin", file, 1))
+
+
+@pytest.mark.parametrize("file", ["../secret.bin", "train/../../secret.bin", "{}/secret.bin"], ids=["beside", "through a folder", "absolute"])
+def test_a_file_outside_the_dataset_is_refused_by_everyone(dataset, file):
+    renamed(dataset, file.format(dataset.parent))
+    with pytest.raises(FeatureSpecError, match="is outside the dataset, expected a path below the specification's folder"):
+        FeatureSpec.from_yaml(dataset / "feature_spec.yaml")
+    with pytest.raises(FeatureSpecError, match="is outside the dataset"):
+        validate.main(["--dataset_path", str(dataset)])
+    words = ["--src_dataset_path", dataset, "--dst_dataset_path", dataset.parent / "copy"]
+    with pytest.raises(FeatureSpecError, match="is outside the dataset"):
+        transcribe.main([str(word) for word in words])
+    assert not (dataset.parent / "copy").exists()
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/secret"])
+def test_nor_may_the_name_of_a_feature_lead_there(dataset, name):
+    path = dataset / "feature_spec.yaml"
+    path.write_text(path.read_text().replace("cat_0:", f"{name}:").replace("- cat_0\n", f"- {name}\n"))
+    with pytest.raises(FeatureSpecError, match="leads outside the dataset"):
+        FeatureSpec.from_yaml(path)
+
+
+def test_a_link_in_the_dataset_may_lead_elsewhere(dataset):
+    """A large file lies on another disk."""
+    file = dataset / "train/cat_0.bin"
+    file.unlink()
+    os.symlink(dataset.parent / "secret.bin", file)
+    assert check_quick(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), ("train",))["train"] > 0
+
+
+def test_dots_in_a_name_are_no_way_out(dataset):
+    file = dataset / "train/cat_0.bin"
+    file.rename(file.with_name("..cat..0.bin"))
+    renamed(dataset, "train/..cat..0.bin")
+    assert check_quick(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), ("train",))["train"] > 0

@@ -1,0 +1,223 @@
+"""The live version in `config.pbtxt`, and publishing as far as it needs no server; servers are stand-ins here."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from served_models import PLAIN, export, train, write
+
+from serving import publish as module
+from serving.connection import RequestError
+from serving.control import Unreachable
+from serving.live import CONFIG, announce, config_of, live, naming, pin, stated, versions
+from serving.publish import PublishConfig, publish
+from serving.repository import FLAGS
+from utils.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("config", "numbers"),
+    [
+        ("max_batch_size: 8\n", None),
+        ("version_policy: { specific: { versions: [ 3 ] } }\n", [3]),
+        ("a: 1\nversion_policy {\n  specific {\n    versions: 1  # 7 was worse\n    versions: 12\n  }\n}\nb: 2\n", [1, 12]),
+        ("version_policy: { latest { num_versions: 2 } }\n", []),
+        ("version_policy: { all {} }\n", []),
+        ("# version_policy: { specific: { versions: [ 3 ] } }\n", None),
+    ],
+)
+def test_what_a_config_says(config, numbers):
+    assert stated(config) == numbers
+    changed = naming(config, 5)
+    assert stated(changed) == [5] and changed.count("version_policy") - config.count("# version_policy") == 1
+    assert [line for line in ("max_batch_size: 8", "a: 1", "b: 2") if line in config] == [
+        line for line in ("max_batch_size: 8", "a: 1", "b: 2") if line in changed
+    ]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Checkpoint and repository."""
+    folder = tmp_path_factory.mktemp("live")
+    train(write(folder / "data", PLAIN), folder / "c")
+    export(folder / "c", folder / "r")
+    return folder
+
+
+@pytest.fixture
+def repository(exported, tmp_path):
+    return shutil.copytree(exported / "r", tmp_path / "r")
+
+
+def config(exported, repository, **changes):
+    return PublishConfig(**({"repository": str(repository), "checkpoint": str(exported / "c")} | changes))
+
+
+def test_without_a_server_it_only_writes(exported, repository, capfd):
+    before = (repository / "dlrm" / CONFIG).read_text()
+    for number in (2, 3, 4):
+        assert publish(config(exported, repository, keep=1)) == number
+    assert versions(repository / "dlrm") == [1, 2, 3, 4] and live(repository / "dlrm") == [1]
+    assert (repository / "dlrm" / CONFIG).read_text() == before
+    assert "names version 1 as the live one; serving.publish --model_version changes that" in capfd.readouterr().out
+    assert publish(config(exported, repository, checkpoint=None, model_version=3)) == 3
+    assert live(repository / "dlrm") == [3] and versions(repository / "dlrm") == [1, 2, 3, 4]
+
+
+def test_a_repository_of_an_older_export_goes_on_with_what_it_served(exported, repository):
+    """Its config.pbtxt names no version, and its versions have none of their own: Triton takes the newest."""
+    model = repository / "dlrm"
+    old = "\n".join(line for line in (model / CONFIG).read_text().splitlines() if "version_policy" not in line) + "\n"
+    (model / CONFIG).write_text(old)
+    (model / "1" / CONFIG).unlink()
+    assert live(model) == [1] and stated(old) is None
+    assert publish(config(exported, repository)) == 2
+    assert live(model) == [1] and (model / CONFIG).read_text() == naming(old, 1)
+    announce(model, 2)
+    assert live(model) == [2]
+    announce(model, 1)  # the way back
+    assert live(model) == [1] and config_of(model, 1) == (model / CONFIG).read_text()
+
+
+def test_the_served_one_is_named_where_a_newer_stands_beside_it(repository):
+    model = repository / "dlrm"
+    shutil.copytree(model / "1", model / "2")
+    text = "name: 'dlrm'\n"
+    (model / CONFIG).write_text(text)
+    pin(model, [1])
+    assert live(model) == [1]
+    (model / CONFIG).write_text(text)
+    pin(model)
+    assert live(model) == [2]
+
+
+def test_a_policy_of_the_operator_s_is_left_alone(exported, repository):
+    path = repository / "dlrm" / CONFIG
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if "version_policy" not in line) + "\nversion_policy: { all {} }\n")
+    before = path.read_text()
+    publish(config(exported, repository))
+    assert path.read_text() == before
+
+
+def test_a_version_made_by_hand_blocks_nothing(exported, repository, capfd):
+    shutil.copytree(repository / "dlrm/1", repository / "dlrm/7")
+    (repository / "dlrm/7" / FLAGS).unlink()
+    assert publish(config(exported, repository)) == 8
+    assert "7/flags.json: cannot be read (No such file or directory); the flags of version 1 are taken" in capfd.readouterr().err
+    (repository / "dlrm/8" / FLAGS).write_text("{")
+    for number in (1, 7):
+        (repository / "dlrm" / str(number) / FLAGS).unlink(missing_ok=True)
+    with pytest.raises(UserError, match=r"8/flags\.json: cannot be read .*--mode export writes it"):
+        publish(config(exported, repository))
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".x", "a/b", "a b"])
+def test_a_name_that_leads_elsewhere_is_refused(name):
+    with pytest.raises(ValueError, match=r"--model_name .*expected letters, digits"):
+        PublishConfig(model_name=name)
+
+
+def test_one_of_both_is_given(exported, repository):
+    for changes, message in (({"checkpoint": None}, "--checkpoint is missing"), ({"model_version": 1}, "give one of both")):
+        with pytest.raises(UserError, match=message):
+            publish(config(exported, repository, **changes))
+    with pytest.raises(UserError, match="has no version 9; there is 1"):
+        publish(config(exported, repository, checkpoint=None, model_version=9))
+
+
+class Stand:
+    """A stand-in for a server: the versions that it has, and what it refuses."""
+
+    def __init__(self, url, **versions):
+        self.url, self.versions, self.refuses, self.gone = url, dict(versions), None, False
+
+    def states(self, model):
+        if self.gone:
+            raise Unreachable(f"{self.url}: nobody is there")
+        return {int(name.removeprefix("v")): state for name, state in self.versions.items()}
+
+    def ready(self, model):
+        return [number for number, state in self.states(model).items() if state == "READY"]
+
+    def in_use(self, model):
+        return {number for number, state in self.states(model).items() if state != "UNAVAILABLE"}
+
+    def load(self, model, numbers):
+        self.states(model)
+        if list(numbers) == [self.refuses]:
+            raise RequestError(f"{self.url}: no luck")
+        self.versions = dict.fromkeys(self.versions, "UNAVAILABLE") | {f"v{number}": "READY" for number in numbers}
+
+    def load_named(self, model):
+        self.load(model, live(model) if hasattr(model, "name") else [])
+
+    def unload(self, model):
+        self.versions = dict.fromkeys(self.versions, "UNAVAILABLE")
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def servers(monkeypatch):
+    """Two, called a and b, that serve version 1."""
+    found = {name: Stand(name, v1="READY") for name in "ab"}
+    monkeypatch.setattr(module, "Control", found.__getitem__)
+    monkeypatch.setattr(module, "_UNLOADING_S", 0.5)
+    monkeypatch.setattr(module, "_export", copied)
+    return found
+
+
+def copied(config, words, number):
+    """An export of the same weights, for what comes after it."""
+    model = Path(config.repository) / config.model_name
+    shutil.copytree(model / "1", model / str(number))
+    (model / str(number) / CONFIG).write_text(naming((model / "1" / CONFIG).read_text(), number))
+
+
+def test_every_server_has_it_before_it_is_named(exported, repository, servers, monkeypatch):
+    named = []
+
+    def noted(model, number):
+        named.append([one.ready(model.name) for one in servers.values()])
+        announce(model, number)
+
+    monkeypatch.setattr(module, "announce", noted)
+    assert publish(config(exported, repository, url=("a", "b"), keep=1)) == 2
+    assert named == [[[2], [2]]] and live(repository / "dlrm") == [2] and versions(repository / "dlrm") == [2]
+
+
+def test_where_one_refuses_all_have_again_what_they_had(exported, repository, servers):
+    servers["b"].refuses = 2
+    with pytest.raises(UserError, match="b: no luck; version 2 is taken away, version 1 is served on"):
+        publish(config(exported, repository, url=("a", "b"), keep=1))
+    assert servers["a"].ready("dlrm") == servers["b"].ready("dlrm") == [1]
+    assert versions(repository / "dlrm") == live(repository / "dlrm") == [1]
+
+
+@pytest.mark.parametrize("state", ["READY", "LOADING", "UNLOADING"])
+def test_what_a_server_has_is_kept(exported, repository, servers, state, capfd):
+    shutil.copytree(repository / "dlrm/1", repository / "dlrm/2")
+    servers["b"].load = lambda model, numbers: servers["b"].versions.update({"v1": state, "v3": "READY"})
+    assert publish(config(exported, repository, url=("a", "b"), keep=1)) == 3
+    assert versions(repository / "dlrm") == [1, 3]
+    assert "dlrm/1, which a server has not let go of" in capfd.readouterr().err
+
+
+def test_nothing_is_removed_where_a_server_cannot_be_asked(exported, repository, servers, capfd):
+    def ends(model, numbers):
+        servers["b"].gone = True
+        raise Unreachable("b: nobody is there")
+
+    servers["b"].load = ends
+    assert publish(config(exported, repository, url=("a", "b"), keep=1)) == 2
+    assert versions(repository / "dlrm") == [1, 2] and live(repository / "dlrm") == [2]
+    errors = capfd.readouterr().err
+    assert "b: nobody is there; it is to serve version 2 when it is there again" in errors and "b: nobody is there; nothing is removed" in errors
+
+
+def test_nobody_there_is_said_before_anything_is_written(exported, repository, servers):
+    servers["b"].gone = True
+    with pytest.raises(UserError, match="b: nobody is there"):
+        publish(config(exported, repository, url=("a", "b")))
+    assert versions(repository / "dlrm") == [1]

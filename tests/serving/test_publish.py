@@ -1,0 +1,127 @@
+"""Publishing on the real server: what is served after a restart, a killed backend and a publish that was killed is what was announced."""
+
+import contextlib
+import shutil
+import signal
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+from children import child
+from real_server import eventually, started, stubs
+from served_models import PLAIN, export, train, write
+
+import dlrm
+from run.served_rows import drawn_rows
+from serving.connection import Connection, RequestError
+from serving.live import CONFIG, live, versions
+from serving.publish import PublishConfig, publish
+from utils.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two checkpoints, inputs of requests, and what each scores."""
+    folder = tmp_path_factory.mktemp("published")
+    data = write(folder / "data", PLAIN)
+    paths = [train(data, folder / "c1"), train(data, folder / "c2", learning_rate=0.2)]
+    models = [dlrm.load(path, mmap=True, cpu=True) for path in paths]
+    drawn = drawn_rows(models[0]._features, 3)
+    inputs = {"numerical": drawn.numerical[:40], "categorical": drawn.ids[:40]}
+    scorers = [model.over_arrays() for model in models]
+    scores = [scorer.score(*scorer.checked(inputs["numerical"], inputs["categorical"])) for scorer in scorers]
+    assert np.abs(scores[0] - scores[1]).max() > 1e-3
+    export(paths[0], folder / "r")
+    return folder, inputs, scores
+
+
+@pytest.fixture
+def repository(trained, tmp_path):
+    return shutil.copytree(trained[0] / "r", tmp_path / "r")
+
+
+def answered(server, inputs, scheme="grpc"):
+    """Scores by the server; None while it has none."""
+    try:
+        connection = Connection(f"{scheme}://{getattr(server, scheme)}", "dlrm")
+        return connection.infer(inputs)
+    except (RequestError, UserError):
+        return None
+
+
+def same(found, scores):
+    return found is not None and np.array_equal(found, scores)
+
+
+def kill(server):
+    for process in stubs(server):
+        process.kill()
+
+
+def test_what_nobody_announced_is_served_by_nobody(trained, repository):
+    """A backend that dies comes back with what was served, though a newer version stands beside it; and nothing of it was removed."""
+    folder, inputs, (first, second) = trained
+    config = {"repository": str(repository), "checkpoint": str(folder / "c2"), "keep": 1}
+    with started(repository) as server:
+        for number in (2, 3):
+            assert publish(PublishConfig(**config)) == number
+        assert versions(repository / "dlrm") == [1, 2, 3]
+        kill(server)
+        assert same(eventually(lambda: answered(server, inputs)), first)
+        assert publish(PublishConfig(repository=str(repository), model_version=3, url=f"http://{server.http}")) == 3
+        assert same(answered(server, inputs), second)
+        kill(server)
+        assert same(eventually(lambda: answered(server, inputs)), second)
+        assert publish(PublishConfig(repository=str(repository), model_version=1, url=f"grpc://{server.grpc}")) == 1  # the way back
+        assert same(answered(server, inputs), first)
+        assert publish(PublishConfig(**config, url=(f"grpc://{server.grpc}", f"http://{server.http}"))) == 4
+        assert same(answered(server, inputs), second) and versions(repository / "dlrm") == live(repository / "dlrm") == [4]
+        shutil.copytree(repository / "dlrm/4", repository / "dlrm/5")
+        (repository / "dlrm/5/checkpoint/manifest.json").write_text("{}")
+        with pytest.raises(RequestError, match=r"manifest\.json: cannot be read"):
+            publish(PublishConfig(repository=str(repository), model_version=5, url=f"grpc://{server.grpc}"))
+        assert same(answered(server, inputs), second) and live(repository / "dlrm") == [4]
+
+
+def test_the_backend_is_killed_as_soon_as_it_serves_again(trained, repository):
+    _, inputs, (first, _) = trained
+    with started(repository) as server:
+        said = server._say = []
+        server._watchdog._say = said.append
+        kill(server)
+        for count in (1, 2):
+            eventually(lambda: sum("serves again" in text for text in said) >= count)  # noqa: B023
+            kill(server)
+        assert same(eventually(lambda: answered(server, inputs)), first)
+
+
+def test_a_backend_that_stands_still_under_load_ends_in_answers(trained, repository):
+    """The server may abort when it goes on: then it is started again."""
+    _, inputs, (first, _) = trained
+    with started(repository) as server:
+        connection = Connection(f"grpc://{server.grpc}", "dlrm")
+        (stub,) = stubs(server)
+        stub.send_signal(signal.SIGSTOP)
+        for _ in range(200):
+            connection.begin(inputs, lambda scores, error: None)
+        time.sleep(1)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            stub.send_signal(signal.SIGCONT)
+        assert same(eventually(lambda: answered(server, inputs)), first)
+        connection.close()
+
+
+def test_a_publish_that_is_killed_leaves_what_was_announced(trained, repository):
+    folder, inputs, (first, second) = trained
+    with started(repository) as server:
+        words = ["-m", "serving.publish", "--repository", repository, "--checkpoint", folder / "c2", "--url", f"grpc://{server.grpc}"]
+        with child([sys.executable, *words]) as process:
+            eventually(lambda: (repository / "dlrm/2").exists() or process.poll() is not None, 120)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        announced = live(repository / "dlrm")
+        assert announced in ([1], [2]) and (repository / "dlrm" / str(announced[0]) / CONFIG).is_file()
+    with started(repository) as server:
+        assert same(answered(server, inputs), first if announced == [1] else second)

@@ -1,0 +1,135 @@
+"""`scripts/serve` whose server ends by itself, with a stand-in for the server: it is named, started again, and given up after so many times."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from children import child
+from fake_server import FakeServer
+from real_server import eventually
+
+from serving import shared_memory
+from serving.server_log import ending, last_words
+from serving.shared_memory import Segments
+
+FREE = ("--http_port", "0", "--grpc_port", "0", "--metrics_port", "0")
+ABORTED = "the server ended by itself by SIGABRT: terminate called after throwing an instance of 'boost::interprocess::lock_exception' what"
+
+
+@pytest.fixture
+def fake(tmp_path):
+    return FakeServer(tmp_path)
+
+
+def serve(fake, *flags):
+    words = [sys.executable, "-m", "serving.server", fake.repository, "--server_log", fake.folder / "log", *FREE, *flags]
+    return child(words, env=fake.environment)
+
+
+def test_a_server_that_aborts_is_started_again_where_it_was(fake):
+    (fake.folder / "crash").write_text("1")
+    with serve(fake) as process:
+        assert process.stdout.readline().startswith("ready after")
+        line = process.stdout.readline()
+        assert line.startswith(ABORTED) and "it is started again (1 of 5 times in a row)" in line and "CudaDriver" not in line
+        assert process.stdout.readline().startswith("ready again after")
+        (_, *first), (_, *second) = fake.starts
+        assert first == second  # its clients need not look for it
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0 and process.stdout.read() == "ending\n"
+        assert not list(shared_memory._FOLDER.glob(f"dlrm_{process.pid}_*"))
+
+
+def test_one_that_always_aborts_is_given_up(fake):
+    (fake.folder / "crash").write_text("1" * 9)
+    with serve(fake, "--restarts", "2") as process:
+        assert process.wait(120) == 1
+        errors = process.stderr.read()
+    assert errors.count("\n") == 1 and errors.startswith(f"serve: error: {ABORTED}") and "it was started again 2 times in a row" in errors
+    assert len(fake.starts) == 3
+
+
+def test_no_restarts_are_wanted(fake):
+    (fake.folder / "crash").write_text("1")
+    with serve(fake, "--restarts", "0") as process:
+        assert process.wait(60) == 1
+        assert process.stderr.read().startswith(f"serve: error: {ABORTED}")
+    assert len(fake.starts) == 1
+
+
+def test_it_ends_while_it_is_being_started_again(fake):
+    (fake.folder / "crash").write_text("1" * 9)
+    with serve(fake) as process:
+        while "(3 of 5 times in a row)" not in process.stdout.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+HARMLESS = 'E1123 12:24:16.456641 11964 server.cc:241] "CudaDriverHelper has not been initialized."\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (HARMLESS + "Signal (11) received.\n 0# 0x1 in tritonserver\n", "Signal (11) received."),
+        (HARMLESS + 'E1123 12:24:16.4 1 a.cc:2] "failed to load \'m\'"\nI1123 12:24:16.4 1 a.cc:2] "ending"\n', "\"failed to load 'm'\""),
+        (HARMLESS + "out of luck\n+---+---+\n| a | b |\n+---+---+\n\n", "out of luck"),
+        (HARMLESS, "it says nothing"),
+        ("", "it says nothing"),
+    ],
+)
+def test_the_last_words_of_a_log(tmp_path, log, words):
+    (tmp_path / "log").write_text("Signal (6) received.\n" + log)
+    assert last_words(tmp_path / "log", len("Signal (6) received.\n")) == words
+
+
+def test_how_a_server_ended():
+    assert [ending(code) for code in (0, 1, -6, -9)] == ["with code 0", "with code 1", "by SIGABRT", "by SIGKILL"]
+
+
+HOLDER = "import sys, time; from serving.shared_memory import Segments; s = Segments(int(sys.argv[1])); print(s.prefix, flush=True); time.sleep(600)"
+
+
+def test_what_a_killed_server_left_is_removed_by_the_next_and_what_a_live_one_has_is_not(tmp_path, monkeypatch):
+    """Also where its process's number is another's now, or nobody's here: the lock tells, not the number."""
+    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
+    code = HOLDER.replace(
+        "s = ", f"from serving import shared_memory; from pathlib import Path; shared_memory._FOLDER = Path({str(tmp_path)!r}); s = "
+    )
+    with child([sys.executable, "-c", code, 1]) as killed, child([sys.executable, "-c", code, 2]) as alive:
+        prefixes = [process.stdout.readline().strip() for process in (killed, alive)]
+        for prefix in prefixes:
+            (tmp_path / f"{prefix}some-uuid").touch()
+        killed.kill()
+        killed.wait()
+        segments = Segments(3)
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert names == sorted([f"{prefixes[1]}some-uuid", f"{prefixes[1]}lock", f"{segments.prefix}lock"])
+        (tmp_path / f"{segments.prefix}mine").touch()
+        segments.close()
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([f"{prefixes[1]}some-uuid", f"{prefixes[1]}lock"])
+
+
+def test_a_server_that_outlives_its_parent_keeps_its_segments(tmp_path, monkeypatch):
+    """Triton ends after its requests, seconds after scripts/serve was killed: it has inherited the lock."""
+    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
+    segments = Segments(1)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[segments.lock]) as triton:
+        os.close(segments.lock)
+        shared_memory.remove_left()
+        assert [path.name for path in tmp_path.iterdir()] == [f"{segments.prefix}lock"]
+        triton.kill()
+    eventually(lambda: shared_memory.remove_left() or not list(tmp_path.iterdir()))
+
+
+def test_segments_of_versions_without_a_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for name in (f"dlrm_{ended.pid}_8000_left", f"dlrm_{os.getpid()}_8000_runs", "other_1_2_3"):
+        (tmp_path / name).touch()
+    shared_memory.remove_left()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"dlrm_{os.getpid()}_8000_runs", "other_1_2_3"]

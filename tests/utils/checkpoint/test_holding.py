@@ -1,0 +1,86 @@
+"""A step that is read while the run that keeps its newest ones goes on."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from utils.checkpoint import reading
+from utils.checkpoint.folder import complete_steps, prune
+from utils.checkpoint.holding import Hold
+from utils.checkpoint.manifest import CheckpointError
+from utils.checkpoint.reading import Checkpoint
+from utils.checkpoint.writing import Array, Part, save
+from utils.distributed import World
+
+
+def write(path, step, value=1.0):
+    values = np.full((3, 2), value, np.float32)
+    return save(path, step, {"a": Array(values.shape)}, [Part("a", lambda start, stop: values[start:stop])], {}, World())
+
+
+def steps(path):
+    return [entry.name for entry in complete_steps(path)]
+
+
+def test_a_step_that_is_read_stays_until_it_is_released(tmp_path):
+    write(tmp_path, 1, 7.0)
+    checkpoint = Checkpoint(tmp_path)
+    write(tmp_path, 2)
+    prune(tmp_path, 1)
+    assert steps(tmp_path) == ["step-00000002", "step-00000001"]
+    assert checkpoint.read("a").max() == 7
+    checkpoint.release()
+    prune(tmp_path, 1)
+    assert steps(tmp_path) == ["step-00000002"]
+
+
+def test_one_that_nobody_knows_any_more_is_released(tmp_path):
+    write(tmp_path, 1)
+    checkpoint = Checkpoint(tmp_path)
+    write(tmp_path, 2)
+    del checkpoint
+    prune(tmp_path, 1)
+    assert steps(tmp_path) == ["step-00000002"]
+
+
+HOLDER = "import sys, time; from utils.checkpoint.reading import Checkpoint; c = Checkpoint(sys.argv[1]); print(1, flush=True); time.sleep(600)"
+
+
+def test_another_process_holds_it_until_it_is_killed(tmp_path):
+    write(tmp_path, 1)
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline()
+        write(tmp_path, 2)
+        prune(tmp_path, 1)
+        assert steps(tmp_path) == ["step-00000002", "step-00000001"]
+        process.kill()
+    prune(tmp_path, 1)
+    assert steps(tmp_path) == ["step-00000002"]
+
+
+def test_the_next_step_is_taken_where_the_newest_is_removed_by_a_moment(tmp_path, monkeypatch):
+    """Between the look for the newest and the lock."""
+    write(tmp_path, 1)
+
+    def late(step, times=[]):  # noqa: B006
+        if not times:
+            times.append(step)
+            write(tmp_path, 2)
+            prune(tmp_path, 1)
+        return Hold(step)
+
+    monkeypatch.setattr(reading, "Hold", late)
+    assert Checkpoint(tmp_path).step == 2
+
+
+def test_without_locks_what_was_removed_is_not_called_damaged(tmp_path):
+    write(tmp_path, 1)
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.release()
+    write(tmp_path, 2)
+    prune(tmp_path, 1)
+    with pytest.raises(CheckpointError, match="step-00000001: was removed while it was read"):
+        checkpoint.read("a")
+    assert checkpoint.gone
