@@ -10,8 +10,8 @@ import numpy as np
 from serving import kept_rows
 from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY
 from serving.self_check import check_frames, check_rows, check_tensors
+from serving.stalls import ends_when_continued
 from serving.unknown_metric import unknown_metric
-from serving.stalls import Stalls
 from utils.checkpoint.manifest import CheckpointError
 
 CHECKPOINT = "checkpoint"  # in a version's folder: what `dlrm.load` takes
@@ -45,7 +45,7 @@ class Backend:
     def __init__(self, triton: Any, version: Path, config: dict, args: dict, proving: bool = False):
         if not proving:
             check_tensors(triton)
-        self._triton, self._stalls = triton, None
+        self._triton = triton
         self._names = [one["name"] for one in config["input"]]
         self._texts = {one["name"] for one in config["input"] if one["data_type"] == "TYPE_STRING"}
         self._raw = config["parameters"]["INPUTS"]["string_value"] == _RAW
@@ -56,7 +56,8 @@ class Backend:
         if rows is not None:
             check_rows(self.execute, triton, rows)
         self._unknown = unknown_metric(triton, args, self.scorer) if self._raw and not proving else None
-        self._stalls = None if proving else Stalls()
+        if not proving:
+            ends_when_continued()
 
     def close(self) -> None:
         """End what runs beside the requests."""
@@ -65,7 +66,6 @@ class Backend:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """A response for each request, in their order."""
-        self._check_stalls()
         responses: list[Any] = [None] * len(requests)
         accepted = {}
         for place, request in enumerate(requests):
@@ -76,12 +76,7 @@ class Backend:
         checked = self._checked(accepted, responses)
         if checked:
             self._answer(checked, responses)
-        self._check_stalls()
         return responses
-
-    def _check_stalls(self) -> None:
-        if self._stalls is not None:
-            self._stalls.check()
 
     def _checked(self, accepted: dict[int, list], responses: list) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """What is to be scored, by the request's place; the others have their error. All at once, and one by one only where one is bad."""
