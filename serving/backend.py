@@ -10,6 +10,7 @@ import numpy as np
 from serving import kept_rows
 from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY
 from serving.self_check import check_frames, check_rows, check_tensors
+from serving.stalls import ends_when_continued
 from serving.unknown_metric import unknown_metric
 from utils.checkpoint.manifest import CheckpointError
 
@@ -55,6 +56,8 @@ class Backend:
         if rows is not None:
             check_rows(self.execute, triton, rows)
         self._unknown = unknown_metric(triton, args, self.scorer) if self._raw and not proving else None
+        if not proving:
+            ends_when_continued()
 
     def close(self) -> None:
         """End what runs beside the requests."""

@@ -112,9 +112,10 @@ class Fire:
         requests: to be answered.
         seed: of everything that is drawn.
         rest_s: seconds between two kills, in the middle.
+        stops: share of them that are stops instead.
     """
 
-    def __init__(self, folder: Path, requests: int, seed: int, rest_s: float):
+    def __init__(self, folder: Path, requests: int, seed: int, rest_s: float, stops: float):
         self._rest_s = rest_s
         self._draw, self._folder, self._left, self._lock = random.Random(seed), folder, requests, threading.Lock()
         (folder / "log").mkdir()
@@ -131,6 +132,7 @@ class Fire:
         sizes = [self._draw.choice((1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 8, 8, 13, 20, 64, MOST)) for _ in range(PARTS)]
         self.places = [(start, start + size) for size in sizes for start in [self._draw.randrange(rows - size)]]
         export(self._checkpoints[0], folder / "r", "--model_name", MODEL, "--inputs", "raw", "--max_batch_size", 2048, "--max_queue_delay_us", 2000)
+        self.stops = stops
         self.said: list[str] = []
         self.kills: list[float] = []
         self.done: Counter = Counter()
@@ -202,14 +204,14 @@ class Fire:
                 if kind < 0.06:
                     self._noted("server killed")
                     os.kill(self.server.process.pid, signal.SIGKILL)
-                elif kind < 0.16:
+                elif kind < 0.06 + self.stops:
                     stub = self._draw.choice(stubs(self.server))
                     self._noted("backend stopped")
                     stub.send_signal(signal.SIGSTOP)
                     self._runs(clients, self._draw.uniform(0, 6))
                     self.kills.append(time.monotonic())
                     stub.send_signal(signal.SIGCONT)
-                elif kind < 0.4:
+                elif kind < 0.3 + self.stops:
                     again = sum("serves again" in text for text in self.said)
                     self._kill_one()
                     eventually(lambda: sum("serves again" in text for text in self.said) > again or not self._runs(clients, 0.01))  # noqa: B023
@@ -241,9 +243,9 @@ class Report(NamedTuple):
     faults: list[str]
 
 
-def under_fire(folder: Path, requests: int, seed: int, rest_s: float) -> Report:
+def under_fire(folder: Path, requests: int, seed: int, rest_s: float, stops: float = 0.1) -> Report:
     """Let so many requests be answered."""
-    fire, start = Fire(folder, requests, seed, rest_s), time.monotonic()
+    fire, start = Fire(folder, requests, seed, rest_s, stops), time.monotonic()
     clients = fire.run()
     broken = [str(client.broken) for client in clients if client.broken]
     lost = [f"{client.name}: {one.words}" for client in clients for one in client.unexplained(fire.kills)]
@@ -257,10 +259,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=100_000, help="that are to be answered")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
+    parser.add_argument("--stops", type=float, default=0.1, help="share of the kills that are stops (SIGSTOP) instead")
     parser.add_argument("--rest", type=float, default=20.0, help="seconds between two kills, in the middle")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fire-") as folder:
-        report = under_fire(Path(folder), options.requests, options.seed, options.rest)
+        report = under_fire(Path(folder), options.requests, options.seed, options.rest, options.stops)
     print(f"{report.requests:,} requests answered in {report.seconds:.0f} s, by checkpoint: {dict(sorted(report.by_version.items()))}")
     print(f"done meanwhile: {dict(report.done)}; the server was started again {report.restarts} times")
     print(f"failed between a kill and the next answer, and sent again: {report.failed - len(report.lost):,}")
