@@ -18,7 +18,7 @@ TESTS = (
     "tests/utils",
     "tests/model",
     "tests/training",
-    "tests/dataloading/test_[brtuv]*.py",
+    "tests/dataloading",
     "tests/preproc/test_table*.py",
     "tests/preproc/test_criteo.py",
     "tests/preproc/test_fast_paths.py",

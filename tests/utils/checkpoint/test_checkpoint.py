@@ -182,6 +182,26 @@ def test_a_manifest_that_cannot_be_read_is_an_error(tmp_path, content):
         Checkpoint(tmp_path)
 
 
+def test_values_whose_sum_is_beyond_float32_are_saved(tmp_path):
+    values = np.full((4, 4), 3e38, np.float32)
+    write(tmp_path, a=values)
+    np.testing.assert_array_equal(Checkpoint(tmp_path).read("a"), values)
+
+
+@pytest.mark.parametrize("array", ["a", "b/c"])
+def test_all_of_a_checkpoint_is_read_to_verify_it(tmp_path, array):
+    write(tmp_path, a=random(30, 4), **{"b/c": random(5)})
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.verify(World())
+    (chunk,) = chunks(checkpoint.folder, array)
+    content = bytearray(chunk.read_bytes())
+    content[-1 - len(content) // 2] ^= 1
+    chunk.write_bytes(content)
+    checkpoint = Checkpoint(tmp_path)  # opens: sizes are as they were
+    with pytest.raises(UserError, match=f"{array}: its data do not fit their checksum; the checkpoint is damaged"):
+        checkpoint.verify(World())
+
+
 @pytest.mark.parametrize(
     "content", [{}, {"step": 1, "arrays": 3, "files": {}}, {"step": 1, "arrays": {}, "files": {"a": 1}}, {"step": "x", "arrays": {}}]
 )
