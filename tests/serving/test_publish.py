@@ -43,16 +43,16 @@ def repository(trained, tmp_path):
 
 
 def answered(server, inputs, scheme="grpc"):
-    """Scores by the server; None while it has none."""
+    """Bytes of the scores by the server; None while it has none."""
     try:
         connection = Connection(f"{scheme}://{getattr(server, scheme)}", "dlrm")
-        return connection.infer(inputs)
+        return connection.infer(inputs).tobytes()
     except (RequestError, UserError):
         return None
 
 
 def same(found, scores):
-    return found is not None and np.array_equal(found, scores)
+    return found == scores.tobytes()
 
 
 def kill(server):
