@@ -284,8 +284,10 @@ def test_a_version_that_is_damaged_never_replaces_a_good_one(server, ids, loaded
     subprocess.run(["cp", "-r", good, broken], check=True)
     chunk = next((broken / "checkpoint/tables/b").rglob("c/0/0"))
     chunk.write_bytes(chunk.read_bytes()[:100])
+    ids.load()  # nobody has announced it
+    assert ids.infer(inputs) == close_to(expected)
     with pytest.raises(RequestError, match=r"c/0/0: 100 bytes, the manifest says"):
-        ids.load()
+        publish(PublishConfig(repository=str(folder / "r"), model_name="ids", model_version=9, url=f"grpc://{server.grpc}"))
     assert ids.infer(inputs) == close_to(expected)
     subprocess.run(["rm", "-r", broken], check=True)
     ids.load()
