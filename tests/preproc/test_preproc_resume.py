@@ -217,7 +217,7 @@ def test_a_run_at_work_is_not_taken_from(tmp_path, capfd, monkeypatch):
         if not second:
             second.append(None)
             second.append(run_command(lambda: table.main([*flags, "--dst", str(out), "--resume"]), "second"))
-        write(*words)
+        return write(*words)
 
     monkeypatch.setattr(PolarsTable, "write", meanwhile)
     assert run_command(lambda: table.main([*flags, "--dst", str(out), "--resume"]), "first") == 1
