@@ -19,7 +19,7 @@ from utils.metrics.binary import exact_auc
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A model of ids and two of raw values, exported: data, checkpoints and the repository."""
-    folder = tmp_path_factory.mktemp("raw rows")
+    folder = tmp_path_factory.mktemp("raw_rows")
     for name in ("ids", "raw"):
         (folder / name).mkdir()
     train(write(folder / "ids/data", PLAIN, rows=(300, 100)), folder / "ids/c")
