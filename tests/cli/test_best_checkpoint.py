@@ -1,6 +1,7 @@
 """The best weights are what a run ends with: its last figures are theirs, and a folder of checkpoints stands for them."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -221,3 +222,19 @@ def test_the_published_log_of_wide_and_deep_has_the_best_by_its_own_metric(datas
     assert final["map_at_12"] == final["streaming_map_val"] == final["best_map_at_12"] == maps[best]
     assert (final["auc"], final["auc_val"], final["loss_val"]) == (points[best]["auc"], points[best]["auc_val"], points[best]["loss_val"])
     assert (final["last_auc"], final["last_map_at_12"]) == (points[-1]["auc"], maps[-1])
+
+
+def test_a_best_from_before_it_was_kept_is_said_to_be_gone(run, dataset, tmp_path):
+    flags = ("--dataset_path", dataset, *WORSENS, "--valid_fraction", "0.25", "--save_checkpoint_path", tmp_path / "c")
+    assert run(*flags, "--max_steps", "66").code == 0
+    last = run(*flags, "--resume", "auto", "--keep_best_checkpoint")
+    assert "warning: the best weights are not kept (no checkpoint has them): the test figures are of the last weights\n" in last.err
+    assert last.final["tested_step"] == last.final["steps"] and last.final["auc"] == last.final["last_auc"]
+
+
+def test_a_file_best_that_names_nothing_is_as_if_there_were_none(run, dataset, kept, tmp_path):
+    path, result = kept
+    for number, content in enumerate(("", "step-00000099\n", "../c\n", b"\xff\xfe")):
+        folder = shutil.copytree(path, tmp_path / str(number))
+        (folder / "best").write_bytes(content if isinstance(content, bytes) else content.encode())
+        assert evaluated(run, dataset, folder).final["auc"] == result.final["last_auc"], content
