@@ -42,7 +42,7 @@ from utils.distributed import World, join
 from utils.errors import UserError
 from utils.ineffective import warnings
 from utils.logging import RunLog
-from utils.memory import available_bytes, device_bytes
+from utils.memory import available_bytes, device_bytes, limit_note
 from utils.metrics.ranking_metric import COUNTS, RankingMetric, figure_names
 from utils.options import TRAIN, WIDE_AND_DEEP
 from utils.runtime import compute_dtype, configured, physical_gpus, set_precision
@@ -298,4 +298,8 @@ def _place(run: Checked) -> Placement:
     host = available_bytes() // run.world.local_size
     device = device_bytes(run.world.local_rank) if run.device == "GPU" else host
     device, host = (min(values) for values in zip(*run.world.everyone((device, host), "memory"), strict=True))
-    return place_tables(run.config, run.tables, run.world.size, device, host if run.device == "GPU" else 0, run.features)
+    try:
+        return place_tables(run.config, run.tables, run.world.size, device, host if run.device == "GPU" else 0, run.features)
+    except UserError as error:
+        error.args = (f"{error}{limit_note()}",)
+        raise

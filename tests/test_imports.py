@@ -1,6 +1,7 @@
 """Who may import whom, and how long a file may be."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -120,3 +121,26 @@ def test_pure_modules_stay_pure(path):
 def test_imports_are_absolute_and_files_small(path):
     imports(path)
     assert len(path.read_text().splitlines()) <= 400
+
+
+DOORS = ("preproc.table", "preproc.criteo", "preproc.outbrain", "dataloading.validate", "dataloading.transcribe", "serving.client", "serving.publish")
+
+
+@pytest.mark.parametrize("door", [*DOORS, "benchmarks.train_step"])
+def test_a_command_runs_this_projects_modules_whatever_lies_in_the_folder(tmp_path, door):
+    """A user's own utils.py, model.py, run/ beside his data, and on PYTHONPATH."""
+    names = ("utils", "model", "training", "run")
+    write(tmp_path, {f"{name}.py": f"raise SystemExit('the user's {name}')" for name in names})
+    write(tmp_path, {"preproc/notes.txt": "", "serving/notes.txt": "", "run/__init__.py": "raise SystemExit('the user's run')"})
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    words = [sys.executable, "-m", door, "--help"]
+    result = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0 and result.stdout.startswith("usage: ") and not result.stderr, result.stderr
+
+
+def test_importing_a_room_leaves_the_path_as_it_is(tmp_path):
+    """Only a command puts the project first: a program of the user's that imports a part of it keeps its own modules."""
+    write(tmp_path, {"utils.py": "mine = 1", "program.py": "import dataloading, utils\nprint(utils.mine)"})
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run([sys.executable, "program.py", "-m"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert result.stdout == "1\n", result.stderr

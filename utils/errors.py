@@ -88,8 +88,10 @@ def as_the_signal_ends(main: Callable[[], T]) -> T:
 
 
 def _of_tensorflow(error: Exception) -> str | None:
-    """One line for what TensorFlow or Horovod say of the machine; None for anything else."""
+    """One line for what TensorFlow, Horovod or the system's loader say of the machine; None for anything else."""
     kind = type(error).__name__
+    if isinstance(error, ImportError) and "failed to map segment" in str(error):  # of a library: `ulimit -v`, or a folder mounted noexec
+        return f"out of memory, or its folder allows no programs: {error}"
     if kind == "ResourceExhaustedError":
         return f"out of memory: {str(error).splitlines()[0]}"
     if kind == "HorovodInternalError" or "Horovod has been shut down" in str(error):

@@ -1,8 +1,10 @@
 """How much memory there is, asked before anything large is allocated."""
 
+import contextlib
 import os
+import resource
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -12,18 +14,55 @@ from utils.errors import UserError
 GIB = 1 << 30
 
 
+# Address space that is taken beside the tables, for the stacks and heaps of threads above all: measured on 2 processors, 520 MiB.
+_RESERVED, _RESERVED_PER_PROCESSOR = GIB // 2, GIB // 16
+_GROUPS, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
 def available_bytes() -> int:
-    """Host memory that this process can still take: what the machine has free, or what its control group still allows."""
-    available = psutil.virtual_memory().available
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit != "max":
-            used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-            reclaimable = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()).get("inactive_file", "0")
-            available = min(available, int(limit) - used + int(reclaimable))
-    except (OSError, ValueError):  # no control group, or one of another form: the machine's figure stands
-        pass
-    return available
+    """Host memory that this process can still take: what the machine has free, or what its control groups or its limits (`ulimit`) still allow."""
+    return min([psutil.virtual_memory().available, *_left_in_groups(), *_left_to_process()])
+
+
+def _left_in_groups() -> Iterator[int]:
+    """What each control group that this process is in still allows."""
+    group = _GROUPS
+    with contextlib.suppress(OSError):  # no control groups, or of another form: the machine's figure stands
+        group /= next((line[3:].strip("/\n") for line in _OWN_GROUP.read_text().splitlines() if line.startswith("0::")), "")
+    for folder in (group, *group.parents):
+        with contextlib.suppress(OSError, ValueError):
+            limit = (folder / "memory.max").read_text().strip()
+            if limit != "max":
+                used = int((folder / "memory.current").read_text())
+                reclaimable = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines()).get("inactive_file", "0")
+                yield max(int(limit) - used + int(reclaimable), 0)
+
+
+def _left_to_process() -> Iterator[int]:
+    """What `ulimit -v` and `ulimit -d` leave for tables.
+
+    Half of the rest: TensorFlow's allocator on a CPU takes address space by doubling, up to twice what it is asked for, or all that there is, and
+    what then finds none crashes in the middle of C++.
+    """
+    taken = psutil.Process().memory_info()
+    reserved = _RESERVED + _RESERVED_PER_PROCESSOR * (os.cpu_count() or 1)
+    for limit, used in zip(_limits().values(), (taken.vms, taken.data), strict=True):
+        if limit is not None:
+            yield max(limit - used - reserved, 0) // 2
+
+
+def _limits() -> dict[str, int | None]:
+    """The limits of this process by the command that sets them, in bytes."""
+    found = {name: resource.getrlimit(kind)[0] for name, kind in (("ulimit -v", resource.RLIMIT_AS), ("ulimit -d", resource.RLIMIT_DATA))}
+    return {name: None if limit == resource.RLIM_INFINITY else limit for name, limit in found.items()}
+
+
+def limit_note() -> str:
+    """What a message about too little memory has to add where a limit of this process, not the machine, leaves so little; else empty."""
+    if not (left := list(_left_to_process())) or min(left) >= min([psutil.virtual_memory().available, *_left_in_groups()]):
+        return ""
+    limits = ", ".join(f"{name} {limit >> 10}" for name, limit in _limits().items() if limit is not None)
+    return f" (of the machine's memory this process may not use more: {limits})"
 
 
 def device_bytes(local_rank: int) -> int:
@@ -58,7 +97,7 @@ def _visible(gpus: Sequence[tuple[str, str, int]], words: str | None) -> list[tu
 def check_fits(needed: int, what: str, available: int) -> None:
     """Raise UserError, with the shortfall, where `needed` bytes are more than are available."""
     if needed > available:
-        raise UserError(f"{what} need {_shown(needed)}, {_shown(available)} are free: {_shown(needed - available)} short")
+        raise UserError(f"{what} need {_shown(needed)}, {_shown(available)} are free: {_shown(needed - available)} short{limit_note()}")
 
 
 def check_room(folder: Path, needed: int, what: str) -> None:

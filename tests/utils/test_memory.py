@@ -1,5 +1,10 @@
 """How much memory there is, and what is said where it is too little."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import psutil
 import pytest
 
@@ -27,6 +32,7 @@ def test_a_table_larger_than_any_machine_is_refused():
         check_fits(1 << 60, "the tables", available_bytes())
 
 
+ROOT = Path(__file__).parents[2]
 GPUS = "0, GPU-aaaa-1, 40000\n1, GPU-bbbb-2, 20000\n2, GPU-cccc-3, 10000\n"
 
 
@@ -50,3 +56,46 @@ def test_a_workers_gpu_is_one_that_cuda_sees_and_counts_what_is_free(tmp_path, m
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert device_bytes(rank) == int(0.9 * free * 2**20)
+
+
+def limited(folder, limit, *words):
+    """A command under a limit of the shell's."""
+    script = f'ulimit -c 0 && ulimit {limit} && exec "$@"'
+    words = ["sh", "-c", script, "sh", sys.executable, *words]
+    result = subprocess.run(words, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240)
+    return result.returncode, [line for line in result.stderr.splitlines() if "error: " in line or "Traceback" in line or "Error" in line]
+
+
+BATCHES = ("--valid_batch_size", "64", "--synthetic_dataset_train_batches", "2", "--synthetic_dataset_valid_batches", "1")
+SMALL = ("--dataset_type", "synthetic", "--cpu", "--batch_size", "64", "--embedding_dim", "16", "--bottom_mlp_dims", "16", "--top_mlp_dims", "4,1")
+
+
+@pytest.mark.parametrize("limit", ["-v 4500000", "-d 3000000"])
+def test_a_limit_below_what_the_tables_need_is_one_line(tmp_path, limit):
+    """2.4 GiB of them would fit: but TensorFlow takes twice as much, and what finds none then ends in a segmentation fault."""
+    code, lines = limited(tmp_path, limit, ROOT / "dlrm.py", *SMALL, *BATCHES, "--synthetic_dataset_cardinalities", "40000000,60", "--log_path", "")
+    assert code == 1 and len(lines) == 1, (code, lines)
+    assert "the embedding tables take 2.4 GiB" in lines[0]
+    assert lines[0].endswith(f"(of the machine's memory this process may not use more: ulimit {limit})")
+
+
+def test_a_limit_below_what_tensorflow_needs_is_one_line(tmp_path):
+    code, lines = limited(tmp_path, "-v 500000", ROOT / "dlrm.py", *SMALL, "--log_path", "")
+    assert code == 1 and len(lines) == 1 and "out of memory" in lines[0], (code, lines)
+
+
+def test_every_control_group_above_this_process_counts(tmp_path, monkeypatch):
+    inner = tmp_path / "a.slice/b.service"
+    inner.mkdir(parents=True)
+    for folder, limit in ((inner, "max"), (inner.parent, 5000), (tmp_path, 7000)):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text("3000\n")
+        (folder / "memory.stat").write_text("anon 2000\ninactive_file 500\n")
+    (tmp_path / "own").write_text("1:cpu:/elsewhere\n0::/a.slice/b.service\n")
+    monkeypatch.setattr("utils.memory._GROUPS", tmp_path)
+    monkeypatch.setattr("utils.memory._OWN_GROUP", tmp_path / "own")
+    assert available_bytes() == 2500
+    (inner / "memory.max").write_text("3100\n")
+    assert available_bytes() == 600
+    (tmp_path / "own").unlink()
+    assert available_bytes() == 4500
