@@ -36,6 +36,7 @@ from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import GIB, available_bytes, check_fits, check_room
 from utils.naming import naming
+from utils.runtime import physical_gpus
 from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, GPU, ONNX, RAW, SAVEDMODEL, TRITON
 
 _DENSE = "dense/"
@@ -140,6 +141,8 @@ def _checked(given: Config, console: Console) -> Plan:
         console.say(line)
     for line in warnings(config):
         console.warn(line)
+    if options.device == GPU and not physical_gpus(config.device):
+        console.warn("--device gpu: no GPU is used here, so the CPU computes the proof; the server needs one (--device cpu if it has none)")
     if packed.NAME in checkpoint.manifest:
         raise UserError(f"{checkpoint.folder}: is an export with tables of {checkpoint.manifest[packed.NAME]}; export from the checkpoint")
     features = saved_features(checkpoint)

@@ -120,6 +120,13 @@ def test_a_dataset_s_rows_prove_with_their_auc_and_the_card_says_so(folder, tmp_
     assert flags[flags.index("--precision") + 1] == "int8" and "--export_path" not in flags
 
 
+def test_an_export_for_a_gpu_made_without_one_says_where_its_proof_was_computed(folder, tmp_path, capsys):
+    export(folder / "c", tmp_path / "r", "--device", "gpu")
+    found = capsys.readouterr().err
+    assert found.count("--device gpu: no GPU is used here, so the CPU computes the proof; the server needs one") == 1, found
+    assert "KIND_GPU" in (tmp_path / "r/dlrm/config.pbtxt").read_text()
+
+
 def test_the_configuration_of_triton():
     options = ExportConfig(model_name="m", max_batch_size=4096, max_queue_delay_us=500, instances=2)
     inputs = [Tensor("numerical", "FP32", 13), Tensor('a "b"\n', "STRING", 1)]
