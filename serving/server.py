@@ -193,6 +193,8 @@ def _models(repository: Path, say: Callable[[str], None]) -> list[str]:
     """Those of the Python backend."""
     if not repository.is_dir():
         raise UserError(f"{repository}: no such folder; expected a model repository (dlrm.py --mode export --export_path writes one)")
+    if any(letter.isspace() for letter in str(repository.absolute())):  # Triton 2.51 would not get ready: its stub takes the path for two words
+        raise UserError(f"{str(repository.absolute())!r}: Triton's Python backend takes no path with a blank; move the repository")
     found = []
     for folder in sorted(path for path in repository.iterdir() if (path / CONFIG).is_file() and not path.name.startswith(".")):
         if not versions(folder):

@@ -66,6 +66,13 @@ def test_a_repository_without_a_model_is_refused(tmp_path, make, message):
         Server(tmp_path / "r")
 
 
+def test_a_path_with_a_blank_is_refused_before_the_server_is_started(tmp_path):
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    with pytest.raises(UserError, match=r"two words': Triton's Python backend takes no path with a blank; move the repository$"):
+        Server(folder)
+
+
 def test_a_port_that_is_taken_is_named(repository):
     import socket
 
