@@ -16,17 +16,23 @@ from typing import Any, ClassVar
 import numpy as np
 import psutil
 
+import dlrm
 from benchmarks.children import start
 from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.scratch import scratch
 from benchmarks.workload import t15_rows
+from serving import kept_rows
+from serving.backend import CHECKPOINT
 from serving.connection import Connection
+from serving.description import CATEGORICAL, NUMERICAL
+from serving.proof import DIFFERENCE
 from serving.server import Server, ServerConfig
 from utils.checkpoint import manifest
 from utils.checkpoint.zarr_store import CHECKSUM_BYTES
 from utils.flags import option
 from utils.memory import GIB, available_bytes, check_fits
+from utils.serving_options import FLOAT32
 
 DIM, CHUNK_ROWS, BATCH = 128, 65536, 65536
 _STUB = "triton_python_backend_stub"
@@ -51,7 +57,8 @@ def main(chosen: ReplicaOptions, report: Report) -> None:
     check_fits(size, f"--scale {chosen.scale}: the tables in the page cache", available_bytes())
     with scratch(chosen.folder, 1 << 30, "the model, its tables sparse") as folder:
         _export(chosen, folder, len(rows))
-        enlarge(folder / "repository/dlrm/1/checkpoint", rows)
+        enlarge(folder / "repository/dlrm/1" / CHECKPOINT, rows)
+        _keep_rows(folder / "repository/dlrm/1", len(rows))
         config = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=5)
         with Server(folder / "repository", config) as server:
             ready = server.wait_until_ready()
@@ -105,6 +112,13 @@ def enlarge(checkpoint: Path, rows: list[int]) -> None:
     for name in ("files", "checksum", "format"):
         content.pop(name)
     manifest.write(checkpoint, content)
+
+
+def _keep_rows(version: Path, tables: int) -> None:
+    """Let the version keep a row that it can check itself by: those of its export have other scores now."""
+    scorer = dlrm.load(version / CHECKPOINT, mmap=True, cpu=True).over_arrays()
+    inputs = {NUMERICAL: np.zeros((1, 13), np.float32), CATEGORICAL: np.zeros((1, tables), np.int64)}
+    kept_rows.KeptRows(inputs, scorer.score(*scorer.checked(*inputs.values())), DIFFERENCE[FLOAT32]).write(version / kept_rows.FILE)
 
 
 def _replace(path: Path, content: bytes) -> None:
