@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import coverage
-from children import run_tests
+from forked import run_tests
 
 SOURCES = ("model", "training", "utils", "dataloading", "run", "serving")
 _CONFIG = """[run]

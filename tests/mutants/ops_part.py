@@ -11,7 +11,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
-from children import Outcome, run_tests
+from forked import Outcome, run_tests
 from ops_sites import Site, sites_of, switched
 
 # Tests of the operations, the nearest first; those of the kernels in C++ come before.

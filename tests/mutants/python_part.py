@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from children import Outcome, run_tests
 from covered import SOURCES, covered
+from forked import Outcome, run_tests
 from python_sites import Mutant, mutants_of
 
 # Tests that may notice: those of the parts, and some that run the program; the first are the fastest to measure.

@@ -98,7 +98,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from children import run_tests
+from forked import run_tests
 tree, file = Path(sys.argv[2]), "tests/test_some.py"
 for tests, limit_s in (["b"], 200), (["c", "a"], 200), (["slow"], 2):
     outcome = run_tests(tree, [file], [f"{file}::test_{name}" for name in tests], limit_s, tree / "log", {"SOME": "1"})

@@ -1,6 +1,6 @@
 """Changes the program in one small place, hundreds of times, and looks at whether the tests that execute the place notice.
 
-python tests/mutants/campaign.py        # what scripts/mutants runs; prints a table, and the changes that no test has noticed
+python tests/mutants/mutation_campaign.py        # what scripts/mutants runs; prints a table, and the changes that no test has noticed
 """
 
 import argparse
@@ -26,7 +26,7 @@ from utils.runtime import prepare_tensorflow  # noqa: E402
 
 prepare_tensorflow()  # once, for every child
 
-from children import Outcome  # noqa: E402
+from forked import Outcome  # noqa: E402
 from ops_part import OpsPart  # noqa: E402
 from python_part import PythonPart  # noqa: E402
 
