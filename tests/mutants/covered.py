@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -50,17 +51,18 @@ def covered(tree: Path, file: str, folder: Path, sources: str) -> dict:
     digest = hashlib.sha256(sources.encode() + (tree / file).read_bytes()).hexdigest()
     if kept.exists() and (known := json.loads(kept.read_text()))["digest"] == digest:
         return known
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob(".data*"):
-        old.unlink()
-    config = folder / "coveragerc"
-    config.write_text(_CONFIG.format(data=folder / ".data", include=",".join(str(tree / name / "*") for name in SOURCES)))
+    work = folder / tree.name  # of the process that works in this tree
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    config = work / "coveragerc"
+    config.write_text(_CONFIG.format(data=work / ".data", include=",".join(str(tree / name / "*") for name in SOURCES)))
     environment = {"COVERAGE_PROCESS_START": str(config)}
     outcome = run_tests(tree, [file], None, _LIMIT_S, folder / f"{kept.stem}.log", environment, lambda: [Switching(config)])
-    found = {"digest": digest, "code": outcome.code, "seconds": outcome.durations, "lines": _lines(tree, folder, config, set(outcome.durations))}
-    kept.write_text(json.dumps(found))
-    for old in folder.glob(".data*"):
-        old.unlink()
+    found = {"digest": digest, "code": outcome.code, "seconds": outcome.durations, "lines": _lines(tree, work, config, set(outcome.durations))}
+    whole = work / "whole.json"
+    whole.write_text(json.dumps(found))
+    whole.replace(kept)
+    shutil.rmtree(work)
     return found
 
 

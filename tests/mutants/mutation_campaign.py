@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import sys
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +28,7 @@ from utils.runtime import prepare_tensorflow  # noqa: E402
 
 prepare_tensorflow()  # once, for every child
 
+from at_once import at_once  # noqa: E402
 from forked import Outcome  # noqa: E402
 from ops_part import OpsPart  # noqa: E402
 from python_part import PythonPart  # noqa: E402
@@ -45,7 +48,7 @@ class Attempt(NamedTuple):
     kind: str
     before: str
     after: str
-    run: Callable[[], tuple[int, Outcome]]
+    run: Callable[[int], tuple[int, Outcome]]  # of the process that runs it
 
 
 class Campaign:
@@ -72,7 +75,8 @@ class Campaign:
         """Those of the parts that are asked for, in turn."""
         groups = [list(self._of_ops()) if group == OPS else None for group in self._given.parts]
         if any(some is None for some in groups):
-            part = PythonPart(self._tree("tree"), self._folder, self._given.seed, self._given.budget_s)
+            trees = [self._tree(f"tree-{i}") for i in range(self._given.processes)]
+            part = PythonPart(trees, self._folder, self._given.seed, self._given.budget_s)
             part.measure(say)
             groups = [some if some is not None else list(self._of_python(part, group)) for group, some in zip(self._given.parts, groups, strict=True)]
         return [some[i] for i in range(self._given.each) for some in groups if i < len(some)]
@@ -89,7 +93,7 @@ class Campaign:
 
     def _of_python(self, part: PythonPart, group: str) -> Iterator[Attempt]:
         for one in part.drawn(group, self._given.each):
-            yield Attempt(group, part.key(one), one.path, one.first, one.kind, part.text(one), one.text, lambda one=one: part.attempt(one))
+            yield Attempt(group, part.key(one), one.path, one.first, one.kind, part.text(one), one.text, partial(part.attempt, one))
 
     def _of_ops(self) -> Iterator[Attempt]:
         part = OpsPart(self._tree("ops-tree"), self._folder / "ops", self._given.seed, self._given.each)
@@ -97,7 +101,7 @@ class Campaign:
         for number, site in enumerate(part.sites, 1):
             before = part.line_of(site)
             key = hashlib.sha256(f"{before} {site}".encode()).hexdigest()[:16]
-            yield Attempt(OPS, key, f"ops/{site.path}", site.line, site.kind, before, site.shown(before), lambda number=number: part.attempt(number))
+            yield Attempt(OPS, key, f"ops/{site.path}", site.line, site.kind, before, site.shown(before), partial(part.attempt, number))
 
     def _known(self) -> dict[str, dict]:
         """What earlier runs have found, by the mutants' keys."""
@@ -109,18 +113,16 @@ class Campaign:
 
     def results(self) -> list[dict]:
         """What becomes of each mutant; those that earlier runs have tried are not tried again."""
-        known, found = self._known(), []
-        attempts = self.attempts()
-        for number, one in enumerate(attempts, 1):
-            result = known.get(one.key)
-            if result is None or (self._given.again and result["status"] == SURVIVED):
-                result = self._tried(one)
-                say(f"{number}/{len(attempts)} {one.path}:{one.line} {one.kind}: {result['status']} in {result['seconds']} s, {result['by']}")
-            found.append(result)
-        return found
+        attempts, found = self.attempts(), self._known()
+        to_try = [one for one in attempts if one.key not in found or (self._given.again and found[one.key]["status"] == SURVIVED)]
+        answers = at_once(len(to_try), lambda process, i: to_try[i].run(process), self._given.processes)
+        for number, (i, (tests, outcome)) in enumerate(answers, 1):
+            one = to_try[i]
+            found[one.key] = result = self._kept(one, tests, outcome)
+            say(f"{number}/{len(to_try)} {one.path}:{one.line} {one.kind}: {result['status']} in {result['seconds']} s, {result['by']}")
+        return [found[one.key] for one in attempts]
 
-    def _tried(self, one: Attempt) -> dict:
-        tests, outcome = one.run()
+    def _kept(self, one: Attempt, tests: int, outcome: Outcome) -> dict:
         result = {"commit": self.commit} | one._asdict() | {"tests": tests, "by": outcome.failed, "seconds": round(outcome.seconds, 1)}
         result |= {"status": SURVIVED if outcome.code == 0 else KILLED}
         del result["run"]
@@ -153,6 +155,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", choices=GROUPS, default=GROUPS)
     parser.add_argument("--folder", type=Path, default=ROOT / ".mutants", help="for the results, from which a later run goes on")
     parser.add_argument("--budget_s", type=float, default=120, help="seconds of tests for a mutant at most")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that try mutants at a time")
     parser.add_argument("--again", action="store_true", help="try those anew that survived")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the child ends, too
     campaign = Campaign(parser.parse_args())

@@ -98,7 +98,7 @@ class OpsPart:
                 assert outcome.code == 0, f"{file}: {outcome.failed} fails where no change is chosen"
                 self._durations |= outcome.durations
 
-    def attempt(self, number: int) -> tuple[int, Outcome]:
+    def attempt(self, number: int, process: int) -> tuple[int, Outcome]:
         """Run the tests with a change; the number of tests, and how they ended."""
         outcome = self._in_cpp(str(number))
         if outcome.code == 0:
@@ -106,7 +106,7 @@ class OpsPart:
             files = list(dict.fromkeys(name.split("::")[0] for name in tests))
             limit_s, each_s = 120 + 4 * sum(self._durations.values()), 60 + 4 * max(self._durations.values())
             environment = {"DLRM_MUTANT": str(number)}
-            outcome = run_tests(self._tree, files, tests, limit_s, self._folder / "mutant.log", environment, each_s=each_s)
+            outcome = run_tests(self._tree, files, tests, limit_s, self._folder / f"mutant-{process}.log", environment, each_s=each_s)
         return len(self._durations) + 1, outcome
 
     def _in_cpp(self, number: str) -> Outcome:

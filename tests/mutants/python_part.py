@@ -1,13 +1,14 @@
-"""The mutants of the Python sources: one is written into the tree at a time."""
+"""The mutants of the Python sources: each is written into a tree, one at a time."""
 
 import hashlib
 import os
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from at_once import at_once
 from covered import SOURCES, covered
 from forked import Outcome, run_tests
 from python_sites import Mutant, mutants_of
@@ -33,14 +34,15 @@ class PythonPart:
     """Changes of the Python sources.
 
     Args:
-        tree: the repository in which they are tried.
+        trees: copies of the repository in which they are tried, one for each process of the campaign.
         folder: for what the tests cover.
         seed: of the draw.
         budget_s: seconds of tests for a mutant, as measured with the coverage.
     """
 
-    def __init__(self, tree: Path, folder: Path, seed: int, budget_s: float):
-        self._tree, self._folder, self._seed, self._budget_s = tree, folder, seed, budget_s
+    def __init__(self, trees: Sequence[Path], folder: Path, seed: int, budget_s: float):
+        self._trees, self._tree = trees, trees[0]
+        self._folder, self._seed, self._budget_s = folder, seed, budget_s
         self._covering: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))  # of a file and a line: the tests
         self._seconds: dict[str, float] = {}
         self._written = int(time.time()) - 10_000_000  # seconds; each file written gets another, by which Python knows that it is not the one before
@@ -52,9 +54,13 @@ class PythonPart:
             if path.suffix != ".pyc":
                 digest.update(path.read_bytes())
         files = list(dict.fromkeys(file for pattern in TESTS for file in self._files(pattern) if not any(word in file for word in WITHOUT)))
-        for i, file in enumerate(files, 1):
-            known = covered(self._tree, file, self._folder / "covered", digest.hexdigest())
-            say(f"{i}/{len(files)} {file}: {len(known['seconds'])} tests pass, {sum(known['seconds'].values()):.0f} s")
+        measured = at_once(
+            len(files),
+            lambda process, i: covered(self._trees[process], files[i], self._folder / "covered", digest.hexdigest()),
+            len(self._trees),
+        )
+        for done, (i, known) in enumerate(measured, 1):
+            say(f"{done}/{len(files)} {files[i]}: {len(known['seconds'])} tests pass, {sum(known['seconds'].values()):.0f} s")
             self._seconds |= known["seconds"]
             for path, by_test in known["lines"].items():
                 for test, lines in by_test.items():
@@ -95,9 +101,10 @@ class PythonPart:
             chosen.append(name)
         return chosen
 
-    def attempt(self, mutant: Mutant) -> tuple[int, Outcome]:
-        """Run the tests with a mutant; the number of tests, and how they ended."""
-        path, tests = self._tree / mutant.path, self._tests_of(mutant)
+    def attempt(self, mutant: Mutant, process: int) -> tuple[int, Outcome]:
+        """Run the tests with a mutant, in this process's tree; the number of tests, and how they ended."""
+        tree, tests = self._trees[process], self._tests_of(mutant)
+        path = tree / mutant.path
         if not tests:
             return 0, Outcome(0, 0.0, "no test executes it", {})
         before = path.read_bytes()
@@ -106,7 +113,7 @@ class PythonPart:
             seconds = [self._seconds[name] for name in tests]
             limit_s, each_s = 120 + 4 * sum(seconds), 60 + 4 * max(seconds)
             files = list(dict.fromkeys(name.split("::")[0] for name in tests))
-            outcome = run_tests(self._tree, files, tests, limit_s, self._folder / "mutant.log", {}, each_s=each_s)
+            outcome = run_tests(tree, files, tests, limit_s, self._folder / f"mutant-{process}.log", {}, each_s=each_s)
         finally:
             self._write(path, before)
         if outcome.code == 5:
