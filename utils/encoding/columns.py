@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 import polars as pl
 
-from utils.encoding.marks import marked
+from utils.encoding.marks import marked, text
 from utils.encoding.recipe import BETWEEN, CROSS, DAYS_SINCE, HOUR, LIST, NUMERICAL, TIME, UNITS, Recipe
 from utils.encoding.times import iso_times
 
 MISSING_TEXTS = ("", "na", "n/a", "nan", "null", "none", "\\n")  # of numbers and times, in any case
 _YES, _NO = ("1", "true", "yes", "t", "y", "1.0"), ("0", "false", "no", "f", "n", "0.0")
 _COMPARISON = re.compile(r"\s*(.+?)\s*(>=|<=|==|!=|>|<|=)\s*(.+?)\s*").fullmatch
-_WHOLE = 2**53
 
 
 class Made(NamedTuple):
@@ -74,20 +73,6 @@ def made(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> Made:
     if recipe.kind == TIME:
         return _part(recipe, schema[column])
     return Made((text if recipe.values is None else marked)(pl.col(column), schema[column], column), None, "")
-
-
-def text(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
-    """A value's text, null where it is missing or empty; whole numbers have no decimal point, whatever type they are stored in."""
-    if dtype == pl.String:
-        return pl.when(value != "").then(value)
-    if dtype in (pl.Categorical, pl.Enum):
-        return text(value.cast(pl.String), pl.String(), column)
-    if dtype.is_float():
-        whole = (value == value.round()) & (value.abs() < _WHOLE)
-        return pl.when(whole).then(value.cast(pl.Int64, strict=False).cast(pl.String)).otherwise(value.fill_nan(None).cast(pl.String))
-    if dtype.is_integer() or dtype.is_decimal() or dtype.is_temporal() or dtype in (pl.Boolean, pl.Null):
-        return value.cast(pl.String)
-    raise ValueError(f"column {column} holds {dtype}, expected texts, numbers or booleans{'; kind: list takes lists' if dtype == pl.List else ''}")
 
 
 def texts_of_list(column: str, dtype: pl.DataType, separator: str, as_text: Callable[[pl.Expr, pl.DataType, str], pl.Expr]) -> pl.Expr:

@@ -1,4 +1,4 @@
-"""Values as texts with a mark of their type in front, so that 33, 33.0 and "33" can be told apart until it is known what they are.
+"""Values as texts, plain or with a mark of their type in front: so 33, 33.0 and "33" can be told apart until it is known what they are.
 
 Texts of CSV, JSON lines and columns of texts have none. The marks are on their way only: no vocabulary holds them.
 """
@@ -18,14 +18,25 @@ TYPES = {
 }
 NUMBERS = frozenset({OF_INTEGER, OF_FLOAT, OF_FLOAT32, OF_DECIMAL})
 TIMES = frozenset({OF_DATE, OF_DATETIME})
+_WHOLE = 2**53  # below it a float is a whole number of its own
 
 
-def marked(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
-    """A value's text with its mark; null where it is missing or empty. Raises ValueError for a type that has no texts."""
+def text(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
+    """A value's text, null where it is missing or empty; whole numbers have no decimal point, whatever type they are stored in."""
     if dtype == pl.String:
         return pl.when(value != "").then(value)
     if dtype in (pl.Categorical, pl.Enum):
-        return marked(value.cast(pl.String), pl.String(), column)
+        return text(value.cast(pl.String), pl.String(), column)
+    if dtype.is_float():
+        whole = (value == value.round()) & (value.abs() < _WHOLE)
+        return pl.when(whole).then(value.cast(pl.Int64, strict=False).cast(pl.String)).otherwise(value.fill_nan(None).cast(pl.String))
+    if dtype.is_integer() or dtype.is_decimal() or dtype.is_temporal() or dtype in (pl.Boolean, pl.Null):
+        return value.cast(pl.String)
+    raise ValueError(f"column {column} holds {dtype}, expected texts, numbers or booleans{'; kind: list takes lists' if dtype == pl.List else ''}")
+
+
+def marked(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
+    """A value's text with its mark, which texts have none of; null where it is missing or empty. Raises ValueError for a type that has no texts."""
     if dtype.is_float():
         wide = dtype == pl.Float64
         number = (value if wide else value.cast(pl.Float32)).fill_nan(None)
@@ -37,9 +48,7 @@ def marked(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
     if dtype == pl.Datetime:
         value = value.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if getattr(dtype, "time_zone", None) else value
         return pl.lit(OF_DATETIME) + value.cast(pl.Datetime("us")).dt.strftime("%Y-%m-%d %H:%M:%S%.6f")
-    if dtype.is_temporal() or dtype == pl.Null:
-        return value.cast(pl.String)
-    raise ValueError(f"column {column} holds {dtype}, expected texts, numbers or booleans{'; kind: list takes lists' if dtype == pl.List else ''}")
+    return text(value, dtype, column)
 
 
 def split_mark(text: str) -> tuple[str, str]:
