@@ -4,10 +4,13 @@ Beside the kills and damages of `campaign.py`, whose table these share.
 """
 
 import contextlib
+import functools
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -46,6 +49,7 @@ class ServingFaults:
         return [
             lambda: self.killed_backends(count),
             lambda: self.stopped_backends(max(count // 2, 1)),
+            self.busy,
             lambda: self.killed_publishes(count),
             lambda: self.published_from_a_running_training(count),
             self.fire,
@@ -112,6 +116,35 @@ class ServingFaults:
                 row.outcome["served again"] += 1
         if aborted := sum("ended by itself by SIG" in text for text in said):
             row.outcome["the server aborted and was started again"] = aborted
+        return row
+
+    def busy(self) -> Row:
+        """2,000 requests in flight for a minute, one in a hundred of which the model refuses: nothing has died, so nothing is loaded again."""
+        row, said, places = Row("2,000 requests in flight for 60 s"), [], threading.Semaphore(2000)
+        repository, found = self._made(), Counter()
+        refused = self._inputs | {"categorical": np.full_like(self._inputs["categorical"], -5)}
+
+        def finished(good: bool, scores: np.ndarray | None, error: UserError | None) -> None:
+            if good:
+                found["answered with their bits" if error is None and np.array_equal(scores, self._scores[0]) else f"{error or scores}"] += 1
+            else:
+                found["refused by the model" if "is not in [0, " in str(error) else f"{error or scores}"] += 1
+            places.release()
+
+        with Server(repository, PORTS, said.append) as server:
+            server.wait_until_ready()
+            before = {process.pid for process in stubs(server)}
+            connection, end = Connection(f"grpc://{server.grpc}", "dlrm"), time.monotonic() + 60
+            while time.monotonic() < end:
+                places.acquire()
+                good = row.tries % 100 != 99
+                connection.begin(self._inputs if good else refused, functools.partial(finished, good))
+                row.tries += 1
+            assert all(places.acquire(timeout=120) for _ in range(2000)), "some are not answered"
+            connection.close()
+            assert {process.pid for process in stubs(server)} == before, said
+        assert not said and sorted(found) == ["answered with their bits", "refused by the model"], (said, found.most_common(5))
+        row.outcome.update(found)
         return row
 
     def killed_publishes(self, count: int) -> Row:
