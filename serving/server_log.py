@@ -24,10 +24,15 @@ def last_words(log: str | Path, start: int = 0) -> str:
     if crash := _CRASH.search(text):
         return " ".join(crash[0].split())[:_WIDTH]
     if errors := [error for error in _ERROR.findall(text) if not any(word in error for word in _HARMLESS)]:
-        return errors[-1][:_WIDTH]
+        return _plain(errors[-1])[:_WIDTH]
     lines = [line.strip() for line in text.splitlines() if not any(word in line for word in _HARMLESS)]
     lines = [line for line in lines if line and not _TABLE.match(line)]
     return lines[-1][:_WIDTH] if lines else "it says nothing"
+
+
+def _plain(error: str) -> str:
+    """An error as Triton logs it, in quotes, without the stack that it appends to a backend's."""
+    return " ".join(error.partition(r"\n\nAt:")[0].strip('"').replace(r"\n", " ").split())
 
 
 def ending(code: int) -> str:

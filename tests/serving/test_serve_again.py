@@ -75,7 +75,11 @@ HARMLESS = 'E1123 12:24:16.456641 11964 server.cc:241] "CudaDriverHelper has not
     ("log", "words"),
     [
         (HARMLESS + "Signal (11) received.\n 0# 0x1 in tritonserver\n", "Signal (11) received."),
-        (HARMLESS + 'E1123 12:24:16.4 1 a.cc:2] "failed to load \'m\'"\nI1123 12:24:16.4 1 a.cc:2] "ending"\n', "\"failed to load 'm'\""),
+        (HARMLESS + 'E1123 12:24:16.4 1 a.cc:2] "failed to load \'m\'"\nI1123 12:24:16.4 1 a.cc:2] "ending"\n', "failed to load 'm'"),
+        (
+            'E1123 12:24:16.4 1 a.cc:2] "Internal: UserError: /m/1/rows.npz: is missing\\n\\nAt:\\n  /p/kept.py(57): read\\n  /p/m.py\\n"\n',
+            "Internal: UserError: /m/1/rows.npz: is missing",
+        ),
         (HARMLESS + "out of luck\n+---+---+\n| a | b |\n+---+---+\n\n", "out of luck"),
         (HARMLESS, "it says nothing"),
         ("", "it says nothing"),
