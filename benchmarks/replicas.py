@@ -23,9 +23,8 @@ from benchmarks.report import Report
 from benchmarks.scratch import scratch
 from benchmarks.workload import t15_rows
 from serving import kept_rows
-from serving.backend import CHECKPOINT
 from serving.connection import Connection
-from serving.description import CATEGORICAL, NUMERICAL
+from serving.description import CATEGORICAL, CHECKPOINT, NUMERICAL
 from serving.proof import DIFFERENCE
 from serving.server import Server, ServerConfig
 from utils.checkpoint import manifest

@@ -10,8 +10,8 @@ import numpy as np
 from run.raw_inputs import CriteoInputs, TableInputs
 from run.raw_rows import raw_features
 from run.served_rows import Rows
-from serving import backend, kept_rows
-from serving.description import CATEGORICAL, NUMERICAL, ServedModel
+from serving import kept_rows
+from serving.description import CATEGORICAL, CHECKPOINT, NUMERICAL, ServedModel
 from serving.kept_rows import KeptRows
 from serving.proof import DIFFERENCE, Scored, twice
 from serving.served_proof import served
@@ -23,7 +23,7 @@ from utils.checkpoint.reading import Checkpoint
 from utils.config import Config
 from utils.serving_options import FLOAT16, FLOAT32, GPU, ONNX, SAVEDMODEL, TRITON
 
-_MODEL_FILE = Path(backend.__file__).with_name("triton_model.py")
+_MODEL_FILE = Path(__file__).resolve().parents[1] / "served/model.py"
 
 
 class Source(NamedTuple):
@@ -47,7 +47,7 @@ def write_triton(source: Source, model: ServedModel, version: Path, samples: Sam
     """A version for Triton's Python backend, which keeps the first of the samples with the scores that were found."""
     device, export = source.config.device, source.config.export
     changed: Mapping[str, Any] = {"amp": device.amp, "amp_dtype": device.amp_dtype, "xla": False, "out_of_range": model.out_of_range}
-    write_weights(source.checkpoint, version / backend.CHECKPOINT, model.folder, model.precision, changed)
+    write_weights(source.checkpoint, version / CHECKPOINT, model.folder, model.precision, changed)
     shutil.copyfile(_MODEL_FILE, version / "model.py")
     gpu = export.device == GPU
     score = served(stub_environment(), version, source.inputs, export.inputs, gpu)

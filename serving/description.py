@@ -13,6 +13,7 @@ from utils.options import WIDE_AND_DEEP
 
 BOTTOM, CROSS, TOP, DEEP, WIDE = "bottom_mlp", "cross", "top_mlp", "deep", "wide"
 NUMERICAL, CATEGORICAL, PROBABILITY = "numerical", "categorical", "probability"  # names of tensors
+CHECKPOINT = "checkpoint"  # in a version's folder for Triton's Python backend: what `dlrm.load` takes
 
 
 @dataclass(frozen=True)

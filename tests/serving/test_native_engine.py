@@ -57,7 +57,7 @@ def test_few_samples_by_their_names_go_the_same_way(checkpoint, by_tensorflow):
 
 def test_nothing_imports_tensorflow(checkpoint):
     code = (
-        "import sys, numpy as np; from pathlib import Path; from serving.backend import load; found = load(Path(sys.argv[1]), False, True)\n"
+        "import sys, numpy as np; from pathlib import Path; from served.backend import load; found = load(Path(sys.argv[1]), False, True)\n"
         "print(found.score(*found.checked(np.zeros((1, 2), np.float32), np.zeros((1, 12), np.int64))).shape, 'tensorflow' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code, checkpoint], cwd=ROOT, capture_output=True, text=True, timeout=100)

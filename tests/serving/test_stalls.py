@@ -6,7 +6,7 @@ import sys
 import pytest
 from children import ROOT, child
 
-BEGIN = "import time; from serving.stalls import ends_when_continued; ends_when_continued(); print(1, flush=True)"
+BEGIN = "import time; from served.stalls import ends_when_continued; ends_when_continued(); print(1, flush=True)"
 
 
 WORK = ["time.sleep(600)", "[print(2, flush=True) for _ in iter(int, 1)]", "sum(range(10**12))"]

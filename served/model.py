@@ -1,6 +1,6 @@
 """The model of a version in a Triton model repository, for Triton's Python backend. `dlrm.py --mode export` copies this file there.
 
-Triton runs it in the environment that `config.pbtxt` names; what it does is in `serving.backend` of the project that `config.pbtxt` names.
+Triton runs it in the environment that `config.pbtxt` names; what it does is in `served.backend` of the project that `config.pbtxt` names.
 """
 
 import importlib
@@ -18,7 +18,7 @@ class TritonPythonModel:
         sys.path.insert(0, config["parameters"]["PROJECT_PATH"]["string_value"])
         version = Path(__file__).resolve().parent
         triton = importlib.import_module("triton_python_backend_utils")  # there is one in Triton's process only
-        self._backend = importlib.import_module("serving.backend").Backend(triton, version, config, args)
+        self._backend = importlib.import_module("served.backend").Backend(triton, version, config, args)
 
     def execute(self, requests):
         """An answer for each request."""

@@ -1,4 +1,4 @@
-"""In the place of `triton_python_backend_utils`, which there is in Triton's process only: what `serving.backend` uses of it."""
+"""In the place of `triton_python_backend_utils`, which there is in Triton's process only: what `served.backend` uses of it."""
 
 from collections.abc import Sequence
 

@@ -1,0 +1,1 @@
+"""What runs inside Triton, and in its place when an export is proved."""

@@ -1,0 +1,149 @@
+"""What the Python backend does with requests: joins them, scores them, and answers each; one that is bad fails alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+import dlrm
+from served.self_check import check_frames, check_rows, check_tensors
+from served.stalls import ends_when_continued
+from served.unknown_metric import unknown_metric
+from serving import kept_rows
+from serving.description import CATEGORICAL, CHECKPOINT, NUMERICAL, PROBABILITY
+from utils.checkpoint.manifest import CheckpointError
+
+_RAW = "raw"
+
+
+class Scorer(Protocol):
+    """An engine. Of samples that `checked` has accepted, `score` gives the probabilities."""
+
+    def checked(self, *inputs: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Values of a request -> numericals `[B, M]` float32 and ids `[B, K]` int32. Raises ValueError that names feature, sample and value."""
+
+    def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """`[B]` float32."""
+
+
+class Backend:
+    """A model in Triton's Python backend. It scores the rows that its version keeps before it is there.
+
+    Args:
+        triton: the module `triton_python_backend_utils`.
+        version: folder of the version.
+        config: the model's, as Triton has read it.
+        args: those of `initialize`.
+        proving: whether the version is being exported: no rows are kept yet, and `triton` is a stand-in.
+
+    Raises:
+        UserError: the model cannot be loaded, or would not answer right here.
+    """
+
+    def __init__(self, triton: Any, version: Path, config: dict, args: dict, proving: bool = False):
+        if not proving:
+            check_tensors(triton)
+        self._triton = triton
+        self._names = [one["name"] for one in config["input"]]
+        self._texts = {one["name"] for one in config["input"] if one["data_type"] == "TYPE_STRING"}
+        self._raw = config["parameters"]["INPUTS"]["string_value"] == _RAW
+        if self._raw:
+            check_frames()
+        rows = None if proving else kept_rows.read_rows(version / kept_rows.FILE)
+        self.scorer = load(version / CHECKPOINT, self._raw, cpu=args["model_instance_kind"] != "GPU")
+        if rows is not None:
+            check_rows(self.execute, triton, rows)
+        self._unknown = unknown_metric(triton, args, self.scorer) if self._raw and not proving else None
+        if not proving:
+            ends_when_continued()
+
+    def close(self) -> None:
+        """End what runs beside the requests."""
+        if self._unknown is not None:
+            self._unknown.close()
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """A response for each request, in their order."""
+        responses: list[Any] = [None] * len(requests)
+        accepted = {}
+        for place, request in enumerate(requests):
+            try:
+                accepted[place] = self._inputs(request)
+            except ValueError as error:
+                responses[place] = self._error(error)
+        checked = self._checked(accepted, responses)
+        if checked:
+            self._answer(checked, responses)
+        return responses
+
+    def _checked(self, accepted: dict[int, list], responses: list) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+        """What is to be scored, by the request's place; the others have their error. All at once, and one by one only where one is bad."""
+        try:
+            together = self._of_values([np.concatenate(parts) for parts in zip(*accepted.values(), strict=True)]) if accepted else ()
+            ends = np.cumsum([len(values[0]) for values in accepted.values()])[:-1]
+            return dict(zip(accepted, zip(*(np.split(part, ends) for part in together), strict=True), strict=True)) if accepted else {}
+        except ValueError:
+            pass
+        found = {}
+        for place, values in accepted.items():
+            try:
+                found[place] = self._of_values(values)
+            except ValueError as error:
+                responses[place] = self._error(error)
+        return found
+
+    def _of_values(self, values: list) -> tuple[np.ndarray, np.ndarray]:
+        given = dict(zip(self._names, values, strict=True))
+        if self._raw:
+            return self.scorer.checked({name: _texts(name, column) if name in self._texts else column[:, 0] for name, column in given.items()})
+        ids = given[CATEGORICAL]
+        return self.scorer.checked(given.get(NUMERICAL, np.empty((len(ids), 0), np.float32)), ids)
+
+    def _answer(self, checked: dict[int, tuple[np.ndarray, np.ndarray]], responses: list) -> None:
+        try:
+            numerical, ids = (np.concatenate(parts) for parts in zip(*checked.values(), strict=True))
+            scores = self.scorer.score(numerical, ids)
+        except (CheckpointError, OSError, MemoryError) as error:  # a table's file that is gone, for instance: of no request in particular
+            for place in checked:
+                responses[place] = self._error(error)
+            return
+        start = 0
+        for place, (rows, _) in checked.items():
+            output = self._triton.Tensor(PROBABILITY, scores[start : start + len(rows), np.newaxis])
+            responses[place] = self._triton.InferenceResponse(output_tensors=[output])
+            start += len(rows)
+
+    def _inputs(self, request: Any) -> list[np.ndarray]:
+        """The request's arrays in the order of the inputs. Raises ValueError."""
+        found, count = [], None
+        for name in self._names:
+            tensor = self._triton.get_input_tensor_by_name(request, name)
+            if tensor is None:
+                raise ValueError(f"input {name}: is missing")
+            array = tensor.as_numpy()
+            count = len(array) if count is None else count
+            if array.ndim != 2 or len(array) != count:
+                raise ValueError(f"input {name}: has shape {list(array.shape)}, expected [{count}, …] as {self._names[0]} has")
+            found.append(array)
+        return found
+
+    def _error(self, error: Exception) -> Any:
+        return self._triton.InferenceResponse(error=self._triton.TritonError(str(error)))
+
+
+def load(checkpoint: Path, raw: bool, cpu: bool) -> Scorer:
+    """The scorer of an export: that of `dlrm.load`, tables mapped. Raises UserError."""
+    model = dlrm.load(checkpoint, mmap=True, cpu=cpu)
+    return model.over_raw_arrays() if raw else model.over_arrays()
+
+
+def _texts(name: str, column: np.ndarray) -> list[str]:
+    """`[B, 1]` bytes -> texts. Raises ValueError where one is not UTF-8."""
+    found = []
+    for sample, value in enumerate(column[:, 0]):
+        try:
+            found.append(value.decode())
+        except UnicodeDecodeError:
+            raise ValueError(f"feature {name}: value {value!r:.60} of sample {sample} is not UTF-8") from None
+    return found
