@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from dataloading.tfrecord_spec import OUTBRAIN_TABLES
-from preproc.outbrain_features import CATEGORICAL, NUMERICAL, read_sizes
-from preproc.outbrain_split import SplitRule
+from preproc.outbrain.features import CATEGORICAL, NUMERICAL, read_sizes
+from preproc.outbrain.split import SplitRule
 
 _START_MS, _DAY_MS, _DAY_S, _MAX_DAYS = 1_465_876_799_998, 86_400_000, 86_400, 3650
 _RATES = {  # the column that rows are grouped by, the feature, and the views that it takes

@@ -104,7 +104,7 @@ def child(method: str, kind: str, files: list[str], folder: str, threshold: int)
     if kind == "outbrain":
         work = _outbrain(method, Path(files[0]).parent, Path(folder))
     elif method in (CRITEO, TABLE):
-        command = importlib.import_module(method).main
+        command = importlib.import_module(f"{method}.command").main
         flags = ["--train", files[0], "--test", files[1], "--dst", folder, "--frequency_threshold", str(threshold)]
         flags += ["--label", "label"] if method == TABLE else []
         work = lambda: command(flags)  # noqa: E731
@@ -124,7 +124,7 @@ def _outbrain(method: str, raw: Path, folder: Path) -> Callable[[], object]:
     if method == MERGES:
         importlib.import_module("pandas")
         return lambda: importlib.import_module("benchmarks.outbrain_peer").by_pandas(raw, folder)
-    return partial(importlib.import_module(method).main, ["--src", str(raw), "--dst", str(folder)])
+    return partial(importlib.import_module(f"{method}.command").main, ["--src", str(raw), "--dst", str(folder)])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from preproc.clicklog import LABEL
+from preproc.criteo.clicklog import LABEL
 
 
 def by_pandas(files: Sequence[Path], separator: str, columns: tuple[Sequence[str], Sequence[str]], threshold: int, folder: Path) -> None:

@@ -30,7 +30,9 @@ from benchmarks.rounds import median, spread
 from benchmarks.scratch import scratch
 from benchmarks.spark_cluster import cluster
 from dataloading import generate_outbrain
-from preproc import criteo, outbrain, table
+from preproc.criteo import command as criteo
+from preproc.outbrain import command as outbrain
+from preproc.table import command as table
 from utils.flags import option
 
 MODULE = "benchmarks.preproc_spark"

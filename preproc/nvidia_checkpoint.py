@@ -27,9 +27,9 @@ from dataloading.contract import stored_vocabulary
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.features import NUMERICAL_DTYPE
 from dataloading.vocabularies import RECORD, kept_file, record
-from preproc.nvidia_checks import check_cross, check_lookups, check_mlp, check_tables, padded
-from preproc.nvidia_source import Source, Weight, open_source
-from preproc.nvidia_wide_and_deep import WideAndDeepSource, folder_of, open_wide_and_deep
+from preproc.nvidia.checks import check_cross, check_lookups, check_mlp, check_tables, padded
+from preproc.nvidia.source import Source, Weight, open_source
+from preproc.nvidia.wide_and_deep import WideAndDeepSource, folder_of, open_wide_and_deep
 from utils.checkpoint.kept_files import KeptFiles
 from utils.checkpoint.reading import newest
 from utils.checkpoint.writing import Array, Part, save

@@ -18,8 +18,8 @@ def main() -> None:
     if name not in COMMANDS:
         sys.exit(f"spark_submit.py: error: {name or 'no command'}: expected one of {', '.join(COMMANDS)} and its flags")
     root = Path(__file__).resolve().parents[1]
-    # The folder of this file, which Python puts first, would make `preproc.engines` reachable as `engines`.
-    sys.path[:] = [str(root)] * (root / "preproc" / "criteo.py").is_file() + [path for path in sys.path if Path(path).resolve() != root / "preproc"]
+    # The folder of this file, which Python puts first, would make `preproc.spark` reachable as `spark`.
+    sys.path[:] = [str(root)] * (root / "preproc" / "criteo").is_dir() + [path for path in sys.path if Path(path).resolve() != root / "preproc"]
     sys.argv = [name, "--engine", "spark", *flags]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
 

@@ -14,7 +14,9 @@ from pathlib import Path
 MAX_FILE, MAX_CLASS, MAX_PARAMETERS = 400, 150, 8  # lines, lines, parameters without self
 CRUMB = 60  # lines; a file of fewer that one other file uses may be a part of that one
 ENTRY = ("dlrm", "dcnv2", "wide_and_deep", "main")
-# A room is a folder, or a name of it with dots: of several the longest that a module's name begins with.
+_BELOW_COMMANDS = {"preproc.spark", "preproc.shared", "preproc.reading"}
+# A room is a folder, or a folder in one (`utils.checkpoint`). Who may import a room of another folder may import the rooms in it; within a folder
+# each is named, and the folder's own name stands for the files that lie in none.
 MAY_IMPORT = {
     "dlrm": {"run", "model"},
     "dcnv2": {"dlrm", "utils"},
@@ -27,7 +29,12 @@ MAY_IMPORT = {
     "served": {"served", "dlrm", "serving", "utils"},
     "serving": {"serving", "model", "dataloading", "utils"},
     "run": {"run", "serving", "training", "model", "preproc", "dataloading", "utils"},
-    "preproc": {"preproc", "dataloading", "utils"},
+    "preproc": {"preproc", "preproc.criteo", "preproc.nvidia", "dataloading", "utils"},
+    "preproc.reading": {"preproc.reading", "dataloading", "utils"},
+    "preproc.shared": {"preproc.shared", "preproc.reading", "dataloading", "utils"},
+    "preproc.spark": {"preproc.spark", "preproc.shared", "utils"},
+    **{f"preproc.{command}": {f"preproc.{command}", *_BELOW_COMMANDS, "dataloading", "utils"} for command in ("criteo", "table", "outbrain")},
+    "preproc.nvidia": {"preproc.nvidia", "preproc.outbrain", "dataloading", "utils"},
     "benchmarks": {"benchmarks", "run", "serving", "training", "model", "preproc", "dataloading", "utils", "dlrm"},
     "scripts": set(),
 }
@@ -42,11 +49,12 @@ def broken(root: Path) -> Iterator[str]:
     files, trees, graph = read(root)
     for module, tree in trees.items():
         name, room = str(files[module].relative_to(root)), room_of(module)
-        for other in sorted({room_of(target) for target in graph[module]} - MAY_IMPORT[room]):
-            yield f"{name}: {room} must not import {other}"
-        if name not in HOROVOD and any(target.split(".")[0] == "horovod" for target in names(tree)):
+        for other in sorted({room_of(target) for target in graph[module]}):
+            if not {other, *([] if _top(other) == _top(room) else [_top(other)])} & MAY_IMPORT[room]:
+                yield f"{name}: {room} must not import {other}"
+        if name not in HOROVOD and any(_top(target) == "horovod" for target in names(tree)):
             yield f"{name}: only {HOROVOD[0]} imports horovod"
-        if room.split(".")[0] not in NOT_THE_APPLICATION:
+        if _top(room) not in NOT_THE_APPLICATION:
             yield from too_large(name, files[module], tree)
     yield from (f"import circle: {' -> '.join(circle)}" for circle in circles(graph))
     yield from (f"include circle: {' -> '.join(circle)}" for circle in circles(includes(root / "ops")))
@@ -67,7 +75,7 @@ def read(root: Path) -> tuple[dict[str, Path], dict[str, ast.Module], dict[str, 
     trees = {module: ast.parse(path.read_text()) for module, path in files.items()}
     graph = {module: imported(tree, files) for module, tree in trees.items()}
     for module in KEPT_NAMES.keys() & graph.keys():
-        graph[module] = {target for target in graph[module] if target.split(".")[0] != KEPT_NAMES[module]}
+        graph[module] = {target for target in graph[module] if _top(target) != KEPT_NAMES[module]}
     return files, trees, graph
 
 
@@ -77,9 +85,13 @@ def room_of(module: str) -> str:
     return next(room for i in range(len(parts), 0, -1) if (room := ".".join(parts[:i])) in MAY_IMPORT)
 
 
+def _top(name: str) -> str:
+    return name.split(".")[0]
+
+
 def sources(root: Path) -> list[Path]:
     """The files that the rules are about."""
-    found = [root / f"{name}.py" for name in ENTRY] + [path for room in MAY_IMPORT for path in (root / room.split(".")[0]).rglob("*.py")]
+    found = [root / f"{name}.py" for name in ENTRY] + [path for room in MAY_IMPORT for path in (root / _top(room)).rglob("*.py")]
     return sorted({path for path in found if path.is_file() and "__pycache__" not in path.parts})
 
 

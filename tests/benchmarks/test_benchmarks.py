@@ -15,7 +15,7 @@ from benchmarks.preproc_peers import by_pandas
 from benchmarks.raw_logs import names_of, write_log
 from benchmarks.workload import MLPERF_HOTNESS, hotness_of_tables
 from dataloading.feature_spec import FeatureSpec
-from preproc import criteo
+from preproc.criteo import command as criteo
 from tests.dataloading.make_data import small_spec, write_dataset
 from tests.preproc.spark_cluster import needs_spark
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dataloading import generate_outbrain
-from preproc import outbrain
+from preproc.outbrain import command as outbrain
 
 
 def test_the_pandas_script_gives_the_same_values(tmp_path):

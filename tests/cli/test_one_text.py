@@ -8,7 +8,7 @@ from runs import SMALL, edit_spec
 
 import dlrm
 from dataloading.feature_spec import FeatureSpec
-from preproc import table
+from preproc.table import command as table
 from run.command import do
 from utils.checkpoint.reading import Checkpoint
 

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from runs import TRAIN, edit_spec
 
-from preproc import criteo, table
+from preproc.criteo import command as criteo
+from preproc.table import command as table
 
 FEATURES = {
     "user": {"kind": "categorical"},

@@ -8,7 +8,7 @@ from runs import TRAIN
 
 from dataloading import generate_outbrain
 from dataloading.feature_spec import FeatureSpec
-from preproc import outbrain
+from preproc.outbrain import command as outbrain
 from utils.checkpoint.reading import Checkpoint
 
 

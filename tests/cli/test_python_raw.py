@@ -11,8 +11,8 @@ import pytest
 from runs import SMALL, by_threads
 
 import dlrm
-from preproc import criteo
-from preproc.clicklog import CATEGORICAL, FIELDS, NUMERICAL
+from preproc.criteo import command as criteo
+from preproc.criteo.clicklog import CATEGORICAL, FIELDS, NUMERICAL
 from utils.checkpoint.reading import Checkpoint
 from utils.errors import UserError
 

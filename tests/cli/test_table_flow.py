@@ -10,7 +10,7 @@ from runs import SMALL
 
 import dlrm
 from benchmarks import table_logs
-from preproc import table
+from preproc.table import command as table
 from utils.checkpoint.reading import Checkpoint
 
 FEATURES = {

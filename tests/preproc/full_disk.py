@@ -13,7 +13,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dataloading import transcribe
-from preproc import criteo, table
+from preproc.criteo import command as criteo
+from preproc.table import command as table
 from utils.errors import run_command
 
 ROOT = Path(__file__).parents[2]

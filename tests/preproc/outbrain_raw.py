@@ -10,7 +10,7 @@ import numpy as np
 
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
-from preproc import outbrain
+from preproc.outbrain import command as outbrain
 
 START_MS, DAY_MS = 1_465_876_799_998, 86_400_000
 

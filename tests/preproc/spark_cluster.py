@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.spark_cluster import Cluster, cluster
-from preproc.engines import spark_engine, spark_session
-from preproc.engines.spark_settings import SparkSettings
+from preproc.shared.engine_flags import SparkSettings
+from preproc.spark import engine as spark_engine
+from preproc.spark import session as spark_session
 
 __all__ = ["JAVA", "LOCAL", "QUICK", "Cluster", "Sessions", "cluster", "needs_spark", "tree"]
 # A machine that compiles quickly and not well, and queries that are not compiled at all: these runs are short.

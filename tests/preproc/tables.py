@@ -9,7 +9,7 @@ import yaml
 from dataloading.contract import check_quick
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
-from preproc import table
+from preproc.table import command as table
 
 
 class Made:

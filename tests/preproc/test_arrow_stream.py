@@ -8,7 +8,7 @@ import pytest
 from tables import make, write
 
 from dataloading.contract import DatasetError
-from preproc.arrow_stream import stream_batches, stream_schema
+from preproc.reading.arrow_stream import stream_batches, stream_schema
 
 
 def frame(first: int, rows: int) -> pl.DataFrame:

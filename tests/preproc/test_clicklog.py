@@ -5,8 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataloading.contract import DatasetError
-from preproc import clicklog
-from preproc.clicklog import FIELDS, line_fault, read_rows
+from preproc.criteo import clicklog
+from preproc.criteo.clicklog import FIELDS, line_fault, read_rows
 
 EMPTY = "0" + "\t" * 39
 

@@ -11,7 +11,7 @@ import yaml
 import zstandard
 
 from dataloading.contract import check_quick
-from preproc import criteo
+from preproc.criteo import command as criteo
 
 # cat_0 in training: b 3 times; 0a and c twice; d once; missing once.
 TRAIN = ["b", "0a", "c", "b", "", "c", "d", "0a", "b"]

@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from dataloading.contract import DatasetError
-from preproc import criteo
+from preproc.criteo import command as criteo
 from tests.children import child, found, wait_for
 from utils.errors import UserError
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from dataloading import validate
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
-from preproc import criteo, row_order
-from preproc.clicklog import LogForm
-from preproc.row_order import shuffle_file, shuffled_parts
+from preproc.criteo import command as criteo
+from preproc.criteo import row_order
+from preproc.criteo.clicklog import LogForm
+from preproc.criteo.row_order import shuffle_file, shuffled_parts
 from tests.preproc.conftest import Dataset, make_line
 from utils.errors import UserError
 

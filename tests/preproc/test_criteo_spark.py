@@ -11,8 +11,9 @@ import polars as pl
 import pytest
 import zstandard
 
-from preproc import criteo, criteo_spark
-from preproc.engines import spark_dictionaries
+from preproc.criteo import command as criteo
+from preproc.criteo import on_spark as criteo_spark
+from preproc.spark import dictionaries as spark_dictionaries
 from tests.preproc.conftest import make_line
 from tests.preproc.spark_cluster import JAVA, LOCAL, needs_spark, tree
 

@@ -14,7 +14,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 import dlrm
 from dataloading import fetch, put
 from dataloading.contract import DatasetError
-from preproc import criteo, into_store, table
+from preproc.criteo import command as criteo
+from preproc.shared import into_store
+from preproc.table import command as table
 from tests.preproc.conftest import make_line
 from tests.preproc.hdfs_server import hdfs
 from tests.preproc.test_stores import tree

@@ -20,8 +20,8 @@ from dataloading.tf_raw import TfRawSplit
 from model.build import build_model
 from model.embedding.placement import single
 from preproc import nvidia_checkpoint
-from preproc.nvidia_wide_and_deep import NUMERICAL, deep_rows
-from preproc.outbrain_features import CATEGORICAL
+from preproc.nvidia.wide_and_deep import NUMERICAL, deep_rows
+from preproc.outbrain.features import CATEGORICAL
 from run.tables import described
 from tests.preproc.nvidia_forms import check_refused, paths, write, write_dataset
 from training.state import restore

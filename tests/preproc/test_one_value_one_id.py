@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tables import Made
 
 from dataloading.contract import DatasetError
-from preproc import table
+from preproc.table import command as table
 from run.raw_inputs import TableInputs
 from training.features import ModelFeatures
 

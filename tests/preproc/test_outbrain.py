@@ -11,7 +11,7 @@ import pytest
 from outbrain_raw import Slow, assert_equal, columns, preprocessed, split_mix, write_raw
 
 from dataloading import generate_outbrain
-from preproc.outbrain_split import SplitRule, hashed
+from preproc.outbrain.split import SplitRule, hashed
 
 # Timestamps are such that display 1 is at 04:00:00 of 14 June 2016 (UTC), 2 a day later, and so on. Display 4 has no event, 7 and 9 have no clicks.
 RAW = {

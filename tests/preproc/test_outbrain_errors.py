@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from outbrain_raw import columns, preprocessed, write_raw
 
-from preproc import outbrain
+from preproc.outbrain import command as outbrain
 from tests.children import child, found, wait_for
 from utils.errors import UserError
 

@@ -11,8 +11,9 @@ import pytest
 
 from dataloading import generate_outbrain
 from dataloading.feature_spec import FeatureSpec
-from preproc import outbrain, outbrain_spark
-from preproc.engines import spark_shared
+from preproc.outbrain import command as outbrain
+from preproc.outbrain import on_spark as outbrain_spark
+from preproc.spark import shared_objects as spark_shared
 from tests.preproc.spark_cluster import LOCAL, needs_spark, tree
 from utils.errors import UserError
 

@@ -9,9 +9,9 @@ from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tfrecord_spec import OUTBRAIN_TABLES, outbrain_spec, pattern_spec, tfrecord_spec, unread_features
 from dataloading.tfrecord_split import TfRecordSplit
-from preproc import outbrain
-from preproc.outbrain_features import read_sizes, spec_of
-from preproc.outbrain_tfrecords import write_tfrecords
+from preproc.outbrain import command as outbrain
+from preproc.outbrain.features import read_sizes, spec_of
+from preproc.outbrain.tfrecords import write_tfrecords
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dataloading.contract import DatasetError
-from preproc import joining, sorted_ids
-from preproc.clicklog import LogForm, read_rows
-from preproc.id_table import IdTable
-from preproc.joining import join_files
-from preproc.log_ranges import moved, moved_error, ranges
-from preproc.sorted_ids import SortedIds, value_ranges, write_sorted
-from preproc.vocabulary_file import write_vocabulary
+from preproc.criteo import sorted_ids
+from preproc.criteo.clicklog import LogForm, read_rows
+from preproc.criteo.id_table import IdTable
+from preproc.criteo.sorted_ids import SortedIds, value_ranges, write_sorted
+from preproc.reading.log_ranges import moved, moved_error, ranges
+from preproc.shared import joining
+from preproc.shared.joining import join_files
+from preproc.shared.vocabulary_file import write_vocabulary
 from utils.encoding.vocabulary import build_vocabulary
 
 FORM = LogForm(1, 1)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from preproc import criteo, sample_log
+from preproc import sample_log
+from preproc.criteo import command as criteo
 from tests.preproc.spark_cluster import needs_spark, tree
 
 PREPROC = Path(__file__).parents[2] / "preproc"

@@ -12,8 +12,10 @@ import polars as pl
 import pytest
 from tables import write
 
-from preproc import criteo, resume, table
-from preproc.table_steps import PolarsTable
+from preproc.criteo import command as criteo
+from preproc.shared import resume
+from preproc.table import command as table
+from preproc.table.on_polars import PolarsTable
 from utils.errors import UserError, run_command
 
 ROOT = Path(__file__).parents[2]

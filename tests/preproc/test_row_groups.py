@@ -4,9 +4,9 @@ import polars as pl
 import pytest
 
 from dataloading.contract import DatasetError
-from preproc.row_groups import group_rows, row_ranges
-from preproc.table_files import FormFlags, form_of
-from preproc.table_reading import TableFile
+from preproc.reading.files import FormFlags, form_of
+from preproc.reading.row_groups import group_rows, row_ranges
+from preproc.reading.table_file import TableFile
 
 ROWS = 1003
 

@@ -4,8 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from preproc import criteo, sample_log
-from preproc.clicklog import CATEGORICAL, NUMERICAL, read_rows
+from preproc import sample_log
+from preproc.criteo import command as criteo
+from preproc.criteo.clicklog import CATEGORICAL, NUMERICAL, read_rows
 from utils.errors import UserError
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from preproc import sorted_texts
-from preproc.engines.polars_engine import text_ids
-from preproc.sorted_texts import SortedTexts, hash_ranges, write_hashed, write_texts
+from preproc.shared.polars_engine import text_ids
+from preproc.table import sorted_texts
+from preproc.table.sorted_texts import SortedTexts, hash_ranges, write_hashed, write_texts
 
 texts = st.one_of(st.text(alphabet="ab", max_size=4), st.text(max_size=20), st.sampled_from(["", "é", "e\u0301", "a\0", "a\0\0", "😀", "ab" * 300]))
 

@@ -16,9 +16,13 @@ import yaml
 from dataloading import generate_outbrain
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
-from preproc import criteo, outbrain, outbrain_spark, table, table_spark_reading
-from preproc.engines import spark_dictionaries
-from preproc.engines.spark_engine import SparkEngine
+from preproc.criteo import command as criteo
+from preproc.outbrain import command as outbrain
+from preproc.outbrain import on_spark as outbrain_spark
+from preproc.spark import dictionaries as spark_dictionaries
+from preproc.spark.engine import SparkEngine
+from preproc.table import command as table
+from preproc.table import spark_reading as table_spark_reading
 from tests.children import found
 from tests.preproc.spark_cluster import JAVA, QUICK, Cluster, cluster, needs_spark, tree
 from tests.preproc.test_criteo_spark import log

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from dataloading.contract import DatasetError
-from preproc import criteo
-from preproc.engines import spark_session
-from preproc.engines.spark_engine import SparkEngine
-from preproc.engines.spark_failures import one_line
-from preproc.engines.spark_settings import SparkSettings
-from preproc.engines.spark_tasks import TOKEN, Done, Failed, Job, LeftOut, run_task
+from preproc.criteo import command as criteo
+from preproc.shared.engine_flags import SparkSettings
+from preproc.spark import session as spark_session
+from preproc.spark.engine import SparkEngine
+from preproc.spark.failures import one_line
+from preproc.spark.tasks import TOKEN, Done, Failed, Job, LeftOut, run_task
 from tests.children import child, found, wait_for
 from tests.preproc.conftest import make_line
 from tests.preproc.spark_cluster import QUICK, cluster, needs_spark

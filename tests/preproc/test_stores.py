@@ -10,7 +10,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from tables import write
 
-from preproc import criteo, stores, table
+from preproc.criteo import command as criteo
+from preproc.reading import stores
+from preproc.table import command as table
 
 ROWS = "s,n,y\n" + "".join(f"v{i % 7},{i}.5,{i % 2}\n" for i in range(60))
 FLAGS = ("--label", "y", "--test_fraction", 0.3)

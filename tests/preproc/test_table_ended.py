@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tables import write
 
-from preproc import table
+from preproc.table import command as table
 from tests.children import child, found, wait_for
 
 ROOT = Path(__file__).parents[2]

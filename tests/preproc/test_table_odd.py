@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from tables import Made, write
 
-from preproc import table
+from preproc.table import command as table
 
 ROWS = "s,n,y\n" + "".join(f"v{i % 7},{i}.5,{i % 2}\n" for i in range(60))
 

@@ -10,8 +10,8 @@ import zstandard
 from tables import Made, make, write
 
 from dataloading.contract import DatasetError
-from preproc import table
-from preproc.text_blocks import TextForm, text_blocks
+from preproc.reading.text_blocks import TextForm, text_blocks
+from preproc.table import command as table
 
 ROWS = [
     ("x", "1.5", "a|b", "1"),

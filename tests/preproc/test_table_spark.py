@@ -11,9 +11,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preproc import table, table_spark
-from preproc.engines import spark_dictionaries
-from preproc.table_fit import Moments
+from preproc.spark import dictionaries as spark_dictionaries
+from preproc.table import command as table
+from preproc.table import on_spark as table_spark
+from preproc.table.fit import Moments
 from tests.preproc.spark_cluster import LOCAL, needs_spark, tree
 from utils.errors import UserError
 

@@ -6,7 +6,7 @@ import yaml
 from tables import Made, make, write
 
 from dataloading.contract import DatasetError
-from preproc import table
+from preproc.table import command as table
 from utils.errors import UserError
 
 HEAD = "s,t,part,y\n"

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tables import make, write
 
 from dataloading.contract import DatasetError
-from preproc import clicklog
-from preproc.quoted_rows import MOST_LINES
-from preproc.table_files import FormFlags, form_of
-from preproc.table_reading import TableFile
-from preproc.text_blocks import TextForm, text_blocks
+from preproc.criteo import clicklog
+from preproc.reading.files import FormFlags, form_of
+from preproc.reading.quoted_rows import MOST_LINES
+from preproc.reading.table_file import TableFile
+from preproc.reading.text_blocks import TextForm, text_blocks
 
 FORM = TextForm("a table", 1 << 20)
 CONFIG = {"label": "y", "features": {"s": "categorical"}}

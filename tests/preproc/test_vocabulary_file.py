@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from preproc.vocabulary_file import write_vocabulary
+from preproc.shared.vocabulary_file import write_vocabulary
 
 GROUP = 122_880  # rows of a row group, about
 

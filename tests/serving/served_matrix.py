@@ -13,7 +13,7 @@ from served_models import EVERYTHING, criteo_data, export, table_data, train
 import dlrm
 from dataloading import generate_outbrain
 from model.native_scorer import NativeScorer
-from preproc import outbrain
+from preproc.outbrain import command as outbrain
 from run.raw_rows import drawn_columns
 from run.served_rows import by_feature, drawn_rows
 from serving.connection import GRPC, HTTP, Connection

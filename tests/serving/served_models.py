@@ -9,8 +9,9 @@ import dlrm
 from dataloading.feature_spec import Categorical, FeatureSpec
 from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
-from preproc import criteo, table
-from preproc.clicklog import CATEGORICAL, NUMERICAL
+from preproc.criteo import command as criteo
+from preproc.criteo.clicklog import CATEGORICAL, NUMERICAL
+from preproc.table import command as table
 
 PLAIN = (Categorical("a", 40, "int32", alpha=1.2), Categorical("b", 300, "int32", alpha=1.2), Categorical("c", 7, "int32", alpha=1.2))
 LISTS = (

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from preproc.in_order import in_order
+from preproc.shared.in_order import in_order
 from tests.children import dispositions
 from utils import interrupt
 from utils.errors import run_command

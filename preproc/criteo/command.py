@@ -1,0 +1,266 @@
+"""Raw Criteo click logs to a tf_raw dataset.
+
+    python -m preproc.criteo --train day_0.gz day_1.gz --test day_2.gz --dst criteo_t15 --frequency_threshold 15
+
+    # the same bytes by a Spark cluster (docs/preprocessing.md)
+    python -m preproc.criteo --engine spark --spark_master spark://HOST:7077 --train day_0 --test day_1 --dst criteo_t15 --frequency_threshold 15
+
+    # the ids of that dataset for the days that follow, so that a model trained on it can score them
+    python -m preproc.criteo --unlabelled day_3.gz --vocabulary criteo_t15 --dst day_3
+
+Dictionaries come from the training days only: ids from 1 by falling frequency (equal counts by rising value), and 0 for
+values that are missing, rare or not in the training days. Rows keep the order of the logs.
+"""
+
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from tqdm import tqdm
+
+from dataloading.contract import VOCABULARY, DatasetError, bytes_per_sample, stored_vocabulary
+from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
+from dataloading.tf_raw import TfRawWriter, refuse_dataset
+from dataloading.vocabularies import read_vocabulary
+from preproc.criteo.id_table import write_table_ids
+from preproc.criteo.known_vocabulary import KnownVocabularies, known_vocabularies
+from preproc.criteo.on_spark import SparkCriteo
+from preproc.criteo.options import NAME, NEW, SPLITS, Options, parse
+from preproc.criteo.reading import halve, read_logs
+from preproc.criteo.row_order import INPUT, shuffle_file, shuffled_parts
+from preproc.criteo.rows import Tally
+from preproc.criteo.staging import Staging
+from preproc.reading.stores import Source
+from preproc.shared.in_order import by_size
+from preproc.shared.into_store import made
+from preproc.shared.resume import DATASET, Progress, dataset_files, link
+from preproc.shared.vocabulary_file import write_vocabulary
+from preproc.spark.engine import SparkEngine
+from utils.encoding import transforms
+from utils.encoding.vocabulary import build_vocabulary
+from utils.naming import naming
+
+_SMALL = 4_000_000  # values of a table of which two may be in memory
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code.
+
+    Raises:
+        UserError: a log that is missing, empty, damaged or malformed, a destination that holds a dataset, a value that
+            does not fit. Nothing is left at the destination then.
+    """
+    options = parse(argv, __doc__)
+    for paths in options.logs.values():
+        for path in paths:
+            _check_log(path, options.destination)
+    progress = _progress(options)
+    print(f"{options.target}: {made(NAME, options.target, partial(_make, options, progress), progress.run, options.overwrite)}")
+    return 0
+
+
+def _make(options: Options, progress: Progress) -> str:
+    """Make the dataset in a local folder; returns what is to be said of it."""
+    started = time.monotonic()
+    refuse_dataset(options.destination, DEFAULT_FILE_NAME, options.overwrite)
+    known = options.vocabulary and known_vocabularies(options.vocabulary, options.form.categorical)
+    transform = _transform(options, known)
+    if options.leak:
+        print(f"{NAME}: warning: --dictionary_days all: values of test rows are in the dictionaries, which flatters the model", file=sys.stderr)
+
+    with Staging(options.target.staging or options.destination, options.splits, progress) as staging, _spark(options, staging) as spark:
+        progress.start(staging.folder)
+        tallies = _stage(staging, options, transform, progress, spark)
+        dataset = staging.folder / DATASET
+        folder = dataset / VOCABULARY
+        folder.mkdir(parents=True, exist_ok=True)
+        cardinalities = _vocabularies(staging, options, known, folder, progress, spark)
+        spec = generator_spec(cardinalities, options.form.num_numerical, alpha=0.0)
+        within = dataset if options.target.staging is None else None  # on the disk of the destination
+        with TfRawWriter(options.destination, spec, options.splits, overwrite=options.overwrite, unlabelled=[NEW], within=within) as writer:
+            _write_columns(staging, writer, options, progress)
+            if spark:
+                spark.write_ids(folder, writer)
+            else:
+                _write_ids(staging, writer, options, folder, progress)
+            if options.ordering != INPUT:
+                scratch = (staging.folder if within else writer.folder) / "shuffled"
+                _shuffle(writer, shuffled_parts(options.ordering, tallies["train"].file_rows), options.seed, scratch, progress)
+            metadata = _metadata(tallies, options, transform, writer.spec, folder)
+            if within is None:
+                shutil.move(folder, writer.folder / VOCABULARY)
+            progress.publishing(dataset)
+            spec = writer.publish(metadata)
+    return _summary(spec, tallies, time.monotonic() - started)
+
+
+def _progress(options: Options) -> Progress:
+    """What of this run is complete: by the options on which bytes depend, and by all files that are read."""
+    read = [path for paths in options.logs.values() for path in paths] + (dataset_files(options.vocabulary) if options.vocabulary else [])
+    return Progress(NAME, options.of_the_bytes(), read, options.destination, options.resume)
+
+
+@contextlib.contextmanager
+def _spark(options: Options, staging: Staging) -> Iterator[SparkCriteo | None]:
+    """The steps that executors do, where Spark is the engine."""
+    if options.spark is None:
+        yield None
+        return
+    with SparkEngine(options.spark, staging.folder) as engine:
+        yield SparkCriteo(engine, options, staging)
+
+
+def _check_log(path: Source, destination: Path) -> None:
+    """Find out before anything is written, and not after an hour of work, that a log cannot be read."""
+    if not isinstance(path, Path):
+        path.open().close()
+        return
+    if not path.is_file():
+        raise DatasetError(
+            f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a click log (--train, --valid, --test, --unlabelled)"
+        )
+    path.open("rb").close()
+    for folder in (*SPLITS, VOCABULARY):
+        if path.resolve().is_relative_to((destination / folder).resolve()):  # publishing replaces these folders, the log with them
+            raise DatasetError(f"{path} lies in {destination / folder}, which the dataset will replace; choose another --dst")
+
+
+def _transform(options: Options, known: KnownVocabularies | None) -> str:
+    """What becomes of the integers: as in the dataset whose ids are used, for a model of that one."""
+    if known is None:
+        return options.transform
+    if options.transform not in (None, known.numerical_transform):
+        raise DatasetError(
+            f"--numerical_transform {options.transform}: --vocabulary {options.vocabulary} has {known.numerical_transform}, and a model of one reads "
+            "nothing of the other; drop the flag"
+        )
+    return known.numerical_transform
+
+
+def _stage(staging: Staging, options: Options, transform: str, progress: Progress, spark: SparkCriteo | None) -> dict[str, Tally]:
+    """Read every log once; returns what was found in each split."""
+    tallies = {split: Tally([path.name for path in paths], labelled=split != NEW) for split, paths in options.logs.items()}
+    if spark:
+        spark.stage(tallies, transform)
+        staging.flush()
+        if options.halve:
+            tallies["valid"] = halve(staging, tallies["test"])
+    else:
+        read_logs(staging, options, transform, tallies, progress)
+    return {split: tallies[split] for split in options.splits}
+
+
+def _vocabularies(
+    staging: Staging, options: Options, known: KnownVocabularies | None, folder: Path, progress: Progress, spark: SparkCriteo | None
+) -> list[int]:
+    """Write the vocabulary of every feature; returns the cardinalities."""
+    makes = known is None or options.extend
+    counted = [split for split in options.splits if split != NEW] if options.leak else ["train"]
+    dictionaries = spark.dictionaries(known) if spark and makes else None
+
+    def write(place: int, feature: str) -> int:
+        path = folder / f"{feature}.parquet"
+        if not makes:
+            known.scan(feature)  # checks it
+            rows = known.rows(feature)
+            with naming(path):
+                shutil.copyfile(stored_vocabulary(known.spec, feature), path)
+        elif dictionaries:
+            rows = dictionaries.write(place, path)
+        else:
+            values, threshold = staging.values(counted, feature), options.thresholds.of(feature)
+            vocabulary = build_vocabulary(values, threshold) if known is None else known.extended(feature, values, threshold)
+            rows = vocabulary.height
+            write_vocabulary(path, [vocabulary], rows, vocabulary.schema)
+        bar.update()
+        return rows + 1
+
+    def once(place: int, feature: str) -> int:
+        return progress.once(f"vocabulary {feature}", [folder / f"{feature}.parquet"], partial(write, place, feature))
+
+    rows = staging.num_rows(counted) if makes else 0  # as many different values as a feature can have
+    with tqdm(total=len(options.form.categorical), desc="vocabularies", unit="feature", disable=None) as bar:
+        tasks = [partial(once, place, feature) for place, feature in enumerate(options.form.categorical)]
+        return [task() for task in tasks] if spark else by_size([(rows, task) for task in tasks], _SMALL)
+
+
+def _write_columns(staging: Staging, writer: TfRawWriter, options: Options, progress: Progress) -> None:
+    """Fill the dataset's files of labels and numerical features, by moving them."""
+    for split in options.splits:
+        files = writer.files(split)
+        for source, path in ((staging.labels(split), files.label), (staging.numerical(split), files.numerical)):
+            if path is not None:
+                _once(split, path, partial(link if progress.on else shutil.move, source, path), options, progress)
+
+
+def _write_ids(staging: Staging, writer: TfRawWriter, options: Options, vocabularies: Path, progress: Progress) -> None:
+    """Fill the dataset's files of ids, column by column."""
+
+    def write(place: int) -> None:
+        feature = writer.spec.categorical[place]
+        vocabulary = pl.read_parquet(vocabularies / f"{feature.name}.parquet", columns=["value", "id"], glob=False)
+        for split in options.splits:
+            path = writer.files(split).categorical[place]
+            work = partial(write_table_ids, staging.columns(split, feature.name), vocabulary, feature.dtype, path)
+            _once(split, path, work, options, progress)
+            bar.update(1 / len(options.splits))
+
+    sizes = [feature.cardinality for feature in writer.spec.categorical]
+    with tqdm(total=len(sizes), desc="ids", unit="feature", disable=None) as bar:
+        by_size([(size, partial(write, place)) for place, size in enumerate(sizes)], _SMALL)
+
+
+def _once(split: str, path: Path, work: Callable[[], None], options: Options, progress: Progress) -> None:
+    """Write a file of the dataset, unless that is done; of training rows that are shuffled it is done when they are."""
+    stage = _column(path)
+    if split == "train" and options.ordering != INPUT:
+        if not progress.done(stage):
+            work()
+    else:
+        progress.once(stage, [path], work)
+
+
+def _column(path: Path) -> str:
+    return f"column {path.parent.name}/{path.name}"
+
+
+def _shuffle(writer: TfRawWriter, parts: Sequence[int], seed: int, scratch: Path, progress: Progress) -> None:
+    """Bring the training rows into their random order, column by column."""
+    columns = zip(writer.files("train").all(), bytes_per_sample(writer.spec).values(), strict=True)
+    for path, row_bytes in tqdm(list(columns), desc="shuffling", unit="column", disable=None):
+        progress.once(_column(path), [path], partial(shuffle_file, path, row_bytes, parts, seed, scratch))
+
+
+def _metadata(tallies: dict[str, Tally], options: Options, transform: str, spec: FeatureSpec, folder: Path) -> dict[str, Any]:
+    """What the specification says of its making; what is as it always was is left out."""
+    found = {
+        "source": "criteo",
+        **{split: tally.statistics() for split, tally in tallies.items()},
+        "frequency_threshold": options.thresholds.described() if options.thresholds else None,
+        "numerical_transform": transform,
+        transforms.NAME: transforms.criteo_transforms(options.form.numerical, options.form.categorical, transform),
+        "vocabulary": f"{VOCABULARY}/<feature>.parquet",
+    }
+    if options.ordering != INPUT:
+        found["output_ordering"] = {"train": options.ordering, "seed": options.seed}
+    if options.leak:
+        found["dictionary_days"] = "all"
+    if options.vocabulary:
+        digests = {feature.name: read_vocabulary(folder / f"{feature.name}.parquet", 0, feature.cardinality)[0] for feature in spec.categorical}
+        found["vocabulary_use"] = "extended" if options.extend else "frozen"
+        found["vocabulary_digests"] = {name: vocabulary.digest for name, vocabulary in digests.items()}
+    return found
+
+
+def _summary(spec: FeatureSpec, tallies: dict[str, Tally], seconds: float) -> str:
+    rows = sum(tally.rows for tally in tallies.values())
+    splits = ", ".join(f"{split} {tally.described()}" for split, tally in tallies.items())
+    skipped = sum(tally.bad_lines for tally in tallies.values())
+    tables = f"{len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} table rows"
+    return f"{splits}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"

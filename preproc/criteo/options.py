@@ -1,0 +1,261 @@
+"""The command line of `preproc.criteo`."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from preproc.criteo.clicklog import LogForm
+from preproc.criteo.row_order import INPUT, ORDERINGS
+from preproc.reading.stores import Source, stored_files
+from preproc.shared.engine_flags import SPARK, SparkSettings, add_engine_flags, spark_settings
+from preproc.shared.into_store import Destination, folder_or_url
+from utils.encoding import numerical
+from utils.errors import UserError
+from utils.flags import Parser
+from utils.urls import is_url
+
+NAME = "preproc.criteo"
+NEW = "new"  # the split of rows without labels
+SPLITS = ("train", "valid", "test", NEW)
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """How often a value has to occur to be kept: of each feature, or else `default`."""
+
+    default: int
+    features: Mapping[str, int]
+
+    def of(self, feature: str) -> int:
+        """That of a feature."""
+        return self.features.get(feature, self.default)
+
+    def described(self) -> Any:
+        """For the metadata: a number, or a mapping where features have their own."""
+        return {"default": self.default, **self.features} if self.features else self.default
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is asked to do.
+
+    Attributes:
+        logs: files of each split that is given, in order.
+        target: where the dataset goes.
+        form: of the logs' lines.
+        thresholds: of values that are new; None where none can be.
+        transform: of the integers; None for the vocabulary's dataset's.
+        halve: whether the last test day is cut into a test and a valid half.
+        ordering: of the training rows.
+        seed: of that.
+        vocabulary: folder of the dataset whose ids hold; None for ids of this run's own.
+        extend: whether values that it lacks get ids behind its own.
+        leak: whether dictionaries are made from the rows of all splits.
+        skip_bad_lines: or stop at the first.
+        overwrite: whether a dataset may be replaced.
+        block_bytes: text parsed at once, in bytes.
+        resume: whether stages that are complete are recorded, and not done again.
+        spark: where Spark runs; None for Polars on this machine.
+    """
+
+    logs: Mapping[str, list[Source]]
+    target: Destination
+    form: LogForm
+    thresholds: Thresholds | None
+    transform: str | None
+    halve: bool
+    ordering: str
+    seed: int
+    vocabulary: Path | None
+    extend: bool
+    leak: bool
+    skip_bad_lines: bool
+    overwrite: bool
+    block_bytes: int
+    resume: bool
+    spark: SparkSettings | None
+
+    @property
+    def destination(self) -> Path:
+        """The local folder of the dataset."""
+        return self.target.folder
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Of the dataset, in their order."""
+        found = {*self.logs, *(["valid"] if self.halve else [])}
+        return tuple(split for split in SPLITS if split in found)
+
+    def of_the_bytes(self) -> dict[str, Any]:
+        """What the dataset's bytes depend on besides the logs, by flag."""
+        return {
+            "num_numerical": self.form.num_numerical,
+            "num_categorical": self.form.num_categorical,
+            "frequency_threshold": self.thresholds and self.thresholds.described(),
+            "numerical_transform": self.transform,
+            "halve_test": self.halve,
+            "output_ordering": self.ordering,
+            "seed": self.seed,
+            "extend_vocabulary": self.extend,
+            "dictionary_days": self.leak,
+            "bad_lines": self.skip_bad_lines,
+            "number of files of each split": {split: len(paths) for split, paths in self.logs.items()},
+        }
+
+
+def parse(argv: Sequence[str] | None, description: str) -> Options:
+    """Parse the command line. Raises UserError where it is wrong."""
+    given = _parser(description).parse_strictly(sys.argv[1:] if argv is None else argv)
+    form = LogForm(given.num_numerical, given.num_categorical)
+    _check_together(given)
+    target = Destination.of(given)
+    frozen = given.vocabulary is not None and not given.extend_vocabulary
+    if frozen and given.frequency_threshold is not None:
+        print(f"{NAME}: warning: --frequency_threshold has no effect with --vocabulary, unless --extend_vocabulary", file=sys.stderr)
+    if given.seed is not None and given.output_ordering == INPUT:
+        print(f"{NAME}: warning: --seed has no effect with --output_ordering {INPUT}", file=sys.stderr)
+    return Options(
+        logs={split: _logs(paths) for split in SPLITS if (paths := given.unlabelled if split == NEW else getattr(given, split))},
+        target=target,
+        form=form,
+        thresholds=None if frozen else _thresholds(given.frequency_threshold, form),
+        transform=given.numerical_transform or (None if given.vocabulary else numerical.TRANSFORMS[0]),
+        halve=given.halve_test,
+        ordering=given.output_ordering,
+        seed=given.seed or 0,
+        vocabulary=given.vocabulary,
+        extend=given.extend_vocabulary,
+        leak=given.dictionary_days == ALL,
+        skip_bad_lines=given.bad_lines == "skip",
+        overwrite=given.overwrite,
+        block_bytes=given.block_bytes,
+        resume=given.resume and given.engine != SPARK,
+        spark=spark_settings(given, NAME),
+    )
+
+
+def _parser(description: str) -> Parser:
+    parser = Parser(prog=f"python -m {NAME}", description=description)
+    add = parser.add_argument
+    log = "tab-separated fields, no header; plain, gzip or zstd, told by the content; files, and URLs of object stores"
+    add("--train", nargs="+", metavar="DAY", help=f"log files of the training split, in order: 40 {log}")
+    add("--valid", nargs="+", metavar="DAY", help="log files of a valid split, by which models are chosen; same form")
+    add("--test", nargs="+", metavar="DAY", help="log files of the test split, in order; same form")
+    add("--unlabelled", nargs="+", metavar="DAY", help=f"log files without the label, of rows to be scored: they become the split {NEW}")
+    add("--halve_test", action="store_true", help="cut the last day of --test in two, as NVIDIA does: its first half is test, its second valid")
+    add(
+        "--dst",
+        type=folder_or_url,
+        required=True,
+        metavar="FOLDER|URL",
+        help="folder of the dataset, which needs free space for it and for staging files; or one of an object store (s3://…), with --staging",
+    )
+    add(
+        "--frequency_threshold",
+        metavar="T|FIELD:T,…,T",
+        help="keep a value that occurs at least T times in the training days, give the others id 0; 0 and 1 keep all. By field, counted from 0 as "
+        "NVIDIA does: 20:7,21:3,15 is 7 for field 20 (cat_6), 3 for field 21 (cat_7) and 15 for the others",
+    )
+    add(
+        "--numerical_transform",
+        choices=numerical.TRANSFORMS,
+        help="log: log(x + 3), and 0 where x is missing or below -2; none: x, and 0 where it is missing, an error beyond ±65504 (default: log, or "
+        "that of --vocabulary)",
+    )
+    add("--num_numerical", type=_natural, default=13, metavar="M", help="integers a line (default: %(default)s)")
+    add("--num_categorical", type=_positive, default=26, metavar="F", help="categorical values a line (default: %(default)s)")
+    add("--output_ordering", choices=ORDERINGS, default=INPUT, help="of the training rows: that of the logs, random within each day, or random")
+    add("--seed", type=_natural, metavar="N", help="of --output_ordering (default: 0)")
+    add("--vocabulary", type=Path, metavar="DATASET", help="a dataset of this command: its ids hold, and values that it lacks get id 0")
+    add("--extend_vocabulary", action="store_true", help="with --vocabulary: new values of the training days get ids behind the old ones")
+    add(
+        "--dictionary_days",
+        choices=("train", ALL),
+        default="train",
+        help="days that dictionaries are made from; all lets the test rows leak into them, as NVIDIA's does, for comparison (default: train)",
+    )
+    add("--bad_lines", choices=("error", "skip"), default="error", help="stop at a malformed line, or leave it out and report it (default: error)")
+    add("--resume", action="store_true", help="go on where such a run ended early, and keep what is complete should this one end early, too")
+    add("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
+    add(
+        "--block_bytes",
+        type=_positive,
+        default=32 << 20,
+        metavar="BYTES",
+        help="text parsed at once, in bytes; memory grows with it (default: %(default)s, 32 MiB)",
+    )
+    add_engine_flags(parser)
+    return parser
+
+
+def _check_together(given: argparse.Namespace) -> None:
+    """Raise UserError for flags that do not go together."""
+    frozen = given.vocabulary is not None and not given.extend_vocabulary
+    if given.extend_vocabulary and given.vocabulary is None:
+        raise UserError("--extend_vocabulary needs --vocabulary: the dataset whose values come first")
+    if given.train is None and not frozen:
+        why = "--extend_vocabulary takes new values from it" if given.extend_vocabulary else "only --vocabulary does without"
+        raise UserError(f"--train is missing: the log files of the training days; {why}")
+    if given.test is None and given.vocabulary is None:
+        raise UserError("--test is missing: the log files of the test days")
+    if not (given.train or given.valid or given.test or given.unlabelled):
+        raise UserError("--train, --valid, --test and --unlabelled are missing: expected log files of one of them")
+    if given.frequency_threshold is None and not frozen:
+        raise UserError("--frequency_threshold is missing: how often a value has to occur to get an id; 0 keeps all")
+    if given.halve_test and (given.test is None or given.valid):
+        raise UserError(f"--halve_test: {'--valid is given too; drop one of them' if given.valid else '--test is missing, whose last day is cut'}")
+    if given.output_ordering != INPUT and given.train is None:
+        raise UserError(f"--output_ordering {given.output_ordering}: --train is missing, whose rows are brought into that order")
+    if given.dictionary_days == ALL and frozen:
+        raise UserError("--dictionary_days all: with --vocabulary no dictionary is made, unless --extend_vocabulary; drop the flag")
+
+
+def _logs(given: Sequence[str]) -> list[Source]:
+    """Local files as they are, and what URLs of object stores name."""
+    return [source for text in given for source in (stored_files(text) if is_url(text) else [Path(text)])]
+
+
+def _thresholds(text: str, form: LogForm) -> Thresholds:
+    default, features = None, {}
+    first = 1 + form.num_numerical
+    for part in text.split(","):
+        field, colon, count = part.rpartition(":")
+        if colon:
+            if not _is_natural(field) or not first <= int(field) < len(form.fields):
+                found = f"expected a categorical field, {first} to {len(form.fields) - 1} counted from 0, before the colon of {part!r}"
+                raise UserError(f"--frequency_threshold: {found}")
+            name = form.fields[int(field)]
+            if name in features:
+                raise UserError(f"--frequency_threshold: field {field} ({name}) is given twice")
+            features[name] = _threshold(count)
+        elif default is not None:
+            raise UserError(f"--frequency_threshold {text}: expected one number without a field, for all others")
+        else:
+            default = _threshold(part)
+    return Thresholds(default or 0, features)
+
+
+def _threshold(text: str) -> int:
+    if not _is_natural(text):
+        raise UserError(f"--frequency_threshold: expected a whole number of at least 0, found {text!r}")
+    return int(text)
+
+
+def _is_natural(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _natural(text: str) -> int:
+    if not _is_natural(text):
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, found {text!r}")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not _natural(text):
+        raise argparse.ArgumentTypeError("expected a whole number of at least 1, found 0")
+    return int(text)

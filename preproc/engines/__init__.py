@@ -1,1 +1,0 @@
-"""What counts values and looks ids up, column by column: Polars here; another engine has the same functions."""

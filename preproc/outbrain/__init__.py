@@ -1,0 +1,1 @@
+"""Outbrain's click prediction."""

@@ -1,0 +1,12 @@
+"""`python -m preproc.outbrain`."""
+
+import sys
+
+from preproc.outbrain.command import main
+from preproc.outbrain.options import NAME
+from utils.errors import run_command
+from utils.interrupt import EndedBySignals
+
+if __name__ == "__main__":
+    with EndedBySignals(NAME):
+        sys.exit(run_command(main, NAME))

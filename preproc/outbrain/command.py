@@ -1,0 +1,211 @@
+"""The raw files of Outbrain's click prediction to a dataset of the 26 features of Wide & Deep.
+
+    python -m preproc.outbrain --src RAW --dst DATASET
+    python -m preproc.outbrain --src RAW --dst DATASET --seed 1 --bad_lines skip --overwrite
+    python -m preproc.outbrain --src RAW --dst RECORDS --format tfrecord --num_files 40
+    python -m preproc.outbrain --engine spark --spark_master spark://HOST:7077 --src RAW --dst DATASET
+
+Clicks are joined with events, promoted content and documents. All displays of the last two days and a fifth of the others are for evaluation (the
+split `test`); rates, views, dictionaries and the ends of scales come from the training rows only. Rows keep the order of the clicks; those of `test`
+are in the order of their displays. `python -m dataloading.generate_outbrain` draws raw files. See docs/wide_and_deep.md.
+"""
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from tqdm import tqdm
+
+from dataloading.contract import VOCABULARY, DatasetError
+from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.generate_outbrain import TRUTH, TRUTH_ROWS
+from dataloading.tf_raw import TfRawWriter, refuse_dataset
+from dataloading.vocabularies import read_vocabulary
+from preproc.outbrain.features import read_sizes, spec_of
+from preproc.outbrain.files import CLICKS, RawFiles, find_files
+from preproc.outbrain.fit import Fitted, Thresholds, fitted
+from preproc.outbrain.joined import Documents, read_documents, read_events, read_promoted
+from preproc.outbrain.learning import Found, Joined, Learner, Tally
+from preproc.outbrain.on_spark import SparkFiles, write_features
+from preproc.outbrain.options import NAME, parse_arguments, rule_of, thresholds_of
+from preproc.outbrain.rows import features
+from preproc.outbrain.staging import StagedClicks
+from preproc.outbrain.tfrecords import RECORDS, record_folders, written_as
+from preproc.shared.in_order import in_order
+from preproc.spark.engine import SparkEngine
+from utils.naming import naming
+
+TRAIN, TEST = SPLITS = ("train", "test")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code.
+
+    Raises:
+        UserError: a file that is missing or damaged, a value that cannot be, a destination that holds a dataset. Nothing is left there then.
+    """
+    args = parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
+    started = time.monotonic()
+    sizes, thresholds = read_sizes(args.table_sizes), thresholds_of(args)
+    paths = find_files(args.src)
+    _refuse_within(paths, args.dst)
+    refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
+    with (
+        written_as(args.format, args.dst, args.num_files, args.overwrite) as folder,
+        StagedClicks(args.staging or folder, sorted_splits=(TEST,)) as staging,
+        _spark(args, staging) as spark,
+    ):
+        reading = paths, args.bad_lines == "skip", args.block_bytes
+        files = RawFiles(*reading) if spark is None else SparkFiles(spark, *reading)
+        joined = _joined(args, files)
+        tally = _learned(files, joined, staging)
+        _check(tally)
+        rows = {name: count for name, (count, _) in sizes.items()}
+        found, dictionaries = fitted(joined, tally, thresholds, rows)
+        with TfRawWriter(folder, spec_of(sizes, tally.last_display), SPLITS, overwrite=args.overwrite) as writer:
+            if spark is None:
+                _write(writer, staging, found, joined.documents, tally)
+            else:
+                write_features(spark, writer, staging, SPLITS, found, joined.documents)
+            metadata = _metadata(args, files, joined, tally, found, thresholds)
+            metadata["vocabularies"] = _write_dictionaries(dictionaries, rows, writer.folder)
+            spec = writer.publish(metadata | _truth(args.src, joined, tally))
+    print(_summary(args.dst, spec, files.bad_lines, time.monotonic() - started))
+    return 0
+
+
+@contextlib.contextmanager
+def _spark(args: argparse.Namespace, staging: StagedClicks) -> Iterator[SparkEngine | None]:
+    """A running Spark, where that is the engine."""
+    if args.spark is None:
+        yield None
+        return
+    with SparkEngine(args.spark, staging.folder) as engine:
+        yield engine
+
+
+def _refuse_within(paths: Mapping[str, Path], destination: Path) -> None:
+    """Raise DatasetError where publishing the dataset would replace a raw file."""
+    for path in paths.values():
+        for folder in (*SPLITS, VOCABULARY, RECORDS, *record_folders()):
+            if path.resolve().is_relative_to((destination / folder).resolve()):
+                raise DatasetError(f"{path} lies in {destination / folder}, which the dataset will replace; choose another --dst")
+
+
+def _joined(args: argparse.Namespace, files: RawFiles) -> Joined:
+    promoted, events = read_promoted(files), read_events(files)
+    return Joined(events, promoted, read_documents(files, events, promoted), rule_of(args))
+
+
+def _learned(files: RawFiles, joined: Joined, staging: StagedClicks) -> Tally:
+    """Read the clicks once: into the staging, and what the training rows say."""
+    learner, tally = Learner(joined), Tally(len(joined.events.places))
+
+    def work(rows: pl.DataFrame) -> tuple[pl.DataFrame, Found]:
+        return rows, learner.found(rows)
+
+    for rows, found in files.blocks(CLICKS, work):
+        tally.add(rows, found)
+        staging.append(TRAIN, rows.filter(~found.evaluates))
+        staging.append(TEST, rows.filter(found.evaluates))
+    return tally
+
+
+def _check(tally: Tally) -> None:
+    """Raise DatasetError where a split is empty; say what is odd, or missing in tables."""
+    for split, evaluates in ((TRAIN, False), (TEST, True)):
+        rows, displays, clicks = tally.rows[evaluates], tally.displays(evaluates), tally.clicks[evaluates]
+        if not rows:
+            raise DatasetError(
+                f"the {split} split holds no rows: {sum(tally.rows.values()):,} clicks were read, {tally.missing['displays']:,} of them of displays "
+                "that events.csv lacks, which are for training; --eval_fraction and --eval_from_day say what is held out"
+            )
+        if clicks != displays:
+            _warn(f"the {split} split: {clicks:,} clicks in {displays:,} displays; expected one in each. Ranking metrics leave out those without")
+    tables = {"displays": "events.csv", "ads": "promoted_content.csv"}
+    if missing := [f"{tally.missing[name]:,} rows of {name} that {table} lacks" for name, table in tables.items() if tally.missing[name]]:
+        _warn(f"{' and '.join(missing)} are kept; what is not known of them has the ids and numbers of no value")
+
+
+def _write(writer: TfRawWriter, staging: StagedClicks, found: Fitted, documents: Documents, tally: Tally) -> None:
+    """Fill the dataset's files."""
+    ad_rows = writer.spec.categorical[0].cardinality
+    with tqdm(total=sum(tally.rows.values()), desc="features", unit="row", unit_scale=True, disable=None) as bar:
+        for split in SPLITS:
+            tasks = (partial(features, rows, found, documents, ad_rows) for rows in staging.blocks(split))
+            for rows in in_order(tasks):
+                writer.append(split, rows.numerical, rows.ids, rows.labels, rows.groups)
+                bar.update(len(rows.labels))
+
+
+def _write_dictionaries(dictionaries: Mapping[str, pl.DataFrame], rows: Mapping[str, int], folder: Path) -> dict[str, Any]:
+    """Write what the ids of countries, states and places stand for; returns a digest of each."""
+    (folder / VOCABULARY).mkdir()
+    digests = {}
+    for name, frame in dictionaries.items():
+        with naming(path := folder / VOCABULARY / f"{name}.parquet"):
+            frame.write_parquet(path)
+        digests[name] = asdict(read_vocabulary(path, 0, rows[name])[0])
+        if frame.is_empty():
+            _warn(f"feature {name}: no value is kept (--min_events?), every row has id 0")
+    return digests
+
+
+def _metadata(args: argparse.Namespace, files: RawFiles, joined: Joined, tally: Tally, found: Fitted, thresholds: Thresholds) -> dict[str, Any]:
+    """All that was read, drawn and learned."""
+    splits = {}
+    for split, evaluates in ((TRAIN, False), (TEST, True)):
+        rows, clicks = tally.rows[evaluates], tally.clicks[evaluates]
+        splits[split] = {"rows": rows, "displays": tally.displays(evaluates), "click_rate": round(clicks / rows, 6)}
+    return {
+        "source": "outbrain",
+        **splits,
+        "files": {table: {"name": files.paths[table].name, "rows": rows} for table, rows in files.rows.items()},
+        "bad_lines_skipped": files.bad_lines,
+        "rows_without": {name: count for name, count in tally.missing.items() if count},
+        "split": {"seed": args.seed, "eval_fraction": args.eval_fraction, "eval_from_day": args.eval_from_day},
+        "thresholds": asdict(thresholds),
+        "log_scales": {name: asdict(scale) for name, scale in found.scales.items()},
+        "documents": {"total": joined.documents.total, "named": len(joined.documents.places)},
+        "aspects": {kind: aspects.num_aspects for kind, aspects in joined.documents.aspects.items()},
+        "vocabulary": f"{VOCABULARY}/<feature>.parquet",
+    }
+
+
+def _truth(folder: Path, joined: Joined, tally: Tally) -> dict[str, Any]:
+    """Of drawn files, the best MAP@12 that a model can be expected to reach on the displays for evaluation, and what the true order reaches."""
+    if not (folder / TRUTH).is_file() or not (folder / TRUTH_ROWS).is_file():
+        return {}
+    try:
+        drawn = json.loads((folder / TRUTH).read_text())
+        displays = pl.DataFrame({"display_id": joined.events.places.ids[tally.events[True][:-1]]})
+        held = pl.read_parquet(folder / TRUTH_ROWS).join(displays, on="display_id", how="semi")
+        expected, reached = (float(held[name].cast(pl.Float64).mean() or 0) for name in ("expected_ap", "reached_ap"))
+        generated = {name: drawn[name] for name in ("displays", "rows", "seed", "signal")}
+    except (ValueError, KeyError, TypeError, OSError, pl.exceptions.PolarsError) as error:
+        raise DatasetError(f"{folder / TRUTH_ROWS}: not what dataloading.generate_outbrain writes ({' '.join(str(error).split())[:120]})") from None
+    if held.height != displays.height:
+        _warn(f"{folder / TRUTH_ROWS}: has {held.height:,} of the {displays.height:,} displays for evaluation; the best MAP@12 is not known")
+        return {}
+    return {"generated": generated, "bayes_map_at_12": round(expected, 6), "map_at_12_of_the_true_order": round(reached, 6)}
+
+
+def _summary(destination: Path, spec: FeatureSpec, skipped: int, seconds: float) -> str:
+    splits = {split: spec.metadata[split] for split in SPLITS}
+    shares = ", ".join(f"{split} {found['rows']:,} rows of {found['displays']:,} displays" for split, found in splits.items())
+    best = f"; best possible MAP@12 {spec.metadata['bayes_map_at_12']:.4f}" if "bayes_map_at_12" in spec.metadata else ""
+    rows = sum(found["rows"] for found in splits.values())
+    tables = f"{len(spec.numerical)} numerical and {len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} ids"
+    return f"{destination}: {shares}; {tables}{best}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
+
+
+def _warn(message: str) -> None:
+    print(f"{NAME}: warning: {message}", file=sys.stderr)

@@ -1,0 +1,205 @@
+"""Which files a table consists of, and in which form each is written."""
+
+import csv
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dataloading.contract import DatasetError
+from preproc.reading.compressed import read_chunks
+from preproc.reading.stores import Source, stored_files
+from utils.paths import check_utf8
+from utils.urls import is_url
+
+CSV, JSON_LINES, PARQUET, ARROW = FORMATS = ("csv", "jsonl", "parquet", "arrow")
+QUOTE = '"'
+_SEPARATORS = (",", "\t", ";", "|", "::")  # in the order in which they are preferred
+_SAMPLE_BYTES, _SAMPLE_LINES = 1 << 20, 20
+_BOM = b"\xef\xbb\xbf"
+_OTHERS = {  # by their first bytes: what is taken for a table in text form
+    rb"PK\x03\x04": "a zip archive",
+    rb"BZh[1-9]1AY&": "compressed by bzip2",
+    rb"\xfd7zXZ\x00": "compressed by xz",
+    rb"\xff\xfe|\xfe\xff": "text in UTF-16",
+    rb"Obj\x01": "an Avro file",
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a file is written; `separator`, `quote` and `names` are those of CSV, where `names` is None if the file has a header."""
+
+    kind: str
+    separator: str = ","
+    quote: str | None = QUOTE
+    names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class FormFlags:
+    """What the user said of the form of all files; None: told by the files."""
+
+    kind: str | None = None
+    separator: str | None = None
+    quote: str | None = QUOTE
+    names: tuple[str, ...] | None = None
+
+
+def files_of(given: Iterable[str]) -> list[Source]:
+    """Files, all files of folders, and what globs match, local or by URL, in the order given; of a folder or a glob in that of their names.
+
+    Raises:
+        DatasetError: something is not there, matches nothing, or is named twice.
+    """
+    found: list[Source] = []
+    for text in given:
+        path = Path(text)
+        if is_url(text):
+            found += stored_files(text)
+        elif path.is_dir():
+            inside = sorted(entry for entry in _inside(path) if entry.is_file() and not _hidden(entry.relative_to(path)))
+            if not inside:
+                raise DatasetError(f"{path}: a folder without files; expected the files of a table")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        elif glob.has_magic(text):
+            found += _matches(text)
+        else:
+            raise DatasetError(f"{path}: {'not a file' if path.exists() else 'no such file'}; expected a file, a folder or a glob")
+    seen: set[str] = set()
+    for path in found:
+        if isinstance(path, Path):
+            check_utf8(path)
+        place = str(path.resolve()) if isinstance(path, Path) else path.identity
+        if place in seen:
+            raise DatasetError(f"{path}: is given twice")
+        seen.add(place)
+    return found
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Everything in a folder and below it. Raises OSError where one of them cannot be read, which `rglob` would pass over."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    return [Path(place) / name for place, _, names in os.walk(folder, onerror=refuse) for name in names]
+
+
+def _matches(text: str) -> list[Path]:
+    """The files that a glob matches."""
+    found = sorted(Path(name) for name in glob.glob(text, recursive=True))
+    found = [path for path in found if not (path.is_dir() and "**" in text)]  # which matches every folder on the way
+    if not found:
+        raise DatasetError(f"{text}: matches no file")
+    for path in found:
+        if not path.is_file():
+            what = f"a folder; name it, or match its files: {text}/*" if path.is_dir() else "not a file; expected globs that match files only"
+            raise DatasetError(f"{path}: is matched by {text} and is {what}")
+    return found
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)  # _SUCCESS and .crc files of Spark
+
+
+def form_of(path: Source, flags: FormFlags) -> Form:
+    """How a file is written, by its first bytes and lines where the flags do not say.
+
+    Raises:
+        DatasetError: the file is empty, or not what the flags say.
+    """
+    magic = _first_bytes(path, 8)
+    kind = flags.kind or (PARQUET if magic.startswith(b"PAR1") else ARROW if magic.startswith((b"ARROW1", b"\xff\xff\xff\xff")) else None)
+    if kind in (PARQUET, ARROW):
+        return Form(kind)
+    for first, what in _OTHERS.items():
+        if kind is None and re.match(first, magic):
+            raise DatasetError(f"{path}: is {what}; expected text in UTF-8, Parquet or Arrow, plain or compressed by gzip or zstd")
+    sample = _sample(path)
+    if kind is None and sample.split(maxsplit=1)[0][:1] == b"[" and sample.replace(b" ", b"")[1:3].strip()[:1] in (b"{", b"["):
+        raise DatasetError(f"{path}: is one JSON array; expected JSON lines, an object a line (jq -c '.[]' makes them)")
+    if kind == JSON_LINES or (kind is None and sample.lstrip()[:1] == b"{"):
+        return Form(JSON_LINES)
+    lines = [line.decode(errors="replace").rstrip("\r") for line in sample.split(b"\n")[:_SAMPLE_LINES]]
+    separator = flags.separator or _separator(lines, flags)
+    quote = flags.quote if len(separator) == 1 else None
+    return Form(CSV, separator, quote, flags.names)
+
+
+def header_of(path: Source, form: Form) -> list[str]:
+    """The names in a CSV file's first line, or those that were given. Raises DatasetError where one stands twice or is missing."""
+    try:
+        first = _sample(path).split(b"\n")[0].decode().rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise DatasetError(
+            f"{path}, line 1: byte {error.start + 1}, {error.object[error.start]:#04x}, is not UTF-8; expected text in UTF-8"
+        ) from None
+    if "\r" in first and '"' not in first:
+        raise DatasetError(f"{path}: its lines end in CR alone; expected LF or CRLF (tr '\\r' '\\n' makes them)")
+    found = [name.strip() for name in fields_of(first, form)]
+    names = list(form.names or found)
+    if form.names and found == names:
+        raise DatasetError(f"{path}, line 1: has the names that --columns gives; remove --columns, which is for files without a header")
+    for i, name in enumerate(names):
+        if not name:
+            raise DatasetError(f"{path}, line 1: column {i + 1} has no name; --columns A,B,… gives the names of files without a header")
+        if names.index(name) != i:
+            raise DatasetError(f"{path}, line 1: column {name} is named twice; --columns A,B,… gives the names of files without a header")
+    return names
+
+
+def _first_bytes(path: Source, count: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(count)
+
+
+def _sample(path: Source) -> bytes:
+    """The first whole lines, without a byte order mark."""
+    text = b""
+    for chunk in itertools.islice(read_chunks(path, _SAMPLE_BYTES), 64):
+        text += chunk
+        if len(text) >= _SAMPLE_BYTES:
+            break
+    cut = text.rfind(b"\n") + 1 if len(text) >= _SAMPLE_BYTES else 0
+    lines = (text[:cut] if cut else text).removeprefix(_BOM).rstrip(b"\r\n")
+    if not lines.strip():
+        raise DatasetError(f"{path}: holds no lines; expected a table")
+    return lines
+
+
+def _separator(lines: Sequence[str], flags: FormFlags) -> str:
+    """The separator that makes the same number of values of every line, the greatest number that one makes, or that of the given names."""
+    best, most = ",", 1
+    for separator in _SEPARATORS:
+        counts = {len(_fields(line, separator, flags.quote if len(separator) == 1 else None)) for line in lines}
+        count = counts.pop()
+        if counts:
+            continue
+        if flags.names and count == len(flags.names):
+            return separator
+        if count > most or (count == most and count > 1 and separator == "::"):
+            best, most = separator, count
+    if most > 1:
+        return best
+    # Lines that differ, one of them bad maybe: what the first line has most of.
+    return max(_SEPARATORS, key=lambda separator: len(_fields(lines[0], separator, flags.quote if len(separator) == 1 else None)))
+
+
+def _fields(line: str, separator: str, quote: str | None) -> list[str]:
+    if len(separator) > 1 or quote is None:
+        return line.split(separator)
+    try:
+        return next(csv.reader([line], delimiter=separator, quotechar=quote), [""])
+    except csv.Error:
+        return line.split(separator)
+
+
+def fields_of(line: str, form: Form) -> list[str]:
+    """The values of a line."""
+    return _fields(line, form.separator, form.quote)

@@ -1,0 +1,337 @@
+"""A table's files as blocks of rows, in bounded memory: CSV with any separator, JSON lines, Parquet and Arrow."""
+
+import functools
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+
+from dataloading.contract import DatasetError
+from preproc.reading.arrow_stream import MARK, stream_batches, stream_schema
+from preproc.reading.files import ARROW, CSV, JSON_LINES, PARQUET, Form, fields_of, header_of
+from preproc.reading.quoted_rows import MOST_LINES, QuotedRows
+from preproc.reading.stores import Source, local_path
+from preproc.reading.text_blocks import TextBlock, TextForm, count, text_blocks
+
+_ONE, _END = "\x1f", "."  # stand for a separator of several characters, and behind the end of a line, while a block is parsed
+_NOT_COMPRESSED = b".\n"  # before a block that Polars would take for a compressed file
+_COMPRESSED = (b"x", b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # zlib, gzip, zstd: how a block may begin that has to be told from them
+_TEXT = TextForm("a table in text form", 64 << 20)
+_NOTHING = TextBlock(b"", ())
+_BLOCK_ROWS = 1 << 17
+_CHECKED_BYTES = 4 << 20  # of text of which quotes are counted at once
+_SAMPLE_LINES = 1000  # of JSON, by which its columns are known
+_SAMPLE_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Block:
+    """Sound rows of a file: texts of CSV and JSON lines, else of the types in the file.
+
+    `lines` are their places, from 1, counted in `unit`; `faults` says what was wrong with each line that was skipped. `coded` are columns that hold
+    categories, which are this block's own, and null for empty texts.
+    """
+
+    frame: pl.DataFrame
+    lines: Sequence[int]
+    unit: str = "line"
+    faults: tuple[str, ...] = ()
+    coded: frozenset[str] = frozenset()
+
+
+class TableFile:
+    """One file of a table.
+
+    Args:
+        path: the file.
+        form: how it is written.
+        skip_bad_lines: leave out lines that cannot be parsed, and report them in `Block.faults`; with `until_bad`, a block ends at the first.
+
+    Raises:
+        DatasetError: it is empty or damaged.
+    """
+
+    def __init__(self, path: Source, form: Form, skip_bad_lines: bool = False, until_bad: bool = False):
+        self.path, self.form, self._skip, self._until_bad = path, form, skip_bad_lines, until_bad
+        self.num_lines = 0  # of text that `tasks` has read
+        self._lists, self._chosen = frozenset(), False  # of JSON lines: columns of lists; whether only some columns are read
+        self.names = header_of(path, form) if form.kind == CSV else [] if form.kind == JSON_LINES else _names_of(path, form)
+
+    def blocks(
+        self,
+        wanted: Sequence[str] | None,
+        lists: frozenset[str],
+        block_bytes: int,
+        on_read: Callable[[int], object] = lambda count: None,
+        byte_range: tuple[int, int] | None = None,
+    ) -> Iterator[Block]:
+        """The rows, block by block; see `tasks`."""
+        return (task() for task in self.tasks(wanted, lists, block_bytes, on_read, byte_range))
+
+    def tasks(
+        self,
+        wanted: Sequence[str] | None,
+        lists: frozenset[str],
+        block_bytes: int,
+        on_read: Callable[[int], object] = lambda count: None,
+        byte_range: tuple[int, int] | None = None,
+        coded: frozenset[str] = frozenset(),
+        row_range: tuple[int, int] | None = None,
+    ) -> Iterator[Callable[[], Block]]:
+        """What parses each block, in the file's order; blocks can be parsed on several threads.
+
+        Args:
+            wanted: the columns; None for all (of JSON lines: those of the first block).
+            lists: columns that may hold lists, of JSON lines.
+            block_bytes: text parsed at once, in bytes.
+            on_read: called with the number of bytes read from the disk.
+            byte_range: (start, stop) of a plain text file: the lines that begin there, numbered from 1; maybe none. Each is a row: rows that span
+                lines are bad. The header is read, and skipped, where the range begins at 0.
+            coded: columns that may come as `Block.coded`.
+            row_range: (start, stop) of the rows of a Parquet or Arrow file; None for all.
+
+        Raises:
+            DatasetError: a column is missing, or, from a task, a line is bad and `skip_bad_lines` is not set.
+        """
+        if self.form.kind in (PARQUET, ARROW):
+            if byte_range is not None:
+                raise DatasetError(f"{self.path}: is {self.form.kind}; expected a file of text, of which a byte range can be read")
+            _check_names(self.path, self.names, wanted)
+            blocks = _binary_blocks(self.path, self.form, wanted, on_read, row_range)
+            yield from (functools.partial(lambda block: block, block) for block in blocks)
+            return
+        if self.form.kind == JSON_LINES:
+            self.names, held, texts = _keys(next(text_blocks(self.path, _TEXT, _SAMPLE_BYTES), _NOTHING).text)
+            self._lists, self._chosen = (held, False) if wanted is None else (lists - texts, True)
+        _check_names(self.path, self.names, wanted)
+        names, empty, headed = list(wanted or self.names), byte_range is None, self.form.kind == CSV and self.form.names is None
+        for block in text_blocks(self.path, self._text_form(byte_range), block_bytes, on_read, byte_range):
+            self.num_lines = block.lines[-1]
+            if headed and block.lines[0] == 1 and not (byte_range and byte_range[0]):
+                block = block._replace(text=block.text[block.text.index(b"\n") + 1 :], lines=block.lines[1:])
+            empty = False
+            if block.text:
+                yield functools.partial(self._block, block, names, coded)
+        if empty:
+            raise DatasetError(f"{self.path}: holds no lines; expected a table")
+
+    def _text_form(self, byte_range: tuple[int, int] | None) -> TextForm:
+        """Where rows may span lines: CSV with quotes, read whole."""
+        if self.form.kind != CSV or self.form.quote is None or byte_range is not None:
+            return _TEXT
+        return replace(_TEXT, rows=QuotedRows(self.form.separator, len(self.names)))
+
+    def _block(self, block: TextBlock, names: list[str], coded: frozenset[str]) -> Block:
+        frame = self._parsed(block.text, len(block.lines), names, coded)
+        if frame is None:
+            return self._repaired(block, names)
+        held = frozenset(name for name in coded if isinstance(frame.schema[name], pl.Categorical))
+        return Block(_with_line_ends(frame, block.stand_in), block.lines, coded=held)
+
+    def _parsed(self, text: bytes, num_rows: int, names: list[str], coded: frozenset[str] = frozenset()) -> pl.DataFrame | None:
+        """The columns of rows of a line each, or None where any of them is bad."""
+        try:
+            if self.form.kind == JSON_LINES:
+                schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
+                frame = pl.read_ndjson(text, schema=schema)
+                return frame if frame.height == num_rows and not (self._chosen and _holds_nested(text, frame)) else None
+            separator = self.form.separator
+            if len(separator) > 1 or not separator.isascii():
+                if _ONE.encode() in text:
+                    return None
+                text, separator = text.replace(separator.encode(), _ONE.encode()), _ONE
+            # Polars fills a line of too few values without a word, hence the count of separators or, where they may be quoted, a mark at each end.
+            marked = self.form.quote is not None and self.form.quote.encode() in text
+            if marked:
+                text = text.replace(b"\n", f"{separator}{_END}\n".encode())
+            elif count(text, ord(separator)) != num_rows * (len(self.names) - 1):
+                return None
+            guarded = text.startswith(_COMPRESSED)
+            kinds = {name: pl.String() for name in self.names}
+            if not marked:  # of quotes that stand inside a value, categories are made without a word
+                kinds |= {name: pl.Categorical(pl.Categories.random()) for name in coded if name in kinds}
+            frame = pl.read_csv(
+                io.BytesIO(_NOT_COMPRESSED + text if guarded else text),
+                skip_lines=int(guarded),
+                has_header=False,
+                separator=separator,
+                quote_char=self.form.quote if marked else None,
+                schema={f"{i}": kind for i, kind in enumerate(kinds.values())} | ({"end": pl.String()} if marked else {}),
+                empty_string_is_null=False,
+            )
+        except pl.exceptions.PolarsError:
+            return None
+        if frame.height != num_rows or (marked and not (frame["end"] == _END).all()):
+            return None
+        return frame.select(pl.col(str(self.names.index(name))).alias(name) for name in names)
+
+    def _repaired(self, block: TextBlock, names: list[str]) -> Block:
+        """The sound lines of a block that has bad ones, which halving finds: what is sound is what `_parsed` takes."""
+        frames: list[pl.DataFrame] = []
+        numbers: list[int] = []
+        faults: list[str] = []
+        waiting = [(0, block.text.split(b"\n")[:-1])]
+        while waiting and not (faults and self._until_bad):
+            first, lines = waiting.pop()
+            frame = self._parsed(b"\n".join([*lines, b""]), len(lines), names)
+            if frame is not None:
+                frames.append(_with_line_ends(frame, block.stand_in))
+                numbers += block.lines[first : first + len(lines)]
+            elif len(lines) > 1:
+                half = len(lines) // 2
+                waiting += [(first + half, lines[half:]), (first, lines[:half])]
+            else:
+                line = lines[0].replace(block.stand_in, b"\n") if block.stand_in else lines[0]
+                faults.append(f"line {block.lines[first]}: {_fault(line, self.form, self.names, self._lists)}")
+                if not self._skip:
+                    raise DatasetError(f"{self.path}, {faults[-1]}; --bad_lines skip leaves such lines out")
+        schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
+        return Block(pl.concat(frames) if frames else pl.DataFrame(schema=schema), numbers, faults=tuple(faults))
+
+
+def may_span_lines(path: Source, form: Form, byte_range: tuple[int, int]) -> bool:
+    """Whether a row that begins in a byte range of a plain CSV file may go on behind its line, as far as quotes tell."""
+    rows = QuotedRows(form.separator, 1)
+    return any(rows.odd_lines(block.text) is not None for block in text_blocks(path, _TEXT, _CHECKED_BYTES, byte_range=byte_range))
+
+
+def _check_names(path: Source, names: Sequence[str], wanted: Sequence[str] | None) -> None:
+    for name in wanted or ():
+        if name not in names:
+            raise DatasetError(f"{path}: has no column {name}; it has {', '.join(names[:8]) + (', …' if len(names) > 8 else '')}")
+
+
+def _with_line_ends(frame: pl.DataFrame, stand_in: bytes) -> pl.DataFrame:
+    """Texts with their line ends, for which a character stood."""
+    return frame.with_columns(pl.col(pl.String).str.replace_all(stand_in.decode(), "\n", literal=True)) if stand_in else frame
+
+
+def _binary_blocks(
+    path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object], row_range: tuple[int, int] | None
+) -> Iterator[Block]:
+    first = 1 + (row_range[0] if row_range else 0)
+    try:
+        for batch in _stream(path, wanted, on_read) if _is_stream(path) else _batches(path, form, wanted, on_read, row_range):
+            if batch.height:
+                yield Block(batch, range(first, first + batch.height), "row")
+                first += batch.height
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise _damaged(path, form, error) from None
+
+
+def _is_stream(path: Source) -> bool:
+    with local_path(path).open("rb") as file:
+        return file.read(len(MARK)) == MARK
+
+
+def _stream(path: Source, wanted: Sequence[str] | None, on_read: Callable[[int], object]) -> Iterator[pl.DataFrame]:
+    return (batch if wanted is None else batch.select(wanted) for batch in stream_batches(local_path(path), on_read))
+
+
+def _batches(
+    path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object], row_range: tuple[int, int] | None
+) -> Iterator[pl.DataFrame]:
+    """Of a Parquet or Arrow file."""
+    frame = _binary(path, form)
+    frame = frame if wanted is None else frame.select(wanted)
+    total, size = frame.select(pl.len()).collect().item(), path.stat().st_size
+    rows = done = 0
+    frame = frame if row_range is None else frame.slice(row_range[0], row_range[1] - row_range[0])
+    for batch in frame.collect_batches(chunk_size=_BLOCK_ROWS, maintain_order=True, engine="streaming"):
+        yield batch
+        rows += batch.height
+        on_read(size * rows // max(total, 1) - done)
+        done = size * rows // max(total, 1)
+
+
+def _binary(path: Source, form: Form) -> pl.LazyFrame:
+    """A Parquet or Arrow file."""
+    local = local_path(path)
+    try:
+        return pl.scan_parquet(local, glob=False) if form.kind == PARQUET else pl.scan_ipc(local, glob=False)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _damaged(path, form, error) from None
+
+
+def _json_fault(name: str, value: Any, listed: bool) -> str | None:
+    """What is wrong with a value of a JSON object, whose column holds lists or not; None where nothing is."""
+    kind = _JSON_KINDS.get(type(value), "one value")
+    if value is None or kind == ("a list" if listed else "one value"):
+        return None
+    shown = json.dumps(value, ensure_ascii=False)
+    return f"column {name}: value {shown[:60]!r} is {kind}; expected {'a list, as other lines have' if listed else 'a text or a number'}"
+
+
+_JSON_KINDS = {dict: "an object", list: "a list"}
+
+
+def _names_of(path: Source, form: Form) -> list[str]:
+    local = local_path(path)  # fetching one has errors of its own
+    try:
+        return (stream_schema(local) if _is_stream(path) else _binary(path, form).collect_schema()).names()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _damaged(path, form, error) from None
+
+
+def _damaged(path: Source, form: Form, error: BaseException) -> DatasetError:
+    return DatasetError(f"{path}: cannot be read as {form.kind}: {_brief(error)}")
+
+
+def _fault(line: bytes, form: Form, names: Sequence[str], lists: frozenset[str]) -> str:
+    """What is wrong with a line that cannot be parsed; `lists` are columns of lists."""
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        return f"byte {error.start + 1}, {line[error.start]:#04x}, is not UTF-8; expected text in UTF-8"
+    if form.kind == JSON_LINES:
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            return f"not JSON: {_brief(error)}"
+        if not isinstance(found, dict):
+            return f"{str(found)[:60]!r} is no object; expected one a line"
+        return next((fault for name, value in found.items() if (fault := _json_fault(name, value, name in lists))), f"{text[:60]!r} cannot be read")
+    if form.quote and text.count(form.quote) % 2:
+        return (
+            f"a quote is opened and not closed, or the {MOST_LINES:,} lines from it on do not make a row of {len(names)} values; expected quotes "
+            "around values that hold a quote, which is doubled, or a line end (--quote none takes quotes as they are)"
+        )
+    values = len(fields_of(text, form)) if text else 0
+    if values != len(names):
+        shown = {"\t": "tabs", " ": "spaces"}.get(form.separator, repr(form.separator))
+        return f"{values} values, expected {len(names)} separated by {shown}"
+    return f"{text[:60]!r}: a quote stands inside a value; expected it doubled in a quoted value (--quote none takes quotes as they are)"
+
+
+def _holds_nested(text: bytes, frame: pl.DataFrame) -> bool:
+    """Whether a column of texts, of JSON lines, has a value that is a list or an object: Polars makes a text of it."""
+    names = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    nested = [pl.col(name).str.contains(r"^[\[{]").fill_null(False) for name in names]
+    rows = frame.select(pl.any_horizontal(pl.lit(False), *nested)).to_series().arg_true()
+    if rows.is_empty():
+        return False
+    lines = text.split(b"\n")
+    return any(isinstance(json.loads(lines[row]).get(name), list | dict) for row in rows for name in names)
+
+
+def _keys(text: bytes) -> tuple[list[str], frozenset[str], frozenset[str]]:
+    """The keys of the first objects in a block of JSON lines, in the order of their first appearance; those with a list, and those with a text."""
+    found: dict[str, bool] = {}
+    texts: set[str] = set()
+    for line in text.split(b"\n", _SAMPLE_LINES + 1)[:_SAMPLE_LINES]:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        for key, item in value.items() if isinstance(value, dict) else ():
+            found[key] = found.get(key, False) or isinstance(item, list)
+            texts |= {key} if isinstance(item, str) else set()
+    held = frozenset(key for key, is_list in found.items() if is_list)
+    return list(found), held, frozenset(texts) - held
+
+
+def _brief(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,151 @@
+"""A text file, or a byte range of one, in blocks of whole rows: lines, or several lines where quoted values hold line ends."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dataloading.contract import DatasetError
+from preproc.reading.compressed import read_chunks
+from preproc.reading.quoted_rows import QuotedRows
+from preproc.reading.stores import Source
+
+NEWLINE = 10
+_BOM = b"\xef\xbb\xbf"
+_BLANK = b"\r\n"
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # gzip, zstd
+_COUNTED_BYTES = 1 << 18  # what is compared stays in the cache
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """What a file of text holds.
+
+    `expected` says it in errors; a line of more than `longest_line_bytes` is refused, so that a file of another kind is not read whole into memory.
+    `rows` tells where rows of quoted values end; None where each line is a row.
+    """
+
+    expected: str
+    longest_line_bytes: int
+    rows: QuotedRows | None = None
+
+
+class TextBlock(NamedTuple):
+    """Whole rows.
+
+    Each ends with one newline, the only one that it holds: a line end inside a quoted value has become `stand_in` (empty where there is none), which
+    stands nowhere else in the text. `lines` are the numbers of the rows' first lines.
+    """
+
+    text: bytes
+    lines: Sequence[int]
+    stand_in: bytes = b""
+
+
+def text_blocks(
+    path: Source,
+    form: TextForm,
+    block_bytes: int,
+    on_read: Callable[[int], object] = lambda count: None,
+    byte_range: tuple[int, int] | None = None,
+) -> Iterator[TextBlock]:
+    """Blocks of whole rows near `block_bytes`, with plain line ends and without a byte order mark; blank lines at the file's end are dropped.
+
+    Args:
+        path: the file, plain, gzip or zstd.
+        form: what it holds.
+        block_bytes: when a block is full. It is cut at a line's end, so it can be larger by a line, or by a row that spans lines.
+        on_read: called with the number of bytes read from the disk.
+        byte_range: (start, stop) of a plain local file: lines that begin in [start, stop), numbered from 1. Ranges that cover a file give
+            each line once. Rows that span lines do not go with ranges: a range may begin within one.
+
+    Raises:
+        DatasetError: the compressed stream is damaged or ends early, a line is longer than the form has it, or a range is of a compressed file.
+    """
+    pending, size, line, needed = [], 0, 1, block_bytes
+    whole = byte_range is None or byte_range[0] == 0  # it begins at the file's first byte
+    chunks = read_chunks(path, block_bytes, on_read) if byte_range is None else _range_chunks(path, *byte_range, on_read)
+    for chunk in chunks:
+        pending.append(chunk)
+        size += len(chunk)
+        if size < needed:
+            continue
+        if not (cut := _last_line(pending[-1])) and len(pending) > 1:
+            pending = [b"".join(pending)]
+            cut = _last_line(pending[0])
+        if not cut:
+            if size > max(form.longest_line_bytes, block_bytes):
+                raise DatasetError(f"{path}, line {line}: longer than {form.longest_line_bytes >> 20} MiB; expected {form.expected}")
+            continue
+        last = pending.pop()
+        text = _plain(b"".join([*pending, last[:cut]]), line == 1 and whole)
+        block, rest = _rows(text, line, form.rows, at_end=False)
+        if block is not None:
+            yield block
+            line += count(text, NEWLINE) - count(rest, NEWLINE) if block.stand_in else len(block.lines)
+        pending = [rest, last[cut:]]
+        size = len(rest) + len(last) - cut
+        needed = size + block_bytes if rest else block_bytes
+    text = b"".join(pending)
+    text = _plain(text if text.endswith(b"\n") or not text else text + b"\n", first=line == 1 and whole)
+    held = text.rstrip(b"\n")
+    if byte_range is None or len(text) <= len(held) + bool(held) or not _goes_on(path, byte_range[1]):
+        text = held + b"\n" if held else b""
+    if text:
+        yield _rows(text, line, form.rows, at_end=True)[0]
+
+
+def count(text: bytes, byte: int) -> int:
+    """How often a byte stands in a text; faster than `bytes.count`, and other threads go on meanwhile."""
+    data = np.frombuffer(text, np.uint8)
+    return sum(int(np.count_nonzero(data[start : start + _COUNTED_BYTES] == byte)) for start in range(0, len(data), _COUNTED_BYTES))
+
+
+def _last_line(text: bytes) -> int:
+    """Where the last line begins that holds something; the blank lines at the file's end stay behind it. 0 where it is the first line."""
+    return text.rfind(b"\n", 0, len(text.rstrip(_BLANK))) + 1
+
+
+def _plain(text: bytes, first: bool) -> bytes:
+    text = text.removeprefix(_BOM) if first else text
+    return text.replace(b"\r\n", b"\n") if b"\r" in text else text
+
+
+def _rows(text: bytes, line: int, rows: QuotedRows | None, at_end: bool) -> tuple[TextBlock | None, bytes]:
+    """Whole rows of whole lines, and the lines behind them of which more text has to say whether they are one row."""
+    odd = None if rows is None else rows.odd_lines(text)
+    if odd is None:
+        return TextBlock(text, range(line, line + count(text, NEWLINE))), b""
+    text, starts, stand_in, rest = rows.joined(text, *odd, at_end)
+    return (TextBlock(text, (line + starts).tolist(), stand_in) if text else None), rest
+
+
+def _range_chunks(path: Source, start: int, stop: int, on_read: Callable[[int], object]) -> Iterator[bytes]:
+    """The lines of a plain file that begin in [start, stop)."""
+    with path.open("rb") as file:
+        if file.read(4).startswith(_COMPRESSED):
+            raise DatasetError(f"{path}: is compressed; expected a plain file, of which a byte range can be read")
+        file.seek(0)
+        if start > 0:
+            file.seek(start - 1)
+            while (piece := file.readline(_PIECE_BYTES)) and not piece.endswith(b"\n"):
+                pass
+        chunk = b"\n"
+        while (left := stop - file.tell()) > 0 and (chunk := file.read(min(left, _PIECE_BYTES))):
+            on_read(len(chunk))
+            yield chunk
+        while not chunk.endswith(b"\n") and (chunk := file.readline(_PIECE_BYTES)):
+            on_read(len(chunk))
+            yield chunk
+
+
+def _goes_on(path: Source, place: int) -> bool:
+    """Whether more than blank lines begin at a place of a plain file or behind it."""
+    with path.open("rb") as file:
+        file.seek(max(place - 1, 0))
+        if place > 0:
+            while (piece := file.readline(_PIECE_BYTES)) and not piece.endswith(b"\n"):
+                pass
+        return any(piece.strip(_BLANK) for piece in iter(lambda: file.read(_PIECE_BYTES), b""))

@@ -1,0 +1,158 @@
+"""Preprocessing on Spark: our own code, run as tasks over parts of the files, so that its bytes are those of one machine.
+
+with SparkEngine(settings, folder) as engine:
+    results, error = engine.map("read", work, items)
+"""
+
+import os
+import re
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tqdm import tqdm
+
+from preproc.shared.engine_flags import SparkSettings
+from preproc.spark.failures import one_line
+from preproc.spark.probe import check_executors, in_thread, probe
+from preproc.spark.session import session
+from preproc.spark.tasks import TOKEN, Done, Failed, Job, run_task, task_folder
+from utils.errors import UserError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_T = TypeVar("_T")
+_POLL_S = 0.1
+_PATTERN = re.compile(r"[\[\]{}*?\\]")
+_REMOVED_S = 10.0
+
+
+class SparkEngine:
+    """A running Spark, and a folder in which its tasks leave files.
+
+    Args:
+        settings: master, configuration, log.
+        folder: of the run, seen by the driver and by all executors, which exists; goes away with the run.
+
+    Raises:
+        UserError: when entered: Spark does not start, its executors do not, see another file system, or have another Python or other packages.
+    """
+
+    def __init__(self, settings: SparkSettings, folder: Path):
+        self._settings = settings
+        self.folder = Path(os.path.abspath(folder)) / "spark"
+        self._token = uuid.uuid4().hex
+        self._ending = ExitStack()
+
+    def __enter__(self) -> "SparkEngine":
+        if ":" in str(self.folder) and _PATTERN.search(str(self.folder)):
+            raise UserError(
+                f"{self.folder.parent}: Spark reads no folder with a colon and one of []{{}}*?\\ in its name; choose another one with --staging"
+            )
+        self.folder.mkdir()
+        with ExitStack() as starting:
+            starting.callback(self._remove)
+            (self.folder / TOKEN).write_text(self._token)
+            self.context = starting.enter_context(session(self._settings, self.folder))
+            check_executors(self.context, lambda: self.map("probe", probe, range(self.parallelism)), self._settings.wait_s)
+            self._ending = starting.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self._ending.close()
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks run at once, as far as Spark knows."""
+        return max(1, self.context.defaultParallelism)
+
+    @property
+    def sql(self) -> "SparkSession":
+        """For dataframes."""
+        from pyspark.sql import SparkSession
+
+        return SparkSession(self.context)
+
+    def map(self, name: str, work: Callable[[Any, Path], _T], items: Sequence[Any], unit: str = "task") -> tuple[list[_T], Exception | None]:
+        """Do some work for each item, in parallel, each in a task with a folder for its files.
+
+        Args:
+            name: of the job; `task_folder(name, number)` is where the files of an item are afterwards.
+            work: a function of a module: of an item and a folder, giving a result that can be pickled.
+            items: what can be pickled.
+            unit: of the items, for the progress bar.
+
+        Returns:
+            the results in the order of the items up to the first whose work ended in an error that the user can mend, and that error; or None.
+
+        Raises:
+            UserError: what Spark itself fails with.
+        """
+        job = Job(name, self.folder, self._token, work)
+        numbered = list(enumerate(items))
+
+        def run_part(part):
+            return [run_task(job, number, item) for number, item in part]
+
+        def collect():
+            return self.context.parallelize(numbered, len(numbered)).mapPartitions(run_part).collect()
+
+        found = self.run(collect, name, len(numbered), unit) if numbered else []
+        results = []
+        for number, outcome in enumerate(found):
+            if isinstance(outcome, Failed):
+                return results, outcome.error
+            if not (folder := self.task_folder(name, number)).is_dir():
+                raise UserError(f"{folder}: an executor wrote it, and the driver does not see it; choose a shared folder with --staging")
+            assert isinstance(outcome, Done)  # a task is left out only behind one that failed
+            results.append(outcome.result)
+        return results, None
+
+    def task_folder(self, name: str, number: int) -> Path:
+        """Where the files of an item are when its job is done."""
+        return task_folder(self.folder, name, number)
+
+    def run(self, action: Callable[[], _T], name: str, total: int | None = None, unit: str = "task") -> _T:
+        """Call what starts a job of Spark and waits for it. An interruption ends the job.
+
+        Raises:
+            UserError: the job failed; its cause.
+        """
+        with tqdm(total=total, desc=name, unit=unit, disable=None) as bar:
+            thread, outcome = in_thread(action)
+            try:
+                while thread.is_alive():
+                    thread.join(_POLL_S)
+                    self._advance(bar)
+            except BaseException:
+                self.context.cancelAllJobs()
+                raise
+        result, error = outcome[0]
+        if error is not None:
+            raise one_line(error) from None
+        return result
+
+    def _advance(self, bar: tqdm) -> None:
+        if bar.disable or bar.total is None:
+            return
+        tracker = self.context.statusTracker()
+        stages = (tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds())
+        bar.n = max([bar.n, *(stage.numCompletedTasks for stage in stages if stage)])
+        bar.refresh()
+
+    def _remove(self) -> None:
+        """Remove the tasks' files; a task that is on its way to its end may still write some."""
+        deadline = time.monotonic() + _REMOVED_S
+        while self.folder.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if time.monotonic() > deadline:
+                print(f"{self._settings.name}: warning: {self.folder}: could not be removed", file=sys.stderr)
+                return
+            time.sleep(0.02)

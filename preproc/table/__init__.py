@@ -1,0 +1,1 @@
+"""Any table: CSV, JSON lines, Parquet, Arrow."""

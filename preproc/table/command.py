@@ -1,0 +1,286 @@
+"""A table of any shape to a tf_raw dataset, with vocabularies that new rows can be encoded by.
+
+    python -m preproc.table --train events_*.parquet --test last_day.parquet --dst DATASET --label clicked
+    python -m preproc.table --train ratings.csv.gz --split_by time --test_fraction 0.1 --dst DATASET --label "rating >= 4" --categorical user,item
+    python -m preproc.table --train clicks.csv --test_fraction 0.1 --label click --data today.csv --dst DATASET
+    python -m preproc.table --train tomorrow.parquet --test day_after.parquet --dst NEW --vocabulary DATASET --extend_vocabulary
+    python -m preproc.table --mode encode --data new_rows.csv --vocabulary DATASET --keep user,item --dst ROWS
+    python -m preproc.table --engine spark --spark_master spark://HOST:7077 --train day_*.csv --test last.csv --label clicked --dst DATASET
+
+Columns are numbers, ids, lists, times; what they are is inferred and written to columns.yaml in the dataset, which can be edited and passed back
+(--config). Nothing is learned from validation and test rows. Rows keep the order of the files. See docs/preprocessing.md.
+"""
+
+import argparse
+import contextlib
+import itertools
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from dataloading.contract import VOCABULARY, DatasetError
+from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.keys import TAKEN
+from dataloading.spec_parsing import check_tables
+from dataloading.tf_raw import TfRawWriter, refuse_dataset
+from dataloading.vocabularies import read_vocabulary
+from preproc.reading.files import files_of, form_of
+from preproc.reading.stores import Source, fetch_to
+from preproc.reading.table_file import TableFile
+from preproc.shared.engine_flags import SparkSettings, spark_settings
+from preproc.shared.into_store import made
+from preproc.shared.resume import DATASET, Progress, dataset_files
+from preproc.spark.engine import SparkEngine
+from preproc.table import flags as table_flags
+from preproc.table import writing as table_write
+from preproc.table.columns import FILE, Plan, plan_of_dataset, plan_of_file, undecided
+from preproc.table.fit import vocabulary_path
+from preproc.table.flags import ALL, ENCODE, NAME
+from preproc.table.idle import say_idle
+from preproc.table.inference import inferred
+from preproc.table.on_polars import Counted, PolarsTable, write_keys
+from preproc.table.on_spark import SparkTable
+from preproc.table.reading import Reading, Tally
+from preproc.table.splits import SPLITS, TRAIN, Rule
+from preproc.table.staging import Split, StagedRows, TableStaging
+from preproc.table.unknown import UNKNOWN, unknown_lines, unknown_shares
+from utils.encoding import transforms
+from utils.errors import UserError
+from utils.naming import naming
+
+_SAMPLE_BYTES = 4 << 20  # of text, by which kinds are inferred
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code.
+
+    Raises:
+        UserError: a file that is missing or damaged, a value that cannot be, flags that contradict each other, a destination that holds a dataset.
+            Nothing is left at the destination then.
+    """
+    args = table_flags.parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
+    rule, reading, settings = table_flags.rule_of(args), table_flags.reading_of(args), spark_settings(args, NAME)
+    files = _files(args, reading.unlabelled)
+    _check_flags(args, files, rule)
+    progress = _progress(args, files)
+    make = partial(_make, args, files, rule, reading, settings, progress)
+    print(f"{args.target}: {made(NAME, args.target, make, progress.run, args.overwrite)}")
+    return 0
+
+
+def _make(
+    args: argparse.Namespace, files: dict[str, list[Source]], rule: Rule, reading: Reading, settings: SparkSettings | None, progress: Progress
+) -> str:
+    """Make the dataset in a local folder; returns what is to be said of it."""
+    started = time.monotonic()
+    refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
+    old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
+    with _taken_up(args), TableStaging(args.staging or args.dst, tuple(files), progress) as staging, ExitStack() as ending:
+        progress.start(staging.folder)
+        fetch_to(staging.folder, files.values())
+        plan = _plan(args, old, files, reading)
+        say_idle(args, plan, rule, reading, itertools.chain(*files.values()), _warn)
+        table_write.check_names(plan)
+        steps = ending.enter_context(_steps(settings, staging, progress, reading.unlabelled))
+        tallies = steps.stage(files, plan, rule, reading)
+        splits = {split: Split(TRAIN, rows) for split, rows in rule.bounds(steps.split_counts).items()} if TRAIN in files else {}
+        splits |= {group: Split(group, None) for group in files if group != TRAIN}
+        splits = {split: splits[split] for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))}
+        leak = args.dictionary_days == ALL and TRAIN in splits
+        learned = [name for name in splits if name == TRAIN or (leak and name != reading.unlabelled)]
+        counted = steps.learn(plan, splits, learned, makes=TRAIN in splits and (old is None or args.extend_vocabulary))
+        statistics = {name: _statistics(name, counted[name], tallies[split.group], name != reading.unlabelled) for name, split in splits.items()}
+        if leak:
+            _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, which flatters the model")
+        said, plan = plan, plan if old is not None else steps.fitted(plan)
+        folder = staging.folder / DATASET
+        folder.mkdir(exist_ok=True)
+        rows = steps.vocabularies(plan, args.vocabulary, folder)
+        if empty := [name for name, recipe in plan.features.items() if recipe.has_vocabulary and rows[name] == 1]:
+            _warn(f"features {', '.join(empty[:8])}: no value is kept (--frequency_threshold?), every row has id 0")
+        dtype = old.numerical_dtype if old is not None else args.numerical_dtype or "float32"
+        spec = table_write.spec_of(plan, rows, dtype)
+        check_tables(spec.categorical)
+        unlabelled = filter(None, [reading.unlabelled])
+        within = folder if args.staging is None else None  # on the disk of the destination
+        with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=unlabelled, within=within) as writer:
+            filled = steps.write(plan, splits, writer, folder)
+            unknown = unknown_shares(plan, filled, old)
+            for line in unknown_lines(plan, filled, unknown, lambda name: StagedRows(staging, [splits[name]]), folder):
+                _warn(line)
+            if reading.keep:
+                write_keys(staging, splits, counted, reading.keep, writer.folder, progress)
+            if within is None:
+                shutil.move(folder / VOCABULARY, writer.folder / VOCABULARY)
+            with naming(writer.folder / FILE):
+                (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
+            metadata = _metadata(plan, statistics, writer, rows, args) | ({} if unknown is None else {UNKNOWN: unknown})
+            progress.publishing(folder)
+            spec = writer.publish(metadata)
+    return _summary(spec, statistics, sum(tally.bad_lines for tally in tallies.values()), time.monotonic() - started)
+
+
+@contextlib.contextmanager
+def _taken_up(args: argparse.Namespace) -> Iterator[None]:
+    """Raise DatasetError where what an earlier run has staged cannot be read."""
+    try:
+        yield
+    except pl.exceptions.PolarsError as error:
+        if not args.resume:
+            raise
+        why = " ".join(str(error).split())[:120]
+        raise DatasetError(f"{args.dst}: what an earlier run has staged is damaged ({why}); run again without --resume, which begins anew") from None
+
+
+def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[Source]]:
+    """The files of each split that has its own."""
+    given = {split: getattr(args, split) for split in SPLITS} | {unlabelled: args.data}
+    files = {group: files_of(paths) for group, paths in given.items() if paths}
+    places: dict[str, str] = {}
+    for group, paths in files.items():
+        for path in paths:
+            if (other := places.setdefault(str(path.resolve()) if isinstance(path, Path) else path.identity, group)) != group:
+                _warn(f"{path} is given for {other} and for {group}: the same rows are in both")
+            path.open("rb").close()
+            if not isinstance(path, Path):
+                continue
+            for folder in (*SPLITS, group, VOCABULARY):
+                if path.resolve().is_relative_to((args.dst / folder).resolve()):  # publishing replaces these folders, the table with them
+                    raise DatasetError(f"{path} lies in {args.dst / folder}, which the dataset will replace; choose another --dst")
+    return files
+
+
+def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, list[Source]], reading: Reading) -> Plan:
+    """What becomes of each column: of the older dataset, of the configuration, or inferred."""
+    if old is not None:
+        plan = plan_of_dataset(old)
+        _check_label(plan, files, reading, f"--vocabulary {args.vocabulary}: its metadata name no label")
+        return plan
+    first = TableFile(files[TRAIN][0], form_of(files[TRAIN][0], reading.form), skip_bad_lines=True)
+    _check_columns(args, first)
+    if args.config is not None:
+        plan = plan_of_file(args.config)
+        _check_label(plan, files, reading, f"{args.config}: label: missing; expected a column, or a comparison such as 'rating >= 4'")
+        if first.names and (unknown := [name for name in plan.ignored if name not in first.names]):
+            _warn(f"{args.config}: ignore: no column {', '.join(unknown[:8])} in {first.path}")
+        known = {*plan.columns, *plan.ignored, args.split_by, args.split_key, args.split_column, *reading.keep}
+        if left := [name for name in first.names if name not in known]:
+            _warn(f"{args.config} does not name the columns {', '.join(left[:8])}{', …' if len(left) > 8 else ''}, which are left out")
+        return undecided(plan)
+    return undecided(inferred(_first_rows(files[TRAIN], reading), table_flags.named_of(args), _warn))
+
+
+def _check_label(plan: Plan, files: dict[str, list[Source]], reading: Reading, fault: str) -> None:
+    """Raise DatasetError where there are rows with a label, and none is named."""
+    if plan.label is None and set(files) - {reading.unlabelled}:
+        raise DatasetError(fault)
+
+
+def _first_rows(paths: Sequence[Source], reading: Reading) -> pl.DataFrame:
+    """The first rows of the first file that has any, all columns. Raises DatasetError where there are none, with what is wrong."""
+    for path in paths:
+        file = TableFile(path, form_of(path, reading.form), skip_bad_lines=True)
+        block = next(itertools.islice(file.blocks(None, frozenset(), _SAMPLE_BYTES), 1), None)
+        if block is not None and not block.frame.width:
+            raise DatasetError(f"{path}: no line is a JSON object; expected one a line")
+        if block is not None and block.frame.height:
+            return block.frame
+        if block is not None and block.faults:
+            raise DatasetError(
+                f"{path}, {block.faults[0]}; and none of the first lines is sound (--format, --separator and --columns say what they are)"
+            )
+    raise DatasetError(f"{paths[0]}: holds no rows; what its columns are is told by the first rows")
+
+
+def _check_columns(args: argparse.Namespace, first: TableFile) -> None:
+    """Raise DatasetError where a flag names a column that the first file does not have, as far as its header says."""
+    for flag in ("split_by", "split_key", "split_column", "keep"):
+        given = getattr(args, flag) or ()
+        for name in [given] if isinstance(given, str) else given:
+            if first.names and name not in first.names:
+                raise DatasetError(
+                    f"--{flag} {name}: no such column; there are {', '.join(first.names[:12])}{', …' if len(first.names) > 12 else ''}"
+                )
+
+
+def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule: Rule) -> None:
+    """What can be told before a file is read. Raises UserError."""
+    for column in args.keep:
+        if column in TAKEN:
+            raise UserError(f"--keep {column}: predictions have a column of that name; rename it")
+    if rule.made and TRAIN not in files:
+        raise UserError(f"--{rule.made[0]}_fraction takes rows from the training files, and there are none; give --train, or remove it")
+    if args.mode == ENCODE or args.vocabulary is not None:
+        return
+    if "test" not in files and "test" not in rule.made:
+        raise UserError(
+            "which rows are for testing? --test FILES, or --test_fraction 0.1 (with --split_by TIME or --split_key COLUMN), or --split_column"
+        )
+
+
+@contextlib.contextmanager
+def _steps(settings: SparkSettings | None, staging: TableStaging, progress: Progress, unlabelled: str | None) -> Iterator[PolarsTable | SparkTable]:
+    """The steps of the run, by the engine that was asked for."""
+    if settings is None:
+        yield PolarsTable(staging, progress, unlabelled, _warn)
+        return
+    with SparkEngine(settings, staging.folder) as engine:
+        yield SparkTable(engine, staging, progress, unlabelled, _warn)
+
+
+def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progress:
+    """What of this run is complete: by the flags on which bytes depend, and by all files that are read."""
+    command = {flag: value for flag, value in vars(args).items() if flag not in table_flags.NOT_OF_THE_BYTES}
+    command |= {"seed": args.seed or 0, "quote": args.quote or "double"}
+    read = [*itertools.chain(*files.values()), *filter(None, [args.config])]
+    read += dataset_files(args.vocabulary) if args.vocabulary is not None else []
+    groups = {group: len(paths) for group, paths in files.items()}
+    return Progress(NAME, command | {"number of files of each split": groups}, read, args.dst, args.resume)
+
+
+def _statistics(name: str, counted: Counted, tally: Tally, labelled: bool) -> dict[str, Any]:
+    """The split's part of the dataset's metadata. Raises DatasetError where it holds no rows."""
+    if not counted.rows:
+        raise DatasetError(f"the {name} split holds no rows: {tally.rows:,} were read; hold out other fractions, or check --split_by")
+    if labelled and counted.clicks in (0, counted.rows):
+        _warn(f"the {name} split: every label is {1 if counted.clicks else 0}; is --label what was meant?")
+    rate = {"click_rate": round(counted.clicks / counted.rows, 6)} if labelled else {}
+    return {"files": tally.files, "rows": counted.rows, **rate, "bad_lines_skipped": tally.bad_lines}
+
+
+def _metadata(plan: Plan, statistics: dict[str, Any], writer: TfRawWriter, rows: dict[str, int], args: argparse.Namespace) -> dict[str, Any]:
+    digests = {
+        name: asdict(read_vocabulary(vocabulary_path(writer.folder, name), 0, rows[name])[0])
+        for name, recipe in plan.features.items()
+        if recipe.has_vocabulary
+    }
+    return {
+        "source": transforms.TABLE,
+        **statistics,
+        "label": plan.label,
+        "group": plan.group,
+        transforms.NAME: {name: recipe.to_dict() for name, recipe in plan.features.items()},
+        "vocabulary": f"{VOCABULARY}/<feature>.parquet",
+        "vocabularies": digests,
+        **({"dictionary_days": ALL} if args.dictionary_days == ALL else {}),
+    }
+
+
+def _summary(spec: FeatureSpec, statistics: dict[str, Any], skipped: int, seconds: float) -> str:
+    rows = sum(found["rows"] for found in statistics.values())
+    rate: Callable[[dict], str] = lambda found: f" (click rate {found['click_rate']:.4f})" if "click_rate" in found else ""  # noqa: E731
+    shares = ", ".join(f"{split} {found['rows']:,} rows{rate(found)}" for split, found in statistics.items())
+    tables = f"{len(spec.numerical)} numerical and {len(spec.categorical)} categorical features with {sum(spec.cardinalities):,} ids"
+    return f"{shares}; {tables}; {skipped:,} bad lines skipped; {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
+
+
+def _warn(message: str) -> None:
+    print(f"{NAME}: warning: {message}", file=sys.stderr)

@@ -1,0 +1,220 @@
+"""The command line of preproc.table."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from dataloading.contract import VOCABULARY
+from preproc.reading.files import FORMATS, FormFlags
+from preproc.shared.engine_flags import FLAGS, SPARK, add_engine_flags
+from preproc.shared.flag_types import share, whole
+from preproc.shared.into_store import Destination, folder_or_url
+from preproc.table.inference import Named
+from preproc.table.reading import Reading
+from preproc.table.splits import COLUMN, FILES, KEY, ROWS, SPLITS, TIME, Rule
+from utils.encoding.recipe import STANDARDISE, TRANSFORMS, UNITS
+from utils.errors import UserError
+from utils.flags import Parser
+
+NAME = "preproc.table"
+ALL = "all"
+FIT, ENCODE = MODES = ("fit", "encode")
+_UNLABELLED = "new"  # the split of rows without a label, unless it is named
+_NAMED = ("label", "group", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator", "max_hotness")
+_PLANNED = (*_NAMED, "pooling", "time_unit", "numerical_transform")  # what a configuration or an older dataset says
+# flags that say nothing of the bytes, or name files, which are compared themselves
+NOT_OF_THE_BYTES = ("train", "valid", "test", "data", "config", "vocabulary", "dst", "target", "block_bytes", "resume", "overwrite", *FLAGS)
+
+
+def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
+    """Parse the command line; `target` is what --dst means. Raises UserError where it is wrong or contradicts itself."""
+    parser = Parser(prog=f"python -m {NAME}", description=description)
+    parser.add_argument("--mode", choices=MODES, default=FIT, help="fit: a dataset to train with; encode: rows without a label only")
+    parser.add_argument(
+        "--dst",
+        type=folder_or_url,
+        required=True,
+        metavar="FOLDER|URL",
+        help="folder of the dataset, which needs free space for it and for staging files; or one of an object store (s3://…), with --staging",
+    )
+    _add_files(parser)
+    _add_columns(parser)
+    _add_splits(parser)
+    group = parser.add_argument_group("vocabularies")
+    group.add_argument("--vocabulary", type=Path, metavar="DATASET", help="a dataset whose columns, vocabularies and transforms are taken")
+    group.add_argument("--extend_vocabulary", action="store_true", help="append the training rows' new values to those of --vocabulary")
+    group.add_argument("--frequency_threshold", type=whole(0), metavar="T", help="keep values that occur T times in the training rows (default: 0)")
+    group.add_argument(
+        "--dictionary_days",
+        choices=("train", ALL),
+        default="train",
+        help="rows that vocabularies, means and boundaries are made from; all lets the test rows leak into them, for comparison (default: train)",
+    )
+    group.add_argument("--max_ids", type=whole(1), metavar="N", help="keep the N most frequent values of a column (default: all)")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on where such a run ended early, and keep what is complete should this one end early, too"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
+    add_engine_flags(parser)
+    args = parser.parse_strictly(argv)
+    _check(args)
+    args.target = Destination.of(args)
+    args.dst, args.staging, args.resume = args.target.folder, args.target.staging, args.resume and args.engine != SPARK
+    return args
+
+
+def _add_files(parser: Parser) -> None:
+    group = parser.add_argument_group(
+        "files", "CSV, JSON lines, Parquet, Arrow; plain, gzip or zstd, told by the content; files, folders and globs, in order"
+    )
+    group.add_argument("--train", nargs="+", default=[], metavar="PATH", help="files of the training rows")
+    group.add_argument("--valid", nargs="+", default=[], metavar="PATH", help="files of the validation rows")
+    group.add_argument("--test", nargs="+", default=[], metavar="PATH", help="files of the test rows")
+    group.add_argument("--data", nargs="+", default=[], metavar="PATH", help="files of rows without a label, for predict")
+    group.add_argument("--split_name", default=None, metavar="NAME", help="of the rows of --data (default: new)")
+    group.add_argument("--format", choices=FORMATS, help="of all files (default: told by their content)")
+    group.add_argument("--separator", type=_separator, metavar="TEXT", help=r"between values: , or \t or | or :: (default: guessed)")
+    group.add_argument("--quote", choices=("double", "none"), help='whether " encloses values (default: double)')
+    group.add_argument("--columns", type=_names, metavar="A,B,…", help="names of all columns, of files without a header")
+    group.add_argument("--data_columns", type=_names, metavar="A,B,…", help="of --data, where they are not those of --columns: without the label")
+    group.add_argument("--bad_lines", choices=("error", "skip"), default="error", help="stop at a bad row, or leave it out (default: error)")
+    group.add_argument("--block_bytes", type=whole(1), default=16 << 20, metavar="N", help="text parsed at once, in bytes (default: %(default)s)")
+    group.add_argument("--keep", type=_names, default=(), metavar="A,B,…", help="columns that predictions carry: SPLIT/keys.parquet")
+
+
+def _add_columns(parser: Parser) -> None:
+    group = parser.add_argument_group("columns", "what is not named is inferred, and written to columns.yaml in the dataset")
+    group.add_argument("--config", type=Path, metavar="FILE", help="columns.yaml: what becomes of each column, in place of the flags below")
+    group.add_argument("--label", metavar="TEXT", help="a column of 0 and 1, true and false, yes and no; or a comparison: 'rating >= 4'")
+    for name, text in (
+        ("categorical", "columns of ids: texts, whole numbers, booleans"),
+        ("numerical", "columns of numbers"),
+        ("lists", "columns of several ids a row: lists, or texts with a separator"),
+        ("times", "columns of times; each gives the features hour and weekday"),
+        ("ignore", "columns that are left out"),
+    ):
+        group.add_argument(f"--{name}", type=_names, metavar="A,B,…", help=text)
+    group.add_argument("--group", metavar="COLUMN", help="whose rows of one value belong together, for ranking metrics")
+    group.add_argument("--list_separator", metavar="TEXT", help="between the values of a list in a text (default: |)")
+    group.add_argument("--max_hotness", type=whole(1), metavar="N", help="values of a list that count (default: of the longest in the training rows)")
+    group.add_argument("--pooling", choices=("sum", "mean"), help="what the vectors of a list become (default: sum)")
+    group.add_argument("--time_format", metavar="FORM", help="of times that are not ISO 8601, as strftime has it: %%y%%m%%d%%H")
+    group.add_argument("--time_unit", choices=tuple(UNITS), help="of times that are numbers (default: by their size)")
+    group.add_argument("--numerical_transform", choices=TRANSFORMS, help=f"of numerical features (default: {STANDARDISE})")
+    group.add_argument("--numerical_dtype", choices=("float16", "float32"), help="NVIDIA's reader takes float16 only (default: float32)")
+
+
+def _add_splits(parser: Parser) -> None:
+    group = parser.add_argument_group("splits", "of the training files' rows, where --valid or --test are not given")
+    group.add_argument("--split_by", metavar="COLUMN", help="a time: the latest rows are held out")
+    group.add_argument("--split_key", metavar="COLUMN", help="rows of one value stay together; which are held out is drawn by a hash")
+    group.add_argument("--split_column", metavar="COLUMN", help="its values say which rows are held out: train, valid, test, or those given")
+    group.add_argument("--valid_fraction", type=share, default=0.0, metavar="X", help="share of the rows or keys for validation (default: 0)")
+    group.add_argument("--test_fraction", type=share, default=0.0, metavar="X", help="share of the rows or keys for testing (default: 0)")
+    group.add_argument("--valid_values", type=_names, metavar="A,B,…", help="values of --split_column (default: none)")
+    group.add_argument("--test_values", type=_names, metavar="A,B,…", help="values of --split_column (default: test)")
+    group.add_argument("--seed", type=whole(0), metavar="N", help="of what is drawn by a hash (default: 0)")
+
+
+def rule_of(args: argparse.Namespace) -> Rule:
+    """How the training files' rows are divided. Raises UserError where flags contradict each other."""
+    given = [flag for flag in ("split_by", "split_key", "split_column") if getattr(args, flag)]
+    if len(given) > 1:
+        raise UserError(f"--{given[0]} and --{given[1]}: expected one of them")
+    held_out = args.valid_fraction + args.test_fraction
+    if held_out >= 1:
+        raise UserError(f"--valid_fraction and --test_fraction make {held_out:g}, expected less than 1 together")
+    for split in ("valid", "test"):
+        if getattr(args, split) and (getattr(args, f"{split}_fraction") or getattr(args, f"{split}_values")):
+            raise UserError(
+                f"--{split} gives the {split} split; --{split}_fraction and --{split}_values take it from the training files: expected one"
+            )
+    if args.split_column:
+        if held_out:
+            raise UserError(
+                "--split_column: the column says which rows are held out; --valid_fraction and --test_fraction have no effect, remove them"
+            )
+        values = {f"{split}_values": getattr(args, f"{split}_values") or () for split in ("valid", "test")}
+        by_name = not any(values.values())
+        if by_name:
+            values = {f"{split}_values": () if getattr(args, split) else (split,) for split in ("valid", "test")}
+        return Rule(COLUMN, args.split_column, **values, by_name=by_name)
+    for flag in ("valid_values", "test_values"):
+        if getattr(args, flag):
+            raise UserError(f"--{flag} needs --split_column, the column that has them")
+    if not held_out:
+        if given:
+            raise UserError(f"--{given[0]} needs --test_fraction or --valid_fraction: how many rows are held out")
+        return Rule()
+    by = TIME if args.split_by else KEY if args.split_key else ROWS
+    fractions = {"valid_fraction": args.valid_fraction, "test_fraction": args.test_fraction}
+    return Rule(by, args.split_by or args.split_key, **fractions, form=args.time_format if by == TIME else None, seed=args.seed or 0)
+
+
+def named_of(args: argparse.Namespace) -> Named:
+    """What the flags say of columns."""
+    given = lambda **options: {name: value for name, value in options.items() if value is not None}  # noqa: E731
+    ids = given(frequency_threshold=args.frequency_threshold, max_ids=args.max_ids)
+    of_lists = given(separator=args.list_separator, max_hotness=args.max_hotness, pooling=args.pooling)
+    of_times = given(format=args.time_format if args.times else None, unit=args.time_unit)
+    not_features = tuple(name for name in (args.split_by, args.split_column) if name)
+    columns = (args.categorical or (), args.numerical or (), args.lists or (), args.times or (), args.ignore or ())
+    return Named(args.label, args.group, *columns, not_features, ids, of_lists, of_times, args.numerical_transform or STANDARDISE)
+
+
+def reading_of(args: argparse.Namespace) -> Reading:
+    """How the files are read."""
+    form = FormFlags(args.format, args.separator, None if args.quote == "none" else '"', args.columns)
+    unlabelled = (args.split_name or _UNLABELLED) if args.data else None
+    return Reading(form, args.bad_lines == "skip", args.block_bytes, args.keep, unlabelled, args.data_columns)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """What contradicts itself, before anything is read."""
+    if args.mode == ENCODE:
+        for flag in ("train", "valid", "test", "extend_vocabulary", "valid_fraction", "test_fraction", "split_by", "split_key", "split_column"):
+            if getattr(args, flag):
+                raise UserError(f"--{flag} has no effect with --mode encode, which takes --data; remove it")
+        if not args.data or args.vocabulary is None:
+            raise UserError("--mode encode needs --data, the rows, and --vocabulary, the dataset that the model was trained on")
+    for flag in ("split_name", "data_columns"):
+        if getattr(args, flag) and not args.data:
+            raise UserError(f"--{flag} needs --data: rows without a label")
+    if args.split_name and (not re.fullmatch(r"\w[\w-]*", args.split_name) or args.split_name == VOCABULARY):
+        raise UserError(
+            f"--split_name {args.split_name}: expected letters, digits, _ and -, and not {VOCABULARY}: a folder of the dataset is called so"
+        )
+    if args.split_name in SPLITS:
+        raise UserError(f"--split_name {args.split_name}: splits of that name have labels; choose another")
+    if args.mode == FIT and not args.train and (args.vocabulary is None or args.extend_vocabulary or not (args.test or args.valid)):
+        raise UserError("--train is missing: the files of the training rows (with --vocabulary, --test or --valid may stand alone)")
+    if args.config is not None and args.vocabulary is not None:
+        raise UserError("--config and --vocabulary: the older dataset says what becomes of each column; remove --config")
+    if args.time_format and not (args.times or args.split_by):
+        raise UserError("--time_format needs --times or --split_by: the columns that hold times")
+    if args.extend_vocabulary and args.vocabulary is None:
+        raise UserError("--extend_vocabulary needs --vocabulary: the dataset whose values come first")
+    if args.dictionary_days == ALL and args.vocabulary is not None and not args.extend_vocabulary:
+        raise UserError("--dictionary_days all: with --vocabulary nothing is learned, unless --extend_vocabulary; remove the flag")
+    source = "--config" if args.config is not None else "--vocabulary" if args.vocabulary is not None else None
+    for flag in (*_PLANNED, *(("numerical_dtype",) if args.vocabulary is not None else ())):
+        if source and getattr(args, flag) is not None:
+            raise UserError(f"--{flag} and {source}: {source} says what becomes of each column; remove --{flag}, or change it there")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names or len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(f"expected names separated by commas, each once, found {text!r}")
+    return names
+
+
+def _separator(text: str) -> str:
+    found = text.replace("\\t", "\t")
+    if not found or "\n" in found or found == '"':
+        raise argparse.ArgumentTypeError(f"expected what stands between values, found {text!r}")
+    return found
+
+
+__all__ = ["ENCODE", "FILES", "FIT", "NAME", "named_of", "parse_arguments", "reading_of", "rule_of"]

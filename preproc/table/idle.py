@@ -1,0 +1,45 @@
+"""Flags of preproc.table that are given and change nothing: a user who gives one expects something of it."""
+
+import argparse
+from collections.abc import Callable, Iterable
+
+from preproc.reading.files import CSV, form_of
+from preproc.reading.stores import Source
+from preproc.table.columns import Plan
+from preproc.table.reading import Reading
+from preproc.table.splits import KEY, ROWS, Rule
+from utils.encoding.recipe import LIST, TIME
+
+_OF_CSV = ("separator", "quote", "columns", "data_columns")
+_OF_LISTS = ("list_separator", "max_hotness", "pooling")
+_OF_VOCABULARIES = ("frequency_threshold", "max_ids")
+
+
+def say_idle(args: argparse.Namespace, plan: Plan, rule: Rule, reading: Reading, files: Iterable[Source], warn: Callable[[str], None]) -> None:
+    """Warn of each such flag, once it is known what the columns are.
+
+    Args:
+        args: the command line; what is not given is None.
+        plan: what is made of the columns.
+        rule: how rows are divided.
+        reading: how files are read.
+        files: all of them.
+        warn: called with each message.
+    """
+    given = [flag for flag in _OF_CSV if getattr(args, flag) is not None]
+    if given and not any(form_of(path, reading.form).kind == CSV for path in files):
+        warn(f"{_named(given)} no effect: no file is CSV")
+    recipes = plan.features.values()
+    for flags, reads, why in (
+        (_OF_LISTS, any(recipe.kind == LIST for recipe in recipes), "no column is a list (--lists)"),
+        (("time_unit",), any(recipe.kind == TIME for recipe in recipes), "no column is a time (--times)"),
+        (_OF_VOCABULARIES, any(recipe.has_vocabulary for recipe in recipes), "no column has a vocabulary (--categorical)"),
+        (("numerical_transform",), bool(plan.of("numbers")), "no column is numerical (--numerical)"),
+        (("seed",), rule.by in (KEY, ROWS), "nothing is drawn (--test_fraction without a time, --split_key)"),
+    ):
+        if not reads and (given := [flag for flag in flags if getattr(args, flag) is not None]):
+            warn(f"{_named(given)} no effect: {why}")
+
+
+def _named(flags: list[str]) -> str:
+    return f"{', '.join(f'--{flag}' for flag in flags)} {'has' if len(flags) == 1 else 'have'}"

@@ -1,0 +1,193 @@
+"""What the columns of a table are, by a first block of rows: for those that the user does not name."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from dataloading.contract import DatasetError
+from preproc.table.columns import Plan, checked, resolved
+from utils.encoding.columns import MISSING_TEXTS, moment, parsed_label
+from utils.encoding.recipe import CATEGORICAL, HOUR, LIST, NUMERICAL, STANDARDISE, TIME, WEEKDAY, Recipe
+
+_INTEGER, _DECIMAL = r"^(0|-?[1-9][0-9]*)$", r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
+_FEW, _SHARE_FEW, _SHARE_MANY = 20, 0.05, 0.5  # distinct values of a column that may be ids, and as shares of the rows
+_SHARE_NUMBERS = 0.9  # of the values, above which a column of texts may be one of numbers
+_MANY_ROWS = 100  # fewer rows say nothing about how many values repeat
+_EARLY_S = 3e8  # July 1979
+_BOOLEANS = ("true", "false", "yes", "no", "t", "f", "y", "n")
+
+
+@dataclass(frozen=True)
+class Named:
+    """What the user says of columns by flags, and the options of all features of a kind."""
+
+    label: str | None = None
+    group: str | None = None
+    categorical: Sequence[str] = ()
+    numerical: Sequence[str] = ()
+    lists: Sequence[str] = ()
+    times: Sequence[str] = ()
+    ignored: Sequence[str] = ()
+    not_features: Sequence[str] = ()  # columns that are read for something else: the one that splits
+    ids: dict[str, Any] = field(default_factory=dict)  # frequency_threshold, max_ids
+    of_lists: dict[str, Any] = field(default_factory=dict)
+    of_times: dict[str, Any] = field(default_factory=dict)
+    transform: str = STANDARDISE
+
+
+def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) -> Plan:
+    """A plan for every column of a table.
+
+    Args:
+        sample: the first rows, all columns.
+        named: what is known of them already.
+        warn: is told of columns that may be meant otherwise.
+
+    Raises:
+        DatasetError: a name is no column, stands in two flags, or the plan is not sound.
+    """
+    kinds = _named_kinds(sample, named)
+    if named.label is None:
+        raise DatasetError(f"which column is the label? --label COLUMN, or --label 'rating >= 4'; there are {', '.join(sample.columns[:12])}")
+    try:
+        label = parsed_label(named.label).column
+    except ValueError as error:
+        raise DatasetError(f"--label {error}") from None
+    if label not in sample.columns:
+        expected = "expected a column, or a comparison such as 'rating >= 4'"
+        one = "" if sample.width > 1 else "; is --separator what stands between them?"
+        raise DatasetError(f"--label {named.label}: no column {label}; {expected}; there are {', '.join(sample.columns[:12])}{one}")
+    features: dict[str, Recipe] = {}
+    doubtful: dict[str, list[str]] = {"few": [], "many": [], "empty": [], "unknown": [], "mostly": []}
+    ignored = list(named.ignored)
+    for column in sample.columns:
+        if column in kinds:
+            kind = kinds[column]
+        elif column == label or column == named.group or column in named.not_features or column in named.ignored:
+            continue
+        else:
+            kind, doubt = _kind(sample[column])
+            if doubt:
+                doubtful[doubt].append(column)
+        if kind is None:
+            ignored.append(column)
+            continue
+        features |= _recipes(column, kind, named, sample)
+        if kind == TIME and not named.of_times and _early(sample[column]):
+            warn(
+                f"column {column}: values such as {sample[column].drop_nulls()[0]} are taken for seconds since 1970; --time_format %Y%m%d, or another"
+            )
+    _ask(doubtful, warn)
+    return checked(resolved(Plan(features, named.label, named.group, tuple(ignored))))
+
+
+def _named_kinds(sample: pl.DataFrame, named: Named) -> dict[str, str]:
+    """The kinds that flags give. Raises DatasetError."""
+    found: dict[str, str] = {}
+    flags = {
+        "--categorical": (named.categorical, CATEGORICAL),
+        "--numerical": (named.numerical, NUMERICAL),
+        "--lists": (named.lists, LIST),
+        "--times": (named.times, TIME),
+    }
+    for flag, (columns, kind) in flags.items():
+        for column in columns:
+            _check_column(sample, flag, column)
+            if column in found or column in named.ignored:
+                raise DatasetError(f"{flag} {column}: the column stands in two flags; expected one kind")
+            found[column] = kind
+    for column in named.ignored:
+        _check_column(sample, "--ignore", column)
+    if named.group is not None:
+        _check_column(sample, "--group", named.group)
+    return found
+
+
+def _check_column(sample: pl.DataFrame, flag: str, column: str) -> None:
+    if column not in sample.columns:
+        raise DatasetError(f"{flag} {column}: no such column; there are {', '.join(sample.columns[:12])}{', …' if sample.width > 12 else ''}")
+
+
+def _recipes(column: str, kind: str, named: Named, sample: pl.DataFrame) -> dict[str, Recipe]:
+    """The features of a column."""
+    if kind == NUMERICAL:
+        return {column: Recipe(NUMERICAL, (column,), transform=named.transform)}
+    if kind == CATEGORICAL:
+        return {column: Recipe(CATEGORICAL, (column,), **named.ids)}
+    if kind == LIST:
+        return {column: Recipe(LIST, (column,), **named.ids, **named.of_lists)}
+    times = named.of_times if named.of_times else {"unit": unit_of(sample[column])}
+    return {f"{column}_{part}": Recipe(TIME, (column,), part=part, **times, **named.ids) for part in (HOUR, WEEKDAY)}
+
+
+def unit_of(values: pl.Series) -> str | None:
+    """The unit in which numbers count the time since 1970, by their size; None where they are no numbers."""
+    numbers = values.cast(pl.String).cast(pl.Float64, strict=False) if values.dtype == pl.String else values
+    if not numbers.dtype.is_numeric() or numbers.drop_nulls().is_empty():
+        return None
+    size = abs(numbers.drop_nulls().max())
+    return next(unit for unit, least in (("ns", 1e17), ("us", 1e14), ("ms", 1e11), ("s", 0)) if size >= least)
+
+
+def _early(values: pl.Series) -> bool:
+    """Whether times are numbers, all of the first years after 1970: rather dates without separators."""
+    if unit_of(values) != "s":
+        return False
+    return values.cast(pl.String).cast(pl.Float64, strict=False).max() < _EARLY_S
+
+
+def _kind(values: pl.Series) -> tuple[str | None, str]:
+    """A column's kind (None: it is left out), and what is doubtful about it."""
+    dtype = values.dtype
+    if dtype in (pl.List, pl.Array):
+        return (LIST, "") if not (dtype.inner.is_nested() or dtype.inner == pl.Binary) else (None, "unknown")
+    if dtype.is_nested() or dtype in (pl.Binary, pl.Object, pl.Duration, pl.Time):
+        return None, "unknown"
+    given = values.drop_nulls()
+    if dtype == pl.String:
+        given = given.filter(~given.str.strip_chars().str.to_lowercase().is_in(MISSING_TEXTS))
+    if given.is_empty():
+        return None, "empty"
+    if dtype.is_temporal():
+        return TIME, ""
+    if dtype in (pl.Boolean, pl.Categorical, pl.Enum):
+        return CATEGORICAL, ""
+    if dtype.is_float() or dtype.is_decimal():
+        return NUMERICAL, ""
+    if dtype.is_integer():
+        return NUMERICAL, _doubt(given, few=True)
+    if given.str.contains(_INTEGER).all():
+        return NUMERICAL, _doubt(given, few=True)
+    if given.str.contains(_DECIMAL).all() and not given.str.contains(r"^0[0-9]").any() and given.str.contains(".", literal=True).any():
+        return NUMERICAL, ""
+    if given.str.to_lowercase().is_in(_BOOLEANS).all():
+        return CATEGORICAL, ""
+    if given.str.contains(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}").all():
+        found = given.alias("time").to_frame().select(moment("time", pl.String(), None, None).bad)
+        return (CATEGORICAL, "") if found.to_series().any() else (TIME, "")
+    if _SHARE_NUMBERS < given.str.contains(_DECIMAL).mean() < 1:
+        return CATEGORICAL, "mostly"
+    return CATEGORICAL, _doubt(given, few=False)
+
+
+def _doubt(given: pl.Series, few: bool) -> str:
+    distinct, rows = given.n_unique(), len(given)
+    if rows >= _MANY_ROWS and distinct > _SHARE_MANY * rows:
+        return "many"
+    return "few" if few and 2 < distinct <= max(_FEW, _SHARE_FEW * rows) else ""
+
+
+def _ask(doubtful: dict[str, list[str]], warn: Callable[[str], None]) -> None:
+    said = {
+        "few": "whole numbers of few values are taken for numbers; if they are ids: --categorical {0}; if not: --numerical {0}",
+        "many": "nearly as many values as rows; if they name the row: --ignore {0}; if they are ids: --categorical {0}; if numbers: --numerical {0}",
+        "empty": "nothing in the first rows, left out; --categorical {0}, --numerical {0} or --ignore {0} says what they are",
+        "unknown": "of a type that no feature is made of, left out (--ignore {0})",
+        "mostly": "nearly all values are numbers, and some are not: taken for ids; if numbers: --numerical {0}, which says which are none",
+    }
+    for doubt, columns in doubtful.items():
+        if columns:
+            names = ",".join(columns)
+            warn(f"column{'s' if len(columns) > 1 else ''} {names}: {said[doubt].format(names)}")

@@ -1,0 +1,244 @@
+"""The steps of `preproc.table` by Spark: reading, learning and numbering as tasks of executors, the rest as on one machine."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from dataloading.contract import VOCABULARY
+from dataloading.feature_spec import Categorical
+from dataloading.tf_raw import TfRawWriter
+from preproc.reading.stores import Source
+from preproc.shared import polars_engine as engine
+from preproc.shared.joining import append_file, join_files
+from preproc.shared.resume import Progress
+from preproc.spark.dictionaries import Dictionaries
+from preproc.spark.engine import SparkEngine
+from preproc.table.columns import Plan, tables_of
+from preproc.table.fit import Moments, fitted, scan_known_vocabulary, table_rows, vocabulary_path, write_vocabularies
+from preproc.table.on_polars import Counted, say_cut
+from preproc.table.reading import Reading, Tally
+from preproc.table.sorted_texts import hash_ranges
+from preproc.table.spark_reading import TASKS_A_CORE, Parts
+from preproc.table.spark_tasks import (
+    COUNTS,
+    GROUPS,
+    HASHED,
+    LABELS,
+    NUMBERS,
+    Hashing,
+    Learned,
+    Learning,
+    Numbering,
+    Sorting,
+    Writing,
+    bucket_file,
+    count_part,
+    hash_part,
+    learn_part,
+    number_part,
+    sort_part,
+    write_part,
+)
+from preproc.table.splits import Rule
+from preproc.table.staging import Block, Split, StagedRows, TableStaging
+from preproc.table.writing import Filled
+from utils.encoding.kinds import Evidence, joined
+from utils.encoding.recipe import Recipe
+from utils.naming import naming
+
+_PIECE_ROWS = 2_000_000  # from which a task learns at most, or little more
+TABLE_TEXTS = 2_000_000  # of a vocabulary that is a table in an executor's memory; larger ones are files that are searched
+PART_TEXTS = 1_000_000  # of one of these that lie in a part of it
+_HASHED_TEXTS = 500_000  # of one of these that a task hashes
+
+Piece = Mapping[str, Sequence[Block]]  # some blocks, one behind another, of each group
+
+
+@dataclass(frozen=True)
+class _Findings:
+    """`table_fit.Findings` of what tasks learned."""
+
+    plan: Plan
+    parts: Sequence[Learned]
+    folders: Sequence[Path]
+
+    def longest(self, feature: str) -> int:
+        return max((part.longest.get(feature, 0) for part in self.parts), default=0)
+
+    def kinds(self, feature: str, recipe: Recipe) -> tuple[Evidence, ...]:
+        return joined(part.kinds[feature] for part in self.parts if feature in part.kinds)
+
+    def counts(self, feature: str) -> pl.DataFrame:
+        return _added([path for folder in self.folders if (path := folder / bucket_file(self.plan, feature)).exists()])
+
+    def moments(self, recipes: Mapping[str, Recipe]) -> dict[str, Moments]:
+        found = {name: Moments() for name in recipes}
+        for part in self.parts:
+            for name, moments in part.moments.items():
+                found[name].join(moments)
+        return found
+
+
+class SparkTable:
+    """The steps of a run that executors do; see `table_steps.PolarsTable`, which has the same ones.
+
+    Args:
+        engine: that runs.
+        staging: of the run, in a folder that all executors see.
+        progress: that records nothing: Spark does lost tasks again by itself.
+        unlabelled: the split without labels; None where there is none.
+        warn: is told what a user should know.
+    """
+
+    def __init__(self, engine: SparkEngine, staging: TableStaging, progress: Progress, unlabelled: str | None, warn: Callable[[str], None]):
+        self._engine, self._staging, self._progress, self._unlabelled, self._warn = engine, staging, progress, unlabelled, warn
+        self._staged: Parts | None = None
+        self._pieces: list[Piece] = []
+        self._parts: list[Learned] = []
+        self._learning: list[Learning] = []
+        self._makes = False
+
+    def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading) -> dict[str, Tally]:
+        """Read every file into the staging. Raises DatasetError for the first fault in the order of the files."""
+        self._staged = Parts(self._engine, self._staging, rule)
+        return self._staged.read(files, plan, reading)
+
+    def split_counts(self) -> pl.DataFrame:
+        """What the training files are split by: each `value` and its `count`."""
+        return _added(self._staged.split_files)
+
+    def learn(self, plan: Plan, splits: Mapping[str, Split], learned: Sequence[str], makes: bool) -> dict[str, Counted]:
+        """Count the rows of each split, and all that means, boundaries and kinds of values are told by."""
+        self._makes = makes
+        self._pieces = self._cut(TASKS_A_CORE * self._engine.parallelism)
+        labelled = [name for name in splits if name != self._unlabelled]
+        pieces = [(self._staging.of(piece), dict(self._splits(piece, splits))) for piece in self._pieces]
+        self._learning = [Learning(*piece, labelled, learned, plan, makes) for piece in pieces]
+        self._parts = self._map("learning", learn_part, self._learning)
+        found = {name: [part.rows[name] for part in self._parts if name in part.rows] for name in splits}
+        return {name: Counted(sum(part.rows for part in parts), sum(part.clicks for part in parts)) for name, parts in found.items()}
+
+    def fitted(self, plan: Plan) -> Plan:
+        """The plan with what the rows say of numbers and lists; see `table_fit.fitted`."""
+        folders = [self._engine.task_folder("learning", number) for number in range(len(self._parts))]
+        return fitted(plan, _Findings(plan, self._parts, folders), self._warn)
+
+    def vocabularies(self, plan: Plan, old: Path | None, folder: Path) -> dict[str, int]:
+        """Write the vocabularies to a folder; see `table_fit.write_vocabularies`."""
+        if not self._makes:
+            return write_vocabularies(plan, None, old, folder, lambda: None, self._progress)
+        (folder / VOCABULARY).mkdir(exist_ok=True)
+        tables = list(tables_of(plan).values())
+        recipes = [plan.features[features[0]] for features in tables]
+        known = None if old is None else {place: scan_known_vocabulary(old, features[0]) for place, features in enumerate(tables)}
+        heights = {}
+        if tables:
+            thresholds, most = [recipe.frequency_threshold for recipe in recipes], [recipe.max_ids for recipe in recipes]
+            counts = sum(self._map("counting", count_part, [replace(item, plan=plan) for item in self._learning]))
+            dictionaries = Dictionaries(self._engine, f"counting-*/{COUNTS}", counts, thresholds, known, pl.String, most)
+        for place, features in enumerate(tables):
+            path = vocabulary_path(folder, features[0])
+            height = dictionaries.write(place, path) + 1
+            for name in features:
+                heights[name] = height
+                if name != features[0]:
+                    _copy(path, vocabulary_path(folder, name))
+        return table_rows(plan, heights)
+
+    def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> dict[str, dict[str, Filled]]:
+        """Fill the dataset's files, but the keys; see `table_steps.PolarsTable`."""
+        self._write_rows(plan, splits, writer)
+        features = writer.spec.categorical
+        largest_first = sorted(range(len(features)), key=lambda place: -features[place].cardinality)
+        pieces = self._cut(-(-TASKS_A_CORE * self._engine.parallelism // len(features)))
+        numbered = [(place, self._rows(piece, splits, features[place].name)) for place in largest_first for piece in pieces]
+        folder = vocabularies.absolute()
+        parts = self._sorted(plan, features, folder)
+        items = [
+            Numbering(plan.features[name := features[place].name], features[place], folder, rows, parts.get(name, ())) for place, rows in numbered
+        ]
+        numbers_of = self._map("ids", number_part, items)
+        filled: dict[str, dict[str, Filled]] = {}
+        for name in splits:
+            found = filled[name] = {}
+            for place, feature in enumerate(features):
+                numbers = [number for number, (other, rows) in enumerate(numbered) if other == place and name in rows]
+                found[feature.name] = functools.reduce(Filled.plus, (numbers_of[number][name] for number in numbers), Filled())
+                paths = [self._engine.task_folder("ids", number) / f"{name}.bin" for number in numbers]
+                join_files(paths, writer.files(name).categorical[place])
+            say_cut(lambda text: print(text, file=sys.stderr), name, plan, found)
+        return filled
+
+    def _sorted(self, plan: Plan, features: Sequence[Categorical], vocabularies: Path) -> dict[str, list[Path]]:
+        """Of the features whose vocabularies are too large for a table: the folders of these in files that are searched."""
+        found, values = {}, {feature.name: feature.cardinality - 1 for feature in features}
+        for place, names in enumerate(tables_of(plan).values()):
+            if (count := values[names[0]]) <= TABLE_TEXTS:
+                continue
+            path, hashing, sorting = vocabulary_path(vocabularies, names[0]), f"hashing_{place}", f"sorting_{place}"
+            slices = [Hashing(path, first, _HASHED_TEXTS) for first in range(0, count, _HASHED_TEXTS)]
+            self._map(hashing, hash_part, slices)
+            hashed = [self._engine.task_folder(hashing, number) / HASHED for number in range(len(slices))]
+            parts = [Sorting(hashed, low, high) for low, high in hash_ranges(-(-count // PART_TEXTS))]
+            self._map(sorting, sort_part, parts)
+            for file in hashed:
+                file.unlink()
+            folders = [self._engine.task_folder(sorting, number) for number in range(len(parts))]
+            found |= {name: folders for name in names}
+        return found
+
+    def _write_rows(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter) -> None:
+        """Labels, groups and numbers."""
+        spec, items = writer.spec, []
+        for name in splits:
+            first = 0
+            for piece, part in zip(self._pieces, self._parts, strict=True):
+                if (rows := self._rows(piece, splits).get(name)) is not None:
+                    items.append(Writing(rows, name, first, plan, name != self._unlabelled, spec.numerical, spec.numerical_dtype))
+                    first += part.rows[name].rows
+        self._map("rows", write_part, items)
+        for name in splits:
+            files = writer.files(name)
+            folders = [self._engine.task_folder("rows", number) for number, item in enumerate(items) if item.split == name]
+            for target, part in ((files.label, LABELS), (files.group, GROUPS), (files.numerical, NUMBERS)):
+                if target is not None:
+                    join_files([folder / part for folder in folders], target)
+
+    def _map(self, name: str, work: Callable, items: Sequence) -> list:
+        found, error = self._engine.map(name, work, items, "part")
+        if error is not None:
+            raise error
+        return found
+
+    def _cut(self, parts: int) -> list[Piece]:
+        """All blocks in about so many pieces of about as many rows, or of about `_PIECE_ROWS`."""
+        total = sum(rows for _, _, rows in self._staged.blocks)
+        parts = min(len(self._staged.blocks), max(parts, -(-total // _PIECE_ROWS)))
+        found: list[dict[str, list[Block]]] = [{} for _ in range(parts)]
+        end = 0
+        for group, block, rows in self._staged.blocks:
+            end += rows
+            found[-(-end * parts // total) - 1].setdefault(group, []).append(block)
+        return [blocks for blocks in found if blocks]
+
+    def _splits(self, piece: Piece, splits: Mapping[str, Split]) -> Iterator[tuple[str, Split]]:
+        return ((name, split) for name, split in splits.items() if split.group in piece)
+
+    def _rows(self, piece: Piece, splits: Mapping[str, Split], feature: str | None = None) -> dict[str, StagedRows]:
+        blocks = self._staging.of(piece, feature)
+        return {name: StagedRows(blocks, [split]) for name, split in self._splits(piece, splits)}
+
+
+def _added(files: Sequence[Path]) -> pl.DataFrame:
+    """Counts of several files together."""
+    found = pl.scan_parquet(list(files), glob=False).group_by(engine.VALUE).agg(pl.col("count").cast(pl.Int64).sum())
+    return found.collect(engine="streaming")
+
+
+def _copy(source: Path, target: Path) -> None:
+    with naming(target), target.open("wb") as file:
+        append_file(source, file)

@@ -1,0 +1,268 @@
+"""Reading a table's files into staging: every value checked, bad rows said with file, line, column and value."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
+
+import polars as pl
+from tqdm import tqdm
+
+from dataloading.contract import DatasetError
+from preproc.reading.files import FormFlags, form_of
+from preproc.reading.stores import Source, release
+from preproc.reading.table_file import Block, TableFile
+from preproc.shared.in_order import in_order
+from preproc.shared.resume import Progress
+from preproc.shared.text_places import TextPlaces
+from preproc.table.columns import Plan
+from preproc.table.splits import ROWS, TRAIN, Rule
+from preproc.table.staging import GROUP, LABEL, SPLIT, TableStaging, feature_column, key_column
+from utils.encoding import columns
+from utils.encoding.columns import Made
+from utils.encoding.kinds import is_undecided
+from utils.encoding.recipe import CATEGORICAL
+from utils.encoding.values import ValueKindError, texts_of
+
+
+@dataclass
+class Tally:
+    """What was read of a group of files."""
+
+    files: list[str]
+    rows: int = 0
+    bad_lines: int = 0
+
+    def check_rows(self, group: str) -> None:
+        """After its last file. Raises DatasetError where the group has no rows."""
+        if not self.rows:
+            why = f"; {self.bad_lines:,} bad lines were skipped" if self.bad_lines else ""
+            raise DatasetError(f"the {group} files hold no rows: {', '.join(self.files)}{why}")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read.
+
+    `keep` are columns that predictions carry; `block_bytes` of text are parsed at once; rows of the group `unlabelled` have no label,
+    and `unlabelled_names` are those of its columns, where files have no header and these differ.
+    """
+
+    form: FormFlags = field(default_factory=FormFlags)
+    skip_bad_lines: bool = False
+    block_bytes: int = 32 << 20
+    keep: tuple[str, ...] = ()
+    unlabelled: str | None = None
+    unlabelled_names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What becomes of the rows of one group of files.
+
+    Attributes:
+        plan: what is made of them.
+        divide: how they are divided.
+        reading: how they are read.
+        form: of its files, as far as the user said it.
+        lists: columns that may hold lists.
+    """
+
+    plan: Plan
+    divide: Rule
+    reading: Reading
+    form: FormFlags
+    lists: frozenset[str]
+
+    @property
+    def wanted(self) -> list[str]:
+        """The columns that are read."""
+        return list(dict.fromkeys([*self.plan.columns, *self.reading.keep, *([self.divide.column] if self.divide.column else [])]))
+
+    def of(
+        self,
+        file: TableFile,
+        source: Source,
+        on_read: Callable[[int], object] = lambda count: None,
+        byte_range: tuple[int, int] | None = None,
+        row_range: tuple[int, int] | None = None,
+    ) -> "Iterator[Staged]":
+        """The rows of a file, or of a range of one, block by block, in their staged form. Raises DatasetError where a row is bad."""
+        coded = _plain_columns(self.plan, {*self.reading.keep, self.divide.column})
+        blocks = file.tasks(self.wanted, self.lists, self.reading.block_bytes, on_read, byte_range, coded, row_range)
+        return in_order(partial(_staged, source, block, self.plan, self.divide, self.reading) for block in blocks)
+
+
+class Staged(NamedTuple):
+    """The staged columns of the sound rows of a block, the texts that codes among them stand for, and what is wrong with the other rows."""
+
+    rows: pl.DataFrame
+    texts: dict[str, pl.Series]
+    faults: list[str]
+
+
+def rows_of(group: str, plan: Plan, rule: Rule, reading: Reading) -> Rows:
+    """What becomes of the rows of a group, where the rule divides those of the group `train`."""
+    unlabelled = group == reading.unlabelled
+    made = replace(plan, label=None) if unlabelled else plan
+    form = replace(reading.form, names=reading.unlabelled_names or reading.form.names) if unlabelled else reading.form
+    return Rows(made, rule if group == TRAIN else Rule(), reading, form, plan.list_columns)
+
+
+def stage(
+    files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading, staging: TableStaging, progress: Progress
+) -> dict[str, Tally]:
+    """Read every file once, but those that an earlier run has read.
+
+    Args:
+        files: of each group.
+        plan: what is made of them.
+        rule: how those of the group `train` are divided.
+        reading: how they are read.
+        staging: where the rows go.
+        progress: knows which files are read already.
+
+    Returns:
+        what was found in each group.
+
+    Raises:
+        DatasetError: a file lacks a column, a row is bad and is not skipped, or a group has no sound row.
+    """
+    tallies = {group: Tally([path.name for path in paths]) for group, paths in files.items()}
+    total = sum(path.stat().st_size for paths in files.values() for path in paths)
+    with tqdm(total=total, desc="reading", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:
+        for group, paths in files.items():
+            tally, found = tallies[group], rows_of(group, plan, rule, reading)
+            first_block = -1  # of the last file that was read anew: what an earlier run staged behind it is not in its place
+            for place, path in enumerate(paths):
+                if first_block < 0 and (known := progress.done(f"read {group} {place}")):
+                    tally.rows, tally.bad_lines, state = known["value"]
+                    staging.restore(group, state)
+                    bar.update(path.stat().st_size)
+                    continue
+                if first_block < 0:
+                    later = list(files)[list(files).index(group) :]
+                    progress.forget(f"read {name} {i}" for name in later for i in range(place if name == group else 0, len(files[name])))
+                first_block = staging.state(group)["blocks"]
+                file = TableFile(path, form_of(path, found.form), reading.skip_bad_lines)
+                bad_lines, first_fault = 0, ""
+                for rows, texts, faults in found.of(file, path, bar.update):
+                    if found.divide.by == ROWS:
+                        rows = rows.with_columns(found.divide.places(tally.rows, rows.height))
+                    if rows.height:
+                        staging.append(group, rows, texts, path)
+                    tally.rows += rows.height
+                    bad_lines, first_fault = bad_lines + len(faults), first_fault or next(iter(faults), "")
+                release(path)
+                if bad_lines:
+                    bar.write(skipped(path, bad_lines, first_fault), file=sys.stderr)
+                tally.bad_lines += bad_lines
+                value = [tally.rows, tally.bad_lines, staging.state(group)]
+                progress.complete(f"read {group} {place}", staging.files(group, first_block), value)
+            tally.check_rows(group)
+    return tallies
+
+
+def skipped(path: Source, bad_lines: int, first_fault: str) -> str:
+    """What is said of a file whose bad rows were left out."""
+    return f"preproc.table: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}"
+
+
+def _staged(path: Source, parsed: Callable[[], Block], plan: Plan, divide: Rule, reading: Reading) -> Staged:
+    """A block in its staged form; a bad row is raised unless such rows are skipped."""
+    block = parsed()
+    try:
+        found = _expressions(block, plan, divide)
+        keys = [_key(block.frame.schema, name) for name in reading.keep]
+    except ValueError as error:
+        raise DatasetError(f"{path}: {error}") from None
+    checks = {name: made.bad for name, made in found.items() if made.bad is not None}
+    values = [made.value.alias(name) for name, made in found.items()]
+    bad = [check.alias(f"bad {i}") for i, check in enumerate(checks.values())]
+    try:
+        frame = block.frame.select(*values, *keys, *bad)
+    except pl.exceptions.PolarsError as error:  # a type that has no texts, a form of times that is none
+        raise DatasetError(f"{path}: {' '.join(str(error).split())[:200]}; --config says what becomes of each column") from None
+    rows, faults = frame.drop(f"bad {i}" for i in range(len(bad))), list(block.faults)
+    wrong = frame.select(pl.any_horizontal(pl.lit(False), *(f"bad {i}" for i in range(len(bad))))).to_series().fill_null(False)
+    for row in wrong.arg_true():
+        name = next(name for i, name in enumerate(checks) if frame[f"bad {i}"][row])
+        faults.append(_fault(block, row, name, found[name], plan, divide))
+        if not reading.skip_bad_lines:
+            raise DatasetError(f"{path}, {faults[-1]}; --bad_lines skip leaves such rows out")
+    rows, texts = _coded(rows.filter(~wrong) if wrong.any() else rows)
+    for name, recipe in plan.features.items():
+        if feature_column(name) in texts and not is_undecided(recipe):
+            try:
+                texts[feature_column(name)] = texts_of(recipe, texts[feature_column(name)])
+            except ValueKindError as error:
+                raise DatasetError(
+                    f"{path}, {block.unit}s from {block.lines[0]}: feature {name}, column {', '.join(recipe.inputs)}: {error}"
+                ) from None
+    return Staged(rows, texts, faults)
+
+
+def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
+    """Features made of texts as codes, and the texts of each; see `table_staging.Coded`."""
+    codes, texts = [], {}
+    for name, dtype in rows.schema.items():
+        if not name.startswith("f ") or dtype == pl.Float64:
+            continue
+        if isinstance(dtype, pl.Categorical):
+            places, found = rows[name].to_physical(), dtype.categories.to_series()
+        else:
+            table = TextPlaces()
+            value = pl.col(name).list.eval(table.of(pl.element())) if dtype == pl.List else table.of(pl.col(name))
+            places, found = rows.select(value).to_series(), table.texts
+        texts[name] = found.set(found == "", None).extend(pl.Series([None], dtype=pl.String))
+        codes.append(places if dtype == pl.List else places.fill_null(len(texts[name]) - 1))
+    return rows.with_columns(codes), texts
+
+
+def _expressions(block: Block, plan: Plan, divide: Rule) -> dict[str, Made]:
+    """What is staged, by the name it is staged under. Raises ValueError where a column's type does not fit."""
+    schema, found = block.frame.schema, {}
+    for name, recipe in plan.features.items():
+        coded = recipe.columns[0] in block.coded
+        found[feature_column(name)] = Made(pl.col(recipe.columns[0]), None, "") if coded else columns.made(recipe, schema)
+    if plan.label is not None:
+        found[LABEL] = columns.label(plan.comparison, schema[plan.comparison.column])
+    if plan.group is not None:
+        found[GROUP] = columns.group(plan.group, schema[plan.group])
+    split = divide.staged(schema)
+    return found if split is None else found | {SPLIT: split}
+
+
+def _plain_columns(plan: Plan, others: set[str | None]) -> frozenset[str]:
+    """Columns that are read as ids only, as they stand."""
+    ids = [name for name, recipe in plan.features.items() if recipe.kind == CATEGORICAL]
+    others = {*others, plan.group, None if plan.label is None else plan.comparison.column}
+    others |= {column for name, recipe in plan.features.items() if name not in ids for column in recipe.inputs}
+    return frozenset(plan.features[name].columns[0] for name in ids) - others
+
+
+def _key(schema: Mapping[str, pl.DataType], name: str) -> pl.Expr:
+    """A column that predictions carry: whole numbers of any width as Int64, what is no number, text or time as text."""
+    dtype, value = schema[name], pl.col(name)
+    if dtype.is_integer() and dtype != pl.UInt64:
+        value = value.cast(pl.Int64)
+    elif dtype in (pl.Categorical, pl.Enum, pl.Null):
+        value = value.cast(pl.String)
+    elif dtype.is_nested() or dtype in (pl.Binary, pl.Object):
+        raise ValueError(f"column {name} holds {dtype}; expected texts, numbers or times (--keep)")
+    return value.alias(key_column(name))
+
+
+def _fault(block: Block, row: int, name: str, made: Made, plan: Plan, divide: Rule) -> str:
+    """Line, column and value of a bad row, and what was expected."""
+    if name == LABEL:
+        read = [plan.comparison.column]
+    elif name in (GROUP, SPLIT):
+        read = [plan.group if name == GROUP else divide.column]
+    else:
+        read = list(plan.features[name[2:]].inputs)
+    value = block.frame[read[0]][row] if len(read) == 1 else {column: block.frame[column][row] for column in read}
+    shown = "nothing" if value is None or value == "" else repr(value)[:60]
+    what = f"label, column {read[0]}" if name == LABEL else f"column {', '.join(read)}"
+    return f"{block.unit} {block.lines[row]}, {what}: {shown}, expected {made.expected}"

@@ -1,0 +1,124 @@
+"""Ids of texts by search in files: for vocabularies that would not fit an executor's memory as a table.
+
+A vocabulary lies in parts, each of a range of hashes (64 bits of BLAKE2b): its hashes, rising, and beside them the texts and their ids. A text is
+looked for by its hash, and found where the text itself is the same: two texts of one hash are two texts.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from preproc.shared.polars_engine import VALUE
+from preproc.table.staging import Coded
+from utils.naming import naming
+
+HASHES, ENDS, TEXTS, IDS = "hashes.u64", "ends.i64", "texts.bin", "ids.i32"
+_HASH, _ALL_HASHES = "hash", 1 << 64
+_AT_ONCE = 1 << 16  # texts that are compared at once
+_GROUP_ROWS = 1 << 14  # of which a part's range of hashes is read
+
+
+class SortedTexts:
+    """A vocabulary in parts, mapped one after another. Memory is a block's texts and what the system keeps of the files.
+
+    Args:
+        parts: the folders that `write_texts` filled, in the order of `hash_ranges`.
+    """
+
+    def __init__(self, parts: Sequence[Path]):
+        self._parts = list(zip(parts, hash_ranges(len(parts)), strict=True))
+
+    def of(self, blocks: Iterable[Coded]) -> Iterator[tuple[pl.Series, np.ndarray]]:
+        """The codes of each block, and the ids int32 of its texts: see `table_write.Ids`."""
+        return ((codes, self.ids(texts)) for codes, texts in blocks)
+
+    def ids(self, texts: pl.Series) -> np.ndarray:
+        """Ids `[n]` int32 of texts `[n]`; 0 for what the vocabulary lacks and for what is missing."""
+        found = np.zeros(len(texts), np.int32)
+        asked = pl.DataFrame([texts.alias(VALUE), hashes_of(texts).alias(_HASH)]).with_row_index("row").drop_nulls().sort(_HASH)
+        hashes = asked[_HASH].to_numpy()
+        for folder, (low, high) in self._parts:
+            first, last = (len(hashes) if bound == _ALL_HASHES else int(np.searchsorted(hashes, np.uint64(bound))) for bound in (low, high))
+            part = _Part(folder) if last > first else None
+            for start in range(first, last, _AT_ONCE):
+                some = asked.slice(start, min(_AT_ONCE, last - start))
+                found[some["row"].to_numpy()] = part.ids(some[VALUE], some[_HASH].to_numpy())
+        return found
+
+
+class _Part:
+    """The files of a range of hashes, mapped."""
+
+    def __init__(self, folder: Path):
+        self._hashes, self._ends = _mapped(folder / HASHES, np.uint64), _mapped(folder / ENDS, np.int64)
+        self._texts, self._ids = _mapped(folder / TEXTS, np.uint8), _mapped(folder / IDS, np.int32)
+
+    def ids(self, texts: pl.Series, hashes: np.ndarray) -> np.ndarray:
+        """Of texts in the order of their hashes, so that the search goes through the files once."""
+        content, ends = bytes_of(texts)
+        ids, places = np.zeros(len(texts), np.int32), np.searchsorted(self._hashes, hashes)
+        rows = np.arange(len(texts))
+        while len(rows := rows[places[rows] < len(self._hashes)]):
+            rows = rows[self._hashes[places[rows]] == hashes[rows]]
+            same = self._same(places[rows], content, ends, rows)
+            ids[rows[same]] = self._ids[places[rows[same]]]
+            rows = rows[~same]  # another text of that hash: is the next one of it, too?
+            places[rows] += 1
+        return ids
+
+    def _same(self, places: np.ndarray, content: np.ndarray, ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Whether the texts at some places are those of some rows, `[n]` bool; rows are `content[ends[row]:ends[row + 1]]`."""
+        begins, lengths = ends[rows], ends[rows + 1] - ends[rows]
+        same = self._ends[places + 1] - self._ends[places] == lengths
+        compared = np.flatnonzero(same & (lengths > 0))
+        if len(compared):
+            lengths = lengths[compared]
+            first = np.cumsum(lengths) - lengths
+            within = np.arange(int(lengths.sum())) - np.repeat(first, lengths)
+            theirs = self._texts[np.repeat(self._ends[places[compared]], lengths) + within]
+            ours = content[np.repeat(begins[compared], lengths) + within]
+            same[compared] = np.logical_and.reduceat(theirs == ours, first)
+        return same
+
+
+def hashes_of(texts: pl.Series) -> pl.Series:
+    """BLAKE2b of each text, its first 64 bits, on every machine the same; null where it is missing."""
+    digests = b"".join([hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts.fill_null("").to_list()])
+    return pl.Series(np.frombuffer(digests, "<u8").astype(np.uint64)).set(texts.is_null(), None)
+
+
+def bytes_of(texts: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+    """The UTF-8 of texts, one after another, and where each begins and the last one ends, `[n + 1]`."""
+    content = np.frombuffer(texts.str.join("").item().encode() if len(texts) else b"", np.uint8)
+    return content, np.concatenate([[0], np.cumsum(texts.str.len_bytes().to_numpy().astype(np.int64))])
+
+
+def hash_ranges(parts: int) -> list[tuple[int, int]]:
+    """So many ranges of about as many hashes; what ends a range is not in it."""
+    return list(itertools.pairwise((part << 64) // parts for part in range(parts + 1)))
+
+
+def write_hashed(vocabulary: Path, first: int, rows: int, path: Path) -> None:
+    """Write some rows of a vocabulary in the order of their hashes, with these."""
+    found = pl.scan_parquet(vocabulary, glob=False).slice(first, rows).select(VALUE, "id").collect(engine="streaming")
+    ordered = found.with_columns(hashes_of(found[VALUE]).alias(_HASH)).sort(_HASH)
+    with naming(path):
+        ordered.write_parquet(path, compression="lz4", statistics=True, row_group_size=_GROUP_ROWS)
+
+
+def write_texts(hashed: Sequence[Path], low: int, high: int, folder: Path) -> None:
+    """Write a part: all texts whose hashes lie from `low` up to `high`, of the files of `write_hashed`."""
+    wanted = (pl.col(_HASH) >= pl.lit(low, pl.UInt64)) & (pl.col(_HASH) <= pl.lit(high - 1, pl.UInt64))
+    found = pl.scan_parquet(list(hashed), glob=False).filter(wanted).collect(engine="streaming").sort(_HASH)
+    content, ends = bytes_of(found[VALUE])
+    for name, values in ((HASHES, found[_HASH].to_numpy()), (ENDS, ends), (TEXTS, content), (IDS, found["id"].to_numpy())):
+        with naming(folder / name):
+            values.tofile(folder / name)
+
+
+def _mapped(path: Path, dtype: type) -> np.ndarray:
+    return np.memmap(path, dtype, "r") if path.stat().st_size else np.empty(0, dtype)

@@ -1,0 +1,120 @@
+"""Reading a table's files into staging as tasks of executors: parts of the files, whose blocks are taken in the order of the files."""
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dataloading.contract import DatasetError
+from preproc.reading.files import CSV, JSON_LINES, form_of
+from preproc.reading.log_ranges import moved, moved_error, ranges
+from preproc.reading.row_groups import row_ranges
+from preproc.reading.stores import Source
+from preproc.spark.engine import SparkEngine
+from preproc.table.columns import Plan
+from preproc.table.reading import Reading, Tally, rows_of, skipped
+from preproc.table.spark_tasks import SPLITS, Part, Read, read_part, spans_lines
+from preproc.table.splits import ROWS, TRAIN, Rule
+from preproc.table.staging import Block, TableStaging
+
+_RANGE_BYTES = 128 << 20  # of a file that a task reads at most
+TASKS_A_CORE = 4  # so that cores end their last tasks at about the same time
+
+
+class Parts:
+    """The files of a table in parts, each a task.
+
+    Args:
+        engine: that runs the tasks.
+        staging: which takes their blocks.
+        rule: how the rows of the training files are divided.
+
+    Attributes:
+        blocks: of all groups: the group, the block and its rows.
+        split_files: counts of what the training rows are split by.
+    """
+
+    def __init__(self, engine: SparkEngine, staging: TableStaging, rule: Rule):
+        self._engine, self._staging, self._rule = engine, staging, rule
+        self.blocks: list[tuple[str, Block, int]] = []
+        self.split_files: list[Path] = []
+        staging.split_of = rule.split_of if rule.by == ROWS else None
+
+    def read(self, files: Mapping[str, Sequence[Source]], plan: Plan, reading: Reading) -> dict[str, Tally]:
+        """Read every file into the staging. Raises DatasetError for the first fault in the order of the files."""
+        whole, fault = self._files(files, plan, reading)
+        items = self._ranges(whole, reading)
+        found, error = self._engine.map("reading", read_part, [part for _, part in items], "part")
+        tallies = {group: Tally([path.name for path in paths]) for group, paths in files.items()}
+        counts = Counter((part.group, id(source)) for source, part in items)
+        number = 0
+        for group, paths in files.items():
+            for path in paths:
+                count = counts[group, id(path)]
+                if not count:  # its form could not be told: nothing behind it was begun
+                    raise fault
+                parts = found[number : number + count]
+                bad_lines, fault_of_lines = self._add_file(group, path, parts, number, tallies[group])
+                if error is not None and len(parts) < count:
+                    raise moved_error(error, path, sum(part.lines for part in parts), _everywhere(path))
+                if bad_lines:
+                    print(skipped(path, bad_lines, fault_of_lines), file=sys.stderr)
+                number += count
+            tallies[group].check_rows(group)
+        return tallies
+
+    def _files(self, files: Mapping[str, Sequence[Source]], plan: Plan, reading: Reading) -> tuple[list[tuple[Source, Part]], DatasetError | None]:
+        """Every file as one part, up to the first whose form cannot be told, and that fault."""
+        found = []
+        for group, paths in files.items():
+            rows = rows_of(group, plan, self._rule, reading)
+            for path in paths:
+                try:
+                    found.append((path, Part(group, rows, _everywhere(path), form_of(path, rows.form))))
+                except DatasetError as error:
+                    return found, error
+        return found, None
+
+    def _ranges(self, whole: Sequence[tuple[Source, Part]], reading: Reading) -> list[tuple[Source, Part]]:
+        """The parts of the files that tasks read: plain text in which no row may span lines in ranges of bytes, others in ranges of row groups."""
+        total = sum(path.stat().st_size for path, _ in whole)
+        size = min(_RANGE_BYTES, max(2 * reading.block_bytes, total // (TASKS_A_CORE * self._engine.parallelism)))
+        parts = [[(path, each) for each in _cut(path, part, size)] for path, part in whole]
+        quoted = [part for found in parts for _, part in found if len(found) > 1 and part.form.kind == CSV and part.form.quote is not None]
+        spans, error = self._engine.map("quotes", spans_lines, quoted, "part")
+        if error is not None:
+            raise error
+        kept_whole = {(part.group, str(part.path)) for part, spans_lines in zip(quoted, spans, strict=True) if spans_lines}
+        return [
+            pair
+            for (path, part), found in zip(whole, parts, strict=True)
+            for pair in ([(path, part)] if (part.group, str(part.path)) in kept_whole else found)
+        ]
+
+    def _add_file(self, group: str, path: Source, parts: Sequence[Read], first: int, tally: Tally) -> tuple[int, str]:
+        """Take the blocks of a file's parts; returns how many bad rows were left out, and what is wrong with the first."""
+        bad_lines, fault, lines = 0, "", 0
+        for number, part in enumerate(parts, first):
+            folder = self._engine.task_folder("reading", number)
+            before = tally.rows if group == TRAIN and self._rule.by == ROWS else None
+            blocks = self._staging.adopt(group, part.blocks, folder, path, before)
+            self.blocks += [(group, block, height) for block, height in zip(blocks, part.heights, strict=True)]
+            if (folder / SPLITS).exists():
+                self.split_files.append(folder / SPLITS)
+            fault = fault or moved(part.first_fault, lines)
+            lines, bad_lines, tally.rows = lines + part.lines, bad_lines + part.bad_lines, tally.rows + sum(part.heights)
+        tally.bad_lines += bad_lines
+        return bad_lines, fault
+
+
+def _cut(path: Source, whole: Part, size: int) -> list[Part]:
+    """A file in parts near a size."""
+    if whole.form.kind in (CSV, JSON_LINES):
+        return [replace(whole, byte_range=each) for each in ranges(path, size)]
+    return [replace(whole, row_range=each) for each in (row_ranges(path, whole.form, size) if isinstance(path, Path) else [None])]
+
+
+def _everywhere(path: Source) -> Source:
+    """A file by a name that does not depend on the folder that a process is in."""
+    return path.absolute() if isinstance(path, Path) else path

@@ -1,0 +1,253 @@
+"""What executors do for `preproc.table`: read a part of a file, learn from some blocks of rows, and write what a dataset holds of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+
+from dataloading.contract import DatasetError
+from dataloading.feature_spec import Categorical
+from preproc.reading.files import Form
+from preproc.reading.stores import Source, fetch_to, release
+from preproc.reading.table_file import TableFile, may_span_lines
+from preproc.shared import polars_engine as engine
+from preproc.table.columns import Plan, tables_of
+from preproc.table.fit import Moments, RowFindings, coded, unknown
+from preproc.table.on_polars import Counted, counted
+from preproc.table.reading import Rows
+from preproc.table.sorted_texts import SortedTexts, write_hashed, write_texts
+from preproc.table.splits import COLUMN, ROWS, TIME
+from preproc.table.staging import SPLIT, Split, StagedRows, TableBlocks
+from preproc.table.writing import Filled, Ids, write_groups, write_ids, write_labels, write_numericals
+from utils.encoding.kinds import Evidence, is_undecided
+from utils.encoding.recipe import Recipe
+from utils.naming import naming
+
+SPLITS, COUNTS, LABELS, GROUPS, NUMBERS = "splits.parquet", "counts.parquet", "label.bin", "group.bin", "numerical.bin"
+HASHED = "hashed.parquet"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a file.
+
+    Attributes:
+        group: of the file.
+        rows: what becomes of its rows.
+        path: the file, by a name that holds on every machine.
+        form: how it is written.
+        byte_range: of the part of a text file; None for all of it.
+        row_range: of the part of a Parquet or Arrow file; None for all of it.
+    """
+
+    group: str
+    rows: Rows
+    path: Source
+    form: Form
+    byte_range: tuple[int, int] | None = None
+    row_range: tuple[int, int] | None = None
+
+
+@dataclass
+class Read:
+    """What was found; the blocks lie in the task's folder.
+
+    `first_fault` names its line by the number in the part, which has so many `lines`. `heights` are the rows of each block.
+    """
+
+    blocks: TableBlocks
+    heights: list[int] = field(default_factory=list)
+    lines: int = 0
+    bad_lines: int = 0
+    first_fault: str = ""
+
+
+def spans_lines(item: Part, folder: Path) -> bool:
+    """Whether rows of a part may go on behind their lines; a fault is found again where the file is read."""
+    try:
+        return may_span_lines(item.path, item.form, item.byte_range)
+    except DatasetError:
+        return True
+
+
+def read_part(item: Part, folder: Path) -> Read:
+    """Stage a part of a file. Raises DatasetError where it is malformed, with the number of the line in the part."""
+    fetch_to(folder, [[item.path]])
+    file = TableFile(item.path, item.form, item.rows.reading.skip_bad_lines)
+    found, staged = Read(TableBlocks(folder, [item.group])), 0
+    for rows, texts, faults in item.rows.of(file, item.path, byte_range=item.byte_range, row_range=item.row_range):
+        found.bad_lines, found.first_fault = found.bad_lines + len(faults), found.first_fault or next(iter(faults), "")
+        if item.rows.divide.by == ROWS:
+            rows = rows.with_columns(pl.int_range(staged, staged + rows.height, dtype=pl.UInt32, eager=True).alias(SPLIT))
+        if rows.height:
+            found.blocks.append(item.group, rows, texts, item.path)
+            found.heights.append(rows.height)
+            staged += rows.height
+    release(item.path)
+    found.lines = file.num_lines
+    if found.heights and item.rows.divide.by in (TIME, COLUMN):
+        _write(engine.counts(found.blocks.scan(item.group, None, pl.col(SPLIT).alias(engine.VALUE))), folder / SPLITS)
+    return found
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Some blocks from which is learned.
+
+    Attributes:
+        blocks: of one or more groups.
+        splits: those that rows of these blocks belong to.
+        labelled: which of them have labels.
+        learned: those that vocabularies, means and boundaries are made from.
+        plan: of the features.
+        makes: whether the values of vocabularies are counted.
+    """
+
+    blocks: TableBlocks
+    splits: Mapping[str, Split]
+    labelled: Sequence[str]
+    learned: Sequence[str]
+    plan: Plan
+    makes: bool
+
+    @property
+    def rows(self) -> StagedRows:
+        """Those that are learned from."""
+        return StagedRows(self.blocks, [self.splits[split] for split in self.learned if split in self.splits])
+
+
+@dataclass
+class Learned:
+    """What was found: rows of each split; of each feature longest lists, moments, or what its values are."""
+
+    rows: dict[str, Counted]
+    longest: dict[str, int] = field(default_factory=dict)
+    moments: Mapping[str, Moments] = field(default_factory=dict)
+    kinds: dict[str, tuple[Evidence, ...]] = field(default_factory=dict)
+
+
+def learn_part(item: Learning, folder: Path) -> Learned:
+    """Count rows and values that buckets are made from, and look what values are."""
+    found = Learned({name: counted(StagedRows(item.blocks, [split]), name in item.labelled) for name, split in item.splits.items()})
+    rows = item.rows
+    if not (item.makes and rows.parts):
+        return found
+    findings = RowFindings(rows)
+    lists, buckets, numbers = unknown(item.plan)
+    found.longest, found.moments = {name: findings.longest(name) for name in lists}, findings.moments(numbers)
+    for name in buckets:
+        _write(findings.counts(name), folder / bucket_file(item.plan, name))
+    found.kinds = {name: findings.kinds(name, recipe) for name, recipe in item.plan.features.items() if is_undecided(recipe)}
+    return found
+
+
+def count_part(item: Learning, folder: Path) -> int:
+    """Count the values of vocabularies (`feature`, the place of the table; `value`; `count`) by a fitted plan; returns how many pairs there are."""
+    if not item.rows.parts:
+        return 0
+    counts = pl.concat(_counts(item.rows, item.plan))
+    _write(counts, folder / COUNTS)
+    return counts.height
+
+
+def bucket_file(plan: Plan, feature: str) -> str:
+    """The file that has a feature's values and their counts."""
+    return f"buckets-{list(plan.features).index(feature)}.parquet"
+
+
+def _counts(rows: StagedRows, plan: Plan) -> Iterator[pl.DataFrame]:
+    for place, features in enumerate(tables_of(plan).values()):
+        found = engine.text_counts(block for name in features for block in coded(rows, name, plan.features[name]))
+        yield found.select(pl.lit(place, pl.Int32).alias("feature"), engine.VALUE, pl.col("count").cast(pl.Int64))
+
+
+def _write(frame: pl.DataFrame, path: Path) -> None:
+    with naming(path):
+        frame.write_parquet(path, compression="snappy", statistics=False)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A part of a split's rows whose labels, groups and numbers are written.
+
+    Attributes:
+        rows: of the part.
+        split: its name.
+        first: the split's rows before these.
+        plan: fitted.
+        labelled: whether they have labels.
+        numerical: the numerical features.
+        dtype: theirs.
+    """
+
+    rows: StagedRows
+    split: str
+    first: int
+    plan: Plan
+    labelled: bool
+    numerical: Sequence[str]
+    dtype: str
+
+
+def write_part(item: Writing, folder: Path) -> None:
+    """Write the files of a part. Raises DatasetError where a number is too large."""
+    if item.labelled:
+        write_labels(item.rows, folder / LABELS)
+    if item.plan.group is not None:
+        write_groups(item.rows, folder / GROUPS)
+    if item.numerical:
+        write_numericals(item.rows, item.plan, item.numerical, item.dtype, folder / NUMBERS, item.split, item.first)
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """Some blocks of a feature that get their ids.
+
+    Attributes:
+        recipe: fitted, of the feature.
+        feature: of the dataset.
+        vocabularies: the folder that has them.
+        rows: of each split.
+        parts: folders of its vocabulary where that is searched in files (`sorted_texts`).
+    """
+
+    recipe: Recipe
+    feature: Categorical
+    vocabularies: Path
+    rows: Mapping[str, StagedRows]
+    parts: Sequence[Path] = ()
+
+
+def number_part(item: Numbering, folder: Path) -> dict[str, Filled]:
+    """Write a file `SPLIT.bin` of ids for each split; returns what was found of each."""
+    ids = SortedTexts(item.parts) if item.parts else Ids(item.recipe, item.feature.name, item.vocabularies)
+    return {split: write_ids(rows, item.recipe, item.feature, folder / f"{split}.bin", ids) for split, rows in item.rows.items()}
+
+
+@dataclass(frozen=True)
+class Hashing:
+    """Some rows of a vocabulary, which are brought into the order of their hashes."""
+
+    vocabulary: Path
+    first: int
+    rows: int
+
+
+def hash_part(item: Hashing, folder: Path) -> None:
+    """Write them."""
+    write_hashed(item.vocabulary, item.first, item.rows, folder / HASHED)
+
+
+@dataclass(frozen=True)
+class Sorting:
+    """A range of hashes of a vocabulary, from files of rows in the order of their hashes."""
+
+    hashed: Sequence[Path]
+    low: int
+    high: int
+
+
+def sort_part(item: Sorting, folder: Path) -> None:
+    """Write the part of a vocabulary that is searched in files."""
+    write_texts(item.hashed, item.low, item.high, folder)

@@ -1,0 +1,113 @@
+"""Which rows are for training, validation and testing: by files, by time, by a fraction, or by a column's value."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from dataloading.contract import DatasetError
+from preproc.shared import polars_engine as engine
+from preproc.table.staging import SPLIT
+from utils.encoding.columns import Made, hashes, moment, text
+
+FILES, TIME, KEY, ROWS, COLUMN = "files", "time", "key", "rows", "column"
+TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the rows of the training files are divided.
+
+    by: `files` (not at all), `time` (the latest rows are held out), `key` (a hash of a column, so that its rows stay together), `rows` (a hash of the
+    row's place) or `column` (its value). Fractions are of the training files' rows.
+    """
+
+    by: str = FILES
+    column: str | None = None
+    valid_fraction: float = 0.0
+    test_fraction: float = 0.0
+    valid_values: tuple[str, ...] = ()
+    test_values: tuple[str, ...] = ()
+    by_name: bool = False  # the column's values are the splits' names
+    form: str | None = None  # of times
+    seed: int = 0
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The splits that it takes from the training files, besides `train`."""
+        shares = {VALID: self.valid_fraction or self.valid_values, TEST: self.test_fraction or self.test_values}
+        return tuple(split for split, share in shares.items() if share)
+
+    def staged(self, schema: Mapping[str, pl.DataType]) -> Made | None:
+        """What is kept of each row, null where it has none; None where there is nothing to keep but the row's place."""
+        if self.by == TIME:
+            found, _, expected = moment(self.column, schema[self.column], self.form, None)
+            return Made(found.dt.timestamp("us"), found.is_null(), expected.removesuffix(", or nothing"))
+        if self.by in (KEY, COLUMN):
+            value = text(pl.col(self.column), schema[self.column], self.column).fill_null("")
+            return Made(value if self.by == COLUMN else hashes(pl.lit(f"{self.seed}:") + value) / 2.0**64, None, "")
+        return None
+
+    def places(self, first: int, count: int) -> pl.Series:
+        """Of rows by their place in the table: numbers that are even in [0, 1)."""
+        return self._even(np.arange(first, first + count, dtype=np.uint64))
+
+    def split_of(self, first: int) -> pl.Expr:
+        """The same of rows whose staged split is their place behind the `first` rows of the table."""
+        places = pl.col(SPLIT).cast(pl.UInt64) + first
+        return places.map_batches(lambda found: self._even(found.to_numpy()), return_dtype=pl.Float64, is_elementwise=True).alias(SPLIT)
+
+    def _even(self, places: np.ndarray) -> pl.Series:
+        mixed = places + np.uint64((self.seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % 2**64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # the finalizer of SplitMix64
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        return pl.Series(SPLIT, (mixed ^ (mixed >> np.uint64(31))) / 2.0**64)
+
+    def bounds(self, counts: Callable[[], pl.DataFrame]) -> dict[str, pl.Expr | None]:
+        """Which staged rows of the training files belong to which split.
+
+        Args:
+            counts: gives each `value` of what splits, and its `count`.
+
+        Raises:
+            DatasetError: a column's value is that of no split.
+        """
+        value = pl.col(SPLIT)
+        if self.by == FILES:
+            return {TRAIN: None}
+        if self.by == COLUMN:
+            return self._by_values({*counts()[engine.VALUE]})
+        if self.by == TIME:
+            low, high = _times(counts().sort(engine.VALUE), self.valid_fraction, self.test_fraction)
+        else:
+            low, high = 1 - self.valid_fraction - self.test_fraction, 1 - self.test_fraction
+        found = {TRAIN: value < low, VALID: (value >= low) & (value < high), TEST: value >= high}
+        return {split: found[split] for split in (TRAIN, *self.made)}
+
+    def _by_values(self, found: set[str]) -> dict[str, pl.Expr | None]:
+        """The splits of a column whose values name them, or of the given values."""
+        chosen = {VALID: self.valid_values, TEST: self.test_values}
+        if self.by_name:
+            if other := sorted(found - {*SPLITS}):
+                raise DatasetError(
+                    f"--split_column {self.column}: holds {other[0]!r}, expected {', '.join(SPLITS)}; --test_values and --valid_values name others"
+                )
+            chosen[VALID] = chosen[VALID] if VALID in found else ()
+        for split, values in chosen.items():
+            if values and not found & {*values}:
+                raise DatasetError(f"--split_column {self.column}: no row has the value {' or '.join(values)} of the {split} split")
+        splits = {split: pl.col(SPLIT).is_in(values) for split, values in chosen.items() if values}
+        return {TRAIN: ~pl.col(SPLIT).is_in([value for values in chosen.values() for value in values])} | splits
+
+
+def _times(found: pl.DataFrame, valid_fraction: float, test_fraction: float) -> tuple[int, int]:
+    """The times from which rows are for validation and for testing; rows of one time stay together, on the later side."""
+    last = found["count"].cum_sum().to_numpy()
+    rows = int(last[-1])
+
+    def at(held_out: float) -> int:
+        place = rows - round(rows * held_out)
+        return int(found[engine.VALUE][int(np.searchsorted(last, place, side="right"))]) if place < rows else int(found[engine.VALUE][-1]) + 1
+
+    return at(valid_fraction + test_fraction), at(test_fraction)

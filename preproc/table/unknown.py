@@ -1,0 +1,70 @@
+"""How many of a split's values the vocabularies do not know: more than in training says that something about a column has changed."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import polars as pl
+
+from dataloading.feature_spec import FeatureSpec
+from preproc.shared import polars_engine as engine
+from preproc.table.columns import Plan
+from preproc.table.fit import coded, read_vocabulary
+from preproc.table.splits import TRAIN
+from preproc.table.staging import StagedRows
+from preproc.table.writing import Filled
+
+UNKNOWN = "unknown_values"  # in a dataset's metadata: of each feature with any, their share of those of the training rows
+_MOST, _TIMES, _SHOWN = 0.5, 10, 3
+
+
+def unknown_shares(plan: Plan, filled: Mapping[str, Mapping[str, Filled]], old: FeatureSpec | None) -> dict[str, float] | None:
+    """The share of the training rows' values that are unknown (rarer than the threshold, beyond the cap), by feature; those of none are left out.
+
+    Args:
+        plan: of the features.
+        filled: what was found of each split's features.
+        old: the dataset whose vocabularies these are; None for new ones.
+
+    Returns:
+        None where neither dataset says.
+    """
+    if TRAIN in filled:
+        found = {name: filled[TRAIN][name] for name, recipe in plan.features.items() if recipe.has_vocabulary}
+        return {name: round(one.unknown / one.values, 6) for name, one in found.items() if one.unknown}
+    known = old.metadata.get(UNKNOWN) if old is not None else None
+    return dict(known) if isinstance(known, Mapping) else None
+
+
+def unknown_lines(
+    plan: Plan,
+    filled: Mapping[str, Mapping[str, Filled]],
+    trained: Mapping[str, float] | None,
+    rows: Callable[[str], StagedRows],
+    vocabularies: Path,
+) -> Iterator[str]:
+    """A line for each split and feature of whose values more than half are unknown, and ten times as many as in training.
+
+    Args:
+        plan: fitted.
+        filled: what was found of each split's features.
+        trained: what `unknown_shares` gave.
+        rows: those of a split.
+        vocabularies: the folder that has them.
+    """
+    for split, features in filled.items():
+        for name, found in features.items():
+            share, before = found.unknown / max(found.values, 1), None if trained is None else trained.get(name, 0.0)
+            if split == TRAIN or share <= _MOST or share < _TIMES * (before or 0.0):
+                continue
+            there = "is not known" if before is None else f"was {before:.1%}"
+            yield (
+                f"{split} split, feature {name}: {found.unknown:,} of {found.values:,} values are unknown ({share:.1%}; in training it {there}), "
+                f"the most frequent: {', '.join(_commonest(rows(split), plan, name, vocabularies))}; do the column's values look as in training?"
+            )
+
+
+def _commonest(rows: StagedRows, plan: Plan, feature: str, vocabularies: Path) -> list[str]:
+    counts = engine.text_counts(coded(rows, feature, plan.features[feature]))
+    unknown = counts.join(read_vocabulary(vocabularies, feature), on=engine.VALUE, how="anti")
+    shown = unknown.sort("count", engine.VALUE, descending=[True, False]).head(_SHOWN)
+    return [f"{value!r:.60} ({count:,})" for value, count in shown.select(engine.VALUE, pl.col("count")).rows()]

@@ -1,0 +1,232 @@
+"""Staged rows to the files of a dataset, a column at a time."""
+
+import contextlib
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import polars as pl
+
+from dataloading.contract import DatasetError, SplitFiles
+from dataloading.feature_spec import Categorical, FeatureSpec, FeatureSpecError, smallest_dtype
+from preproc.shared import polars_engine as engine
+from preproc.shared.in_order import by_size
+from preproc.shared.resume import Progress
+from preproc.shared.vocabulary_file import write_vocabulary
+from preproc.table.columns import Plan
+from preproc.table.fit import SMALL, column_of, read_vocabulary, values_of, with_texts
+from preproc.table.staging import GROUP, LABEL, Coded, StagedRows, feature_column, key_column
+from utils.encoding.ids import hashed_ids, padded
+from utils.encoding.numbers import bucketed, stored, transformed
+from utils.encoding.recipe import LISTS, NUMBERS, Recipe
+from utils.naming import naming
+
+_VALUES_AT_ONCE = 1 << 22  # numericals in memory
+
+
+def spec_of(plan: Plan, rows: dict[str, int], numerical_dtype: str) -> FeatureSpec:
+    """The specification of the dataset of a fitted plan; `rows` of each feature's table."""
+    categorical = []
+    for name, recipe in plan.features.items():
+        if recipe.gives != NUMBERS:
+            hotness = recipe.max_hotness if recipe.gives == LISTS else 1
+            pooling = recipe.pooling if hotness > 1 else "sum"
+            dtype = smallest_dtype(rows[name])
+            categorical.append(Categorical(name, rows[name], dtype, hotness, None, pooling, recipe.table, recipe.embedding_dim))
+    numerical = tuple(plan.of(NUMBERS))
+    taken = {*numerical, *(feature.name for feature in categorical)}
+    label = _free("label", taken)
+    group = None if plan.group is None else _free(plan.group, {*taken, label})
+    dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(numerical, numerical_dtype) | {label: "bool"}
+    return FeatureSpec(tuple(categorical), numerical, label, dtypes | ({} if group is None else {group: "int64"}), group=group)
+
+
+def check_names(plan: Plan) -> None:
+    """Raise DatasetError where a feature's name cannot be that of its file."""
+    features = {name: replace(recipe, max_hotness=1) if recipe.gives == LISTS else recipe for name, recipe in plan.features.items()}
+    try:
+        spec_of(replace(plan, features=features), dict.fromkeys(features, 2), "float32").as_tf_raw(("train",))
+    except FeatureSpecError as error:
+        raise DatasetError(f"{error}: in --config the feature may have another name, with column: NAME") from None
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or the first after it that no feature has."""
+    return name if name not in taken else _free(f"{name}_", taken)
+
+
+def write_split(
+    rows: StagedRows, plan: Plan, spec: FeatureSpec, files: SplitFiles, vocabularies: Path, advance: Callable[[], object], progress: Progress
+) -> dict[str, "Filled"]:
+    """Fill a split's files.
+
+    Args:
+        rows: of the split.
+        plan: fitted.
+        spec: of the dataset.
+        files: of the split.
+        vocabularies: the folder in which these are.
+        advance: called after each categorical feature.
+        progress: knows which are filled already.
+
+    Returns:
+        what was found of each categorical feature.
+
+    Raises:
+        DatasetError: a number is beyond the dataset's dtype.
+    """
+
+    def once(path: Path, work: Callable[[], Sequence[int] | None]) -> Sequence[int] | None:
+        return progress.once(f"column {path.parent.name}/{path.name}", [path], work)
+
+    for path, write in ((files.label, write_labels), (files.group, write_groups)):
+        if path is not None:
+            once(path, partial(write, rows, path))
+    if files.numerical is not None:
+        split = files.numerical.parent.name
+        once(files.numerical, partial(write_numericals, rows, plan, spec.numerical, spec.numerical_dtype, files.numerical, split))
+
+    def write_once(feature: Categorical, path: Path) -> Filled:
+        recipe = plan.features[feature.name]
+        found = once(path, lambda: write_ids(rows, recipe, feature, path, Ids(recipe, feature.name, vocabularies)))
+        advance()
+        return Filled(*found)
+
+    tasks = [(feature.cardinality, partial(write_once, feature, path)) for feature, path in zip(spec.categorical, files.categorical, strict=True)]
+    return {feature.name: found for feature, found in zip(spec.categorical, by_size(tasks, SMALL), strict=True)}
+
+
+def write_keys(rows: StagedRows, names: tuple[str, ...], num_rows: int, path: Path) -> None:
+    """Write the columns that predictions carry, in row order; `num_rows` are there."""
+    keys = rows.scan(*(pl.col(key_column(name)).alias(name) for name in names))
+    write_vocabulary(path, engine.batches(keys), num_rows, keys.collect_schema())
+
+
+def write_labels(rows: StagedRows, path: Path) -> None:
+    """Write the labels, a byte each."""
+    _write(path, (batch[LABEL].to_numpy() for batch in engine.batches(rows.scan(LABEL))), "bool")
+
+
+def write_groups(rows: StagedRows, path: Path) -> None:
+    """Write the groups, 64 bits each."""
+    _write(path, (batch[GROUP].to_numpy() for batch in engine.batches(rows.scan(GROUP))), "int64")
+
+
+def write_numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, path: Path, split: str, first: int = 0) -> None:
+    """Write the numerical features, `[n, M]`.
+
+    Args:
+        rows: of a split, or of a part of it.
+        plan: fitted.
+        names: of the features.
+        dtype: float16 or float32.
+        path: the file.
+        split: its name.
+        first: how many of the split's rows stand before these.
+
+    Raises:
+        DatasetError: a number is beyond the type.
+    """
+    _write(path, _numericals(rows, plan, names, dtype, split, first), dtype)
+
+
+def write_ids(rows: StagedRows, recipe: Recipe, feature: Categorical, path: Path, ids: "TextIds") -> "Filled":
+    """Write the ids of a feature, `[n]` or `[n, h]`."""
+    found: list[Filled] = []
+    if recipe.buckets is not None:
+        batches = engine.batches(column_of(rows, feature.name))
+        _write(path, (bucketed(recipe, batch[engine.VALUE].fill_null(float("nan")).to_numpy()) for batch in batches), feature.dtype)
+    else:
+        _write(path, _of_texts(with_texts(rows, feature.name, recipe), ids, recipe, feature, found), feature.dtype)
+    return functools.reduce(Filled.plus, found, Filled())
+
+
+def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str) -> None:
+    file = path.open("wb")
+    try:
+        for block in blocks:
+            with naming(path):
+                file.write(np.ascontiguousarray(block, dtype).data)
+        with naming(path):
+            file.close()
+    finally:
+        with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
+            file.close()
+
+
+def _numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, split: str, row: int) -> Iterator[np.ndarray]:
+    for batch in engine.batches(rows.scan(*map(feature_column, names)), max(_VALUES_AT_ONCE // len(names), 256)):
+        numbers = np.empty((batch.height, len(names)), dtype)
+        for place, name in enumerate(names):
+            values = batch[feature_column(name)].fill_null(float("nan")).to_numpy()
+            numbers[:, place], beyond = stored(transformed(plan.features[name], values), dtype)
+            if beyond is not None:
+                raise DatasetError(
+                    f"{split} split, row {row + beyond}, feature {name}: {values[beyond]} is beyond what {dtype} holds; "
+                    f"clip it, use another transform{', or --numerical_dtype float32' if dtype == 'float16' else ''}"
+                )
+        row += batch.height
+        yield numbers
+
+
+class Filled(NamedTuple):
+    """What was found while a feature's ids were written: lists that were cut, values of a vocabulary's feature, and those that it does not know."""
+
+    cut: int = 0
+    values: int = 0
+    unknown: int = 0
+
+    def plus(self, other: Sequence[int]) -> "Filled":
+        """Of both."""
+        return Filled(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class TextIds(Protocol):
+    """What gives texts their ids: `Ids`, or another of the same results."""
+
+    def of(self, blocks: Iterable[Coded]) -> Iterator[tuple[pl.Series, np.ndarray]]:
+        """The codes of each block, and the ids int32 of its texts."""
+
+
+class Ids:
+    """The ids of a feature's texts: by a hash, or by the vocabulary that was written to a folder. It is read when it is first needed."""
+
+    def __init__(self, recipe: Recipe, feature: str, folder: Path):
+        self._recipe, self._feature, self._folder = recipe, feature, folder
+
+    @functools.cached_property
+    def _vocabulary(self) -> pl.DataFrame:
+        return read_vocabulary(self._folder, self._feature)
+
+    def of(self, blocks: Iterable[Coded]) -> Iterator[tuple[pl.Series, np.ndarray]]:
+        """The codes of each block, and the ids int32 of its texts."""
+        if self._recipe.hash_buckets is not None:
+            return ((codes, hashed_ids(texts, self._recipe.hash_buckets)) for codes, texts in blocks)
+        return engine.text_ids(blocks, self._vocabulary)
+
+
+def _of_texts(blocks: Iterable[Coded], ids: TextIds, recipe: Recipe, feature: Categorical, filled: list[Filled]) -> Iterator[np.ndarray]:
+    """`[n, h]`, or `[n]` where there is one id a sample; what was found in each block is added to `filled`."""
+    missing: deque[np.ndarray] = deque()  # of the texts of blocks on their way
+
+    def passed() -> Iterator[Coded]:
+        for block in blocks:
+            missing.append(block.texts.is_null().to_numpy())
+            yield block
+
+    for codes, found in ids.of(passed()):
+        cut, places = 0, codes
+        if recipe.gives == LISTS:
+            cut, kept = int((codes.list.len() > recipe.max_hotness).sum()), codes.list.head(recipe.max_hotness)
+            places = values_of(kept)
+            yield padded(found[places], kept.list.len().to_numpy().astype(np.int64), feature.hotness)
+        else:
+            yield found.astype(feature.dtype)[codes]
+        given = ~missing.popleft()
+        counts = (int(given[places].sum()), int((given & (found == 0))[places].sum())) if recipe.has_vocabulary else (0, 0)
+        filled.append(Filled(cut, *counts))
