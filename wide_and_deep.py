@@ -20,14 +20,14 @@ import sys
 
 import dlrm
 from utils.programs import PROGRAMS
-from utils.wide_and_deep_flags import described
+from utils.wide_and_deep_flags import flags_help
 
 NAME = "wide_and_deep.py"
 
 
 def main() -> None:
     """Do what the command line says."""
-    dlrm.do(sys.argv[1:], NAME, __doc__ + described(), *PROGRAMS[NAME])
+    dlrm.do(sys.argv[1:], NAME, __doc__ + flags_help(), *PROGRAMS[NAME])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from benchmarks.workload import Workload
 from model.embedding.distributed import DistributedEmbedding, GroupUpdate
 from model.embedding.placement import single
 from model.native import native_operations
-from run.tables import described
+from run.tables import tables_and_features
 from training.optimizers.adagrad import RowwiseAdagrad
 from training.optimizers.rule import EPSILON
 from training.optimizers.sgd import Sgd
@@ -70,7 +70,7 @@ class Functions:
 
 def project(work: Workload, dtype: str) -> Functions:
     """The project's embedding on one worker, as `training.step` calls it."""
-    tables, features = described(work.config, work.spec().categorical, work.rows, work.num_numerical, zeros=True)
+    tables, features = tables_and_features(work.config, work.spec().categorical, work.rows, work.num_numerical, zeros=True)
     embedding = DistributedEmbedding(single(tables, features), World(), compute_dtype=dtype, native=native_operations())
     embedding.build()
     rule = table_rule(work.config.optimizer, work.dim)

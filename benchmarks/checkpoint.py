@@ -57,7 +57,7 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
     from model.embedding.table_memory import read_rows, write_rows
     from training.state import arrays, parts, restore
     from utils.checkpoint.reading import Checkpoint
-    from utils.checkpoint.writing import Array, Part, save
+    from utils.checkpoint.writing import Array, ArrayPart, save
     from utils.distributed import World
     from utils.options import DeviceConfig, ModelConfig
 
@@ -80,7 +80,7 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
 
     last = model.embedding.shards[-1].weights
     expected = read_rows(last, rows - 1, rows)
-    one_row = {"row": Array(expected.shape)}, [Part("row", lambda *_: expected)]
+    one_row = {"row": Array(expected.shape)}, [ArrayPart("row", lambda *_: expected)]
     save(work / "first", 1, *one_row, {}, world)  # libraries are loaded here, not in the first round
     peaks = {"save": PeakMemory(), "restore": PeakMemory()}
     seconds: dict[str, list[float]] = {"raw write": [], "save": [], "raw read": [], "restore": []}

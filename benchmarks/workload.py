@@ -84,10 +84,10 @@ class Workload:
     def build(self, dtype: str, world: World):
         """A model of these tables, placed as `dlrm.py` places them."""
         from model.build import Precision, build_model
-        from run.tables import described, place_tables
+        from run.tables import place_tables, tables_and_features
 
         check_fits(4 * sum(rows * width for rows, width in zip(itertools.cycle(self.rows), self.widths)), "the tables", available_bytes())
-        tables, features = described(self.config, self.spec().categorical, self.rows, self.num_numerical)
+        tables, features = tables_and_features(self.config, self.spec().categorical, self.rows, self.num_numerical)
         placement = place_tables(self.config, tables, world.size, available_bytes() // world.local_size, features=features)
         return build_model(self.config.model, placement, world, self.num_numerical, 0, Precision(dtype))
 

@@ -15,7 +15,7 @@ from dataloading.ranges import check_ids, check_labels, check_numerical
 from dataloading.synthetic import SyntheticSplit
 
 
-class Rows(NamedTuple):
+class RowBlock(NamedTuple):
     """Some rows of a split."""
 
     numerical: np.ndarray  # [n, M]
@@ -25,11 +25,11 @@ class Rows(NamedTuple):
     groups: np.ndarray | None = None  # [n], where the specification has a group
 
 
-def in_order(read: Callable[[int, int], Rows], num_samples: int, batch_size: int, workers: int) -> Iterator[Rows]:
+def in_order(read: Callable[[int, int], RowBlock], num_samples: int, batch_size: int, workers: int) -> Iterator[RowBlock]:
     """Blocks of rows in order, read by threads while earlier ones are written. NumPy lets go of the interpreter in the long loops."""
     starts = iter(range(0, num_samples, batch_size))
 
-    def submit(start: int) -> Future[Rows]:
+    def submit(start: int) -> Future[RowBlock]:
         return pool.submit(read, start, min(start + batch_size, num_samples))
 
     with ThreadPoolExecutor(workers) as pool:
@@ -44,11 +44,11 @@ def in_order(read: Callable[[int, int], Rows], num_samples: int, batch_size: int
                 future.cancel()
 
 
-def stored_rows(split: Split) -> Callable[[int, int], Rows]:
+def stored_rows(split: Split) -> Callable[[int, int], RowBlock]:
     """Reading of a stored split that checks every value."""
     spec = split.spec
 
-    def read(start: int, stop: int) -> Rows:
+    def read(start: int, stop: int) -> RowBlock:
         numerical, labels = split.read_numerical(start, stop), split.read_labels(start, stop) if split.labelled else None
         if spec.numerical:
             check_numerical(numerical, spec.numerical, start, partial(split.file, spec.numerical[0]))
@@ -58,21 +58,21 @@ def stored_rows(split: Split) -> Callable[[int, int], Rows]:
         for i, feature in enumerate(spec.categorical):
             ids.append(split.read_ids(i, start, stop))
             check_ids(ids[-1], feature.cardinality, feature.name, start, partial(split.file, feature.name))
-        return Rows(numerical, ids, labels, groups=None if spec.group is None else split.read_group(start, stop))
+        return RowBlock(numerical, ids, labels, groups=None if spec.group is None else split.read_group(start, stop))
 
     return read
 
 
-def stored_blocks(split: Split, num_samples: int, batch_size: int) -> Iterator[Rows]:
+def stored_blocks(split: Split, num_samples: int, batch_size: int) -> Iterator[RowBlock]:
     """The first rows of a stored split, every value checked; the split is closed at their end."""
     with closing(split):
         yield from in_order(stored_rows(split), num_samples, batch_size, workers=1)
 
 
-def drawn_rows(split: SyntheticSplit) -> Callable[[int, int], Rows]:
+def drawn_rows(split: SyntheticSplit) -> Callable[[int, int], RowBlock]:
     """Drawing of synthetic data."""
 
-    def read(start: int, stop: int) -> Rows:
-        return Rows(*split.read_rows(start, stop), groups=None if split.spec.group is None else split.read_group(start, stop))
+    def read(start: int, stop: int) -> RowBlock:
+        return RowBlock(*split.read_rows(start, stop), groups=None if split.spec.group is None else split.read_group(start, stop))
 
     return read

@@ -36,7 +36,7 @@ import numpy as np
 from tqdm import tqdm
 
 from dataloading.bayes import bayes_metrics
-from dataloading.blocks import Rows, drawn_rows, in_order, stored_blocks
+from dataloading.blocks import RowBlock, drawn_rows, in_order, stored_blocks
 from dataloading.contract import TFRECORD, TFRECORDS, DatasetError, check_quick, split_files
 from dataloading.csv_source import check_csv_files, csv_paths, read_csv_split
 from dataloading.csv_spec import read_csv_spec
@@ -177,14 +177,14 @@ def refuse_own_files(args: argparse.Namespace, spec: FeatureSpec, splits: Sequen
                     raise DatasetError(f"{path} is read and would be replaced by what is written; choose another --dst_dataset_path")
 
 
-def source_rows(args: argparse.Namespace, spec: FeatureSpec, split: str, batches: int) -> tuple[Iterator[Rows], int | None]:
+def source_rows(args: argparse.Namespace, spec: FeatureSpec, split: str, batches: int) -> tuple[Iterator[RowBlock], int | None]:
     """The rows of a split in batches, and how many there will be (None where only reading tells)."""
     size = args.src_batch_size
     if args.src_dataset_type == "csv":
         blocks = islice(read_csv_split(spec, split, size), None if batches == -1 else batches)
-        return (Rows(numerical, ids, labels, groups=groups) for numerical, ids, labels, groups in blocks), None
+        return (RowBlock(numerical, ids, labels, groups=groups) for numerical, ids, labels, groups in blocks), None
     if args.src_dataset_type == TFRECORDS:
-        return (Rows(*rows) for rows in read_tfrecords(spec, split, None if batches == -1 else batches * size)), None
+        return (RowBlock(*rows) for rows in read_tfrecords(spec, split, None if batches == -1 else batches * size)), None
     if args.src_dataset_type in ("tf_raw", TFRECORD):
         stored = TfRawSplit(spec, split) if args.src_dataset_type == "tf_raw" else TfRecordSplit(spec, split)
         rows = stored.num_samples if batches == -1 else min(stored.num_samples, batches * size)
@@ -204,12 +204,12 @@ def writer_of(args: argparse.Namespace, spec: FeatureSpec, rows: Mapping[str, in
     return TfRecordWriter(args.dst_dataset_path, spec, rows, files, args.dst_feature_spec, args.overwrite, unlabelled)
 
 
-def write_split(writer: TfRawWriter | TfRecordWriter, split: str, blocks: Iterator[Rows], total: int | None) -> dict[str, Any]:
+def write_split(writer: TfRawWriter | TfRecordWriter, split: str, blocks: Iterator[RowBlock], total: int | None) -> dict[str, Any]:
     """Append all rows; returns `samples`, `click_rate` and, where P(click) is known, the Bayes metrics."""
     samples, clicks = 0, 0
     known: list[tuple[np.ndarray, np.ndarray]] = []
     with tqdm(total=total, unit=" rows", unit_scale=True, desc=split, disable=not sys.stderr.isatty()) as bar:
-        for numerical, ids, labels, probabilities, groups in (Rows(*rows) for rows in blocks):
+        for numerical, ids, labels, probabilities, groups in (RowBlock(*rows) for rows in blocks):
             writer.append(split, numerical, ids, labels, groups)
             samples += len(numerical)
             clicks += 0 if labels is None else int(np.count_nonzero(labels))

@@ -28,7 +28,7 @@ def compiled(xla: bool | str) -> Compiled:
     return Compiled(dense=xla == ALL or (bool(xla) and on_gpu()), optimizer=bool(xla))
 
 
-def described(config: Config) -> str:
+def compilation_described(config: Config) -> str:
     """What is compiled, as a part of the line that announces a run; empty where nothing is."""
     parts, words = compiled(config.device.xla), []
     if parts.dense:
@@ -40,7 +40,7 @@ def described(config: Config) -> str:
 
 def warn_without_effect(config: Config, warn: Callable[[str], None]) -> None:
     """Say so where `--xla` was given and nothing is compiled."""
-    if "xla" in config.given and config.device.xla and not described(config):
+    if "xla" in config.given and config.device.xla and not compilation_described(config):
         warn(f"--xla has no effect with --mode {config.run.mode} on a CPU; --xla all compiles the dense forward pass")
 
 

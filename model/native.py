@@ -67,7 +67,7 @@ def _processor() -> str:
     return " ".join(sorted(found[1].split())) if found else platform.processor()
 
 
-class Rule(NamedTuple):
+class RowRule(NamedTuple):
     """An optimizer's arithmetic in one step, as the C++ operation wants it: see `ops/row_rules.h`."""
 
     name: str
@@ -134,7 +134,7 @@ class NativeOperations:
 
     def update(
         self,
-        rule: Rule,
+        rule: RowRule,
         tables: Sequence,
         slots: Sequence,
         ids,

@@ -32,7 +32,7 @@ from preproc.nvidia.source import Source, Weight, open_source
 from preproc.nvidia.wide_and_deep import WideAndDeepSource, folder_of, open_wide_and_deep
 from utils.checkpoint.kept_files import KeptFiles
 from utils.checkpoint.reading import newest
-from utils.checkpoint.writing import Array, Part, save
+from utils.checkpoint.writing import Array, ArrayPart, save
 from utils.distributed import World
 from utils.encoding import transforms
 from utils.errors import UserError, run_command
@@ -157,11 +157,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if newest(target) is not None:
         raise UserError(f"--save_checkpoint_path {target}: holds a checkpoint; name another folder")
     arrays = {name: Array(values.shape) for name, values in found.dense.items()}
-    parts = [Part(name, lambda start, stop, values=values: values[start:stop]) for name, values in found.dense.items()]
+    parts = [ArrayPart(name, lambda start, stop, values=values: values[start:stop]) for name, values in found.dense.items()]
     for table, rows in found.tables.items():
         name = f"tables/{table}/weights"
         arrays[name] = Array((sum(len(part.values) for part in rows), rows[0].values.shape[1]))
-        parts.append(Part(name, lambda start, stop, rows=rows: _rows(rows, start, stop)))
+        parts.append(ArrayPart(name, lambda start, stop, rows=rows: _rows(rows, start, stop)))
     with contextlib.ExitStack() as opened:
         files = {kept_file(name): opened.enter_context(stored_vocabulary(spec, name).open("rb")) for name in metadata[RECORD]}
         folder = save(target, 0, arrays, parts, metadata, World(), files=KeptFiles(files))

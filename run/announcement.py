@@ -36,7 +36,7 @@ def announcement(config: Config, workers: int, device: str, dtype: str, placemen
         + ", ".join(f"{name} {count:,} samples" for name, count in samples.items())
     )
     if mode == TRAIN:
-        yield gradient_slices.described(config, workers, device)
+        yield gradient_slices.gradient_slices_described(config, workers, device)
 
 
 def too_large_batch(config: Config, workers: int, rows: int) -> str | None:

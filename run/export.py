@@ -13,8 +13,8 @@ from run.inherit import inherit
 from run.opening import restoring, told_choice
 from run.raw_inputs import raw_inputs
 from run.raw_rows import drawn_columns, raw_features
-from run.served_rows import Rows, by_feature, drawn_rows, test_rows
-from run.tables import averaged_wide_rows, described
+from run.served_rows import ProofRows, by_feature, drawn_rows, test_rows
+from run.tables import averaged_wide_rows, tables_and_features
 from run.trained import TrainedModel, categorical_of
 from serving.description import ServedModel
 from serving.live import CONFIG, live
@@ -156,7 +156,9 @@ def _checked(given: Config, console: Console) -> Plan:
     if TRITON in options.formats:
         stub_environment(console.say)
     precision, before, served = _precision(config)
-    tables, looked_up = described(config, categorical_of(features), list(features.categorical.values()), len(features.numerical), zeros=True)
+    tables, looked_up = tables_and_features(
+        config, categorical_of(features), list(features.categorical.values()), len(features.numerical), zeros=True
+    )
     size = sum(packed.stored_bytes(table.rows, table.dim, precision) for table in tables)
     if SAVEDMODEL in options.formats:
         check_fits(size, "--formats savedmodel: TensorFlow holds the tables in memory, also while they are proved: they", available_bytes())
@@ -182,7 +184,7 @@ def _inputs_of_ids(features: ModelFeatures) -> list[Tensor]:
     return inputs_of_ids(len(features.numerical), sum(map(features.hotness, features.categorical)))
 
 
-def _rows(config: Config, checkpoint: Checkpoint, features: ModelFeatures, warn: Callable[[str], None]) -> Rows:
+def _rows(config: Config, checkpoint: Checkpoint, features: ModelFeatures, warn: Callable[[str], None]) -> ProofRows:
     """Of the dataset that was named, or drawn ones."""
     named = config.data.dataset_path is not None or "dataset_type" in config.given
     return test_rows(config, checkpoint, warn) if named else drawn_rows(features)
@@ -240,4 +242,8 @@ def _parameters(features: ModelFeatures, inputs: str, form: str) -> dict[str, st
     described = {ROWS: ",".join(shown.values())} if inputs != RAW else {}
     if form != TRITON:
         return described
-    return {"EXECUTION_ENV_PATH": str(stub_environment()), "PROJECT_PATH": str(Path(__file__).resolve().parents[1]), "INPUTS": inputs} | described
+    return {
+        "EXECUTION_ENV_PATH": str(stub_environment()),
+        "PROJECT_PATH": str(Path(__file__).resolve().parents[1]),
+        "INPUTS": inputs,
+    } | described

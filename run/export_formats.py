@@ -9,11 +9,11 @@ import numpy as np
 
 from run.raw_inputs import CriteoInputs, TableInputs
 from run.raw_rows import raw_features
-from run.served_rows import Rows
+from run.served_rows import ProofRows
 from serving import kept_rows
 from serving.description import CATEGORICAL, CHECKPOINT, NUMERICAL, ServedModel
 from serving.kept_rows import KeptRows
-from serving.proof import DIFFERENCE, Scored, twice
+from serving.proof import DIFFERENCE, ExportScores, twice
 from serving.served_proof import served
 from serving.stub_environment import stub_environment
 from serving.triton_config import Tensor
@@ -39,11 +39,11 @@ class Source(NamedTuple):
 class Samples(NamedTuple):
     """What an export is proved with: rows, or columns of the log."""
 
-    rows: Rows | None
+    rows: ProofRows | None
     columns: Mapping[str, np.ndarray] | None
 
 
-def write_triton(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], Scored]:
+def write_triton(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], ExportScores]:
     """A version for Triton's Python backend, which keeps the first of the samples with the scores that were found."""
     device, export = source.config.device, source.config.export
     changed: Mapping[str, Any] = {"amp": device.amp, "amp_dtype": device.amp_dtype, "xla": False, "out_of_range": model.out_of_range}
@@ -55,7 +55,7 @@ def write_triton(source: Source, model: ServedModel, version: Path, samples: Sam
     limit = DIFFERENCE[FLOAT16 if gpu and model.compute_dtype == FLOAT32 else model.compute_dtype]
     rows = KeptRows(_as_requested(given(source.inputs, samples)), np.empty(0, np.float32), limit)
 
-    def found() -> Scored:
+    def found() -> ExportScores:
         scored = score(rows, model.folder / "proof")
         rows._replace(scores=scored.scores).first(kept_rows.COUNT).write(version / kept_rows.FILE)
         return scored
@@ -71,7 +71,7 @@ def _as_requested(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return found
 
 
-def write_savedmodel(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], Scored]:
+def write_savedmodel(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], ExportScores]:
     """A version as Triton's TensorFlow backend and TensorFlow itself have it."""
     from serving.saved_model import LoadedModel, write_saved_model
 
@@ -90,7 +90,7 @@ def given(inputs: list[Tensor], samples: Samples) -> dict[str, np.ndarray]:
     return {one.name: by_name[one.name] for one in inputs}
 
 
-def write_onnx(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], Scored]:
+def write_onnx(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], ExportScores]:
     """A version as ONNX Runtime has it."""
     from serving import onnx_model
 

@@ -46,7 +46,7 @@ def told_choice(path: str | Path, checkpoint: Checkpoint, other: str = f"--check
     return f"{path}: its best checkpoint is taken, {checkpoint.folder.name}; {other} takes {newer.name}" if newer else ""
 
 
-def sound(config: Config, world: World, warn: Warn) -> Checkpoint | None:
+def fallback_checkpoint(config: Config, world: World, warn: Warn) -> Checkpoint | None:
     """The checkpoint to restore where `--restore_fallback` wants all of it read first; every worker calls this."""
     path = restored_path(config)
     return sound_checkpoint(path, world, warn, choice_of(config)) if config.training.restore_fallback and path else None

@@ -5,7 +5,7 @@ import math
 from dataloading.sources import read_spec, table_rows
 from model.embedding.plan import as_json, as_table, check_shared, dense_elements, report
 from model.shapes import interaction_shape
-from run.tables import described, overruled_widths, place_tables, with_widths
+from run.tables import overruled_widths, place_tables, tables_and_features, with_widths
 from training.optimizers.table import table_rule
 from utils.config import Config
 from utils.console import Console
@@ -28,7 +28,7 @@ def show_plan(config: Config, program: str) -> None:
     if overruled := overruled_widths(config.model, spec.categorical):
         console.warn(overruled)
     config = with_widths(config, spec.categorical)
-    tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
+    tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
     placement = place_tables(config, tables, workers, math.inf, host_memory, features=features)
     stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
     dense = dense_elements(len(spec.numerical), *stacks, placement.widths, interaction_shape(config.model))

@@ -19,10 +19,10 @@ from model.embedding.table import Feature, Table
 from model.native import operations_key
 from run.announcement import announcement, too_large_batch
 from run.inherit import changes, check_continues, inherit, training_invariants
-from run.opening import open_checkpoint, open_splits, sound, told_choice
+from run.opening import fallback_checkpoint, open_checkpoint, open_splits, told_choice
 from run.profile_folder import check_profile
 from run.same_transforms import check_transforms
-from run.tables import averaged_wide_rows, described, grown_widths, overruled_widths, place_tables, storage_of, with_widths
+from run.tables import averaged_wide_rows, grown_widths, overruled_widths, place_tables, storage_of, tables_and_features, with_widths
 from run.wide_and_deep_log import WideAndDeepLog, write_args
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
 from training.gradient_slices import settled
@@ -133,7 +133,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
     """
     world, device = _connected(config, world)
     console = Console(program, world.first, config.names)
-    fallback = sound(config, world, console.warn)
+    fallback = fallback_checkpoint(config, world, console.warn)
     # Others may have no fault to find: they hear it before they wait for this worker.
     checked = world.together(lambda: _checked(config, fallback, world, device, console), "prepared")
     with ExitStack() as opened:
@@ -201,7 +201,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
         check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)
     config = with_widths(config, spec.categorical)
     zeros = checkpoint is not None and not config.training.allow_growth  # what is overwritten need not be drawn
-    tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)
+    tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)
     growth = _growth(config, checkpoint, ModelFeatures.of(tables, features, spec.numerical)) if checkpoint else None
     tables = growth.started(tables) if growth else tables
     config = share_batches(config, world.size)

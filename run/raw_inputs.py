@@ -236,7 +236,7 @@ def _lookup(checkpoint: Checkpoint, name: str, rows: int):
     import polars as pl
 
     from utils.encoding.ids import TextLookup
-    from utils.encoding.raw import Lookup
+    from utils.encoding.raw import VocabularyLookup
 
     path, record = checkpoint.folder / kept_file(name), checkpoint.manifest.get(RECORD, {}).get(name)
     if record is None or not path.is_file():
@@ -245,4 +245,4 @@ def _lookup(checkpoint: Checkpoint, name: str, rows: int):
     if (found.values, found.digest) != (record["values"], record["digest"]):
         raise DamagedError(checkpoint.folder, f"{path}: its values are not those that the model was trained with; the checkpoint is damaged")
     vocabulary = pl.read_parquet(path, columns=["value", "id"], glob=False)
-    return TextLookup(vocabulary) if vocabulary.schema["value"] == pl.String else Lookup(vocabulary)
+    return TextLookup(vocabulary) if vocabulary.schema["value"] == pl.String else VocabularyLookup(vocabulary)

@@ -9,7 +9,7 @@ from model.build import Model
 from model.compilation import compiled
 from run.prepare import Prepared
 from training.device_batch import TensorBatch, to_device
-from training.evaluator import AfterBatch, Evaluator, Scored
+from training.evaluator import AfterBatch, Evaluator, SplitScores
 from utils.config import Config
 from utils.metrics.binary import Metrics, evaluate
 from utils.metrics.ranking import Ranking, rank
@@ -42,7 +42,7 @@ def pads_short(config: Config) -> bool:
     return not compiled(config.device.xla).dense
 
 
-def score(run: Prepared, model: Model, evaluator: Evaluator, split: str, groups: bool = False, after: AfterBatch | None = None) -> Scored | None:
+def score(run: Prepared, model: Model, evaluator: Evaluator, split: str, groups: bool = False, after: AfterBatch | None = None) -> SplitScores | None:
     """Every row of a split, with its group where they are wanted, on the first worker; None on the others. `after` as in `Evaluator.score`."""
     reader = reader_of(run, model, split, run.config.data.valid_batch_size, pads_short(run.config))
     samples = reader.split.num_samples
@@ -71,7 +71,7 @@ def metrics_of(run: Prepared, model: Model, evaluator: Evaluator, split: str, af
     return metrics
 
 
-def _measured(scores: Scored, auc_thresholds: int | None, ranked_by: Sequence[RankingMetric]) -> Metrics:
+def _measured(scores: SplitScores, auc_thresholds: int | None, ranked_by: Sequence[RankingMetric]) -> Metrics:
     metrics = evaluate(scores.logits, scores.labels, auc_thresholds)
     return replace(metrics, ranking=rank(*scores, ranked_by)) if ranked_by else metrics
 

@@ -8,14 +8,14 @@ import numpy as np
 from dataloading.sources import open_split, read_spec, table_rows
 from run.same_transforms import check_transforms
 from run.sample_columns import NO_ID
-from run.tables import described
+from run.tables import tables_and_features
 from serving.proof import ROWS
 from training.features import ModelFeatures, check_features
 from utils.checkpoint.reading import Checkpoint
 from utils.config import Config
 
 
-class Rows(NamedTuple):
+class ProofRows(NamedTuple):
     """Samples: numericals `[n, M]` float32, ids `[n, K]` int64, labels `[n]` (None where they were drawn), and where they come from."""
 
     numerical: np.ndarray
@@ -24,10 +24,10 @@ class Rows(NamedTuple):
     source: str
 
 
-def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None]) -> Rows:
+def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None]) -> ProofRows:
     """The first rows of the test split. Raises UserError where the dataset is not the model's; `warn` is told of what cannot be compared."""
     spec = read_spec(config.data)
-    tables, features = described(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
+    tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
     check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype))
     check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)
     split = open_split(config.data, spec, "test", config.run.seed)
@@ -38,10 +38,10 @@ def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None
     finally:
         split.close()
     source = f"the test split of {config.data.dataset_path or 'synthetic data'}"
-    return Rows(numerical, np.concatenate(columns, axis=1).astype(np.int64), labels, source)
+    return ProofRows(numerical, np.concatenate(columns, axis=1).astype(np.int64), labels, source)
 
 
-def drawn_rows(features: ModelFeatures, seed: int = 0) -> Rows:
+def drawn_rows(features: ModelFeatures, seed: int = 0) -> ProofRows:
     """Rows of any values that there can be: ids alike for all rows of a table, lists of all lengths, numericals around 1."""
     draw = np.random.default_rng(seed)
     columns = []
@@ -52,10 +52,10 @@ def drawn_rows(features: ModelFeatures, seed: int = 0) -> Rows:
             ids[np.arange(hotness) >= draw.integers(0, hotness + 1, (ROWS, 1))] = NO_ID
         columns.append(ids)
     numerical = draw.gamma(1.0, 1.0, (ROWS, len(features.numerical))).astype(np.float32)
-    return Rows(numerical, np.concatenate(columns, axis=1), None, "drawn rows")
+    return ProofRows(numerical, np.concatenate(columns, axis=1), None, "drawn rows")
 
 
-def by_feature(rows: Rows, features: ModelFeatures) -> dict[str, np.ndarray]:
+def by_feature(rows: ProofRows, features: ModelFeatures) -> dict[str, np.ndarray]:
     """What `TrainedModel.score` takes."""
     found = {name: rows.numerical[:, place] for place, name in enumerate(features.numerical)}
     first = 0

@@ -71,7 +71,7 @@ def overruled_widths(model: ModelConfig, categorical: Sequence[Categorical]) -> 
     )
 
 
-def described(
+def tables_and_features(
     config: Config, categorical: Sequence[Categorical], rows: Sequence[int], num_numerical: int, zeros: bool = False
 ) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
     """The tables and the features of a model, in the model's order; of Wide & Deep the deep ones and then, of the same sources, the wide ones.

@@ -19,7 +19,7 @@ from run.native_engine import FEW, stored_scorer
 from run.opening import restoring, told_choice
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.sample_columns import arrays, given_columns
-from run.tables import averaged_wide_rows, described
+from run.tables import averaged_wide_rows, tables_and_features
 from training.features import ModelFeatures, saved_features
 from utils import streams
 from utils.checkpoint import packed
@@ -192,7 +192,7 @@ def categorical_of(features: ModelFeatures) -> list[Categorical]:
 
 def _described(config: Config, features: ModelFeatures) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
     """The tables and the features."""
-    return described(config, categorical_of(features), list(features.categorical.values()), len(features.numerical), zeros=True)
+    return tables_and_features(config, categorical_of(features), list(features.categorical.values()), len(features.numerical), zeros=True)
 
 
 def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, mapped: Mapping[str, Any] | None):

@@ -60,7 +60,7 @@ class ClientConfig:
 
 
 @dataclass
-class Scored:
+class RequestScores:
     """What a split's requests came to: scores and labels `[n]` (no labels where the split has none), and the seconds of each request."""
 
     scores: np.ndarray
@@ -143,7 +143,7 @@ def _listed(connection: Connection) -> str:
     return f"the column{'s' if len(names) > 1 else ''} {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
 
 
-def scored(config: ClientConfig, requests: Requests) -> Scored:
+def scored(config: ClientConfig, requests: Requests) -> RequestScores:
     """Send every request. Raises UserError where one fails."""
     local, connections = threading.local(), []
 
@@ -161,10 +161,10 @@ def scored(config: ClientConfig, requests: Requests) -> Scored:
     seconds = time.perf_counter() - start
     for connection in connections:
         connection.close()
-    return Scored(np.concatenate([scores for scores, _ in found]), requests.labels(), np.array([latency for _, latency in found]), seconds)
+    return RequestScores(np.concatenate([scores for scores, _ in found]), requests.labels(), np.array([latency for _, latency in found]), seconds)
 
 
-def report(config: ClientConfig, result: Scored, statistics: Mapping) -> Iterator[str]:
+def report(config: ClientConfig, result: RequestScores, statistics: Mapping) -> Iterator[str]:
     """Lines about the scores, the latencies and the server."""
     positive = None if result.labels is None else result.labels.astype(bool)
     known = positive is not None and 0 < positive.mean() < 1
@@ -207,7 +207,7 @@ def dump(requests: Requests, folder: Path) -> Path:
     return path
 
 
-def write_predictions(path: Path, result: Scored) -> None:
+def write_predictions(path: Path, result: RequestScores) -> None:
     """Write a row of each sample, in their order. Raises UserError where that cannot be."""
     import polars as pl
 

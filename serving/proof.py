@@ -16,7 +16,7 @@ _AUC = {INT8: 1e-3}
 _AUC_OTHERWISE = 1e-4
 
 
-class Scored(NamedTuple):
+class ExportScores(NamedTuple):
     """What an export scores.
 
     Attributes:
@@ -65,7 +65,7 @@ class Proof(NamedTuple):
         )
 
 
-def prove(expected: Callable[[], np.ndarray], found: Callable[[], Scored], labels: np.ndarray | None) -> Proof:
+def prove(expected: Callable[[], np.ndarray], found: Callable[[], ExportScores], labels: np.ndarray | None) -> Proof:
     """Score by the checkpoint, which is timed the second time, and by the export. `labels` `[n]` of 0 and 1, or None."""
     first, expected_s = twice(expected)[:2]
     second, seconds, again, places = found()
@@ -109,9 +109,9 @@ def _placements(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
     return (np.searchsorted(others, scores[some], "left") + np.searchsorted(others, scores[some], "right")) / (2 * len(others))
 
 
-def twice(score: Callable[[], np.ndarray]) -> Scored:
+def twice(score: Callable[[], np.ndarray]) -> ExportScores:
     """Scores of a function of this process, which is called twice and timed the second time."""
     score()
     start = time.perf_counter()
     found = score()
-    return Scored(found, time.perf_counter() - start)
+    return ExportScores(found, time.perf_counter() - start)

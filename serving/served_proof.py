@@ -10,7 +10,7 @@ import numpy as np
 
 from serving import children
 from serving.kept_rows import KeptRows
-from serving.proof import Scored
+from serving.proof import ExportScores
 from serving.triton_config import Tensor
 from utils.errors import UserError
 
@@ -18,7 +18,7 @@ NAME = "served.proof"  # of the module that runs there
 _PROJECT = Path(__file__).resolve().parents[1]
 
 
-def served(environment: Path, version: Path, inputs: Sequence[Tensor], raw: str, gpu: bool) -> Callable[[KeptRows, Path], Scored]:
+def served(environment: Path, version: Path, inputs: Sequence[Tensor], raw: str, gpu: bool) -> Callable[[KeptRows, Path], ExportScores]:
     """What scores rows by a version that is written but for the rows it keeps.
 
     Args:
@@ -34,14 +34,14 @@ def served(environment: Path, version: Path, inputs: Sequence[Tensor], raw: str,
     config = {"input": [{"name": one.name, "data_type": f"TYPE_{one.kind}"} for one in inputs], "parameters": {"INPUTS": {"string_value": raw}}}
     description = {"config": config, "args": {"model_instance_kind": "GPU" if gpu else "CPU"}}
 
-    def score(rows: KeptRows, scratch: Path) -> Scored:
+    def score(rows: KeptRows, scratch: Path) -> ExportScores:
         scratch.mkdir(parents=True)
         try:
             return _scored(rows, scratch)
         finally:
             shutil.rmtree(scratch)
 
-    def _scored(rows: KeptRows, scratch: Path) -> Scored:
+    def _scored(rows: KeptRows, scratch: Path) -> ExportScores:
         samples, described, result = (scratch / name for name in ("samples.npz", "description.json", "result.npz"))
         rows.write(samples)
         described.write_text(json.dumps(description))
@@ -50,7 +50,7 @@ def served(environment: Path, version: Path, inputs: Sequence[Tensor], raw: str,
         if process.returncode:
             raise UserError(f"{environment}: the version cannot be scored in the environment that is to serve it: {_cause(process.stderr)}")
         with np.load(result) as found:
-            return Scored(found["scores"], float(found["seconds"]), found["again"], found["places"])
+            return ExportScores(found["scores"], float(found["seconds"]), found["again"], found["places"])
 
     return score
 

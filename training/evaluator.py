@@ -15,7 +15,7 @@ from utils.distributed import World
 AfterBatch = Callable[[TensorBatch, np.ndarray], None]  # told of a batch and this worker's logits [b] of it, padding included
 
 
-class Scored(NamedTuple):
+class SplitScores(NamedTuple):
     """Every real sample of a split, in file order."""
 
     logits: np.ndarray  # [n] float32
@@ -59,7 +59,7 @@ class Evaluator:
         *,
         groups: bool = False,
         after: AfterBatch | None = None,
-    ) -> Scored | None:
+    ) -> SplitScores | None:
         """Every real sample of a split in file order, on the first worker; None on the others.
 
         Args:
@@ -104,11 +104,11 @@ class Scores:
             self._groups.append(groups)
         self._real.append(num_samples)
 
-    def merged(self) -> Scored | None:
+    def merged(self) -> SplitScores | None:
         """All real samples on the first worker, None on the others. Every worker must call this."""
         columns = {"logits": self._logits, "labels": self._labels} | ({"groups": self._groups} if self._groups else {})
         gathered = {name: self._gathered(np.concatenate(values), name) for name, values in columns.items()}
-        return Scored(**gathered) if self._world.first else None
+        return SplitScores(**gathered) if self._world.first else None
 
     def _gathered(self, mine: np.ndarray, name: str) -> np.ndarray:
         everything = self._world.gather_to_first(mine, f"scores_{name}")

@@ -32,7 +32,7 @@ def gradient_slices(config: Config, device: str) -> int:
     return config.device.gradient_slices or default_gradient_slices(config.data.batch_size, device)
 
 
-def described(config: Config, workers: int, device: str) -> str:
+def gradient_slices_described(config: Config, workers: int, device: str) -> str:
     """One line: for which N the bits are the same, and why not for others, or for any."""
     slices, batch_size = gradient_slices(config, device), config.data.batch_size
     depends = "the bits of the weights depend on the number of workers"

@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from model.build import Model
 from model.embedding.placement import Placement
-from model.embedding.wanted import ids_of
+from model.embedding.shard_specs import ids_of
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator
 from utils.distributed import World
 
 
-class Rows(Protocol):
+class RowReader(Protocol):
     """A table `[V, D]` that is not in memory: a checkpoint's array, or a file of fewer bits."""
 
     shape: tuple[int, ...]
@@ -34,7 +34,7 @@ class MappedTables:
 
     shards = replicated = ()
 
-    def __init__(self, placement: Placement, tables: Sequence[Rows]):
+    def __init__(self, placement: Placement, tables: Sequence[RowReader]):
         self.widths, self.world = placement.widths, World()
         self._lookups = [(ids, tables[placement.table_of[ids.feature]]) for ids in ids_of(placement)]
 
@@ -47,7 +47,7 @@ class MappedTables:
         return np.concatenate(found, axis=1) if len(set(self.widths)) > 1 else np.stack(found, axis=1)
 
 
-def _pooled(table: Rows, ids: np.ndarray, mean: bool) -> np.ndarray:
+def _pooled(table: RowReader, ids: np.ndarray, mean: bool) -> np.ndarray:
     """Of `[h, B]` ids the sum or the mean of their rows, `[B, D_f]`."""
     if len(ids) == 1:
         return table.rows(ids[0])

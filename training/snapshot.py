@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from model.compilation import on_gpu
 from model.embedding.shard import LocalShard
-from model.embedding.table_memory import Rows, gather_rows
+from model.embedding.table_memory import VariableRows, gather_rows
 from utils.memory import available_bytes
 
 KEPT_BYTES = 512 << 20  # rows that are kept for a checkpoint being written; beyond that training waits for the disk
@@ -30,7 +30,7 @@ class FrozenRows:
         settle: called before rows are read: fetches copies that were taken and are not kept yet.
     """
 
-    def __init__(self, rows: Rows, settle: Callable[[], None]):
+    def __init__(self, rows: VariableRows, settle: Callable[[], None]):
         self.stored, self._settle = rows, settle
         self._rows = rows.count
         self._next = 0  # first row that was not read yet

@@ -14,7 +14,7 @@ from training.loss_scale import SLOT as DYNAMIC_SCALE
 from training.snapshot import Snapshot, kept_bytes
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
-from utils.checkpoint.writing import Array, Part
+from utils.checkpoint.writing import Array, ArrayPart
 from utils.cluster.agreement import compare_weights
 
 SLOTS_BY_WEIGHT = 3  # the format of checkpoints from which on the dense weights' slots are named by their weights
@@ -38,7 +38,7 @@ def snapshot(model: Model) -> Snapshot:
     return Snapshot(model.embedding.sharded, model.embedding.changed_by, kept_bytes(model.embedding.world.local_size))
 
 
-def parts(model: Model, groups: Groups | None = None, frozen: Snapshot | None = None) -> list[Part]:
+def parts(model: Model, groups: Groups | None = None, frozen: Snapshot | None = None) -> list[ArrayPart]:
     """What this worker writes: its shards, and on the first worker also what all hold.
 
     Args:
@@ -51,16 +51,16 @@ def parts(model: Model, groups: Groups | None = None, frozen: Snapshot | None = 
     if embedding.world.first:
         for name, variable in _shared(model, groups).items():
             values = variable.numpy()
-            written.append(Part(name, lambda start, stop, values=values: values[start:stop]))
+            written.append(ArrayPart(name, lambda start, stop, values=values: values[start:stop]))
         for local in embedding.replicated:  # a step changes rows of them that other workers looked up
             for kind, rows in local.kinds(groups is not None).items():
-                written.append(Part(f"tables/{local.name}/{kind}", rows.read))
+                written.append(ArrayPart(f"tables/{local.name}/{kind}", rows.read))
     for number, local in enumerate(embedding.sharded):
         for kind, rows in local.kinds(groups is not None).items():
             columns = _columns(local, kind)
             if columns is not None:
                 read = frozen.rows(number, kind).read if frozen else rows.read
-                written.append(Part(f"tables/{local.name}/{kind}", read, columns, later=frozen is not None))
+                written.append(ArrayPart(f"tables/{local.name}/{kind}", read, columns, later=frozen is not None))
     return written
 
 

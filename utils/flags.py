@@ -241,14 +241,14 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
             raise argparse.ArgumentTypeError(f"{_brief(text)} is not {_kind_name(kind, choices)}") from None
         if choices and kind is not float and value not in choices:
             raise argparse.ArgumentTypeError(f"{_brief(text)} is not one of {', '.join(choices)}")
-        if kind is str and not _can_be_said(text):
+        if kind is str and not _is_encodable(text):
             raise argparse.ArgumentTypeError(f"{_brief(text)} holds a character that no path and no name can")
         return value
 
     return read if reader else convert
 
 
-def _can_be_said(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     """Whether a text can be a path or a name: no NUL, and no half of a surrogate pair, which YAML can write."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 

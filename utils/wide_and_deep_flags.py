@@ -74,7 +74,7 @@ FLAGS = {
 }
 
 
-def described() -> str:
+def flags_help() -> str:
     """The flags, for `--help`."""
     lines = []
     for name, flag in FLAGS.items():

@@ -13,8 +13,8 @@ from model.embedding.placement import Placement, Shard
 from model.embedding.replicated import replicated_gradients, replicated_vectors, update_replicated
 from model.embedding.shard import LocalLookup, LocalShard
 from model.embedding.shard_group import ShardGroup, allocate
+from model.embedding.shard_specs import ids_of, shard_spec
 from model.embedding.update import ShardUpdate, Target, native_lookups
-from model.embedding.wanted import ids_of, wanted
 from model.embedding.whole import whole_vectors
 from model.native import NativeOperations
 from utils.distributed import World
@@ -78,9 +78,10 @@ class DistributedEmbedding(keras.layers.Layer):
         placement, rank = self.placement, self.world.rank
         read, own = (ids_of(placement, features) for features in (self.view.global_features, self.view.local_features))
         whole = [Shard(table, placement.rows[table], 0, placement.tables[table].dim) for table in placement.replicated]
-        mine = [wanted(placement, shard, self._seed, read, "CPU:0" if shard in placement.hosted[rank] else "") for shard in placement.workers[rank]]
+        on_host = placement.hosted[rank]
+        mine = [shard_spec(placement, shard, self._seed, read, "CPU:0" if shard in on_host else "") for shard in placement.workers[rank]]
         self.groups = allocate(mine, self._weight)
-        self.replicated_groups = allocate([wanted(placement, shard, self._seed, own, replicated=True) for shard in whole], self._weight)
+        self.replicated_groups = allocate([shard_spec(placement, shard, self._seed, own, replicated=True) for shard in whole], self._weight)
         by_shard = {local.shard: local for group in self.groups for local in group.shards}
         self.sharded: list[LocalShard] = [by_shard[shard] for shard in placement.workers[rank]]
         self.replicated: list[LocalShard] = [local for group in self.replicated_groups for local in group.shards]

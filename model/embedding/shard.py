@@ -6,7 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from model.embedding.shards import Shard
-from model.embedding.table_memory import Rows
+from model.embedding.table_memory import VariableRows
 
 
 @dataclass
@@ -26,10 +26,10 @@ class LocalShard:
     per_row: frozenset[str] = frozenset()  # slots of one number a row
     group: str = ""  # of the table, see `Table`
 
-    def kinds(self, with_slots: bool = True) -> dict[str, Rows]:
+    def kinds(self, with_slots: bool = True) -> dict[str, VariableRows]:
         """The rows of the weights and of the slots, by name."""
         variables = {"weights": self.weights} | (self.slots if with_slots else {})
-        return {kind: Rows(variable, self.first, self.shard.rows) for kind, variable in variables.items()}
+        return {kind: VariableRows(variable, self.first, self.shard.rows) for kind, variable in variables.items()}
 
 
 class IdRows(NamedTuple):

@@ -116,7 +116,7 @@ class ShardGroup:
                 self.apply(rule, tf.maximum(rows, 0), tf.where((rows >= 0)[:, tf.newaxis], mine, 0.0), scalars)
 
 
-class Wanted(NamedTuple):
+class ShardSpec(NamedTuple):
     """A shard to allocate: of the table `name`, filled by `fill`; `device` and `group` as in `LocalShard`; `ids` are looked up in it."""
 
     name: str
@@ -128,20 +128,20 @@ class Wanted(NamedTuple):
     group: str
 
 
-def allocate(wanted: Sequence[Wanted], new_variable: NewVariable) -> list[ShardGroup]:
+def allocate(wanted: Sequence[ShardSpec], new_variable: NewVariable) -> list[ShardGroup]:
     """Allocate and fill shards, in place.
 
     Args:
         wanted: in the order of the tables.
         new_variable: makes a variable of a name and a tensor; as `make_variable` of `new_table`.
     """
-    together: dict[Hashable, list[Wanted]] = {}
+    together: dict[Hashable, list[ShardSpec]] = {}
     for number, one in enumerate(wanted):
         together.setdefault((one.device, one.shard.width, one.group) if on_gpu() else number, []).append(one)
     return [_allocated(members, new_variable) for members in together.values()]
 
 
-def _allocated(members: Sequence[Wanted], new_variable: NewVariable) -> ShardGroup:
+def _allocated(members: Sequence[ShardSpec], new_variable: NewVariable) -> ShardGroup:
     counts = [one.shard.rows for one in members]
     first = [sum(counts[:i]) for i in range(len(counts))]
     alike = len({getattr(one.fill, "value", one.name) for one in members}) == 1  # one table, or all of the same constant

@@ -23,7 +23,7 @@ class Shard:
         return self.last - self.first
 
 
-class Lookup(NamedTuple):
+class ShardLookup(NamedTuple):
     """A feature, by its place in the model's order, in a shard of its table."""
 
     feature: int
@@ -113,12 +113,12 @@ class Placement:
         return tuple(counts)
 
     @cached_property
-    def lookups(self) -> tuple[tuple[Lookup, ...], ...]:
+    def lookups(self) -> tuple[tuple[ShardLookup, ...], ...]:
         """Of each worker what it looks up for every sample of the global batch, in the features' order: so its vectors lie side by side."""
         features: dict[int, list[int]] = {}
         for feature, table in enumerate(self.table_of):
             features.setdefault(table, []).append(feature)
-        found = ([Lookup(feature, shard) for shard in shards for feature in features.get(shard.table, ())] for shards in self.workers)
+        found = ([ShardLookup(feature, shard) for shard in shards for feature in features.get(shard.table, ())] for shards in self.workers)
         return tuple(tuple(sorted(some, key=lambda one: (one.feature, one.shard.first))) for some in found)
 
     def is_cut(self, shard: Shard) -> bool:

@@ -106,7 +106,7 @@ def gather_rows(variable: tf.Variable, rows) -> tf.Tensor:
         return tf.raw_ops.ResourceGather(resource=variable.handle, indices=rows, dtype=variable.dtype)
 
 
-class Rows(NamedTuple):
+class VariableRows(NamedTuple):
     """Consecutive rows of a variable: those of one shard, which may share the variable with others of its width."""
 
     variable: tf.Variable

@@ -11,7 +11,7 @@ from model.embedding.replicated import unscaled
 from model.embedding.row_squares import RowSquares, node_sum
 from model.embedding.shard import LocalLookup, LocalShard
 from model.embedding.shard_group import ShardGroup
-from model.native import Lookup, NativeOperations, Rule
+from model.native import Lookup, NativeOperations, RowRule
 from utils.distributed import World
 
 
@@ -82,7 +82,7 @@ class ShardUpdate:
             slots = [slot for local in locals_ for slot in local.slots.values()]
             lookups = native_lookups([lookup for target in some for lookup in target.group.lookups], locals_)
             columns = [column for target in some for column in target.columns]
-            arithmetic = Rule(rule.name, scalars, constants)
+            arithmetic = RowRule(rule.name, scalars, constants)
             self._native.update(arithmetic, [local.weights for local in locals_], slots, ids, lookups, parts, columns, loss_scale)
 
     def _by_distinct_rows(self, rule, targets: Sequence[Target], ids: tf.Tensor, gradients: tf.Tensor | None, scalars: tf.Tensor) -> None:

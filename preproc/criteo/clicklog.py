@@ -73,7 +73,7 @@ _HEX = re.compile(rb"[0-9a-fA-F]{1,8}").fullmatch
 
 
 @dataclass(frozen=True)
-class Rows:
+class LogBlock:
     """The good rows of one block.
 
     `frame` has n rows: `label` Boolean (where there are labels), `num_*` Int64 with null for missing, `cat_*` UInt32 with null for missing.
@@ -85,7 +85,7 @@ class Rows:
     faults: tuple[str, ...] = ()
 
 
-def read_rows(path: Source, block_bytes: int, skip_bad_lines: bool = False, form: LogForm = CRITEO, **options: Any) -> Iterator[Rows]:
+def read_rows(path: Source, block_bytes: int, skip_bad_lines: bool = False, form: LogForm = CRITEO, **options: Any) -> Iterator[LogBlock]:
     """The rows of one log file, block by block, two threads ahead; see `row_tasks`, which has the arguments."""
     return in_order(row_tasks(path, block_bytes, skip_bad_lines, form, **options))
 
@@ -97,7 +97,7 @@ def row_tasks(
     form: LogForm = CRITEO,
     on_read: Callable[[int], object] = lambda count: None,
     byte_range: tuple[int, int] | None = None,
-) -> Iterator[Callable[[], Rows]]:
+) -> Iterator[Callable[[], LogBlock]]:
     """What parses each block of one log file, in the file's order; memory depends on `block_bytes` and not on the file's size.
 
     Args:
@@ -119,9 +119,9 @@ def row_tasks(
         raise DatasetError(f"{path}: holds no lines; expected a click log of {len(form.fields)} tab-separated fields a line")
 
 
-def _rows(path: Source, block: TextBlock, skip_bad_lines: bool, form: LogForm) -> Rows:
+def _rows(path: Source, block: TextBlock, skip_bad_lines: bool, form: LogForm) -> LogBlock:
     frame = _parse(block.text, len(block.lines), form)
-    return Rows(frame, block.lines) if frame is not None else _rows_one_by_one(path, block, skip_bad_lines, form)
+    return LogBlock(frame, block.lines) if frame is not None else _rows_one_by_one(path, block, skip_bad_lines, form)
 
 
 def line_fault(line: bytes, form: LogForm = CRITEO) -> str | None:
@@ -186,7 +186,7 @@ def _parse_by_polars(text: bytes, num_lines: int, form: LogForm) -> pl.DataFrame
     return frame.select(*labels, *form.numerical).hstack(values)
 
 
-def _rows_one_by_one(path: Source, block: TextBlock, skip_bad_lines: bool, form: LogForm) -> Rows:
+def _rows_one_by_one(path: Source, block: TextBlock, skip_bad_lines: bool, form: LogForm) -> LogBlock:
     good, lines, faults = [], [], []
     for number, line in zip(block.lines, block.text[:-1].split(b"\n"), strict=True):
         fault = None if form.good_line(line) else line_fault(line, form)
@@ -200,4 +200,4 @@ def _rows_one_by_one(path: Source, block: TextBlock, skip_bad_lines: bool, form:
     frame = _parse(b"\n".join([*good, b""]), len(good), form) if good else pl.DataFrame(schema=form.typed)
     if frame is None:
         raise RuntimeError(f"{path}: lines {block.lines[0]} to {block.lines[-1]} pass the check of each line and not that of the block")
-    return Rows(frame, lines, tuple(faults))
+    return LogBlock(frame, lines, tuple(faults))

@@ -34,7 +34,7 @@ from preproc.criteo.on_spark import SparkCriteo
 from preproc.criteo.options import NAME, NEW, SPLITS, Options, parse
 from preproc.criteo.reading import halve, read_logs
 from preproc.criteo.row_order import INPUT, shuffle_file, shuffled_parts
-from preproc.criteo.rows import Tally
+from preproc.criteo.rows import SplitCounts
 from preproc.criteo.staging import Staging
 from preproc.reading.stores import Source
 from preproc.shared.in_order import by_size
@@ -143,9 +143,9 @@ def _transform(options: Options, known: KnownVocabularies | None) -> str:
     return known.numerical_transform
 
 
-def _stage(staging: Staging, options: Options, transform: str, progress: Progress, spark: SparkCriteo | None) -> dict[str, Tally]:
+def _stage(staging: Staging, options: Options, transform: str, progress: Progress, spark: SparkCriteo | None) -> dict[str, SplitCounts]:
     """Read every log once; returns what was found in each split."""
-    tallies = {split: Tally([path.name for path in paths], labelled=split != NEW) for split, paths in options.logs.items()}
+    tallies = {split: SplitCounts([path.name for path in paths], labelled=split != NEW) for split, paths in options.logs.items()}
     if spark:
         spark.stage(tallies, transform)
         staging.flush()
@@ -237,7 +237,7 @@ def _shuffle(writer: TfRawWriter, parts: Sequence[int], seed: int, scratch: Path
         progress.once(_column(path), [path], partial(shuffle_file, path, row_bytes, parts, seed, scratch))
 
 
-def _metadata(tallies: dict[str, Tally], options: Options, transform: str, spec: FeatureSpec, folder: Path) -> dict[str, Any]:
+def _metadata(tallies: dict[str, SplitCounts], options: Options, transform: str, spec: FeatureSpec, folder: Path) -> dict[str, Any]:
     """What the specification says of its making; what is as it always was is left out."""
     found = {
         "source": "criteo",
@@ -258,7 +258,7 @@ def _metadata(tallies: dict[str, Tally], options: Options, transform: str, spec:
     return found
 
 
-def _summary(spec: FeatureSpec, tallies: dict[str, Tally], seconds: float) -> str:
+def _summary(spec: FeatureSpec, tallies: dict[str, SplitCounts], seconds: float) -> str:
     rows = sum(tally.rows for tally in tallies.values())
     splits = ", ".join(f"{split} {tally.described()}" for split, tally in tallies.items())
     skipped = sum(tally.bad_lines for tally in tallies.values())

@@ -61,7 +61,7 @@ class IdTable:
         return found
 
 
-class Lookup(Protocol):
+class IdLookup(Protocol):
     """What gives values their ids: `IdTable`, or another of the same results."""
 
     dtype: np.dtype
@@ -83,7 +83,7 @@ def write_table_ids(columns: Iterable[pl.Series], vocabulary: pl.DataFrame, dtyp
     write_looked_up(columns, IdTable(vocabulary, dtype), path)
 
 
-def write_looked_up(columns: Iterable[pl.Series], table: Lookup, path: Path) -> None:
+def write_looked_up(columns: Iterable[pl.Series], table: IdLookup, path: Path) -> None:
     """The same by a table that is there already."""
     file = path.open("wb")
     try:

@@ -10,9 +10,9 @@ from dataloading.feature_spec import Categorical
 from dataloading.tf_raw import TfRawWriter
 from preproc.criteo.known_vocabulary import KnownVocabularies
 from preproc.criteo.options import NEW, Options
-from preproc.criteo.rows import Tally, skipped
+from preproc.criteo.rows import SplitCounts, skipped
 from preproc.criteo.sorted_ids import IDS, VALUES, value_ranges
-from preproc.criteo.spark_tasks import COUNTS, LABELS, NUMBERS, Numbering, Read, Reading, Sorting, number_part, read_part, sort_part
+from preproc.criteo.spark_tasks import COUNTS, LABELS, NUMBERS, LogPartRead, Numbering, Reading, Sorting, number_part, read_part, sort_part
 from preproc.criteo.staging import Staging
 from preproc.reading.log_ranges import moved, moved_error, ranges
 from preproc.reading.stores import Source
@@ -38,7 +38,7 @@ class SparkCriteo:
         self._engine, self._options, self._staging = engine, options, staging
         self._counts = 0
 
-    def stage(self, tallies: Mapping[str, Tally], transform: str) -> None:
+    def stage(self, tallies: Mapping[str, SplitCounts], transform: str) -> None:
         """Read every log into the staging, and count what is in it. Raises DatasetError for the first fault in the order of the logs."""
         logs, most = self._options.logs, self._range_bytes()
         items = {split: [list(self._parts(split, path, transform, most)) for path in paths] for split, paths in logs.items()}
@@ -67,7 +67,7 @@ class SparkCriteo:
         for part in ranges(path, range_bytes):
             yield Reading(_everywhere(path), part, form, transform, options.block_bytes, options.skip_bad_lines, counted)
 
-    def _add_log(self, split: str, path: Source, parts: Sequence[Read], first: int, tally: Tally) -> None:
+    def _add_log(self, split: str, path: Source, parts: Sequence[LogPartRead], first: int, tally: SplitCounts) -> None:
         bad_lines, fault, lines, before = 0, "", 0, tally.rows
         for number, part in enumerate(parts, first):
             folder = self._engine.task_folder("reading", number)

@@ -10,13 +10,13 @@ from tqdm import tqdm
 from dataloading.contract import DatasetError
 from preproc.criteo.clicklog import row_tasks
 from preproc.criteo.options import Options
-from preproc.criteo.rows import Tally, skipped, staged
+from preproc.criteo.rows import SplitCounts, skipped, staged
 from preproc.criteo.staging import Staging
 from preproc.shared.in_order import in_order
 from preproc.shared.resume import Progress
 
 
-def read_logs(staging: Staging, options: Options, transform: str, tallies: dict[str, Tally], progress: Progress) -> None:
+def read_logs(staging: Staging, options: Options, transform: str, tallies: dict[str, SplitCounts], progress: Progress) -> None:
     """Read every log once, but those that an earlier run has read, and halve the last test day where that is asked for.
 
     Args:
@@ -65,29 +65,29 @@ def read_logs(staging: Staging, options: Options, transform: str, tallies: dict[
         _record("read halved", staging, tallies, progress)
 
 
-def _record(stage: str, staging: Staging, tallies: dict[str, Tally], progress: Progress) -> None:
+def _record(stage: str, staging: Staging, tallies: dict[str, SplitCounts], progress: Progress) -> None:
     """Record what has been read so far."""
     if progress.on:
         value = {"staging": staging.state(), "tallies": {split: asdict(tally) for split, tally in tallies.items()}}
         progress.complete(stage, [], value, growing=staging.paths())
 
 
-def _restore(staging: Staging, tallies: dict[str, Tally], stages: Sequence[str], progress: Progress) -> int:
+def _restore(staging: Staging, tallies: dict[str, SplitCounts], stages: Sequence[str], progress: Progress) -> int:
     """Go back to the last of the stages (the latest first) that an earlier run completed; returns how many are done."""
     for place, stage in enumerate(stages):
         known = progress.done(stage)
         if known and staging.restore(known["value"]["staging"]):
-            tallies |= {split: Tally(**tally) for split, tally in known["value"]["tallies"].items()}
+            tallies |= {split: SplitCounts(**tally) for split, tally in known["value"]["tallies"].items()}
             return len(stages) - place
     staging.restore(None)
     return 0
 
 
-def halve(staging: Staging, test: Tally) -> Tally:
+def halve(staging: Staging, test: SplitCounts) -> SplitCounts:
     """Make the second half of the last test day the valid split; of an odd number of rows the first half has one more."""
     held = test.file_rows[-1] // 2
     if not held:
         raise DatasetError(f"--halve_test: {test.files[-1]} holds {test.file_rows[-1]} rows; expected at least 2")
     clicks = staging.cut("test", test.rows - held, "valid")
     test.rows, test.clicks = test.rows - held, test.clicks - clicks
-    return Tally(test.files[-1:], held, clicks)
+    return SplitCounts(test.files[-1:], held, clicks)

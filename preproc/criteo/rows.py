@@ -8,14 +8,14 @@ import numpy as np
 import polars as pl
 
 from dataloading.contract import DatasetError
-from preproc.criteo.clicklog import LABEL, LogForm, Rows
+from preproc.criteo.clicklog import LABEL, LogBlock, LogForm
 from preproc.criteo.log_table import log_plus_3
 from preproc.reading.stores import Source
 from utils.encoding import numerical
 
 
 @dataclass
-class Tally:
+class SplitCounts:
     """What was read into one split."""
 
     files: list[str]
@@ -45,7 +45,7 @@ def skipped(path: Source, bad_lines: int, first_fault: str) -> str:
     return f"preproc.criteo: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}"
 
 
-def transformed(log: object, rows: Rows, names: Sequence[str], transform: str) -> np.ndarray:
+def transformed(log: object, rows: LogBlock, names: Sequence[str], transform: str) -> np.ndarray:
     """The numerical features of a block of a log, `[n, M]` float16. Raises DatasetError where one is beyond what that holds."""
     if not names:
         return np.empty((rows.frame.height, 0), np.float16)
@@ -69,7 +69,7 @@ class Staged(NamedTuple):
     faults: tuple[str, ...]
 
 
-def staged(log: object, block: Callable[[], Rows], form: LogForm, transform: str) -> Staged:
+def staged(log: object, block: Callable[[], LogBlock], form: LogForm, transform: str) -> Staged:
     """Parse a block of a log; see `transformed`."""
     rows = block()
     labels = rows.frame[LABEL].to_numpy() if form.labelled else None

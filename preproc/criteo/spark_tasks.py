@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from preproc.criteo.clicklog import LABEL, LogForm, read_rows
-from preproc.criteo.id_table import IdTable, Lookup, write_looked_up
+from preproc.criteo.id_table import IdLookup, IdTable, write_looked_up
 from preproc.criteo.rows import transformed
 from preproc.criteo.sorted_ids import SortedIds, write_sorted
 from preproc.reading.stores import Source
@@ -42,7 +42,7 @@ class Reading:
 
 
 @dataclass
-class Read:
+class LogPartRead:
     """What was found; the columns lie in the task's folder.
 
     `first_fault` names its line by the number in the part. `chunks` are files of categorical values with their rows, `counts` how many pairs of a
@@ -58,9 +58,9 @@ class Read:
     counts: int = 0
 
 
-def read_part(item: Reading, folder: Path) -> Read:
+def read_part(item: Reading, folder: Path) -> LogPartRead:
     """Read a part of a log into files. Raises DatasetError where it is malformed, with the number of the line in the part."""
-    found = Read([])
+    found = LogPartRead([])
     counter = _Counter(folder, item.form.categorical) if item.counted else None
     with (folder / LABELS).open("wb") as labels, (folder / NUMBERS).open("wb") as numbers:
         for rows in read_rows(item.log, item.block_bytes, item.skip_bad_lines, item.form, byte_range=item.byte_range):
@@ -154,10 +154,10 @@ def _columns(chunks: Sequence[Path], feature: str) -> Iterator[pl.Series]:
     return (pl.scan_ipc(path, glob=False).select(feature).collect().to_series() for path in chunks)
 
 
-_held: dict[tuple[Path, str], Lookup] = {}  # the dictionary of the task before, which often is that of the next
+_held: dict[tuple[Path, str], IdLookup] = {}  # the dictionary of the task before, which often is that of the next
 
 
-def _lookup(dictionary: Path, dtype: str) -> Lookup:
+def _lookup(dictionary: Path, dtype: str) -> IdLookup:
     key = (dictionary, dtype)
     if key not in _held:
         _held.clear()

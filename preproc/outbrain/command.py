@@ -33,7 +33,7 @@ from preproc.outbrain.features import read_sizes, spec_of
 from preproc.outbrain.files import CLICKS, RawFiles, find_files
 from preproc.outbrain.fit import Fitted, Thresholds, fitted
 from preproc.outbrain.joined import Documents, read_documents, read_events, read_promoted
-from preproc.outbrain.learning import Found, Joined, Learner, Tally
+from preproc.outbrain.learning import Found, Joined, Learner, RunningStatistics
 from preproc.outbrain.on_spark import SparkFiles, write_features
 from preproc.outbrain.options import NAME, parse_arguments, rule_of, thresholds_of
 from preproc.outbrain.rows import features
@@ -105,9 +105,9 @@ def _joined(args: argparse.Namespace, files: RawFiles) -> Joined:
     return Joined(events, promoted, read_documents(files, events, promoted), rule_of(args))
 
 
-def _learned(files: RawFiles, joined: Joined, staging: StagedClicks) -> Tally:
+def _learned(files: RawFiles, joined: Joined, staging: StagedClicks) -> RunningStatistics:
     """Read the clicks once: into the staging, and what the training rows say."""
-    learner, tally = Learner(joined), Tally(len(joined.events.places))
+    learner, tally = Learner(joined), RunningStatistics(len(joined.events.places))
 
     def work(rows: pl.DataFrame) -> tuple[pl.DataFrame, Found]:
         return rows, learner.found(rows)
@@ -119,7 +119,7 @@ def _learned(files: RawFiles, joined: Joined, staging: StagedClicks) -> Tally:
     return tally
 
 
-def _check(tally: Tally) -> None:
+def _check(tally: RunningStatistics) -> None:
     """Raise DatasetError where a split is empty; say what is odd, or missing in tables."""
     for split, evaluates in ((TRAIN, False), (TEST, True)):
         rows, displays, clicks = tally.rows[evaluates], tally.displays(evaluates), tally.clicks[evaluates]
@@ -135,7 +135,7 @@ def _check(tally: Tally) -> None:
         _warn(f"{' and '.join(missing)} are kept; what is not known of them has the ids and numbers of no value")
 
 
-def _write(writer: TfRawWriter, staging: StagedClicks, found: Fitted, documents: Documents, tally: Tally) -> None:
+def _write(writer: TfRawWriter, staging: StagedClicks, found: Fitted, documents: Documents, tally: RunningStatistics) -> None:
     """Fill the dataset's files."""
     ad_rows = writer.spec.categorical[0].cardinality
     with tqdm(total=sum(tally.rows.values()), desc="features", unit="row", unit_scale=True, disable=None) as bar:
@@ -159,7 +159,9 @@ def _write_dictionaries(dictionaries: Mapping[str, pl.DataFrame], rows: Mapping[
     return digests
 
 
-def _metadata(args: argparse.Namespace, files: RawFiles, joined: Joined, tally: Tally, found: Fitted, thresholds: Thresholds) -> dict[str, Any]:
+def _metadata(
+    args: argparse.Namespace, files: RawFiles, joined: Joined, tally: RunningStatistics, found: Fitted, thresholds: Thresholds
+) -> dict[str, Any]:
     """All that was read, drawn and learned."""
     splits = {}
     for split, evaluates in ((TRAIN, False), (TEST, True)):
@@ -180,7 +182,7 @@ def _metadata(args: argparse.Namespace, files: RawFiles, joined: Joined, tally: 
     }
 
 
-def _truth(folder: Path, joined: Joined, tally: Tally) -> dict[str, Any]:
+def _truth(folder: Path, joined: Joined, tally: RunningStatistics) -> dict[str, Any]:
     """Of drawn files, the best MAP@12 that a model can be expected to reach on the displays for evaluation, and what the true order reaches."""
     if not (folder / TRUTH).is_file() or not (folder / TRUTH_ROWS).is_file():
         return {}

@@ -9,7 +9,7 @@ import polars as pl
 from dataloading.feature_spec import smallest_dtype
 from preproc.outbrain.features import AD_DAYS, AD_VIEWS, DICTIONARIES, DOCUMENT_VIEWS, EVENT_DAYS, RATES
 from preproc.outbrain.joined import NONE, days_between
-from preproc.outbrain.learning import MAX_DAYS, Joined, Tally
+from preproc.outbrain.learning import MAX_DAYS, Joined, RunningStatistics
 from preproc.outbrain.places import Places, with_none
 from preproc.shared import polars_engine as engine
 
@@ -82,7 +82,7 @@ def modulo(ids: np.ndarray, rows: int) -> np.ndarray:
     return np.mod(ids, rows).astype(smallest_dtype(rows))
 
 
-def fitted(joined: Joined, tally: Tally, thresholds: Thresholds, rows: Mapping[str, int]) -> tuple[Fitted, dict[str, pl.DataFrame]]:
+def fitted(joined: Joined, tally: RunningStatistics, thresholds: Thresholds, rows: Mapping[str, int]) -> tuple[Fitted, dict[str, pl.DataFrame]]:
     """What is looked up, and the dictionaries (value, id, count) of countries, states and places.
 
     Args:
@@ -131,7 +131,7 @@ def _scale(values: np.ndarray) -> LogScale:
     return LogScale(int(values.min()), int(values.max())) if len(values) else LogScale(0, 0)
 
 
-def _ads(joined: Joined, tally: Tally) -> tuple[Places, np.ndarray, dict[str, np.ndarray], np.ndarray, np.ndarray]:
+def _ads(joined: Joined, tally: RunningStatistics) -> tuple[Places, np.ndarray, dict[str, np.ndarray], np.ndarray, np.ndarray]:
     """Ads that a table or a training row has: places, places of their documents, ids of what they have in common, views, clicks; `[A + 1]` each."""
     promoted, documents, counts = joined.promoted, joined.documents, tally.counts
     shown = counts["ad_id"].to_numpy()
@@ -159,7 +159,7 @@ def _rates(keys: np.ndarray, views: np.ndarray, clicks: np.ndarray, threshold: i
     return np.where(kept, total_clicks / np.maximum(total_views, 1), 0.0), np.where(kept, total_views, 0).astype(np.int64)
 
 
-def _dictionaries(joined: Joined, tally: Tally, threshold: int, rows: Mapping[str, int]) -> dict[str, pl.DataFrame]:
+def _dictionaries(joined: Joined, tally: RunningStatistics, threshold: int, rows: Mapping[str, int]) -> dict[str, pl.DataFrame]:
     """Ids from 1 of the values that the events of training displays have, the most frequent first."""
     events, texts = joined.events, joined.events.geo_texts
     places = events.geo[:-1][tally.events[False][:-1]]

@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 
 @dataclass
-class Tally:
+class RunningStatistics:
     """What was found in all blocks; `add` in any order, for sums, least and greatest ones do not depend on it.
 
     Attributes:

@@ -16,7 +16,7 @@ from preproc.outbrain.files import RawFiles
 from preproc.outbrain.fit import Fitted
 from preproc.outbrain.joined import Documents
 from preproc.outbrain.rows import features
-from preproc.outbrain.spark_tasks import Part, Piece, Read, column_file, read_part, write_piece
+from preproc.outbrain.spark_tasks import Piece, RawFilePart, RawFilePartRead, column_file, read_part, write_piece
 from preproc.outbrain.staging import StagedClicks
 from preproc.reading.log_ranges import moved, moved_error, ranges
 from preproc.shared.joining import join_files
@@ -60,8 +60,8 @@ class SparkFiles(RawFiles):
             lines += part.lines
             shutil.rmtree(folder)
 
-    def _map(self, job: str, table: str, parts: Sequence[tuple[int, int] | None], work: Path) -> tuple[list[Read], Exception | None]:
-        items = [Part(table, self.paths[table].absolute(), part, self._skip, self._block_bytes, work) for part in parts]
+    def _map(self, job: str, table: str, parts: Sequence[tuple[int, int] | None], work: Path) -> tuple[list[RawFilePartRead], Exception | None]:
+        items = [RawFilePart(table, self.paths[table].absolute(), part, self._skip, self._block_bytes, work) for part in parts]
         return self._engine.map(job, read_part, items, "part")
 
 

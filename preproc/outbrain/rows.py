@@ -11,7 +11,7 @@ from preproc.outbrain.joined import Documents, days_between
 from preproc.outbrain.learning import MAX_DAYS
 
 
-class Rows(NamedTuple):
+class DatasetRows(NamedTuple):
     """n rows of a dataset: ids, an array `[n]` of each categorical feature; `[n, 13]` float32; labels `[n]` bool; groups `[n]` int64."""
 
     ids: list[np.ndarray]
@@ -20,7 +20,7 @@ class Rows(NamedTuple):
     groups: np.ndarray
 
 
-def features(rows: pl.DataFrame, fitted: Fitted, documents: Documents, ad_rows: int) -> Rows:
+def features(rows: pl.DataFrame, fitted: Fitted, documents: Documents, ad_rows: int) -> DatasetRows:
     """The features of a block.
 
     Args:
@@ -42,7 +42,7 @@ def features(rows: pl.DataFrame, fitted: Fitted, documents: Documents, ad_rows: 
     numerical = np.empty((len(rows), len(NUMERICAL)), np.float32)
     for place, name in enumerate(NUMERICAL):
         numerical[:, place] = numbers[name]
-    return Rows([ids[name] for name in CATEGORICAL], numerical, rows["clicked"].to_numpy(), displays)
+    return DatasetRows([ids[name] for name in CATEGORICAL], numerical, rows["clicked"].to_numpy(), displays)
 
 
 def _similarities(pages: np.ndarray, landings: np.ndarray, documents: Documents) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ _ROWS_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True)
-class Part:
+class RawFilePart:
     """A part of a raw file.
 
     Attributes:
@@ -40,7 +40,7 @@ class Part:
 
 
 @dataclass
-class Read:
+class RawFilePartRead:
     """What was found in a part.
 
     Attributes:
@@ -54,11 +54,11 @@ class Read:
     blocks: list[tuple[int, list[str], str]] = field(default_factory=list)
 
 
-def read_part(item: Part, folder: Path) -> Read:
+def read_part(item: RawFilePart, folder: Path) -> RawFilePartRead:
     """Read a part of a file into files of pickles. Raises DatasetError where it is malformed, with the number of the line in the part."""
     if item.byte_range is not None and may_span_lines(item.path, FORM, item.byte_range):
-        return Read(spans_lines=True)
-    work, found, file = load_shared(item.work), Read(), open_table(item.path, item.skip_bad_lines)
+        return RawFilePartRead(spans_lines=True)
+    work, found, file = load_shared(item.work), RawFilePartRead(), open_table(item.path, item.skip_bad_lines)
     for block in file.blocks(names_of(item.table), frozenset(), item.block_bytes, byte_range=item.byte_range):
         typed = typed_rows(item.table, item.path, block, item.skip_bad_lines)
         with naming(path := folder / f"{len(found.blocks):06d}.pickle"):

@@ -48,8 +48,8 @@ from preproc.table.idle import say_idle
 from preproc.table.inference import inferred
 from preproc.table.on_polars import Counted, PolarsTable, write_keys
 from preproc.table.on_spark import SparkTable
-from preproc.table.reading import Reading, Tally
-from preproc.table.splits import SPLITS, TRAIN, Rule
+from preproc.table.reading import FileCounts, Reading
+from preproc.table.splits import SPLITS, TRAIN, SplitRule
 from preproc.table.staging import Split, StagedRows, TableStaging
 from preproc.table.unknown import UNKNOWN, unknown_lines, unknown_shares
 from utils.encoding import transforms
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make(
-    args: argparse.Namespace, files: dict[str, list[Source]], rule: Rule, reading: Reading, settings: SparkSettings | None, progress: Progress
+    args: argparse.Namespace, files: dict[str, list[Source]], rule: SplitRule, reading: Reading, settings: SparkSettings | None, progress: Progress
 ) -> str:
     """Make the dataset in a local folder; returns what is to be said of it."""
     started = time.monotonic()
@@ -211,7 +211,7 @@ def _check_columns(args: argparse.Namespace, first: TableFile) -> None:
                 )
 
 
-def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule: Rule) -> None:
+def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule: SplitRule) -> None:
     """What can be told before a file is read. Raises UserError."""
     for column in args.keep:
         if column in TAKEN:
@@ -246,7 +246,7 @@ def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progr
     return Progress(NAME, command | {"number of files of each split": groups}, read, args.dst, args.resume)
 
 
-def _statistics(name: str, counted: Counted, tally: Tally, labelled: bool) -> dict[str, Any]:
+def _statistics(name: str, counted: Counted, tally: FileCounts, labelled: bool) -> dict[str, Any]:
     """The split's part of the dataset's metadata. Raises DatasetError where it holds no rows."""
     if not counted.rows:
         raise DatasetError(f"the {name} split holds no rows: {tally.rows:,} were read; hold out other fractions, or check --split_by")

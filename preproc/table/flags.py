@@ -12,7 +12,7 @@ from preproc.shared.flag_types import share, whole
 from preproc.shared.into_store import Destination, folder_or_url
 from preproc.table.inference import Named
 from preproc.table.reading import Reading
-from preproc.table.splits import COLUMN, FILES, KEY, ROWS, SPLITS, TIME, Rule
+from preproc.table.splits import COLUMN, FILES, KEY, ROWS, SPLITS, TIME, SplitRule
 from utils.encoding.recipe import STANDARDISE, TRANSFORMS, UNITS
 from utils.errors import UserError
 from utils.flags import Parser
@@ -117,7 +117,7 @@ def _add_splits(parser: Parser) -> None:
     group.add_argument("--seed", type=whole(0), metavar="N", help="of what is drawn by a hash (default: 0)")
 
 
-def rule_of(args: argparse.Namespace) -> Rule:
+def rule_of(args: argparse.Namespace) -> SplitRule:
     """How the training files' rows are divided. Raises UserError where flags contradict each other."""
     given = [flag for flag in ("split_by", "split_key", "split_column") if getattr(args, flag)]
     if len(given) > 1:
@@ -139,17 +139,17 @@ def rule_of(args: argparse.Namespace) -> Rule:
         by_name = not any(values.values())
         if by_name:
             values = {f"{split}_values": () if getattr(args, split) else (split,) for split in ("valid", "test")}
-        return Rule(COLUMN, args.split_column, **values, by_name=by_name)
+        return SplitRule(COLUMN, args.split_column, **values, by_name=by_name)
     for flag in ("valid_values", "test_values"):
         if getattr(args, flag):
             raise UserError(f"--{flag} needs --split_column, the column that has them")
     if not held_out:
         if given:
             raise UserError(f"--{given[0]} needs --test_fraction or --valid_fraction: how many rows are held out")
-        return Rule()
+        return SplitRule()
     by = TIME if args.split_by else KEY if args.split_key else ROWS
     fractions = {"valid_fraction": args.valid_fraction, "test_fraction": args.test_fraction}
-    return Rule(by, args.split_by or args.split_key, **fractions, form=args.time_format if by == TIME else None, seed=args.seed or 0)
+    return SplitRule(by, args.split_by or args.split_key, **fractions, form=args.time_format if by == TIME else None, seed=args.seed or 0)
 
 
 def named_of(args: argparse.Namespace) -> Named:

@@ -7,7 +7,7 @@ from preproc.reading.files import CSV, form_of
 from preproc.reading.stores import Source
 from preproc.table.columns import Plan
 from preproc.table.reading import Reading
-from preproc.table.splits import KEY, ROWS, Rule
+from preproc.table.splits import KEY, ROWS, SplitRule
 from utils.encoding.recipe import LIST, TIME
 
 _OF_CSV = ("separator", "quote", "columns", "data_columns")
@@ -15,7 +15,7 @@ _OF_LISTS = ("list_separator", "max_hotness", "pooling")
 _OF_VOCABULARIES = ("frequency_threshold", "max_ids")
 
 
-def say_idle(args: argparse.Namespace, plan: Plan, rule: Rule, reading: Reading, files: Iterable[Source], warn: Callable[[str], None]) -> None:
+def say_idle(args: argparse.Namespace, plan: Plan, rule: SplitRule, reading: Reading, files: Iterable[Source], warn: Callable[[str], None]) -> None:
     """Warn of each such flag, once it is known what the columns are.
 
     Args:

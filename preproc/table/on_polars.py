@@ -18,8 +18,8 @@ from preproc.table import writing as table_write
 from preproc.table.columns import Plan, tables_of
 from preproc.table.fit import RowFindings, fitted, write_vocabularies
 from preproc.table.flags import NAME
-from preproc.table.reading import Reading, Tally, stage
-from preproc.table.splits import TRAIN, Rule
+from preproc.table.reading import FileCounts, Reading, stage
+from preproc.table.splits import TRAIN, SplitRule
 from preproc.table.staging import LABEL, SPLIT, Split, StagedRows, TableStaging
 from preproc.table.writing import Filled
 from utils.encoding.recipe import recipe_of
@@ -60,7 +60,7 @@ class PolarsTable:
         self._staging, self._progress, self._unlabelled, self._warn = staging, progress, unlabelled, warn
         self._learned: StagedRows | None = None
 
-    def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading) -> dict[str, Tally]:
+    def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: SplitRule, reading: Reading) -> dict[str, FileCounts]:
         """Read every file into the staging; see `table_stage.stage`."""
         return stage(files, plan, rule, reading, self._staging, self._progress)
 

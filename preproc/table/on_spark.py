@@ -20,7 +20,7 @@ from preproc.spark.engine import SparkEngine
 from preproc.table.columns import Plan, tables_of
 from preproc.table.fit import Moments, fitted, scan_known_vocabulary, table_rows, vocabulary_path, write_vocabularies
 from preproc.table.on_polars import Counted, say_cut
-from preproc.table.reading import Reading, Tally
+from preproc.table.reading import FileCounts, Reading
 from preproc.table.sorted_texts import hash_ranges
 from preproc.table.spark_reading import TASKS_A_CORE, Parts
 from preproc.table.spark_tasks import (
@@ -43,7 +43,7 @@ from preproc.table.spark_tasks import (
     sort_part,
     write_part,
 )
-from preproc.table.splits import Rule
+from preproc.table.splits import SplitRule
 from preproc.table.staging import Block, Split, StagedRows, TableStaging
 from preproc.table.writing import Filled
 from utils.encoding.kinds import Evidence, joined
@@ -102,7 +102,7 @@ class SparkTable:
         self._learning: list[Learning] = []
         self._makes = False
 
-    def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading) -> dict[str, Tally]:
+    def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: SplitRule, reading: Reading) -> dict[str, FileCounts]:
         """Read every file into the staging. Raises DatasetError for the first fault in the order of the files."""
         self._staged = Parts(self._engine, self._staging, rule)
         return self._staged.read(files, plan, reading)

@@ -17,7 +17,7 @@ from preproc.shared.in_order import in_order
 from preproc.shared.resume import Progress
 from preproc.shared.text_places import TextPlaces
 from preproc.table.columns import Plan
-from preproc.table.splits import ROWS, TRAIN, Rule
+from preproc.table.splits import ROWS, TRAIN, SplitRule
 from preproc.table.staging import GROUP, LABEL, SPLIT, TableStaging, feature_column, key_column
 from utils.encoding import columns
 from utils.encoding.columns import Made
@@ -27,7 +27,7 @@ from utils.encoding.values import ValueKindError, texts_of
 
 
 @dataclass
-class Tally:
+class FileCounts:
     """What was read of a group of files."""
 
     files: list[str]
@@ -58,7 +58,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Rows:
+class GroupPlan:
     """What becomes of the rows of one group of files.
 
     Attributes:
@@ -70,7 +70,7 @@ class Rows:
     """
 
     plan: Plan
-    divide: Rule
+    divide: SplitRule
     reading: Reading
     form: FormFlags
     lists: frozenset[str]
@@ -102,17 +102,17 @@ class Staged(NamedTuple):
     faults: list[str]
 
 
-def rows_of(group: str, plan: Plan, rule: Rule, reading: Reading) -> Rows:
+def rows_of(group: str, plan: Plan, rule: SplitRule, reading: Reading) -> GroupPlan:
     """What becomes of the rows of a group, where the rule divides those of the group `train`."""
     unlabelled = group == reading.unlabelled
     made = replace(plan, label=None) if unlabelled else plan
     form = replace(reading.form, names=reading.unlabelled_names or reading.form.names) if unlabelled else reading.form
-    return Rows(made, rule if group == TRAIN else Rule(), reading, form, plan.list_columns)
+    return GroupPlan(made, rule if group == TRAIN else SplitRule(), reading, form, plan.list_columns)
 
 
 def stage(
-    files: Mapping[str, Sequence[Source]], plan: Plan, rule: Rule, reading: Reading, staging: TableStaging, progress: Progress
-) -> dict[str, Tally]:
+    files: Mapping[str, Sequence[Source]], plan: Plan, rule: SplitRule, reading: Reading, staging: TableStaging, progress: Progress
+) -> dict[str, FileCounts]:
     """Read every file once, but those that an earlier run has read.
 
     Args:
@@ -129,7 +129,7 @@ def stage(
     Raises:
         DatasetError: a file lacks a column, a row is bad and is not skipped, or a group has no sound row.
     """
-    tallies = {group: Tally([path.name for path in paths]) for group, paths in files.items()}
+    tallies = {group: FileCounts([path.name for path in paths]) for group, paths in files.items()}
     total = sum(path.stat().st_size for paths in files.values() for path in paths)
     with tqdm(total=total, desc="reading", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:
         for group, paths in files.items():
@@ -169,7 +169,7 @@ def skipped(path: Source, bad_lines: int, first_fault: str) -> str:
     return f"preproc.table: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}"
 
 
-def _staged(path: Source, parsed: Callable[[], Block], plan: Plan, divide: Rule, reading: Reading) -> Staged:
+def _staged(path: Source, parsed: Callable[[], Block], plan: Plan, divide: SplitRule, reading: Reading) -> Staged:
     """A block in its staged form; a bad row is raised unless such rows are skipped."""
     block = parsed()
     try:
@@ -220,7 +220,7 @@ def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
     return rows.with_columns(codes), texts
 
 
-def _expressions(block: Block, plan: Plan, divide: Rule) -> dict[str, Made]:
+def _expressions(block: Block, plan: Plan, divide: SplitRule) -> dict[str, Made]:
     """What is staged, by the name it is staged under. Raises ValueError where a column's type does not fit."""
     schema, found = block.frame.schema, {}
     for name, recipe in plan.features.items():
@@ -254,7 +254,7 @@ def _key(schema: Mapping[str, pl.DataType], name: str) -> pl.Expr:
     return value.alias(key_column(name))
 
 
-def _fault(block: Block, row: int, name: str, made: Made, plan: Plan, divide: Rule) -> str:
+def _fault(block: Block, row: int, name: str, made: Made, plan: Plan, divide: SplitRule) -> str:
     """Line, column and value of a bad row, and what was expected."""
     if name == LABEL:
         read = [plan.comparison.column]

@@ -13,9 +13,9 @@ from preproc.reading.row_groups import row_ranges
 from preproc.reading.stores import Source
 from preproc.spark.engine import SparkEngine
 from preproc.table.columns import Plan
-from preproc.table.reading import Reading, Tally, rows_of, skipped
-from preproc.table.spark_tasks import SPLITS, Part, Read, read_part, spans_lines
-from preproc.table.splits import ROWS, TRAIN, Rule
+from preproc.table.reading import FileCounts, Reading, rows_of, skipped
+from preproc.table.spark_tasks import SPLITS, FilePart, FilePartRead, read_part, spans_lines
+from preproc.table.splits import ROWS, TRAIN, SplitRule
 from preproc.table.staging import Block, TableStaging
 
 _RANGE_BYTES = 128 << 20  # of a file that a task reads at most
@@ -35,18 +35,18 @@ class Parts:
         split_files: counts of what the training rows are split by.
     """
 
-    def __init__(self, engine: SparkEngine, staging: TableStaging, rule: Rule):
+    def __init__(self, engine: SparkEngine, staging: TableStaging, rule: SplitRule):
         self._engine, self._staging, self._rule = engine, staging, rule
         self.blocks: list[tuple[str, Block, int]] = []
         self.split_files: list[Path] = []
         staging.split_of = rule.split_of if rule.by == ROWS else None
 
-    def read(self, files: Mapping[str, Sequence[Source]], plan: Plan, reading: Reading) -> dict[str, Tally]:
+    def read(self, files: Mapping[str, Sequence[Source]], plan: Plan, reading: Reading) -> dict[str, FileCounts]:
         """Read every file into the staging. Raises DatasetError for the first fault in the order of the files."""
         whole, fault = self._files(files, plan, reading)
         items = self._ranges(whole, reading)
         found, error = self._engine.map("reading", read_part, [part for _, part in items], "part")
-        tallies = {group: Tally([path.name for path in paths]) for group, paths in files.items()}
+        tallies = {group: FileCounts([path.name for path in paths]) for group, paths in files.items()}
         counts = Counter((part.group, id(source)) for source, part in items)
         number = 0
         for group, paths in files.items():
@@ -64,19 +64,21 @@ class Parts:
             tallies[group].check_rows(group)
         return tallies
 
-    def _files(self, files: Mapping[str, Sequence[Source]], plan: Plan, reading: Reading) -> tuple[list[tuple[Source, Part]], DatasetError | None]:
+    def _files(
+        self, files: Mapping[str, Sequence[Source]], plan: Plan, reading: Reading
+    ) -> tuple[list[tuple[Source, FilePart]], DatasetError | None]:
         """Every file as one part, up to the first whose form cannot be told, and that fault."""
         found = []
         for group, paths in files.items():
             rows = rows_of(group, plan, self._rule, reading)
             for path in paths:
                 try:
-                    found.append((path, Part(group, rows, _everywhere(path), form_of(path, rows.form))))
+                    found.append((path, FilePart(group, rows, _everywhere(path), form_of(path, rows.form))))
                 except DatasetError as error:
                     return found, error
         return found, None
 
-    def _ranges(self, whole: Sequence[tuple[Source, Part]], reading: Reading) -> list[tuple[Source, Part]]:
+    def _ranges(self, whole: Sequence[tuple[Source, FilePart]], reading: Reading) -> list[tuple[Source, FilePart]]:
         """The parts of the files that tasks read: plain text in which no row may span lines in ranges of bytes, others in ranges of row groups."""
         total = sum(path.stat().st_size for path, _ in whole)
         size = min(_RANGE_BYTES, max(2 * reading.block_bytes, total // (TASKS_A_CORE * self._engine.parallelism)))
@@ -92,7 +94,7 @@ class Parts:
             for pair in ([(path, part)] if (part.group, str(part.path)) in kept_whole else found)
         ]
 
-    def _add_file(self, group: str, path: Source, parts: Sequence[Read], first: int, tally: Tally) -> tuple[int, str]:
+    def _add_file(self, group: str, path: Source, parts: Sequence[FilePartRead], first: int, tally: FileCounts) -> tuple[int, str]:
         """Take the blocks of a file's parts; returns how many bad rows were left out, and what is wrong with the first."""
         bad_lines, fault, lines = 0, "", 0
         for number, part in enumerate(parts, first):
@@ -108,7 +110,7 @@ class Parts:
         return bad_lines, fault
 
 
-def _cut(path: Source, whole: Part, size: int) -> list[Part]:
+def _cut(path: Source, whole: FilePart, size: int) -> list[FilePart]:
     """A file in parts near a size."""
     if whole.form.kind in (CSV, JSON_LINES):
         return [replace(whole, byte_range=each) for each in ranges(path, size)]

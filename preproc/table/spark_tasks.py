@@ -15,7 +15,7 @@ from preproc.shared import polars_engine as engine
 from preproc.table.columns import Plan, tables_of
 from preproc.table.fit import Moments, RowFindings, coded, unknown
 from preproc.table.on_polars import Counted, counted
-from preproc.table.reading import Rows
+from preproc.table.reading import GroupPlan
 from preproc.table.sorted_texts import SortedTexts, write_hashed, write_texts
 from preproc.table.splits import COLUMN, ROWS, TIME
 from preproc.table.staging import SPLIT, Split, StagedRows, TableBlocks
@@ -29,7 +29,7 @@ HASHED = "hashed.parquet"
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """A part of a file.
 
     Attributes:
@@ -42,7 +42,7 @@ class Part:
     """
 
     group: str
-    rows: Rows
+    rows: GroupPlan
     path: Source
     form: Form
     byte_range: tuple[int, int] | None = None
@@ -50,7 +50,7 @@ class Part:
 
 
 @dataclass
-class Read:
+class FilePartRead:
     """What was found; the blocks lie in the task's folder.
 
     `first_fault` names its line by the number in the part, which has so many `lines`. `heights` are the rows of each block.
@@ -63,7 +63,7 @@ class Read:
     first_fault: str = ""
 
 
-def spans_lines(item: Part, folder: Path) -> bool:
+def spans_lines(item: FilePart, folder: Path) -> bool:
     """Whether rows of a part may go on behind their lines; a fault is found again where the file is read."""
     try:
         return may_span_lines(item.path, item.form, item.byte_range)
@@ -71,11 +71,11 @@ def spans_lines(item: Part, folder: Path) -> bool:
         return True
 
 
-def read_part(item: Part, folder: Path) -> Read:
+def read_part(item: FilePart, folder: Path) -> FilePartRead:
     """Stage a part of a file. Raises DatasetError where it is malformed, with the number of the line in the part."""
     fetch_to(folder, [[item.path]])
     file = TableFile(item.path, item.form, item.rows.reading.skip_bad_lines)
-    found, staged = Read(TableBlocks(folder, [item.group])), 0
+    found, staged = FilePartRead(TableBlocks(folder, [item.group])), 0
     for rows, texts, faults in item.rows.of(file, item.path, byte_range=item.byte_range, row_range=item.row_range):
         found.bad_lines, found.first_fault = found.bad_lines + len(faults), found.first_fault or next(iter(faults), "")
         if item.rows.divide.by == ROWS:

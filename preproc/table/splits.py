@@ -16,7 +16,7 @@ TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
-class Rule:
+class SplitRule:
     """How the rows of the training files are divided.
 
     by: `files` (not at all), `time` (the latest rows are held out), `key` (a hash of a column, so that its rows stay together), `rows` (a hash of the

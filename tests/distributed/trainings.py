@@ -168,7 +168,7 @@ def train(training: Training, dataset: Path, world) -> dict:
     from model.build import Precision, build_model
     from model.embedding.plan import dense_elements, report
     from model.shapes import interaction_shape
-    from run.tables import described, place_tables, with_widths
+    from run.tables import place_tables, tables_and_features, with_widths
     from training.build import build_trainer
     from training.device_batch import to_device
     from training.evaluator import Evaluator
@@ -183,7 +183,7 @@ def train(training: Training, dataset: Path, world) -> dict:
     spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
     categorical = spec.categorical[: training.features]
     config = with_widths(config, categorical)
-    tables, features = described(config, categorical, [feature.cardinality for feature in categorical], len(spec.numerical))
+    tables, features = tables_and_features(config, categorical, [feature.cardinality for feature in categorical], len(spec.numerical))
     placement = place_tables(config, tables, world.size, memory=1e9, features=features)
     dtype = compute_dtype(config.device, "CPU")
     precision = Precision(dtype, config.device.xla)

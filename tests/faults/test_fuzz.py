@@ -20,7 +20,7 @@ from training.features import ModelFeatures, check_features, saved_features
 from training.growth import Growth
 from utils.checkpoint import manifest
 from utils.checkpoint.reading import Checkpoint
-from utils.checkpoint.writing import Array, Part, save
+from utils.checkpoint.writing import Array, ArrayPart, save
 from utils.config import parse
 from utils.distributed import World
 from utils.errors import UserError
@@ -144,7 +144,7 @@ def checkpoint(tmp_path_factory):
         "run": training_invariants(config, 100, "abc"),
     }
     about["position"] = {"step": 1, "epoch": 0, "batch": 1, "samples": 4, "best_auc": 0.5, "evals_without_gain": 0}
-    part = Part("tables/cat_0/weights", lambda start, stop: values[start:stop])
+    part = ArrayPart("tables/cat_0/weights", lambda start, stop: values[start:stop])
     return config, save(folder, 1, {part.array: Array(values.shape)}, [part], about, World())
 
 

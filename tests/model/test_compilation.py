@@ -3,7 +3,7 @@
 import pytest
 
 from model import compilation
-from model.compilation import Compiled, compiled, described, warn_without_effect
+from model.compilation import Compiled, compilation_described, compiled, warn_without_effect
 from tests.model.tiny_model import config
 
 
@@ -32,7 +32,7 @@ def test_parts(gpu):
     ],
 )
 def test_a_run_announces_what_is_compiled(gpu, flags, on_cpu, on_gpu):
-    assert described(config(*flags)) == (on_gpu if gpu else on_cpu)
+    assert compilation_described(config(*flags)) == (on_gpu if gpu else on_cpu)
 
 
 @pytest.mark.parametrize(

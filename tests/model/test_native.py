@@ -14,7 +14,7 @@ from model.embedding.initializers import ConstantRows
 from model.embedding.row_squares import node_sum
 from model.embedding.table_memory import new_table
 from model.embedding.touched_rows import TouchedRows, sum_repeated
-from model.native import Lookup, Rule, library_path
+from model.native import Lookup, RowRule, library_path
 from tests.model.native_library import built_operations
 from training.optimizers.adagrad import Adagrad, RowwiseAdagrad
 from training.optimizers.adam import Adam
@@ -46,7 +46,7 @@ def scalars_of(rule, rate=RATE):
 
 
 def arithmetic(rule, rate=RATE):
-    return Rule(rule.name, scalars_of(rule, rate), rule.constants)
+    return RowRule(rule.name, scalars_of(rule, rate), rule.constants)
 
 
 class Piece:

@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from model import native
 from model.embedding.blocks import Blocks
-from model.native import Lookup, Rule, library_path, native_operations, operations_description, operations_key, scorer_path
+from model.native import Lookup, RowRule, library_path, native_operations, operations_description, operations_key, scorer_path
 from tests.model.native_library import built_operations
 from utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]
-SGD = Rule("sgd", tf.constant(0.5))
+SGD = RowRule("sgd", tf.constant(0.5))
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_a_table_named_twice_is_refused_in_an_update(operations):
     ids, gradients = tf.zeros([1, 3], tf.int32), [tf.ones([3, 6])]
     with pytest.raises(tf.errors.InvalidArgumentError, match="inputs 0 and 2 are the same variable"):
         operations.update(SGD, [*tables, tables[0]], [], ids, [Lookup(i, 0) for i in range(3)], gradients, [0, 2, 4], 1.0)
-    rule = Rule("adagrad", tf.constant([0.5]), (1e-8,))
+    rule = RowRule("adagrad", tf.constant([0.5]), (1e-8,))
     with pytest.raises(tf.errors.InvalidArgumentError, match="inputs 2 and 3 are the same variable"):
         slot = tf.Variable(tf.ones([4, 2]))
         operations.update(rule, tables, [slot, slot], ids, [Lookup(0, 0), Lookup(1, 0)], gradients, [0, 2], 1.0)

@@ -11,7 +11,7 @@ from dataloading.feature_spec import Categorical
 from model.build import build_model
 from model.embedding.placement import single
 from model.embedding.table import WIDE
-from run.tables import described
+from run.tables import tables_and_features
 from training.build import build_trainer
 from training.device_batch import to_device
 from training.schedule import ConstantSchedule, WideAndDeepSchedule
@@ -36,7 +36,7 @@ def configuration(*flags):
 def built(*flags, num_numerical=NUM_NUMERICAL):
     """The model and its trainer; an epoch has 20 steps, so that the schedule warms up, falls to a quarter and then to an eighth."""
     config = configuration(*flags)
-    tables, features = described(config, CATEGORICAL, [one.cardinality for one in CATEGORICAL], num_numerical)
+    tables, features = tables_and_features(config, CATEGORICAL, [one.cardinality for one in CATEGORICAL], num_numerical)
     model = build_model(config.model, single(tables, features), World(), num_numerical, 7)
     return model, build_trainer(config, model, "float32", steps_per_epoch=20)
 
@@ -191,7 +191,7 @@ def test_schedule_value_by_value():
 
 def test_initial_values_are_keras_s_by_their_distributions():
     config = configuration()
-    tables, features = described(config, (Categorical("big", 60_000, "int32", embedding_dim=16),), [60_000], 0)
+    tables, features = tables_and_features(config, (Categorical("big", 60_000, "int32", embedding_dim=16),), [60_000], 0)
     model = build_model(config.model, single(tables, features), World(), 0, 7)
     found = weights(model)
     deep, wide = found["tables/big/weights"], found["tables/big_wide/weights"]
@@ -207,4 +207,4 @@ def test_initial_values_are_keras_s_by_their_distributions():
 def test_a_feature_with_the_name_of_a_wide_table_is_refused():
     twice = (Categorical("ad", 3, "int8"), Categorical("ad_wide", 3, "int8"))
     with pytest.raises(UserError, match="feature ad_wide: has the name of the linear part's table of ad"):
-        described(configuration(), twice, [3, 3], 1)
+        tables_and_features(configuration(), twice, [3, 3], 1)

@@ -22,7 +22,7 @@ from model.embedding.placement import single
 from preproc import nvidia_checkpoint
 from preproc.nvidia.wide_and_deep import NUMERICAL, deep_rows
 from preproc.outbrain.features import CATEGORICAL
-from run.tables import described
+from run.tables import tables_and_features
 from tests.preproc.nvidia_forms import check_refused, paths, write, write_dataset
 from training.state import restore
 from utils.checkpoint.reading import Checkpoint
@@ -144,7 +144,7 @@ def check_same(model, target, dataset):
     widths = config["embedding_dim"] if isinstance(config["embedding_dim"], list) else [config["embedding_dim"]] * len(spec.categorical)
     flags = ("--top_mlp_dims", ",".join(map(str, config["top_mlp_dims"])), "--embedding_dim", ",".join(map(str, widths)))
     options = parse(["--dataset_type", "synthetic", "--cpu", "--interaction", "wide_and_deep", *flags], "")
-    placed = single(*described(options, spec.categorical, spec.cardinalities, len(spec.numerical)))
+    placed = single(*tables_and_features(options, spec.categorical, spec.cardinalities, len(spec.numerical)))
     ours = build_model(options.model, placed, World(), len(spec.numerical), 0)
     restore(ours, checkpoint)
     numerical = np.stack([samples[name] for name in spec.numerical], axis=1)

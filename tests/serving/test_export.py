@@ -144,16 +144,16 @@ def test_a_proof_knows_what_few_rows_cannot_tell():
     draw = np.random.default_rng(0)
     labels = draw.integers(0, 2, 50_000)
     scores = (draw.random(50_000) + labels).astype(np.float32)
-    same = proof.prove(lambda: scores, lambda: proof.Scored(scores, 0.0), labels)
+    same = proof.prove(lambda: scores, lambda: proof.ExportScores(scores, 0.0), labels)
     assert (same.difference, same.auc_change, same.auc_error) == (0, 0, 0)
     worse = (scores + 0.3 * draw.normal(size=50_000)).astype(np.float32)
-    found = proof.prove(lambda: scores, lambda: proof.Scored(worse, 0.0), labels)
+    found = proof.prove(lambda: scores, lambda: proof.ExportScores(worse, 0.0), labels)
     assert found.auc_change < -1e-3 and found.auc_error < 1e-3
     with pytest.raises(UserError, match=r"the AUC of 50,000 rows is off by -.*int8 allows 0\.001"):
         proof.check(found, "m", "int8")
-    few = proof.prove(lambda: scores[:30], lambda: proof.Scored(scores[:30] + 1e-9 * worse[:30], 0.0), labels[:30])
+    few = proof.prove(lambda: scores[:30], lambda: proof.ExportScores(scores[:30] + 1e-9 * worse[:30], 0.0), labels[:30])
     proof.check(few, "m", "int8")
-    broken = proof.prove(lambda: scores[:3], lambda: proof.Scored(np.array([1, np.nan, 1], np.float32), 0.0), None)
+    broken = proof.prove(lambda: scores[:3], lambda: proof.ExportScores(np.array([1, np.nan, 1], np.float32), 0.0), None)
     for precision in ("float32", "int8"):
         with pytest.raises(UserError, match="differs by inf"):
             proof.check(broken, "m", precision)
@@ -180,7 +180,7 @@ def test_a_version_grows_where_triton_does_not_look(folder, tmp_path, monkeypatc
 def test_a_batch_of_another_size_that_scores_otherwise_is_no_proof():
     """As where rows are right alone and wrong together."""
     scores = np.array([0.1, 0.2, 0.3], np.float32)
-    found = proof.prove(lambda: scores, lambda: proof.Scored(scores, 0.0, np.array([0.1, 0.3], np.float32), np.array([0, 1])), None)
+    found = proof.prove(lambda: scores, lambda: proof.ExportScores(scores, 0.0, np.array([0.1, 0.3], np.float32), np.array([0, 1])), None)
     with pytest.raises(UserError, match=r"a score differs by 1\.00e-01"):
         proof.check(found, "m", "float32")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from model.ordered_sums import pairwise_sum, parts
 from model.slices import keeps_order, same_bits
 from tests.model.tiny_model import config
-from training.gradient_slices import default_gradient_slices, described, gradient_slices, settled
+from training.gradient_slices import default_gradient_slices, gradient_slices, gradient_slices_described, settled
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_parts_of_a_worker_are_whole_subtrees_of_its_sum(slices, samples):
     ],
 )
 def test_what_is_said_of_the_bits(flags, workers, device, expected):
-    assert expected in described(config(*flags), workers, device)
+    assert expected in gradient_slices_described(config(*flags), workers, device)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataloading.feature_spec import Categorical
 from model.build import build_model
 from model.embedding.placement import single
 from model.embedding.table import Table
-from run.tables import described
+from run.tables import tables_and_features
 from tests.model.tiny_model import NUMERICAL, ROWS, TABLES, batch, config, model_and_trainer, weights
 from training.build import build_trainer
 from training.device_batch import to_device
@@ -103,7 +103,7 @@ def wide_and_deep(rows, numerical, *flags, checkpoint=None):
     """A Wide & Deep whose tables have different widths, grown from the checkpoint."""
     options = parse(["--dataset_type", "synthetic", "--cpu", "--top_mlp_dims", "5,1", *WIDE, *flags], "")
     categorical = [Categorical(name, count, "int32", embedding_dim=2 + len(name)) for name, count in rows.items()]
-    tables, features = described(options, categorical, list(rows.values()), len(numerical))
+    tables, features = tables_and_features(options, categorical, list(rows.values()), len(numerical))
     how = checkpoint and Growth(checkpoint, saved_features(checkpoint), ModelFeatures.of(tables, features, numerical))
     model = build_model(options.model, single(how.started(tables) if how else tables, features), World(), len(numerical), 9)
     fresh = weights(model)

@@ -90,7 +90,7 @@ def test_a_save_that_fails_during_the_next_steps_fails_the_run_and_leaves_nothin
 
     model, _ = model_and_trainer()
     written = parts(model, None, snapshot(model))
-    written[-1] = files.Part(written[-1].array, fail, written[-1].columns, later=True)
+    written[-1] = files.ArrayPart(written[-1].array, fail, written[-1].columns, later=True)
     saver = SimpleNamespace(begin=lambda position, best: (Saving(tmp_path, 1, arrays(model), written, {}, World()), snapshot(model)))
     saves = Checkpoints(saver, options(), Position())
     saves.write()

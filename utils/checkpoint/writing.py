@@ -35,7 +35,7 @@ _CHUNK_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class Part:
+class ArrayPart:
     """A part of an array that this worker writes: all rows of the columns first to last (all columns where `columns` is None).
 
     `read` gives rows start to stop, once and in order, so that no table is copied whole; what it gives may not change any more.
@@ -106,7 +106,7 @@ class Saving:
         path: str | Path,
         step: int,
         arrays: Mapping[str, Array],
-        parts: Iterable[Part],
+        parts: Iterable[ArrayPart],
         metadata: Mapping[str, Any],
         world: World,
         among: Among = ONE_OF_ALL,
@@ -227,7 +227,7 @@ class Saving:
             self._error = f"{self._path}: the checkpoint could not be written: {brief(problem)}"
 
 
-def _chunks(folder: Path, arrays: Mapping[str, Array], parts: Iterable[Part]) -> Iterator:
+def _chunks(folder: Path, arrays: Mapping[str, Array], parts: Iterable[ArrayPart]) -> Iterator:
     """Futures of the chunks, each read only when it is asked for."""
     for part in parts:
         array, store = arrays[part.array], open_array(folder / file_of(part.array))
@@ -246,7 +246,7 @@ def save(
     path: str | Path,
     step: int,
     arrays: Mapping[str, Array],
-    parts: Iterable[Part],
+    parts: Iterable[ArrayPart],
     metadata: Mapping[str, Any],
     world: World,
     among: Among = ONE_OF_ALL,

@@ -81,7 +81,7 @@ def lists_of(feature: str, values: Any) -> pl.Series:
     raise ValueError(f"feature {feature}: holds values of several kinds; expected a list of texts or numbers for each sample, or a text")
 
 
-class Lookup:
+class VocabularyLookup:
     """The ids of a vocabulary's values.
 
     Args:

@@ -13,7 +13,7 @@ from utils.checkpoint import writing as module
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.trial import try_folder
-from utils.checkpoint.writing import Among, Array, Part, Saving, save
+from utils.checkpoint.writing import Among, Array, ArrayPart, Saving, save
 from utils.checkpoint.zarr_store import file_of
 from utils.cluster.agreement import DivergedError
 from utils.distributed import World
@@ -21,7 +21,7 @@ from utils.errors import UserError
 
 
 def write(path, step=1, **arrays):
-    parts = [Part(name, lambda start, stop, values=values: values[start:stop]) for name, values in arrays.items()]
+    parts = [ArrayPart(name, lambda start, stop, values=values: values[start:stop]) for name, values in arrays.items()]
     return save(path, step, {name: Array(values.shape) for name, values in arrays.items()}, parts, {"note": "hello"}, World())
 
 
@@ -61,7 +61,7 @@ def test_a_table_is_never_asked_for_whole(tmp_path, monkeypatch):
         asked.append(stop - start)
         return values[start:stop]
 
-    save(tmp_path, 1, {"a": Array(values.shape)}, [Part("a", read)], {}, World())
+    save(tmp_path, 1, {"a": Array(values.shape)}, [ArrayPart("a", read)], {}, World())
     assert max(asked) == 10 and sum(asked) == 127
 
 
@@ -256,7 +256,7 @@ def test_an_interrupted_save_leaves_the_older_checkpoint(tmp_path, step):
     values = random(4, 2)
     write(tmp_path, step=1, a=values)
     with pytest.raises(RuntimeError, match="interrupted"):
-        save(tmp_path, step, {"a": Array((4, 2))}, [Part("a", fail)], {}, World())
+        save(tmp_path, step, {"a": Array((4, 2))}, [ArrayPart("a", fail)], {}, World())
     checkpoint = Checkpoint(tmp_path)
     assert checkpoint.step == 1
     np.testing.assert_array_equal(checkpoint.read("a"), values)
@@ -285,7 +285,7 @@ def test_saving_a_step_again_replaces_it(tmp_path):
 def test_columns_written_in_parts_are_one_array_and_can_be_read_in_others(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK_BYTES", 10 * 4 * 2)
     values = random(33, 6)
-    parts = [Part("a", lambda start, stop, i=i: values[start:stop, i : i + 2], (i, i + 2)) for i in (4, 0, 2)]
+    parts = [ArrayPart("a", lambda start, stop, i=i: values[start:stop, i : i + 2], (i, i + 2)) for i in (4, 0, 2)]
     save(tmp_path, 1, {"a": Array((33, 6), column_step=2)}, parts, {}, World())
     checkpoint = Checkpoint(tmp_path)
     np.testing.assert_array_equal(checkpoint.read("a"), values)
@@ -313,7 +313,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, value):
 def test_an_array_that_no_worker_wrote_whole_is_not_published(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_CHUNK_BYTES", 10 * 4 * 2)
     values = random(33, 4)
-    left = Part("a", lambda start, stop: values[start:stop, :2], (0, 2))
+    left = ArrayPart("a", lambda start, stop: values[start:stop, :2], (0, 2))
     for parts, chunk in (([left], "c/0/1"), ([], "c/0/0")):
         with pytest.raises(UserError, match=rf"a/{chunk}: no worker has written it; the checkpoint is not kept"):
             save(tmp_path, 1, {"a": Array((33, 4), column_step=2)}, parts, {}, World())
@@ -332,7 +332,7 @@ class TwoWorkers(World):
 
 
 def test_a_save_whose_copies_differ_is_not_published(tmp_path):
-    part = Part("a", lambda start, stop: random(4)[start:stop])
+    part = ArrayPart("a", lambda start, stop: random(4)[start:stop])
     with pytest.raises(DivergedError, match="the dense weights of worker 1 differ from worker 0's; nothing is saved"):
         Saving(tmp_path, 1, {"a": Array((4,))}, [part], {}, TwoWorkers("checkpoint_digest", "other"), digest="mine").finish()
     assert list(tmp_path.iterdir()) == []
@@ -343,8 +343,8 @@ def test_a_save_whose_copies_differ_is_not_published(tmp_path):
 @pytest.mark.parametrize("best", [False, True])
 def test_a_run_that_replaces_anothers_checkpoints_leaves_none_of_them(tmp_path, best):
     for step in (5, 60):
-        save(tmp_path, step, {"a": Array((4,))}, [Part("a", lambda start, stop: random(4)[start:stop])], {}, World(), Among(best=step == 5))
-    save(tmp_path, 3, {"a": Array((4,))}, [Part("a", lambda start, stop: random(4)[start:stop])], {}, World(), Among(3, best, alone=True))
+        save(tmp_path, step, {"a": Array((4,))}, [ArrayPart("a", lambda start, stop: random(4)[start:stop])], {}, World(), Among(best=step == 5))
+    save(tmp_path, 3, {"a": Array((4,))}, [ArrayPart("a", lambda start, stop: random(4)[start:stop])], {}, World(), Among(3, best, alone=True))
     assert {path.name for path in tmp_path.iterdir()} == {"latest", "step-00000003", *(["best"] if best else [])}
 
 

@@ -11,13 +11,13 @@ from utils.checkpoint.folder import complete_steps, prune
 from utils.checkpoint.holding import Hold
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
-from utils.checkpoint.writing import Array, Part, save
+from utils.checkpoint.writing import Array, ArrayPart, save
 from utils.distributed import World
 
 
 def write(path, step, value=1.0):
     values = np.full((3, 2), value, np.float32)
-    return save(path, step, {"a": Array(values.shape)}, [Part("a", lambda start, stop: values[start:stop])], {}, World())
+    return save(path, step, {"a": Array(values.shape)}, [ArrayPart("a", lambda start, stop: values[start:stop])], {}, World())
 
 
 def steps(path):

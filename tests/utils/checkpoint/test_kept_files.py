@@ -7,7 +7,7 @@ import pytest
 
 from utils.checkpoint.kept_files import KeptFiles
 from utils.checkpoint.reading import Checkpoint
-from utils.checkpoint.writing import Among, Array, Part, save
+from utils.checkpoint.writing import Among, Array, ArrayPart, save
 from utils.distributed import World
 from utils.errors import UserError
 
@@ -15,7 +15,7 @@ VALUES = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 
 def write(path, step, files, among=Among()):  # noqa: B008 - frozen
-    return save(path, step, {"a": Array(VALUES.shape)}, [Part("a", lambda start, stop: VALUES[start:stop])], {}, World(), among, files)
+    return save(path, step, {"a": Array(VALUES.shape)}, [ArrayPart("a", lambda start, stop: VALUES[start:stop])], {}, World(), among, files)
 
 
 @pytest.fixture

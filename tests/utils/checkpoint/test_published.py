@@ -12,7 +12,7 @@ import pytest
 
 from utils.checkpoint import folder, writing
 from utils.checkpoint.reading import Checkpoint
-from utils.checkpoint.writing import Array, Part, save
+from utils.checkpoint.writing import Array, ArrayPart, save
 from utils.cluster.processes import MARK
 from utils.distributed import World
 from utils.errors import UserError
@@ -20,7 +20,7 @@ from utils.errors import UserError
 
 def write(path, step):
     values = np.full(4, step, np.float32)
-    return save(path, step, {"a": Array((4,))}, [Part("a", lambda start, stop: values[start:stop])], {}, World())
+    return save(path, step, {"a": Array((4,))}, [ArrayPart("a", lambda start, stop: values[start:stop])], {}, World())
 
 
 def full(*_):

@@ -9,7 +9,7 @@ import pytest
 from utils.checkpoint import manifest
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.reading import Checkpoint
-from utils.checkpoint.writing import Array, Part, save
+from utils.checkpoint.writing import Array, ArrayPart, save
 from utils.distributed import World
 
 VALUES = np.arange(28, dtype=np.float32).reshape(7, 4)
@@ -18,7 +18,7 @@ VALUES = np.arange(28, dtype=np.float32).reshape(7, 4)
 @pytest.fixture
 def folder(tmp_path):
     """A checkpoint of one array."""
-    return save(tmp_path, 1, {"a": Array(VALUES.shape)}, [Part("a", lambda start, stop: VALUES[start:stop])], {}, World())
+    return save(tmp_path, 1, {"a": Array(VALUES.shape)}, [ArrayPart("a", lambda start, stop: VALUES[start:stop])], {}, World())
 
 
 def rewrite(folder, content):

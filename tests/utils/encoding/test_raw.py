@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from utils.encoding.ids import TextLookup, hashed_ids, padded
-from utils.encoding.raw import Lookup, lists_of, numbers_of_hexadecimal, series_of, transformed, whole_numbers
+from utils.encoding.raw import VocabularyLookup, lists_of, numbers_of_hexadecimal, series_of, transformed, whole_numbers
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_hexadecimal_texts():
 
 
 def test_ids_of_numbers():
-    lookup = Lookup(pl.DataFrame({"value": pl.Series([7, 0, 300], dtype=pl.UInt32), "id": pl.Series([1, 2, 3], dtype=pl.Int32)}))
+    lookup = VocabularyLookup(pl.DataFrame({"value": pl.Series([7, 0, 300], dtype=pl.UInt32), "id": pl.Series([1, 2, 3], dtype=pl.Int32)}))
     found = lookup.ids(pl.Series([300, 0, 7, 8, 2**32 - 1, None], dtype=pl.UInt32))
     assert found.dtype == np.int32 and found.tolist() == [3, 2, 1, 0, 0, 0]
-    without = Lookup(pl.DataFrame({"value": [], "id": []}, schema={"value": pl.UInt32, "id": pl.Int32}))
+    without = VocabularyLookup(pl.DataFrame({"value": [], "id": []}, schema={"value": pl.UInt32, "id": pl.Int32}))
     assert without.ids(pl.Series([1, None], dtype=pl.UInt32)).tolist() == [0, 0]
 
 

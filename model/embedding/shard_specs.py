@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from model.embedding.initializers import rows_of
 from model.embedding.placement import Placement, Shard
 from model.embedding.shard import IdRows
-from model.embedding.shard_group import Wanted
+from model.embedding.shard_group import ShardSpec
 from model.embedding.table import MEAN
 
 
@@ -22,7 +22,7 @@ def ids_of(placement: Placement, sources: Sequence[int] | None = None) -> list[I
     ]
 
 
-def wanted(placement: Placement, shard: Shard, seed: int, read: Sequence[IdRows], device: str = "", replicated: bool = False) -> Wanted:
+def shard_spec(placement: Placement, shard: Shard, seed: int, read: Sequence[IdRows], device: str = "", replicated: bool = False) -> ShardSpec:
     """What to allocate for a shard of a placement.
 
     Args:
@@ -35,4 +35,4 @@ def wanted(placement: Placement, shard: Shard, seed: int, read: Sequence[IdRows]
     """
     table = placement.tables[shard.table]
     fill, ids = rows_of(table, seed, (shard.first, shard.last)), tuple(ids for ids in read if placement.table_of[ids.feature] == shard.table)
-    return Wanted(table.name, shard, replicated, device, fill, ids, table.group)
+    return ShardSpec(table.name, shard, replicated, device, fill, ids, table.group)
