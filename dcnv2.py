@@ -10,7 +10,7 @@ All else is as in dlrm.py: modes, datasets, checkpoints, any number of workers.
 import sys
 
 import dlrm
-from utils.programs import PROGRAMS
+from utils.dialects.programs import PROGRAMS
 
 NAME = "dcnv2.py"
 

@@ -19,8 +19,8 @@ Flags are NVIDIA's, below, and those of dlrm.py; modes, datasets, checkpoints an
 import sys
 
 import dlrm
-from utils.programs import PROGRAMS
-from utils.wide_and_deep_flags import flags_help
+from utils.dialects.programs import PROGRAMS
+from utils.dialects.wide_and_deep import flags_help
 
 NAME = "wide_and_deep.py"
 

@@ -19,7 +19,7 @@ from benchmarks.raw_disk import RawDisk, drop_from_cache
 from benchmarks.report import Report
 from benchmarks.rounds import median, speedup, timed
 from benchmarks.scratch import scratch
-from utils.flags import option
+from utils.config.flags import option
 from utils.memory import GIB, available_bytes, check_fits
 
 DIM = 128
@@ -48,7 +48,8 @@ def main(options: CheckpointOptions, report: Report) -> None:
 
 
 def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, size: int) -> None:
-    from utils.runtime import configure_tensorflow, prepare_tensorflow
+    from run.devices import configure_tensorflow
+    from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
     from model.build import build_model
@@ -58,8 +59,8 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
     from training.state import arrays, parts, restore
     from utils.checkpoint.reading import Checkpoint
     from utils.checkpoint.writing import Array, ArrayPart, save
+    from utils.config.options import DeviceConfig, ModelConfig
     from utils.distributed import World
-    from utils.options import DeviceConfig, ModelConfig
 
     configure_tensorflow(DeviceConfig(cpu=True), 0)
     config, world = ModelConfig(embedding_dim=DIM), World()

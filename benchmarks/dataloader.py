@@ -24,8 +24,8 @@ from dataloading.batches import BatchReader, Order, prefetched
 from dataloading.contract import bytes_per_sample
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.tf_raw import TfRawSplit
+from utils.config.flags import option
 from utils.errors import UserError
-from utils.flags import option
 
 RECORDS_OF_BATCHES, RECORDS_OF_SAMPLES = "tf.data, a record a batch", "tf.data, a record a sample"
 
@@ -55,12 +55,13 @@ def main(options: DataloaderOptions, report: Report) -> None:
 
 
 def _measure(options: DataloaderOptions, report: Report, folder: Path) -> None:
-    from utils.runtime import configure_tensorflow, prepare_tensorflow
+    from run.devices import configure_tensorflow
+    from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
     from benchmarks.tf_data import pipeline
     from training.device_batch import to_device
-    from utils.options import DeviceConfig
+    from utils.config.options import DeviceConfig
 
     configure_tensorflow(DeviceConfig(cpu=True), 0)
     spec = FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME)

@@ -37,8 +37,8 @@ from benchmarks.report import Report
 from benchmarks.rounds import Seconds, median, speedup, spread
 from benchmarks.scratch import scratch
 from benchmarks.workload import EXPONENTS, HOTNESS_HELP, Workload, check_words, hotness_of_tables, options
+from utils.config.flags import option
 from utils.errors import UserError
-from utils.flags import option
 from utils.memory import available_bytes, check_fits
 
 PRECISIONS = ("float32", "bfloat16")
@@ -98,7 +98,8 @@ class BagOptions(Options):
 
 def main(chosen: BagOptions, report: Report) -> None:
     """Measure and print."""
-    from utils.runtime import configure_tensorflow, prepare_tensorflow
+    from run.devices import configure_tensorflow
+    from utils.runtime import prepare_tensorflow
 
     work = chosen.workload()
     check_fits(_COPIES * 4 * work.dim * sum(work.rows), "the tables of everything that is measured", available_bytes())

@@ -26,8 +26,8 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.scratch import scratch
 from benchmarks.workload import check_words
+from utils.config.flags import option
 from utils.errors import UserError
-from utils.flags import option
 
 NUM_TABLES, NUM_NUMERICAL = 26, 13
 OURS = {"scorer": "the scorer", "inference": "--mode inference"}

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from benchmarks.report import Report
+from utils.config.flags import Parser, add_flags, build, option
 from utils.errors import UserError, run_command
-from utils.flags import Parser, add_flags, build, option
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from keras import ops
 from benchmarks.rounds import Action
 from benchmarks.workload import Workload
 from training.device_batch import to_device
-from utils.options import DOT
+from utils.config.options import DOT
 
 LEARNING_RATE = 0.01
 

@@ -33,7 +33,7 @@ from dataloading import generate_outbrain
 from preproc.criteo import command as criteo
 from preproc.outbrain import command as outbrain
 from preproc.table import command as table
-from utils.flags import option
+from utils.config.flags import option
 
 MODULE = "benchmarks.preproc_spark"
 POLARS = "polars"

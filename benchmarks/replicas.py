@@ -29,9 +29,9 @@ from serving.proof import DIFFERENCE
 from serving.server import Server, ServerConfig
 from utils.checkpoint import manifest
 from utils.checkpoint.zarr_store import CHECKSUM_BYTES
-from utils.flags import option
+from utils.config.flags import option
+from utils.config.serving import FLOAT32
 from utils.memory import GIB, available_bytes, check_fits
-from utils.serving_options import FLOAT32
 
 DIM, CHUNK_ROWS, BATCH = 128, 65536, 65536
 _STUB = "triton_python_backend_stub"

@@ -22,11 +22,11 @@ from benchmarks.report import Report
 from benchmarks.rounds import interleave, median
 from benchmarks.workload import EXPONENTS, Workload, check_words, options
 from dataloading.batches import Share
-from utils.cluster import launch
-from utils.cluster.pace import expected_step_ms, set_cycle_time
+from utils import launch
+from utils.config.flags import option
 from utils.errors import UserError
-from utils.flags import option
 from utils.memory import available_bytes, check_fits
+from utils.pace import expected_step_ms, set_cycle_time
 
 MODULE = "benchmarks.scaling"
 PRECISIONS = ("float32", "bfloat16")
@@ -145,7 +145,8 @@ def _figures(chosen: ScalingOptions, workers: int, launches: list[list[dict]]) -
 
 def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinality: int, steps_per_round: int) -> None:
     """Train, then do the step's collectives alone; answer with the figures."""
-    from utils.runtime import configure_tensorflow, prepare_tensorflow
+    from run.devices import configure_tensorflow
+    from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
     from benchmarks.collectives import Recorder

@@ -20,8 +20,8 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from dataloading.contract import check_quick
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from utils.config.flags import option
 from utils.errors import UserError
-from utils.flags import option
 
 COMMON = {"optimizer": "adam", "learning_rate": 0.001, "warmup_steps": 0, "batch_size": 64, "valid_batch_size": 2000}
 RECIPE = {"embedding_learning_rate": 0.003, "decay_start_step": 75, "decay_steps": 100}

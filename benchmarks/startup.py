@@ -19,7 +19,7 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.rounds import timed
 from benchmarks.workload import Workload, check_words, options, t15_rows
-from utils.flags import option
+from utils.config.flags import option
 from utils.memory import GIB, available_bytes, check_fits
 
 MODULE = "benchmarks.startup"
@@ -92,12 +92,13 @@ def _rows(scale: float) -> tuple[int, ...]:
 
 def child(kind: str, **facts: Any) -> None:
     """Do what the benchmark wants measured and answer with the figures."""
-    from utils.runtime import configure_tensorflow, prepare_tensorflow
+    from run.devices import configure_tensorflow
+    from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
     import model.build  # noqa: F401
     import training.step  # noqa: F401
-    from utils.options import DeviceConfig
+    from utils.config.options import DeviceConfig
 
     configure_tensorflow(DeviceConfig(cpu=True), 0)
     answer({"build": _build, "step": _step}[kind](**facts))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from utils.config.flags import Parser
 from utils.errors import UserError, run_command
-from utils.flags import Parser
 
 NAME = "benchmarks.table_logs"
 GENRES = ("Action", "Comedy", "Drama", "Horror", "Musical", "Romance", "Thriller", "War")

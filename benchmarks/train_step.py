@@ -27,10 +27,10 @@ from benchmarks.report import Report
 from benchmarks.rounds import Action, Seconds, interleave, median, speedup, spread
 from benchmarks.workload import EXPONENTS, HOTNESS_HELP, Workload, check_words, hotness_of_tables, options, t15_rows
 from dataloading.tfrecord_spec import outbrain_spec
+from utils.config.flags import option
+from utils.config.options import CAT, CROSS, DOT, WIDE_AND_DEEP
+from utils.dialects.wide_and_deep import DEFAULTS as PUBLISHED
 from utils.errors import UserError
-from utils.flags import option
-from utils.options import CAT, CROSS, DOT, WIDE_AND_DEEP
-from utils.wide_and_deep_flags import DEFAULTS as PUBLISHED
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 PROJECT, COMPILED, KERAS, KERAS_COMPILED, PLAIN, CEILING = "project", "project --xla", "Keras", "Keras jit_compile", "plain TensorFlow", "ceiling"
@@ -150,7 +150,8 @@ def _words(numbers: Sequence[int]) -> str:
 
 def main(chosen: StepOptions, report: Report) -> None:
     """Measure and print."""
-    from utils.runtime import configure_tensorflow, prepare_tensorflow
+    from run.devices import configure_tensorflow
+    from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
     first = options(*chosen.flags(chosen.precisions[0], False))

@@ -20,7 +20,7 @@ from benchmarks.report import Report
 from benchmarks.rounds import median, speedup, spread
 from benchmarks.scratch import scratch, write_dataset
 from benchmarks.workload import EXPONENTS, Workload, options
-from utils.flags import option
+from utils.config.flags import option
 
 MODULE = "benchmarks.whole_run"
 RUN, STEP = "dlrm.py", "its step alone"
@@ -95,7 +95,8 @@ def _run(chosen: WholeRunOptions, work: Path, steps: int) -> float:
 
 def child(flags: list[str], rows: list[int], ids: str, steps: int, warmup_steps: int) -> None:
     """Answer with the seconds of the step alone."""
-    from utils.runtime import compute_dtype, configure_tensorflow, prepare_tensorflow
+    from run.devices import compute_dtype, configure_tensorflow
+    from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
     import benchmarks.peers as peers

@@ -10,11 +10,11 @@ from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.generate_feature_spec import ALPHA, NUM_NUMERICAL, hotness_of, variant_spec
 from dataloading.synthetic import SyntheticSplit
 from model.shapes import InteractionShape, interaction_shape, layer_shapes
-from utils.config import Config, parse
+from utils.config.options import WIDE_AND_DEEP
+from utils.config.parsing import Config, parse
 from utils.distributed import World
 from utils.errors import UserError
 from utils.memory import available_bytes, check_fits
-from utils.options import WIDE_AND_DEEP
 
 T15_SPEC = Path(__file__).parents[1] / "feature_spec.yaml"
 WHOLE = Share()  # of every batch, by one worker

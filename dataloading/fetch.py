@@ -18,8 +18,8 @@ from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.object_store import StoreFolder
 from dataloading.stored_dataset import names_of_dataset
 from dataloading.tf_raw import move_in_place, refuse_dataset
+from utils.config.flags import Parser
 from utils.errors import UserError, run_command
-from utils.flags import Parser
 from utils.interrupt import EndedBySignals, uninterrupted
 from utils.naming import naming
 from utils.scratch import Scratch, exclusively

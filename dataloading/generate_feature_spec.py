@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, FeatureSpecError, generator_spec
+from utils.config.flags import Parser
+from utils.config.hotness import MAX_HOTNESS
 from utils.errors import UserError, run_command
-from utils.flags import Parser
-from utils.hotness import MAX_HOTNESS
 from utils.naming import naming
 
 NUM_NUMERICAL = 13

@@ -23,8 +23,8 @@ from tqdm import tqdm
 from dataloading.outbrain_world import PLATFORMS, OutbrainWorld, Sizes
 from dataloading.power_law import ids_from_uniforms
 from dataloading.streams import stream_generator
+from utils.config.flags import Parser
 from utils.errors import UserError, run_command
-from utils.flags import Parser
 from utils.interrupt import EndedBySignals, uninterrupted
 from utils.naming import naming
 from utils.scratch import Scratch

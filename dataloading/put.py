@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dataloading.object_store import StoreFolder
 from dataloading.stored_dataset import check_store, checked_spec, local_files, put_dataset
+from utils.config.flags import Parser
 from utils.errors import UserError, run_command
-from utils.flags import Parser
 from utils.interrupt import EndedBySignals
 from utils.urls import is_url
 

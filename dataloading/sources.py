@@ -12,8 +12,8 @@ from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
 from dataloading.tfrecord_spec import pattern_spec, tfrecord_spec
 from dataloading.tfrecord_split import TfRecordSplit
-from utils.options import DataConfig, TrainingConfig
-from utils.ranking_options import RankingConfig
+from utils.config.options import DataConfig, TrainingConfig
+from utils.config.ranking import RankingConfig
 
 SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 

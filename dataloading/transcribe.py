@@ -49,8 +49,8 @@ from dataloading.tfrecord_spec import split_records, tfrecord_spec, unread_featu
 from dataloading.tfrecord_split import TfRecordSplit
 from dataloading.tfrecord_writer import DEFAULT_FILES, TfRecordWriter
 from dataloading.tfrecords_source import check_tfrecords, read_tfrecords, tfrecord_folders
+from utils.config.flags import Parser
 from utils.errors import UserError, run_command
-from utils.flags import Parser
 from utils.interrupt import EndedBySignals
 
 NAME = "dataloading.transcribe"

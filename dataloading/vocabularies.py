@@ -17,9 +17,9 @@ from dataloading.contract import VOCABULARY, DatasetError, stored_vocabulary
 from dataloading.feature_spec import Categorical, FeatureSpec
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.zarr_store import file_of
-from utils.config import Config
+from utils.config.options import TRAIN
+from utils.config.parsing import Config
 from utils.forks import POLARS, check_threads
-from utils.options import TRAIN
 
 RECORD = "vocabularies"  # in a checkpoint's manifest
 _BLOCK = 1 << 20  # values in memory at a time

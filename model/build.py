@@ -12,8 +12,8 @@ from model.layers.mlp import Mlp
 from model.native import NativeOperations, native_operations
 from model.shapes import CROSS, DOT
 from model.wide_and_deep import GLOROT_UNIFORM, WideAndDeep
+from utils.config.options import WIDE_AND_DEEP, ModelConfig
 from utils.distributed import World
-from utils.options import WIDE_AND_DEEP, ModelConfig
 
 Model = DLRM | WideAndDeep
 

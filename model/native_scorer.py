@@ -18,9 +18,9 @@ from model.embedding.table import MEAN
 from model.native import scorer_path
 from model.shapes import InteractionShape, interaction_shape
 from utils.checkpoint.chunks import Chunks
+from utils.config.options import CROSS, DOT, ModelConfig
+from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, INT8
 from utils.errors import UserError
-from utils.options import CROSS, DOT, ModelConfig
-from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, INT8
 
 _KINDS = {FLOAT32: 0, BFLOAT16: 1, FLOAT16: 2, INT8: 3}  # RowKind of ops/scorer.h
 _NO_MEMORY = -2

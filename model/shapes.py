@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from utils.options import CROSS, DOT, WIDE_AND_DEEP, ModelConfig
+from utils.config.options import CROSS, DOT, WIDE_AND_DEEP, ModelConfig
 
 
 def pair_count(num_vectors: int) -> int:

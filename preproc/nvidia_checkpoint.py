@@ -33,11 +33,11 @@ from preproc.nvidia.wide_and_deep import WideAndDeepSource, folder_of, open_wide
 from utils.checkpoint.kept_files import KeptFiles
 from utils.checkpoint.reading import newest
 from utils.checkpoint.writing import Array, ArrayPart, save
+from utils.config.flags import Parser
+from utils.config.options import CROSS, SUM, WIDE_AND_DEEP
 from utils.distributed import World
 from utils.encoding import transforms
 from utils.errors import UserError, run_command
-from utils.flags import Parser
-from utils.options import CROSS, SUM, WIDE_AND_DEEP
 
 NAME = "preproc.nvidia_checkpoint"
 WIDE = "wide"  # the end of the name of the linear part's tables

@@ -16,8 +16,8 @@ import polars as pl
 from dataloading.feature_spec import generator_spec
 from dataloading.synthetic import SyntheticSplit
 from preproc.criteo.clicklog import CATEGORICAL, FIELDS, LABEL, NUMERICAL
+from utils.config.flags import Parser
 from utils.errors import UserError, run_command
-from utils.flags import Parser
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
 

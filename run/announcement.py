@@ -7,9 +7,9 @@ from model import compilation
 from model.embedding.placement import Placement
 from model.native import operations_description
 from training import gradient_slices
-from utils.config import Config
+from utils.config.options import TRAIN
+from utils.config.parsing import Config
 from utils.memory import GIB
-from utils.options import TRAIN
 
 _STEPS = 100  # of an epoch, where a batch is too large
 

@@ -6,15 +6,16 @@ from types import MappingProxyType
 from typing import Any
 
 import utils.forks  # noqa: F401 - from here on it is known what a process that is forked lacks
-from utils.affinity import set_affinity
-from utils.cluster import launch, launcher
+from run.affinity import set_affinity
+from utils import launch
+from utils.cluster import launcher
 from utils.cluster.agreement import compare_flags, compare_programs
-from utils.config import Config, Translation, parse
+from utils.config.options import EXPORT, PLAN, PREDICT
+from utils.config.parsing import Config, Translation, parse
 from utils.distributed import World, meet
 from utils.errors import UserError, as_the_signal_ends, run_command
+from utils.flag_names import spoken
 from utils.interrupt import EndedBySignals
-from utils.options import EXPORT, PLAN, PREDICT
-from utils.spoken import spoken
 
 __all__ = ["do", "run_command"]
 

@@ -8,7 +8,7 @@ from run.weights import model_of
 from run.wide_and_deep_log import EvaluationLog, published
 from training.evaluations import ranking_figures
 from training.evaluator import Evaluator
-from utils.options import WIDE_AND_DEEP
+from utils.config.options import WIDE_AND_DEEP
 
 
 def evaluate(run: Prepared) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from model.embedding.table import Feature, Table
+from run.devices import physical_gpus
 from run.export_formats import WRITERS, Samples, Source
 from run.inherit import inherit
 from run.opening import restoring, told_choice
@@ -26,18 +27,17 @@ from serving.stub_environment import stub_environment
 from serving.triton_config import ROWS, Tensor, config_text, inputs_of_columns, inputs_of_ids
 from serving.weights import verified, weights_of
 from training.features import ModelFeatures, saved_features
+from utils import launch
 from utils.checkpoint import packed
 from utils.checkpoint.reading import Checkpoint
-from utils.cluster import launch
-from utils.config import Config
+from utils.config.ineffective import warnings
+from utils.config.parsing import Config
+from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, GPU, ONNX, RAW, SAVEDMODEL, TRITON
 from utils.console import Console
 from utils.errors import UserError
-from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import GIB, available_bytes, check_fits, check_room
 from utils.naming import naming
-from utils.runtime import physical_gpus
-from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, GPU, ONNX, RAW, SAVEDMODEL, TRITON
 
 _DENSE = "dense/"
 _PACKAGES = ("onnx", "onnxruntime")

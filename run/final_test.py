@@ -15,10 +15,10 @@ from training.position import Position
 from training.state import restore
 from utils.checkpoint.best import best_of
 from utils.checkpoint.reading import Checkpoint
+from utils.config.options import WIDE_AND_DEEP
 from utils.errors import UserError
 from utils.metrics.binary import Metrics
 from utils.metrics.ranking_metric import COUNTS, figure_names
-from utils.options import WIDE_AND_DEEP
 
 VALID, TEST = "valid", "test"
 

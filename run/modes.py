@@ -7,6 +7,6 @@ from run.infer import infer
 from run.predict import predict
 from run.prepare import Prepared
 from run.train import train
-from utils.options import EVAL, INFERENCE, PREDICT, TRAIN
+from utils.config.options import EVAL, INFERENCE, PREDICT, TRAIN
 
 MODES: Mapping[str, Callable[[Prepared], object]] = {TRAIN: train, EVAL: evaluate, INFERENCE: infer, PREDICT: predict}

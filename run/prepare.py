@@ -18,6 +18,7 @@ from model.embedding.plan import share_batches
 from model.embedding.table import Feature, Table
 from model.native import operations_key
 from run.announcement import announcement, too_large_batch
+from run.devices import compute_dtype, configured, physical_gpus, set_precision
 from run.inherit import changes, check_continues, inherit, training_invariants
 from run.opening import fallback_checkpoint, open_checkpoint, open_splits, told_choice
 from run.profile_folder import check_profile
@@ -28,24 +29,23 @@ from training.features import ModelFeatures, check_features, check_names, saved_
 from training.gradient_slices import settled
 from training.growth import Growth
 from training.position import Position, reason_finished
+from utils import launch
 from utils.checkpoint.folder import Lock
 from utils.checkpoint.kept_files import KeptFiles
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.save_folder import claim
 from utils.checkpoint.trial import try_folder
-from utils.cluster import launch
 from utils.cluster.agreement import compare_flags, compare_operations, compare_programs, compare_restored, compare_rows
-from utils.cluster.pace import expected_step_ms, set_cycle_time
-from utils.config import Config
+from utils.config.ineffective import warnings
+from utils.config.options import TRAIN, WIDE_AND_DEEP
+from utils.config.parsing import Config
 from utils.console import Console
 from utils.distributed import World, join
 from utils.errors import UserError
-from utils.ineffective import warnings
 from utils.logging import RunLog
 from utils.memory import available_bytes, device_bytes, limit_note
 from utils.metrics.ranking_metric import COUNTS, RankingMetric, figure_names
-from utils.options import TRAIN, WIDE_AND_DEEP
-from utils.runtime import compute_dtype, configured, physical_gpus, set_precision
+from utils.pace import expected_step_ms, set_cycle_time
 
 
 @dataclass(frozen=True)

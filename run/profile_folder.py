@@ -3,8 +3,8 @@
 import tempfile
 from pathlib import Path
 
+from utils.config.options import TRAIN, RunConfig
 from utils.errors import UserError
-from utils.options import TRAIN, RunConfig
 
 FOLDER = Path("profile")
 _WRITTEN = FOLDER / "plugins" / "profile"  # TensorFlow's own names below it

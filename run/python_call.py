@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from run.command import do
+from utils.config.options import TRAIN
 from utils.errors import UserError
-from utils.options import TRAIN
 
 if TYPE_CHECKING:
     from run.train import Trained

@@ -21,7 +21,7 @@ from training.evaluator import Evaluator
 from training.features import ModelFeatures
 from training.loop import Training
 from training.saving import Saver
-from utils.options import WIDE_AND_DEEP
+from utils.config.options import WIDE_AND_DEEP
 
 
 class TrainingBatches:

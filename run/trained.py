@@ -26,12 +26,12 @@ from utils.checkpoint import packed
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.mapped import MappedArray
 from utils.checkpoint.reading import Checkpoint
-from utils.config import Config, parse
+from utils.config.options import LATEST, PREDICT
+from utils.config.parsing import Config, parse
 from utils.distributed import World
 from utils.forks import POLARS, TENSORFLOW, RenewedLock, check_threads
 from utils.memory import available_bytes, check_fits
 from utils.metrics.binary import sigmoid
-from utils.options import LATEST, PREDICT
 
 
 class TrainedModel:
@@ -200,7 +200,7 @@ def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, 
     from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
-    from utils.runtime import compute_dtype, configured, set_precision
+    from run.devices import compute_dtype, configured, set_precision
 
     device = configured(config.device)
     set_precision(config.device)

@@ -9,7 +9,7 @@ import numpy as np
 
 from model.embedding.table import Feature, Table
 from utils.checkpoint.packed import TableFiles, table_files
-from utils.options import WIDE_AND_DEEP
+from utils.config.options import WIDE_AND_DEEP
 
 BOTTOM, CROSS, TOP, DEEP, WIDE = "bottom_mlp", "cross", "top_mlp", "deep", "wide"
 NUMERICAL, CATEGORICAL, PROBABILITY = "numerical", "categorical", "probability"  # names of tensors

@@ -6,7 +6,7 @@ import tensorflow as tf
 from model.embedding.table import MEAN, Feature
 from model.layers.interaction import pair_indices
 from serving.description import BOTTOM, TOP, WIDE, ServedModel
-from utils.serving_options import BFLOAT16, FLOAT16, INT8
+from utils.config.serving import BFLOAT16, FLOAT16, INT8
 
 _CLIP, _HASH = "clip", "hash"
 _TABLE_DTYPES = {BFLOAT16: tf.bfloat16, FLOAT16: tf.float16, INT8: tf.uint8}

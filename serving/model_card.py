@@ -10,8 +10,8 @@ import numpy as np
 from serving.proof import Proof
 from serving.triton_config import Tensor
 from utils.checkpoint.reading import Checkpoint
-from utils.config import Config
-from utils.serving_options import RAW
+from utils.config.parsing import Config
+from utils.config.serving import RAW
 
 
 def model_card(checkpoint: Checkpoint, config: Config, inputs: Sequence[Tensor], form: str, proof: Proof, precision: str) -> str:

@@ -10,7 +10,7 @@ from model.embedding.table import MEAN, Feature
 from model.layers.interaction import pair_indices
 from serving.description import BOTTOM, CATEGORICAL, NUMERICAL, PROBABILITY, WIDE, ServedModel
 from utils.checkpoint.links import clone
-from utils.serving_options import BFLOAT16, FLOAT16, INT8
+from utils.config.serving import BFLOAT16, FLOAT16, INT8
 
 OPSET = 18
 FILE = "model.onnx"

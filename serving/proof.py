@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, INT8
 from utils.errors import UserError
 from utils.metrics.binary import exact_auc
-from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, INT8
 
 ROWS = 2000
 DIFFERENCE = {FLOAT32: 1e-6, BFLOAT16: 1e-2, FLOAT16: 2e-3}  # of probabilities; int8 has none

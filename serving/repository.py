@@ -11,9 +11,9 @@ from pathlib import Path
 from serving.live import CARD, CONFIG, announce, naming, pin, stated, versions
 from serving.triton_config import Tensor, config_text, interface
 from utils.checkpoint.durable import sync_folder, sync_tree, write_text
+from utils.config.serving import ExportConfig
 from utils.errors import UserError
 from utils.scratch import Scratch
-from utils.serving_options import ExportConfig
 
 FLAGS = "flags.json"  # of a version: the words it was exported with, but for where from, where to and its number
 

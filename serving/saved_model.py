@@ -12,7 +12,7 @@ from serving.graph import Graph
 from serving.raw_graph import RawFeatures, RawGraph
 from serving.triton_config import Tensor
 from utils.checkpoint.links import link
-from utils.serving_options import BFLOAT16, FLOAT16, INT8
+from utils.config.serving import BFLOAT16, FLOAT16, INT8
 
 _KINDS = {"FP32": tf.float32, "INT64": tf.int64, "STRING": tf.string}
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"

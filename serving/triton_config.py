@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY
-from utils.serving_options import GPU, ONNX, SAVEDMODEL, TRITON, ExportConfig
+from utils.config.serving import GPU, ONNX, SAVEDMODEL, TRITON, ExportConfig
 
 ROWS = "ROWS"  # a parameter: rows of each feature's table, `300*6` where it has 6 ids a sample
 _ENGINES = {TRITON: 'backend: "python"', SAVEDMODEL: 'platform: "tensorflow_savedmodel"', ONNX: 'platform: "onnxruntime_onnx"'}

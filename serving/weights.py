@@ -9,7 +9,7 @@ from utils.checkpoint import manifest, packed
 from utils.checkpoint.links import link, link_tree
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.zarr_store import file_of
-from utils.serving_options import FLOAT32
+from utils.config.serving import FLOAT32
 
 _DROPPED = ("checksum", "files", "arrays", "format")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from utils.cluster.supervisor import PATIENCE
+from run.elastic.supervisor import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 LAUNCHERS = [

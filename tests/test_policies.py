@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from flag_reads import Reads
 
-from utils.config import GROUPS, LEGACY
+from utils.config.parsing import GROUPS, LEGACY
 
 ROOT = Path(__file__).parents[1]
 FIELDS = [field.name for group in GROUPS for field in dataclasses.fields(group)]

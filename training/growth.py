@@ -16,7 +16,7 @@ from model.shapes import pair_count
 from training.features import ModelFeatures, check_lookups
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
-from utils.options import DOT, WIDE_AND_DEEP
+from utils.config.options import DOT, WIDE_AND_DEEP
 
 
 class Growth:

@@ -9,8 +9,8 @@ from model.shapes import interaction_shape
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator
 from utils.checkpoint.chunks import Chunks
-from utils.options import ModelConfig
-from utils.serving_options import FLOAT32
+from utils.config.options import ModelConfig
+from utils.config.serving import FLOAT32
 
 
 class NativeEvaluator(Evaluator):

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from utils.config import Config
-from utils.options import TrainingConfig
-from utils.ranking_options import RankingConfig
+from utils.config.options import TrainingConfig
+from utils.config.parsing import Config
+from utils.config.ranking import RankingConfig
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
+from utils.config.options import RunConfig
 from utils.console import Console
-from utils.options import RunConfig
 
 STEPS = 10
 FOLDER = "profile"

@@ -14,7 +14,7 @@ from training.state import arrays, digest, parts, snapshot
 from utils.checkpoint.best import adopt_best
 from utils.checkpoint.kept_files import NO_FILES, KeptFiles
 from utils.checkpoint.writing import Among, Saving
-from utils.options import TrainingConfig
+from utils.config.options import TrainingConfig
 
 
 class Saver:

@@ -11,8 +11,8 @@ from typing import TextIO
 from tqdm import tqdm
 
 from utils import streams
-from utils.cluster.launcher import progressed
-from utils.spoken import AS_HERE, spoken
+from utils.flag_names import AS_HERE, spoken
+from utils.launch import progressed
 
 _MARKS = 30
 

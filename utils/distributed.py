@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from utils.cluster import host_world, launch
-from utils.cluster.pace import yield_processors
+from utils import host_world, launch
 from utils.errors import AgreedError, UserError
+from utils.pace import yield_processors
 
 if TYPE_CHECKING:  # --help needs no NumPy, half of whose time its import would take
     import numpy as np

@@ -5,8 +5,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from utils import streams
-from utils.cluster import host_world, launch
+from utils import host_world, launch, streams
 from utils.interrupt import end_by_signal
 
 T = TypeVar("T")

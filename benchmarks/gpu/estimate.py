@@ -16,8 +16,8 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from dataloading.generate_feature_spec import NUM_NUMERICAL
 from model.shapes import layer_shapes, pair_count
-from utils.flags import option
-from utils.options import ModelConfig
+from utils.config.flags import option
+from utils.config.options import ModelConfig
 
 PRODUCTS, STREAM, RANDOM = 0.6, 0.8, 0.65  # of the data sheet's figures
 LAUNCHES_MS = 0.3

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from run.devices import configure_tensorflow
 from utils import distributed
+from utils.config.options import DeviceConfig
 from utils.errors import UserError, run_command
-from utils.options import DeviceConfig
-from utils.runtime import configure_tensorflow, prepare_tensorflow
+from utils.runtime import prepare_tensorflow
 
 if TYPE_CHECKING:
     from benchmarks.gpu.operations import Findings
@@ -119,12 +120,12 @@ def traced(case: Case, world: distributed.World):
 
     from model.build import Precision, build_model
     from model.embedding.table import MEAN, SUM, Feature
+    from run.devices import compute_dtype
     from run.tables import place_tables, tables_of
     from training.build import build_trainer
     from training.device_batch import to_device
     from training.evaluator import Evaluator
-    from utils.config import parse
-    from utils.runtime import compute_dtype
+    from utils.config.parsing import parse
 
     config = parse(["--dataset_type", "synthetic", "--batch_size", str(BATCH), *case.flags], "")
     names = [f"cat_{i}" for i in range(TABLES)]

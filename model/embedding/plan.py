@@ -8,9 +8,9 @@ from model.embedding.placement import GIB, Memory, Placement, PlacementError, pl
 from model.embedding.subtrees import sent
 from model.embedding.table import NO_SLOTS, Feature, Storage, Table
 from model.shapes import DOTS, InteractionShape, layer_shapes
-from utils.config import Config
+from utils.config.options import TRAIN
+from utils.config.parsing import Config
 from utils.errors import AgreedError, UserError
-from utils.options import TRAIN
 
 _FLOAT_BYTES = 4
 _REPORT = 5  # the loss, and what workers tell each other in every step (`training.report.WorkerReport`)

@@ -12,9 +12,9 @@ from preproc.criteo.row_order import INPUT, ORDERINGS
 from preproc.reading.stores import Source, stored_files
 from preproc.shared.engine_flags import SPARK, SparkSettings, add_engine_flags, spark_settings
 from preproc.shared.into_store import Destination, folder_or_url
+from utils.config.flags import Parser
 from utils.encoding import numerical
 from utils.errors import UserError
-from utils.flags import Parser
 from utils.urls import is_url
 
 NAME = "preproc.criteo"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from dataloading.feature_spec import FeatureSpec
+from utils.config.options import CROSS
 from utils.errors import UserError
-from utils.options import CROSS
 
 OTHER_DATASET = "give the dataset of the training (--dataset_path, --feature_spec)"
 _VARIABLE = re.compile(r"(bottom_mlp|top_mlp)(?:_layers)?/(\d+)/(kernel|bias)/\.ATTRIBUTES/VARIABLE_VALUE")

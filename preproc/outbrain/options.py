@@ -13,8 +13,8 @@ from preproc.outbrain.split import SplitRule
 from preproc.outbrain.tfrecords import FORMATS, TF_RAW
 from preproc.shared.engine_flags import add_engine_flags, spark_settings
 from preproc.shared.flag_types import share, whole
+from utils.config.flags import Parser
 from utils.errors import UserError
-from utils.flags import Parser
 
 NAME = "preproc.outbrain"
 _MOST = 2**62 - 1

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from utils.config.flags import Parser
 from utils.errors import UserError
-from utils.flags import Parser
 
 POLARS, SPARK = ENGINES = ("polars", "spark")
 FLAGS = ("engine", "staging", "spark_master", "spark_conf", "spark_log", "spark_wait")

@@ -16,11 +16,11 @@ from preproc.shared.in_order import by_size
 from preproc.shared.resume import Progress
 from preproc.table.columns import Plan, tables_of
 from preproc.table.staging import Coded, StagedRows, feature_column
+from utils.config.hotness import MAX_HOTNESS
 from utils.encoding.kinds import Evidence, decided, evidence_of, is_undecided, joined
 from utils.encoding.numbers import bounded
 from utils.encoding.recipe import LISTS, NUMBERS, STANDARDISE, Recipe
 from utils.encoding.values import ValueKindError, texts_of
-from utils.hotness import MAX_HOTNESS
 from utils.naming import naming
 
 _VALUES_AT_ONCE = 1 << 22  # numbers in memory

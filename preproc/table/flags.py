@@ -13,9 +13,9 @@ from preproc.shared.into_store import Destination, folder_or_url
 from preproc.table.inference import Named
 from preproc.table.reading import Reading
 from preproc.table.splits import COLUMN, FILES, KEY, ROWS, SPLITS, TIME, SplitRule
+from utils.config.flags import Parser
 from utils.encoding.recipe import STANDARDISE, TRANSFORMS, UNITS
 from utils.errors import UserError
-from utils.flags import Parser
 
 NAME = "preproc.table"
 ALL = "all"

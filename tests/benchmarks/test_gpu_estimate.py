@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.gpu.estimate import DEVICES, LAUNCHES_MS, step
 from benchmarks.workload import Workload, options
-from utils.options import ModelConfig
+from utils.config.options import ModelConfig
 
 BATCH, FEATURES = 65536, 26
 

@@ -12,11 +12,11 @@ from test_ranking_metrics import write_grouped
 
 from run.prepare import prepared
 from utils.checkpoint.reading import Checkpoint
-from utils.config import GROUPS, parse
+from utils.config.flags import Parser, add_flags
+from utils.config.options import EVAL, TRAIN, ModelConfig
+from utils.config.parsing import GROUPS, parse
 from utils.distributed import meet
 from utils.errors import UserError
-from utils.flags import Parser, add_flags
-from utils.options import EVAL, TRAIN, ModelConfig
 
 OPTIONS = {field.name: field for group in GROUPS for field in dataclasses.fields(group)}
 KINDS = {name: kind for group in GROUPS for name, kind in typing.get_type_hints(group).items() if name in OPTIONS}

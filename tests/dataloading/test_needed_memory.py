@@ -10,8 +10,8 @@ from dataloading.feature_spec import generator_spec
 from dataloading.needed_memory import check_batch, check_scores, check_shuffle
 from dataloading.synthetic import SyntheticSplit
 from tests.dataloading.readers import batch_reader
+from utils.config.options import DataConfig
 from utils.errors import UserError
-from utils.options import DataConfig
 
 SPEC = generator_spec((50, 300, 70_000), 2, 1.2)  # 1, 2 and 4 bytes an id
 MANY = 2**31 - 1

@@ -21,8 +21,8 @@ from dataloading.sources import read_spec
 from dataloading.synthetic import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import rich_spec
+from utils.config.options import DataConfig
 from utils.errors import UserError
-from utils.options import DataConfig
 
 ROWS = 200_000
 

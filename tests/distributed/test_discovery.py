@@ -5,7 +5,7 @@ import time
 import pytest
 from launching import wait_for
 
-from utils.cluster.discovery import HostScript, parse_hosts
+from run.elastic.discovery import HostScript, parse_hosts
 from utils.errors import UserError
 
 
@@ -69,7 +69,7 @@ def test_a_discovery_script_is_asked_beside_other_work(tmp_path):
 def test_a_discovery_script_that_never_ends_is_ended(monkeypatch):
     with pytest.raises(UserError, match="prints more than 1048576 bytes"):
         answer("yes a:1")
-    monkeypatch.setattr("utils.cluster.discovery.SCRIPT_LIMIT_S", 0.3)
+    monkeypatch.setattr("run.elastic.discovery.SCRIPT_LIMIT_S", 0.3)
     with pytest.raises(UserError, match=r"no answer in 0.3 s; expected lines of host:slots"):
         answer("sleep 1000")
 

@@ -11,9 +11,9 @@ import pytest
 from launching import ROOT, launch, processes, wait_for
 from small_data import BATCH, DIM, FLAGS, write_dataset
 
+from run.elastic.request import saved_step
 from tests.clones import clone, double_the_learning_rate
 from utils.checkpoint.reading import Checkpoint
-from utils.cluster.elastic import saved_step
 
 START_S = 240  # for starting and some steps, at most; ten seconds where nothing else runs
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from run.elastic.request import Request, allot, choose, restart_reason, resume_flags, smallest
 from scripts import house
-from utils.cluster.elastic import Request, allot, choose, restart_reason, resume_flags, smallest
-from utils.config import parse
+from utils.config.parsing import parse
+from utils.dialects.programs import PROGRAMS
 from utils.errors import UserError
-from utils.programs import PROGRAMS
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,7 @@ def test_workers_save_when_the_horovodrun_of_gloo_is_gone(training):
 WORKER = f"""
 import os, sys, time
 sys.path[0] = {str(ROOT)!r}
+from utils import launch
 from utils.cluster import launcher
 from utils.cluster.signals import StopRequest
 
@@ -101,7 +102,7 @@ with StopRequest() as stop:
         time.sleep(0.05)
     end = time.monotonic() + launcher.GRACE_S + 0.5  # saves for longer than it may hang
     while time.monotonic() < end:
-        launcher.progressed()
+        launch.progressed()
         time.sleep(0.05)
 os.write(2, f"saved: {{stop.reason}}".encode())
 """

@@ -32,7 +32,7 @@ def test_a_job_does_not_outlive_a_process_killed_right_after_its_start():
 def test_a_discovery_script_does_not_outlive_a_process_that_is_killed():
     code = """
 import os, signal
-from utils.cluster.discovery import HostScript
+from run.elastic.discovery import HostScript
 HostScript("sleep 1000 & sleep 1000").poll()
 os.kill(os.getpid(), signal.SIGKILL)
 """

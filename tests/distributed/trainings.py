@@ -168,13 +168,13 @@ def train(training: Training, dataset: Path, world) -> dict:
     from model.build import Precision, build_model
     from model.embedding.plan import dense_elements, report
     from model.shapes import interaction_shape
+    from run.devices import compute_dtype
     from run.tables import place_tables, tables_and_features, with_widths
     from training.build import build_trainer
     from training.device_batch import to_device
     from training.evaluator import Evaluator
     from training.state import check_equal
-    from utils.config import parse
-    from utils.runtime import compute_dtype
+    from utils.config.parsing import parse
 
     size = ("--batch_size", str(training.batch), "--gradient_slices", str(training.slices))
     dims = (*DIMS, "--embedding_dim", str(training.dim), "--bottom_mlp_dims", f"16,{training.dim}")
@@ -243,9 +243,10 @@ def diverged(model, world) -> str:
 
 
 def main(dataset: Path, folder: Path) -> None:
+    from run.devices import configure_tensorflow
+    from utils.config.options import DeviceConfig
     from utils.distributed import join
-    from utils.options import DeviceConfig
-    from utils.runtime import configure_tensorflow, prepare_tensorflow
+    from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
     import tensorflow as tf

@@ -19,8 +19,8 @@ from serving.live import versions
 from serving.repository import remove_version
 from serving.triton_config import Tensor, config_text, interface
 from serving.weights import verified
+from utils.config.serving import ExportConfig
 from utils.errors import UserError
-from utils.serving_options import ExportConfig
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from training.evaluator import Evaluator
 from training.groups import Groups
 from training.report import StepReport, WorkerReport
 from training.step import Trainer
-from utils.learning_options import OPTIMIZERS
+from utils.config.learning import OPTIMIZERS
 
 RATE = 0.03
 

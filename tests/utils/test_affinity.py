@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from utils.affinity import DISABLED, Machine, processors, this_machine
-from utils.options import AFFINITIES
+from run.affinity import DISABLED, Machine, processors, this_machine
+from utils.config.options import AFFINITIES
 
 # Two sockets of four cores, each of two hyper-threads: processor c and c + 8 are core c's.
 TWO = Machine(tuple(tuple((core, core + 8) for core in range(first, first + 4)) for first in (0, 4)))
@@ -62,7 +62,7 @@ def test_the_machine_as_the_kernel_describes_it(tmp_path):
 @pytest.mark.parametrize("affinity", AFFINITIES)
 def test_taskset_says_so(affinity):
     code = (
-        "import os, sys; from utils.affinity import set_affinity; set_affinity(sys.argv[1], False, 0, 2);"
+        "import os, sys; from run.affinity import set_affinity; set_affinity(sys.argv[1], False, 0, 2);"
         "os.execvp('taskset', ['taskset', '-cp', str(os.getpid())])"
     )
     result = subprocess.run([sys.executable, "-c", code, affinity], capture_output=True, text=True, check=True, timeout=60)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from utils.aliases import translated
-from utils.config import UsageError, parse
-from utils.ineffective import warnings
+from utils.config.aliases import translated
+from utils.config.ineffective import warnings
+from utils.config.parsing import UsageError, parse
 
 SYNTHETIC = ("--dataset_type", "synthetic")
 

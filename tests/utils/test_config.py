@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
-from utils.config import GROUPS, LEGACY, Config, parse
+from utils.config.flags import Parser, add_flags, build
+from utils.config.ineffective import warnings as warnings_of
+from utils.config.learning import OptimizerConfig, RegularisationConfig
+from utils.config.options import DataConfig, DeviceConfig, ModelConfig, RunConfig, TrainingConfig
+from utils.config.parsing import GROUPS, LEGACY, Config, parse
+from utils.config.placement import PlacementConfig
+from utils.config.ranking import RankingConfig
+from utils.config.serving import ExportConfig
 from utils.errors import UserError
-from utils.flags import Parser, add_flags, build
-from utils.ineffective import warnings as warnings_of
-from utils.learning_options import OptimizerConfig, RegularisationConfig
-from utils.options import DataConfig, DeviceConfig, ModelConfig, RunConfig, TrainingConfig
-from utils.placement_options import PlacementConfig
-from utils.ranking_options import RankingConfig
-from utils.serving_options import ExportConfig
 
 SYNTHETIC = ("--dataset_type", "synthetic")
 FIELDS = [(group, field) for group in GROUPS for field in dataclasses.fields(group)]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from utils.config.flags import Parser, add_flags, build, option, read_yaml
 from utils.errors import UserError
-from utils.flags import Parser, add_flags, build, option, read_yaml
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from utils.config import UsageError, parse
-from utils.ineffective import warnings
+from utils.config.ineffective import warnings
+from utils.config.parsing import UsageError, parse
 
 SYNTHETIC = ("--dataset_type", "synthetic")
 

@@ -8,7 +8,7 @@ from training.optimizers.ftrl import Ftrl
 from training.optimizers.rmsprop import Rmsprop
 from training.optimizers.rule import Rule
 from training.optimizers.sgd import Momentum, Sgd
-from utils.learning_options import OptimizerConfig
+from utils.config.learning import OptimizerConfig
 
 # Of the options and D, the width of the tables.
 RULES: Mapping[str, Callable[[OptimizerConfig, int], Rule]] = {

@@ -10,7 +10,7 @@ from utils.checkpoint.durable import sync_tree, write_text
 from utils.checkpoint.folder import forget_best, pointed
 from utils.checkpoint.links import link_tree
 from utils.checkpoint.manifest import CheckpointError
-from utils.options import BEST
+from utils.config.options import BEST
 
 BestValue = Callable[[Mapping[str, Any]], float | None]  # of a position as a manifest has it: the best value so far of what the best is chosen by
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from utils.checkpoint.folder import complete_steps, pointed
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint, chosen_step
+from utils.config.options import LATEST
 from utils.distributed import World
 from utils.errors import UserError
-from utils.options import LATEST
 
 
 def older(folder: Path) -> list[Path]:

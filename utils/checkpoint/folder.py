@@ -15,8 +15,8 @@ from utils.checkpoint import manifest
 from utils.checkpoint.durable import sync_folder, sync_tree, write_text
 from utils.checkpoint.holding import renamed_unless_held
 from utils.cluster.processes import MARK
+from utils.config.options import BEST, LATEST
 from utils.errors import UserError
-from utils.options import BEST, LATEST
 
 POINTERS = (LATEST, BEST)
 _WAIT_S = 60.0

@@ -12,8 +12,8 @@ from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.zarr_metadata import NAME, check_metadata
 from utils.checkpoint.zarr_store import CHECKSUM_BYTES, file_of
+from utils.config.serving import FLOAT32
 from utils.forks import RenewedLock
-from utils.serving_options import FLOAT32
 
 
 class MappedArray:

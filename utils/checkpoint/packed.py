@@ -11,7 +11,7 @@ import numpy as np
 
 from utils.checkpoint.chunks import Chunks
 from utils.checkpoint.zarr_store import file_of
-from utils.serving_options import BFLOAT16, FLOAT16, FLOAT32, INT8
+from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, INT8
 
 NAME = "packed"  # in a manifest: the precision of its tables
 ROWS, SCALES = "rows.bin", "scales.bin"

@@ -12,8 +12,8 @@ from utils.checkpoint.folder import complete_steps, pointed
 from utils.checkpoint.holding import Hold
 from utils.checkpoint.manifest import CheckpointError, DamagedError
 from utils.checkpoint.zarr_store import IN_FLIGHT, brief, file_of, open_array
+from utils.config.options import BEST, LATEST
 from utils.distributed import World
-from utils.options import BEST, LATEST
 
 
 def newest(path: str | Path) -> "Checkpoint | None":

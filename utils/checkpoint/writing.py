@@ -27,9 +27,9 @@ from utils.checkpoint.kept_files import NO_FILES, KeptFiles
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.zarr_store import IN_FLIGHT, brief, chunk_files, create_array, file_of, open_array, write_rows
 from utils.cluster.agreement import compare_weights
-from utils.cluster.launcher import progressed
 from utils.distributed import World
 from utils.errors import UserError
+from utils.launch import progressed
 
 _CHUNK_BYTES = 32 << 20
 

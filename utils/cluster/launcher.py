@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from utils import streams
-from utils.cluster import launch
+from utils import launch, streams
 from utils.cluster.signals import StopRequest
 
 CODE = 143  # as after SIGTERM
@@ -34,14 +33,6 @@ _INTERPRETER = re.compile(r"(ba|da|k|z)?sh|perl|python[\d.]*")  # of a script th
 _BY_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _BY_GLOO = "HOROVOD_GLOO_RENDEZVOUS_ADDR"
 _OF_HOROVODRUN = re.compile(r"mpirun (--allow-run-as-root --tag-output|-l) -np \d")  # how it begins the command line of mpirun
-
-_progressed_at = 0.0
-
-
-def progressed() -> None:
-    """Say that this worker got on: a step, a batch of an evaluation, a chunk of a checkpoint."""
-    global _progressed_at
-    _progressed_at = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -167,7 +158,7 @@ def _watch(watched: list[Process], gone: bool, command: str) -> None:
     if not StopRequest.ask(reason):
         _end(command, f"{reason}, so this run ends" if launch.rank() == 0 else None)
     noticed = time.monotonic()
-    while time.monotonic() - max(noticed, _progressed_at) < GRACE_S:
+    while time.monotonic() - max(noticed, launch.progressed_at()) < GRACE_S:
         time.sleep(1)
     _end(command, f"worker {launch.rank()}: {reason}, and nothing has moved for {GRACE_S:g} s: this worker ends without saving")
 

@@ -15,7 +15,7 @@ from training.optimizers.ftrl import Ftrl
 from training.optimizers.rmsprop import Rmsprop
 from training.optimizers.sgd import Momentum, Sgd
 from training.optimizers.table import RULES
-from utils.learning_options import OPTIMIZERS
+from utils.config.learning import OPTIMIZERS
 
 ROWS, DIM, RATE = 6, 3, 0.3
 CASES = {

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from utils.cluster.pace import expected_step_ms, set_cycle_time
+from utils.pace import expected_step_ms, set_cycle_time
 
 
 def test_a_steps_length_is_that_of_its_products():

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from utils.flags import check, check_types, option
-from utils.options import PLAN
+from utils.config.flags import check, check_types, option
+from utils.config.options import PLAN
 
 _MAX_WORKERS = 4096  # planned for in some seconds; ten times as many take minutes
 

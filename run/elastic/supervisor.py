@@ -14,12 +14,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from utils.cluster.elastic import SAID, Request, restart_reason, resume_flags, saved_step, say, written
-from utils.cluster.hosts import POLL_S, Hosts, count
+from run.elastic.hosts import POLL_S, Hosts, count
+from run.elastic.request import SAID, Request, restart_reason, resume_flags, saved_step, say, written
 from utils.cluster.processes import Job
 from utils.cluster.signals import Stopped
+from utils.dialects.programs import is_program
 from utils.errors import UserError
-from utils.programs import is_program
 
 PAUSE_S = 3.0  # before a restart that follows one without progress
 NO_WORKER_S = 30.0  # how long a worker is looked for that could be asked to stop

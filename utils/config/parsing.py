@@ -6,17 +6,17 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from utils.aliases import KNOWN, translated
+from utils.config.aliases import KNOWN, translated
+from utils.config.flags import Parser, add_flags, build, read_yaml
+from utils.config.learning import OptimizerConfig, RegularisationConfig
+from utils.config.model_file import expanded
+from utils.config.options import EXPORT, PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, RunConfig, TrainingConfig
+from utils.config.placement import PlacementConfig
+from utils.config.ranking import RankingConfig
+from utils.config.serving import ExportConfig
 from utils.errors import AgreedError, UserError
-from utils.flags import Parser, add_flags, build, read_yaml
-from utils.learning_options import OptimizerConfig, RegularisationConfig
-from utils.model_config import expanded
+from utils.flag_names import AS_HERE, Translated, spoken
 from utils.nvidia_flags import LEGACY
-from utils.options import EXPORT, PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, RunConfig, TrainingConfig
-from utils.placement_options import PlacementConfig
-from utils.ranking_options import RankingConfig
-from utils.serving_options import ExportConfig
-from utils.spoken import AS_HERE, Translated, spoken
 
 _LEARNING = (ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, RankingConfig)
 GROUPS = (RunConfig, DataConfig, *_LEARNING, PlacementConfig, DeviceConfig, ExportConfig)

@@ -4,7 +4,7 @@ import itertools
 import os
 from collections.abc import Sequence
 
-from utils.cluster import launch
+from utils import launch
 
 _FLOPS_PER_MS = 1e8  # of a worker, in float32; what matters is the order of magnitude
 _SPEEDUP_16_BITS = 3

@@ -3,8 +3,8 @@
 import functools
 import time
 
-from utils.cluster import launch
-from utils.cluster.pace import yield_processors
+from utils import launch
+from utils.pace import yield_processors
 
 LEAVING_S = 5.0  # how long a worker that ends with an error all of them have waits for the one that says it
 

@@ -1,13 +1,16 @@
-"""What the launcher (horovodrun, mpirun) says of this process; known without importing anything."""
+"""What the launcher (horovodrun, mpirun) says of this process, known without importing anything; and when this process last got on."""
 
 import contextlib
 import os
 import sys
+import time
 
 _SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _LOCAL_RANKS = ("HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _LOCAL_SIZES = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+_progressed_at = 0.0
 
 
 def launched() -> bool:
@@ -52,6 +55,17 @@ def leave(code: int) -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+def progressed() -> None:
+    """Say that this worker got on: a step, a batch of an evaluation, a chunk of a checkpoint."""
+    global _progressed_at
+    _progressed_at = time.monotonic()
+
+
+def progressed_at() -> float:
+    """When it last did, by `time.monotonic`; 0 where it never did."""
+    return _progressed_at
 
 
 def _first_of(names: tuple[str, ...], default: int) -> int:

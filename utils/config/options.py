@@ -6,9 +6,9 @@ How weights are learned is in `learning_options`, where tables go in `placement_
 import math
 from dataclasses import dataclass
 
-from utils.flags import Reader, check, check_types, option
-from utils.hotness import check_hotness
-from utils.widths import EXPECTED, widths
+from utils.config.flags import Reader, check, check_types, option
+from utils.config.hotness import check_hotness
+from utils.config.widths import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
 DOT, CROSS, CAT, WIDE_AND_DEEP = INTERACTIONS = ("dot", "cross", "cat", "wide_and_deep")

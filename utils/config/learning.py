@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from utils.flags import check, check_types, option
-from utils.options import PLAN, TRAIN
+from utils.config.flags import check, check_types, option
+from utils.config.options import PLAN, TRAIN
 
 OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  # a rule each in training/optimizers/table.py
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from utils.config.flags import FALSE, TRUE
 from utils.errors import UserError
-from utils.flags import FALSE, TRUE
 
 # Another name, the same values.
 RENAMED = {

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from utils.config.options import AFFINITIES
 from utils.errors import UserError
-from utils.options import AFFINITIES
 
 SOCKET, SINGLE, SINGLE_UNIQUE, INTERLEAVED, CONTINUOUS, DISABLED = AFFINITIES
 OWN = (SINGLE_UNIQUE, INTERLEAVED, CONTINUOUS)  # no other worker has the same, as long as there are cores

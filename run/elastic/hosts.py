@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from utils.cluster.discovery import HostScript
-from utils.cluster.elastic import Request, allot, choose, say, smallest, written
-from utils.cluster.same_code import SameCode
+from run.elastic.discovery import HostScript
+from run.elastic.request import Request, allot, choose, say, smallest, written
+from run.elastic.same_code import SameCode
 from utils.cluster.signals import Stopped
 from utils.errors import UserError
 

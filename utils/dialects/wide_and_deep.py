@@ -6,10 +6,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from utils.config.flags import Parser
+from utils.config.options import EVAL, EXPORT, PLAN, TRAIN, WIDE_AND_DEEP
 from utils.errors import UserError
-from utils.flags import Parser
-from utils.options import EVAL, EXPORT, PLAN, TRAIN, WIDE_AND_DEEP
-from utils.spoken import Translated
+from utils.flag_names import Translated
 
 TRAIN_PATTERN, EVAL_PATTERN = "/outbrain/tfrecords/train/part*", "/outbrain/tfrecords/eval/part*"
 _MODEL_DIR, _RESULTS_DIR, _LOG = "/outbrain/checkpoints", "/results", "log.json"

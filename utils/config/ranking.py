@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from utils.flags import check, check_types, option
+from utils.config.flags import check, check_types, option
+from utils.config.options import EVAL, TRAIN
 from utils.metrics.ranking_metric import DEFAULT, EXPECTED, RankingMetric, parse
-from utils.options import EVAL, TRAIN
 
 AUC = "auc"
 

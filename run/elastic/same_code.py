@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from utils.cluster import program
-from utils.programs import is_program
+from utils.dialects.programs import is_program
 
 ANSWER_S = 20.0  # for one host; one that does not answer is left to horovodrun, which says so
 STANDS_S = 30.0  # how long an answer stands while training runs: a clone may be brought up to date

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from utils.flags import check, check_types, option
-from utils.options import EXPORT
+from utils.config.flags import check, check_types, option
+from utils.config.options import EXPORT
 
 TRITON, SAVEDMODEL, ONNX = FORMATS = ("triton", "savedmodel", "onnx")
 IDS, RAW = INPUTS = ("ids", "raw")

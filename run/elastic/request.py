@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from run.elastic.discovery import parse_hosts
+from run.elastic.same_code import ssh_flags
 from utils.checkpoint.folder import complete_steps
-from utils.cluster.discovery import parse_hosts
-from utils.cluster.same_code import ssh_flags
-from utils.config import Config, parse
+from utils.config.flags import Parser
+from utils.config.options import TRAIN, TrainingConfig
+from utils.config.parsing import Config, parse
+from utils.dialects.programs import PROGRAMS, is_program
 from utils.errors import UserError
-from utils.flags import Parser
-from utils.options import TRAIN, TrainingConfig
-from utils.programs import PROGRAMS, is_program
-from utils.spoken import spoken
+from utils.flag_names import spoken
 
 # What horovodrun, mpirun and the workers write when a worker or a host is gone through no fault of the command.
 LOST = {

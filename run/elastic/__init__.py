@@ -1,0 +1,1 @@
+"""Training that goes on with other workers when hosts come or go."""
