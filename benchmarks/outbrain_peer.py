@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataloading.tfrecord_spec import OUTBRAIN_TABLES
+from dataloading.tfrecord.spec import OUTBRAIN_TABLES
 from preproc.outbrain.features import CATEGORICAL, NUMERICAL, read_sizes
 from preproc.outbrain.split import SplitRule
 

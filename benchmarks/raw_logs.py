@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from benchmarks.workload import t15_rows
-from dataloading.power_law import ids_from_uniforms
+from dataloading.synthetic.power_law import ids_from_uniforms
 from preproc.criteo.clicklog import CATEGORICAL, LABEL, NUMERICAL
 
 MOST_VALUES = 1_000_000  # of a column; the terabyte of logs has more, and so many more rows

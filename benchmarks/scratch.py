@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dataloading.feature_spec import generator_spec
 from dataloading.generate_feature_spec import NUM_NUMERICAL
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 from utils.errors import UserError
 from utils.memory import check_fits

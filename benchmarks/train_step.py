@@ -26,7 +26,7 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.rounds import Action, Seconds, interleave, median, speedup, spread
 from benchmarks.workload import EXPONENTS, HOTNESS_HELP, Workload, check_words, hotness_of_tables, options, t15_rows
-from dataloading.tfrecord_spec import outbrain_spec
+from dataloading.tfrecord.spec import outbrain_spec
 from utils.config.flags import option
 from utils.config.options import CAT, CROSS, DOT, WIDE_AND_DEEP
 from utils.dialects.wide_and_deep import DEFAULTS as PUBLISHED

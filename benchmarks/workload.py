@@ -8,7 +8,7 @@ from pathlib import Path
 from dataloading.batches import Batch, BatchReader, Share
 from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.generate_feature_spec import ALPHA, NUM_NUMERICAL, hotness_of, variant_spec
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from model.shapes import InteractionShape, interaction_shape, layer_shapes
 from utils.config.options import WIDE_AND_DEEP
 from utils.config.parsing import Config, parse

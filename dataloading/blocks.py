@@ -12,7 +12,7 @@ import numpy as np
 
 from dataloading.batches import Split
 from dataloading.ranges import check_ids, check_labels, check_numerical
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 
 
 class RowBlock(NamedTuple):

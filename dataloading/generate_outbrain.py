@@ -20,9 +20,9 @@ import numpy as np
 import polars as pl
 from tqdm import tqdm
 
-from dataloading.outbrain_world import PLATFORMS, OutbrainWorld, Sizes
-from dataloading.power_law import ids_from_uniforms
-from dataloading.streams import stream_generator
+from dataloading.synthetic.outbrain_world import PLATFORMS, OutbrainWorld, Sizes
+from dataloading.synthetic.power_law import ids_from_uniforms
+from dataloading.synthetic.streams import stream_generator
 from utils.config.flags import Parser
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals, uninterrupted

@@ -8,10 +8,10 @@ from dataloading.contract import TFRECORD, DatasetError
 from dataloading.feature_spec import SPLITS, FeatureSpec, generator_spec
 from dataloading.ranges import HASH
 from dataloading.row_range import first_rows, hold_out
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
-from dataloading.tfrecord_spec import pattern_spec, tfrecord_spec
-from dataloading.tfrecord_split import TfRecordSplit
+from dataloading.tfrecord.spec import pattern_spec, tfrecord_spec
+from dataloading.tfrecord.split import TfRecordSplit
 from utils.config.options import DataConfig, TrainingConfig
 from utils.config.ranking import RankingConfig
 

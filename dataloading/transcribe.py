@@ -38,17 +38,17 @@ from tqdm import tqdm
 from dataloading.bayes import bayes_metrics
 from dataloading.blocks import RowBlock, drawn_rows, in_order, stored_blocks
 from dataloading.contract import TFRECORD, TFRECORDS, DatasetError, check_quick, split_files
-from dataloading.csv_source import check_csv_files, csv_paths, read_csv_split
-from dataloading.csv_spec import read_csv_spec
+from dataloading.csv_files.source import check_csv_files, csv_paths, read_csv_split
+from dataloading.csv_files.spec import read_csv_spec
 from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec
 from dataloading.keys import KEYS, check_keys, copy_keys, stored_keys
 from dataloading.split_dataset import split_spec, write_split_spec
-from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
+from dataloading.synthetic.split import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
-from dataloading.tfrecord_spec import split_records, tfrecord_spec, unread_features
-from dataloading.tfrecord_split import TfRecordSplit
-from dataloading.tfrecord_writer import DEFAULT_FILES, TfRecordWriter
-from dataloading.tfrecords_source import check_tfrecords, read_tfrecords, tfrecord_folders
+from dataloading.tfrecord.spec import split_records, tfrecord_spec, unread_features
+from dataloading.tfrecord.split import TfRecordSplit
+from dataloading.tfrecord.writer import DEFAULT_FILES, TfRecordWriter
+from dataloading.tfrecord.source import check_tfrecords, read_tfrecords, tfrecord_folders
 from utils.config.flags import Parser
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals

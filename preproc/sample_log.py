@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from dataloading.feature_spec import generator_spec
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from preproc.criteo.clicklog import CATEGORICAL, FIELDS, LABEL, NUMERICAL
 from utils.config.flags import Parser
 from utils.errors import UserError, run_command

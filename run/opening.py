@@ -9,7 +9,7 @@ from dataloading.contract import TFRECORD
 from dataloading.feature_spec import FeatureSpec
 from dataloading.keys import check_keys, stored_keys
 from dataloading.sources import check_evaluated, check_grouped, open_split, open_training_splits
-from dataloading.tfrecord_spec import unread_features
+from dataloading.tfrecord.spec import unread_features
 from run import predictions
 from utils.checkpoint.fallback import older, sound_checkpoint
 from utils.checkpoint.folder import complete_steps

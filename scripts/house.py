@@ -14,6 +14,7 @@ from pathlib import Path
 MAX_FILE, MAX_CLASS, MAX_PARAMETERS = 400, 150, 8  # lines, lines, parameters without self
 CRUMB = 60  # lines; a file of fewer that one other file uses may be a part of that one
 ENTRY = ("dlrm", "dcnv2", "wide_and_deep", "main")
+_DATA = ("dataloading.csv_files", "dataloading.tfrecord", "dataloading.synthetic", "dataloading.store")
 _BELOW_COMMANDS = {"preproc.spark", "preproc.shared", "preproc.reading"}
 # A room is a folder, or a folder in one (`utils.checkpoint`). Who may import a room of another folder may import the rooms in it; within a folder
 # each is named, and the folder's own name stands for the files that lie in none.
@@ -29,7 +30,8 @@ MAY_IMPORT = {
     "utils.dialects": {"utils.dialects", "utils.config", "utils"},
     "utils.cluster": {"utils.cluster", "utils"},
     "utils.checkpoint": {"utils.checkpoint", "utils.cluster", "utils.config", "utils"},
-    "dataloading": {"dataloading", "utils"},
+    "dataloading": {"dataloading", *_DATA, "utils"},
+    **{room: {room, "dataloading", "utils"} for room in _DATA},
     "model": {"model", "utils"},
     "training": {"training", "model", "utils"},
     "served": {"served", "dlrm", "serving", "utils"},

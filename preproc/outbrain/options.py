@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dataloading.tfrecord_spec import OUTBRAIN_TABLES
-from dataloading.tfrecord_writer import DEFAULT_FILES
+from dataloading.tfrecord.spec import OUTBRAIN_TABLES
+from dataloading.tfrecord.writer import DEFAULT_FILES
 from preproc.outbrain.fit import Thresholds
 from preproc.outbrain.split import SplitRule
 from preproc.outbrain.tfrecords import FORMATS, TF_RAW

@@ -11,8 +11,8 @@ from dataloading.blocks import stored_blocks
 from dataloading.contract import TFRECORD
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.tf_raw import TfRawSplit, refuse_replacing
-from dataloading.tfrecord_spec import FOLDERS
-from dataloading.tfrecord_writer import DEFAULT_FILES, SCHEMA, TfRecordWriter
+from dataloading.tfrecord.spec import FOLDERS
+from dataloading.tfrecord.writer import DEFAULT_FILES, SCHEMA, TfRecordWriter
 from utils.scratch import Scratch
 
 TF_RAW, BOTH = "tf_raw", "both"

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from dataloading.feature_spec import generator_spec
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 
 ROOT = Path(__file__).parents[2]

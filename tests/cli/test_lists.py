@@ -10,7 +10,7 @@ from runs import child, edit_spec
 import dlrm
 from dataloading.bayes import bayes_metrics
 from dataloading.feature_spec import Categorical, FeatureSpec
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 from utils.checkpoint.reading import Checkpoint
 

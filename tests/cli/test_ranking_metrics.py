@@ -8,7 +8,7 @@ import pytest
 from runs import TRAIN
 
 from dataloading.feature_spec import generator_spec
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 from utils.metrics.ranking import rank
 from utils.metrics.ranking_metric import parse

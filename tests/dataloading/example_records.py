@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from dataloading.tfrecord_spec import outbrain_spec
+from dataloading.tfrecord.spec import outbrain_spec
 
 OUTBRAIN = outbrain_spec()
 

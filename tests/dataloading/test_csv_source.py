@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from dataloading import csv_source, transcribe
+from dataloading import transcribe
+from dataloading.csv_files import source as csv_source
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit

@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataloading.example_bytes import count_values, encode_example, features_of, varints
+from dataloading.tfrecord.example_bytes import count_values, encode_example, features_of, varints
 from tests.dataloading.example_records import example
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 300) | st.sampled_from([2**k - 1 for k in range(1, 64)] + [2**k for k in range(63)])

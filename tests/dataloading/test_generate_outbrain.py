@@ -12,7 +12,7 @@ import pytest
 
 from dataloading import generate_outbrain
 from dataloading.generate_outbrain import expected_precision
-from dataloading.outbrain_world import OutbrainWorld, Sizes
+from dataloading.synthetic.outbrain_world import OutbrainWorld, Sizes
 from utils.errors import UserError
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import pytest
 
 from dataloading.feature_spec import generator_spec
 from dataloading.needed_memory import check_batch, check_scores, check_shuffle
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from tests.dataloading.readers import batch_reader
 from utils.config.options import DataConfig
 from utils.errors import UserError

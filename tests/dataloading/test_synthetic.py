@@ -12,8 +12,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 from dataloading.bayes import bayes_metrics
 from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.generate_feature_spec import variant_spec
-from dataloading.power_law import cumulative, ids_from_uniforms
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.power_law import cumulative, ids_from_uniforms
+from dataloading.synthetic.split import SyntheticSplit
 from tests.dataloading.make_data import small_spec
 from utils.metrics.binary import exact_auc
 

@@ -12,9 +12,9 @@ from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
 from dataloading.row_range import hold_out
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
-from dataloading.tfrecord_index import masked_crc32c
-from dataloading.tfrecord_spec import outbrain_spec, pattern_spec, tfrecord_spec, unread_features
-from dataloading.tfrecord_split import TfRecordSplit
+from dataloading.tfrecord.index import masked_crc32c
+from dataloading.tfrecord.spec import outbrain_spec, pattern_spec, tfrecord_spec, unread_features
+from dataloading.tfrecord.split import TfRecordSplit
 from tests.dataloading.example_records import OUTBRAIN, example, outbrain_columns, write_file, write_outbrain
 from tests.dataloading.readers import batch_reader
 

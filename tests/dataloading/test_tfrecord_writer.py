@@ -15,9 +15,9 @@ from dataloading import transcribe, validate
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
-from dataloading.tfrecord_spec import tfrecord_spec
-from dataloading.tfrecord_split import TfRecordSplit
-from dataloading.tfrecord_writer import TfRecordWriter, records_of_files
+from dataloading.tfrecord.spec import tfrecord_spec
+from dataloading.tfrecord.split import TfRecordSplit
+from dataloading.tfrecord.writer import TfRecordWriter, records_of_files
 from tests.children import child, found, wait_for
 from tests.dataloading.example_records import write_outbrain
 from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, write_dataset
@@ -202,7 +202,7 @@ def test_rows_that_are_fewer_than_was_said(tmp_path):
 # The command, which when it has written all waits to be ended: a signal that comes late still meets it.
 ENDLESS = """
 import runpy, time
-from dataloading.tfrecord_writer import TfRecordWriter
+from dataloading.tfrecord.writer import TfRecordWriter
 
 TfRecordWriter.publish = lambda *_: time.sleep(1000)
 runpy.run_module("dataloading.transcribe", run_name="__main__", alter_sys=True)

@@ -15,7 +15,7 @@ from dataloading import transcribe, validate
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
-from dataloading.tfrecords_source import check_tfrecords, read_tfrecords
+from dataloading.tfrecord.source import check_tfrecords, read_tfrecords
 from tests.dataloading.make_data import folder_bytes, random_rows, small_spec, write_dataset
 
 ROOT = Path(__file__).parents[2]

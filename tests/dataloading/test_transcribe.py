@@ -15,7 +15,7 @@ from dataloading import transcribe, validate
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec, FeatureSpecError
 from dataloading.generate_feature_spec import write_spec
-from dataloading.synthetic import DEFAULT_SIGNAL, SyntheticSplit
+from dataloading.synthetic.split import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
 from tests.children import child, found, wait_for
 from tests.dataloading.make_data import folder_bytes, small_spec, write_dataset

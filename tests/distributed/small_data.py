@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from dataloading.feature_spec import Categorical, FeatureSpec, generator_spec
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 
 # Of the first features of criteo_t15_synthetic; tables of more than 200 rows are cut to that. Each costs time in the tracing of every step.

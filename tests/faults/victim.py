@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from dataloading.feature_spec import generator_spec
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 from tests.children import dispositions
 from utils.checkpoint.folder import complete_steps

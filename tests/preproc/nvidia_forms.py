@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from dataloading.feature_spec import generator_spec
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 from preproc import nvidia_checkpoint
 

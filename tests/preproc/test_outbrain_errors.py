@@ -110,14 +110,14 @@ def test_flags_that_cannot_be(tmp_path, flags, said):
 )
 def test_sizes_that_cannot_be(tmp_path, change, said):
     raw(tmp_path)
-    sizes = json.loads((ROOT / "dataloading/outbrain_tables.json").read_text())
+    sizes = json.loads((ROOT / "dataloading/tfrecord/outbrain_tables.json").read_text())
     change(sizes)
     (tmp_path / "sizes.json").write_text(json.dumps(sizes))
     assert said in fails(tmp_path, "--table_sizes", tmp_path / "sizes.json")
 
 
 def test_other_sizes_are_those_of_the_tables(tmp_path):
-    sizes = json.loads((ROOT / "dataloading/outbrain_tables.json").read_text())
+    sizes = json.loads((ROOT / "dataloading/tfrecord/outbrain_tables.json").read_text())
     sizes["ad_id"], sizes["event_country"] = {"rows": 5, "embedding_dim": 8}, {"rows": 2, "embedding_dim": 4}
     (tmp_path / "sizes.json").write_text(json.dumps(sizes))
     spec = preprocessed(raw(tmp_path, events=("2 5 20 2 US", "2 5 20 2 FR")), "--table_sizes", tmp_path / "sizes.json", "--min_events", 1)

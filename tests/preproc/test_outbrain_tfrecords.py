@@ -7,8 +7,8 @@ from outbrain_raw import columns
 from dataloading import generate_outbrain
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
-from dataloading.tfrecord_spec import OUTBRAIN_TABLES, outbrain_spec, pattern_spec, tfrecord_spec, unread_features
-from dataloading.tfrecord_split import TfRecordSplit
+from dataloading.tfrecord.spec import OUTBRAIN_TABLES, outbrain_spec, pattern_spec, tfrecord_spec, unread_features
+from dataloading.tfrecord.split import TfRecordSplit
 from preproc.outbrain import command as outbrain
 from preproc.outbrain.features import read_sizes, spec_of
 from preproc.outbrain.tfrecords import write_tfrecords

@@ -7,7 +7,7 @@ import yaml
 
 import dlrm
 from dataloading.feature_spec import Categorical, FeatureSpec
-from dataloading.synthetic import SyntheticSplit
+from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 from preproc.criteo import command as criteo
 from preproc.criteo.clicklog import CATEGORICAL, NUMERICAL

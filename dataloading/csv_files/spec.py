@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dataloading.contract import CSV, DatasetError
-from dataloading.csv_source import check_csv_files, read_csv_split
+from dataloading.csv_files.source import check_csv_files, read_csv_split
 from dataloading.feature_spec import LABEL_DTYPE, NUMERICAL_DTYPE, SPLITS, FeatureSpec
 from utils.yaml_file import YamlError, load_yaml
 

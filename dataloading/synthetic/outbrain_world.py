@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from dataloading.power_law import ids_from_uniforms
-from dataloading.streams import stream_generator
+from dataloading.synthetic.power_law import ids_from_uniforms
+from dataloading.synthetic.streams import stream_generator
 
 CATEGORIES, TOPICS_EACH, ENTITIES_EACH, PLATFORMS = 20, 4, 30, 3
 _STDS = {"ad": 0.7, "campaign": 0.45, "advertiser": 0.35, "publisher": 0.3, "platform": 0.12, "country": 0.12}

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dataloading.contract import TFRECORD, DatasetError
-from dataloading.example_bytes import INT64, features_of
+from dataloading.tfrecord.example_bytes import INT64, features_of
 from dataloading.feature_spec import Categorical, Chunk, FeatureSpec, smallest_dtype
-from dataloading.tfrecord_index import first_record
+from dataloading.tfrecord.index import first_record
 from utils.paths import check_utf8
 
 ROWS_PER_RECORD = 4096

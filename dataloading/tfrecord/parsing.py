@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from dataloading.contract import DatasetError
-from dataloading.example_bytes import FLOAT, INT64, count_values, features_of
+from dataloading.tfrecord.example_bytes import FLOAT, INT64, count_values, features_of
 from dataloading.feature_spec import FeatureSpec
 from dataloading.ranges import outside_range
-from dataloading.tfrecord_index import DAMAGED, RecordIndex
+from dataloading.tfrecord.index import DAMAGED, RecordIndex
 from utils.runtime import prepare_tensorflow
 
 _AT_ONCE = 64  # records that are parsed together: their bytes and their values are in memory at the same time

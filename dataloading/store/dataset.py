@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from dataloading.contract import VOCABULARY, DatasetError, check_quick
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
-from dataloading.object_store import StoreFolder
+from dataloading.store.object_store import StoreFolder
 from utils.naming import naming
 
 RECORD = ".put.json"  # in the local folder: what was put already, for a run that goes on

@@ -8,8 +8,8 @@ ids that are there: a steep law, or nearly as many ids a sample as rows. Which c
 import numpy as np
 
 from dataloading.feature_spec import Categorical
-from dataloading.power_law import ids_from_uniforms, ids_of_the_rest
-from dataloading.streams import stream_key, uniforms
+from dataloading.synthetic.power_law import ids_from_uniforms, ids_of_the_rest
+from dataloading.synthetic.streams import stream_key, uniforms
 
 _TURNS = 4
 _CANDIDATES = 2  # a turn, for each id that is wanted

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dataloading.feature_spec import FeatureSpec
-from dataloading.id_effects import id_effects
-from dataloading.streams import stream_generator
+from dataloading.synthetic.id_effects import id_effects
+from dataloading.synthetic.streams import stream_generator
 
 DEFAULT_SIGNAL = 1.6
 CLICK_RATE = 0.25

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dataloading.distinct_ids import distinct_ids
+from dataloading.synthetic.distinct_ids import distinct_ids
 from dataloading.feature_spec import Categorical, FeatureSpec
-from dataloading.power_law import cumulative, ids_from_uniforms
-from dataloading.streams import stream_key, uniforms
+from dataloading.synthetic.power_law import cumulative, ids_from_uniforms
+from dataloading.synthetic.streams import stream_key, uniforms
 
 HEAD = 10  # ids with an effect of their own; at alpha 1.45 they make up 66 percent of what is drawn
 _FULL_REACH = 0.25  # share of rows with such an id from which a feature has its full weight

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from dataloading.contract import CSV, DatasetError
-from dataloading.csv_columns import Column, columns_of
+from dataloading.csv_files.columns import Column, columns_of
 from dataloading.feature_spec import Chunk, FeatureSpec
 
 _BLOCK_BYTES = 16 << 20

@@ -12,9 +12,9 @@ import numpy as np
 
 from dataloading.feature_spec import FeatureSpec
 from dataloading.fingerprint import digest
-from dataloading.tfrecord_index import RecordIndex
-from dataloading.tfrecord_parsing import RecordParser, columns_of
-from dataloading.tfrecord_spec import kinds_of, split_records
+from dataloading.tfrecord.index import RecordIndex
+from dataloading.tfrecord.parsing import RecordParser, columns_of
+from dataloading.tfrecord.spec import kinds_of, split_records
 
 
 class TfRecordSplit:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dataloading.contract import DatasetError
-from dataloading.example_bytes import BYTES, count_values, features_of
+from dataloading.tfrecord.example_bytes import BYTES, count_values, features_of
 
 HEADER, FOOTER = 12, 4  # bytes around a record
 _BEGINNING = 4096  # bytes of a record that are read at once

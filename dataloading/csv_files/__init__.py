@@ -1,0 +1,1 @@
+"""Datasets of NVIDIA's in CSV files."""
