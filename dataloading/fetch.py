@@ -15,8 +15,8 @@ from tqdm import tqdm
 
 from dataloading.contract import DatasetError, check_quick
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
-from dataloading.store.object_store import StoreFolder
 from dataloading.store.dataset import names_of_dataset
+from dataloading.store.object_store import StoreFolder
 from dataloading.tf_raw import move_in_place, refuse_dataset
 from utils.config.flags import Parser
 from utils.errors import UserError, run_command

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dataloading.store.object_store import StoreFolder
 from dataloading.store.dataset import check_store, checked_spec, local_files, put_dataset
+from dataloading.store.object_store import StoreFolder
 from utils.config.flags import Parser
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals

@@ -45,10 +45,10 @@ from dataloading.keys import KEYS, check_keys, copy_keys, stored_keys
 from dataloading.split_dataset import split_spec, write_split_spec
 from dataloading.synthetic.split import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
+from dataloading.tfrecord.source import check_tfrecords, read_tfrecords, tfrecord_folders
 from dataloading.tfrecord.spec import split_records, tfrecord_spec, unread_features
 from dataloading.tfrecord.split import TfRecordSplit
 from dataloading.tfrecord.writer import DEFAULT_FILES, TfRecordWriter
-from dataloading.tfrecord.source import check_tfrecords, read_tfrecords, tfrecord_folders
 from utils.config.flags import Parser
 from utils.errors import UserError, run_command
 from utils.interrupt import EndedBySignals

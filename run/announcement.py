@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterator, Mapping
 
-from model import compilation
+from model.compilation import compilation_described
 from model.embedding.placement import Placement
 from model.native import operations_description
-from training import gradient_slices
+from training.gradient_slices import gradient_slices_described
 from utils.config.options import TRAIN
 from utils.config.parsing import Config
 from utils.memory import GIB
@@ -30,13 +30,13 @@ def announcement(config: Config, workers: int, device: str, dtype: str, placemen
     parameters = sum(table.rows * table.dim for table in placement.tables)
     fullest = max(placement.stored(worker) for worker in range(workers))
     yield (
-        f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({device}, {dtype}{compilation.described(config)}, {operations_description()}): "
+        f"{mode} on {workers} worker{'s' if workers > 1 else ''} ({device}, {dtype}{compilation_described(config)}, {operations_description()}): "
         f"batch {size} global, {size // workers} local; {len(placement.rows)} tables, {parameters:,} embedding parameters "
         f"({4 * parameters / GIB:.1f} GiB{f', {fullest / GIB:.1f} GiB on the fullest worker' if workers > 1 else ''}); "
         + ", ".join(f"{name} {count:,} samples" for name, count in samples.items())
     )
     if mode == TRAIN:
-        yield gradient_slices.gradient_slices_described(config, workers, device)
+        yield gradient_slices_described(config, workers, device)
 
 
 def too_large_batch(config: Config, workers: int, rows: int) -> str | None:

@@ -131,8 +131,8 @@ DOORS = ("preproc.table", "preproc.criteo", "preproc.outbrain", "dataloading.val
 def test_a_command_runs_this_projects_modules_whatever_lies_in_the_folder(tmp_path, door):
     """A user's own utils.py, model.py, run/ beside his data, and on PYTHONPATH."""
     names = ("utils", "model", "training", "run")
-    write(tmp_path, {f"{name}.py": f"raise SystemExit('the user's {name}')" for name in names})
-    write(tmp_path, {"preproc/notes.txt": "", "serving/notes.txt": "", "run/__init__.py": "raise SystemExit('the user's run')"})
+    write(tmp_path, {f"{name}.py": f"raise SystemExit('the {name} of the user')" for name in names})
+    write(tmp_path, {"preproc/notes.txt": "", "serving/notes.txt": "", "run/__init__.py": "raise SystemExit('the run of the user')"})
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     words = [sys.executable, "-m", door, "--help"]
     result = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)

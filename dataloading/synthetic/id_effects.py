@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dataloading.synthetic.distinct_ids import distinct_ids
 from dataloading.feature_spec import Categorical, FeatureSpec
+from dataloading.synthetic.distinct_ids import distinct_ids
 from dataloading.synthetic.power_law import cumulative, ids_from_uniforms
 from dataloading.synthetic.streams import stream_key, uniforms
 

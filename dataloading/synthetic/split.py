@@ -6,9 +6,9 @@ just these, and gets what any other worker, or `dataloading.transcribe`, gets.
 
 import numpy as np
 
-from dataloading.synthetic.distinct_ids import distinct_ids
 from dataloading.feature_spec import FeatureSpec, check_drawable, smallest_dtype
 from dataloading.fingerprint import digest
+from dataloading.synthetic.distinct_ids import distinct_ids
 from dataloading.synthetic.planted_signal import DEFAULT_SIGNAL, PlantedSignal
 from dataloading.synthetic.power_law import ids_from_uniforms
 from dataloading.synthetic.streams import stream_key, uniforms

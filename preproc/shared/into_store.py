@@ -15,8 +15,8 @@ from typing import Any
 
 from dataloading.contract import DatasetError
 from dataloading.feature_spec import DEFAULT_FILE_NAME
-from dataloading.store.object_store import StoreFolder
 from dataloading.store.dataset import check_store, local_files, put_dataset, read_record, write_record
+from dataloading.store.object_store import StoreFolder
 from preproc.shared.engine_flags import SPARK
 from preproc.shared.resume import difference
 from utils.errors import UserError

@@ -81,3 +81,42 @@ def test_from_python_it_is_the_same_error(trained, tmp_path, call):
     shutil.copytree(trained[0], tmp_path / ODD)
     with pytest.raises(UserError, match="is not UTF-8"):
         call(str(tmp_path / ODD))
+
+
+ROWS = "y,a,b\n" + "".join(f"{row % 2},v{row % 5},w{row % 3}\n" for row in range(40))
+CLICKS = "".join("\t".join([str(row % 2), *["1"] * 13, *["a"] * 26]) + "\n" for row in range(40))
+MADE = ("--train", "rows.csv", "--test_fraction", "0.2", "--label", "y", "--categorical", "a,b")
+LITTLE = ("--cpu", "--embedding_dim", "4", "--interaction", "cat", "--top_mlp_dims", "4,1", "--batch_size", "32", "--max_steps", "2")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Files and a dataset of them, of which a copy lies in a folder with an odd name."""
+    folder = tmp_path_factory.mktemp("odd")
+    (folder / "rows.csv").write_text(ROWS)
+    (folder / "clicks").write_text(CLICKS)
+    code, err, _ = start("-m", "preproc.table", *MADE, "--dst", "data", folder=folder)
+    assert code == 0, err
+    (folder / ODD).mkdir()
+    shutil.copytree(folder / "data", folder / ODD / "data")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-m", "preproc.table", *MADE, "--dst", f"{ODD}/new"),
+        ("-m", "preproc.table", "--mode", "encode", "--data", "rows.csv", "--vocabulary", f"{ODD}/data", "--dst", "D"),
+        ("-m", "preproc.criteo", "--train", "clicks", "--test", "clicks", "--frequency_threshold", "0", "--dst", ODD),
+        ("-m", "dataloading.validate", "--dataset_path", f"{ODD}/data"),
+        ("dlrm.py", "--dataset_path", f"{ODD}/data", *LITTLE, "--log_path", ""),
+        ("dlrm.py", "--dataset_path", "data", *LITTLE, "--log_path", f"{ODD}/log.json"),
+        ("dlrm.py", "--dataset_path", "data", *LITTLE, "--save_checkpoint_path", f"{ODD}/c", "--log_path", ""),
+    ],
+    ids=lambda words: "-".join(words[:2]),
+)
+def test_an_odd_path_is_refused_where_nothing_else_is_wrong(data, words):
+    before = sorted(data.rglob("*"))
+    code, err, _ = start(*words, folder=data)
+    assert code == 1 and err.count("\n") == 1 and SHOWN in err and "is not UTF-8" in err, err
+    assert sorted(data.rglob("*")) == before

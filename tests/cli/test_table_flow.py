@@ -1,6 +1,7 @@
 """A raw table to a trained model and scores of new rows: commands only; `score_raw` and predictions agree to the bit, for every kind of column."""
 
 import random
+import re
 
 import numpy as np
 import polars as pl
@@ -107,6 +108,15 @@ def test_raw_columns_are_what_score_raw_takes(folder):
     with pytest.raises(ValueError, match="column another: is unknown"):
         model.score_raw(rows)
     assert len(model.score_raw(rows[list(model.raw_columns)])) == len(rows)
+
+
+def test_the_advice_for_a_frame_with_another_column_can_be_followed(folder):
+    model = dlrm.load(folder / "c")
+    frame = pl.read_csv(folder / "rows.csv", infer_schema=False).with_columns(another=pl.lit(1))
+    with pytest.raises(ValueError, match="another: is unknown") as caught:
+        model.score_raw(frame)
+    names = getattr(model, re.search(r"frame\[list\(model\.(\w+)\)\]", str(caught.value))[1])
+    assert len(model.score_raw(frame[list(names)])) == len(frame)
 
 
 def test_times_with_offsets_score_as_their_moment(folder):

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from dataloading.synthetic import distinct_ids as drawing
 from dataloading import transcribe, validate
-from dataloading.synthetic.distinct_ids import distinct_ids
 from dataloading.feature_spec import Categorical, FeatureSpec, FeatureSpecError, generator_spec
 from dataloading.generate_feature_spec import main as generate
-from dataloading.synthetic.power_law import cumulative
 from dataloading.sources import read_spec
+from dataloading.synthetic import distinct_ids as drawing
+from dataloading.synthetic.distinct_ids import distinct_ids
+from dataloading.synthetic.power_law import cumulative
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import rich_spec

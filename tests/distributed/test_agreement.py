@@ -47,6 +47,16 @@ def test_a_worker_with_other_code_is_named_before_tensorflow_is_imported(dataset
     assert not (tmp_path / "c").exists()
 
 
+def test_workers_with_two_learning_rates_write_no_checkpoint(dataset, tmp_path):
+    """All flags agree, and both would go on to the end."""
+    other = clone(tmp_path / "other")
+    double_the_learning_rate(other)
+    flags = ("--dataset_path", dataset, *RUN, "--save_checkpoint_path", tmp_path / "c")
+    result = start(flags, flags, variables=[{"PYTHONPATH": ROOT}, {"PYTHONPATH": other}], clones=(ROOT, other))
+    assert result.code != 0 and "training/schedule.py" in result.err, result.err
+    assert not (tmp_path / "c").exists()
+
+
 def test_clones_of_one_program_agree_wherever_they_lie(dataset, tmp_path):
     other, link = clone(tmp_path / "other"), tmp_path / "link"
     link.symlink_to(other)

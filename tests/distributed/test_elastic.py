@@ -46,6 +46,16 @@ def said(result):
     return [line.removeprefix("elastic: ") for line in result.err.splitlines() if line.startswith("elastic: ")]
 
 
+@pytest.mark.parametrize("program", ["dlrm.py", "dcnv2.py", "wide_and_deep.py", "main.py"])
+def test_every_program_is_started(tmp_path, program):
+    horovodrun = tmp_path / "horovodrun"
+    horovodrun.write_text("#!/bin/sh\nexit 0\n")
+    horovodrun.chmod(0o755)
+    result = elastic(tmp_path, "--hosts", "localhost:2", program=program, dlrm_flags=("--dataset_type", "synthetic"), path=tmp_path)
+    assert result.code == 0, result.err
+    assert said(result)[0] == "start 1: 2 workers on localhost:2, from the beginning"
+
+
 def test_restarts_without_progress_are_counted(stub):
     result = stub("kill -9 $$", "--hosts", "localhost:2", "--reset-limit", "1")
     assert result.code == 137

@@ -70,9 +70,10 @@ BATCHES = ("--valid_batch_size", "64", "--synthetic_dataset_train_batches", "2",
 SMALL = ("--dataset_type", "synthetic", "--cpu", "--batch_size", "64", "--embedding_dim", "16", "--bottom_mlp_dims", "16", "--top_mlp_dims", "4,1")
 
 
-@pytest.mark.parametrize("limit", ["-v 4500000", "-d 3000000"])
+# Of the first two one was a segmentation fault, one a traceback of threads that could not be started: which one where depends on the machine.
+@pytest.mark.parametrize("limit", ["-v 4280000", "-v 4320000", "-d 3000000"])
 def test_a_limit_below_what_the_tables_need_is_one_line(tmp_path, limit):
-    """2.4 GiB of them would fit: but TensorFlow takes twice as much, and what finds none then ends in a segmentation fault."""
+    """2.4 GiB of them would fit: but TensorFlow takes twice as much."""
     code, lines = limited(tmp_path, limit, ROOT / "dlrm.py", *SMALL, *BATCHES, "--synthetic_dataset_cardinalities", "40000000,60", "--log_path", "")
     assert code == 1 and len(lines) == 1, (code, lines)
     assert "the embedding tables take 2.4 GiB" in lines[0]

@@ -1,11 +1,11 @@
 """A step that is read while the run that keeps its newest ones goes on."""
 
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from tests.children import child
 from utils.checkpoint import reading
 from utils.checkpoint.folder import complete_steps, prune
 from utils.checkpoint.holding import Hold
@@ -50,7 +50,7 @@ HOLDER = "import sys, time; from utils.checkpoint.reading import Checkpoint; c =
 
 def test_another_process_holds_it_until_it_is_killed(tmp_path):
     write(tmp_path, 1)
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE) as process:
+    with child([sys.executable, "-c", HOLDER, tmp_path]) as process:
         assert process.stdout.readline()
         write(tmp_path, 2)
         prune(tmp_path, 1)
