@@ -10,7 +10,7 @@ from preproc.criteo import clicklog, id_table, log_lines
 from preproc.criteo.clicklog import LogForm
 from preproc.criteo.id_table import IdTable, write_table_ids
 from preproc.criteo.log_lines import parse_block
-from preproc.criteo.log_table import log_plus_3
+from preproc.criteo.rows import log_plus_3
 from utils.encoding import numerical
 from utils.encoding.vocabulary import build_vocabulary, write_ids
 

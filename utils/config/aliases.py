@@ -6,6 +6,14 @@ from collections.abc import Sequence
 from utils.config.flags import FALSE, TRUE
 from utils.errors import UserError
 
+# Flags of NVIDIA's application that change nothing about the result here: accepted with a warning.
+LEGACY = {
+    "use_mde_embeddings": "there is one embedding implementation",
+    "concat_embedding": "lookups are fused where that is faster",
+    "tfdata_debug": "the input pipeline does not use tf.data",
+    "row_slice_threshold": "tables are cut by columns (--column_slice_threshold), not by rows",
+    "data_parallel_input": "every worker reads the ids that its tables need",
+}
 # Another name, the same values.
 RENAMED = {
     "lr": "learning_rate",

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from utils.config.aliases import KNOWN, translated
+from utils.config.aliases import KNOWN, LEGACY, translated
 from utils.config.flags import Parser, add_flags, build, read_yaml
 from utils.config.learning import OptimizerConfig, RegularisationConfig
 from utils.config.model_file import expanded
@@ -16,7 +16,6 @@ from utils.config.ranking import RankingConfig
 from utils.config.serving import ExportConfig
 from utils.errors import AgreedError, UserError
 from utils.flag_names import AS_HERE, Translated, spoken
-from utils.nvidia_flags import LEGACY
 
 _LEARNING = (ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, RankingConfig)
 GROUPS = (RunConfig, DataConfig, *_LEARNING, PlacementConfig, DeviceConfig, ExportConfig)
