@@ -10,7 +10,7 @@ from pathlib import Path
 import coverage
 from forked import run_tests
 
-SOURCES = ("model", "training", "utils", "dataloading", "run", "serving")
+SOURCES = ("model", "training", "utils", "dataloading", "run", "served", "serving")
 _CONFIG = """[run]
 data_file = {data}
 parallel = true

@@ -17,7 +17,7 @@ import pytest
 _MOST_BYTES = 6 * 2**30  # of memory: a change may have made a loop endless
 _PR_SET_PDEATHSIG = 1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-OURS = ("benchmarks", "dataloading", "model", "preproc", "run", "serving", "training", "utils", "tests")
+OURS = ("benchmarks", "dataloading", "model", "preproc", "run", "served", "serving", "training", "utils", "tests")
 
 
 class Outcome(NamedTuple):

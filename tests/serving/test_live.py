@@ -195,6 +195,21 @@ def test_where_one_refuses_all_have_again_what_they_had(exported, repository, se
     assert versions(repository / "dlrm") == live(repository / "dlrm") == [1]
 
 
+def test_formats_that_a_server_does_not_serve_are_left_alone(exported, repository, servers, capfd):
+    """dlrm and dlrm_onnx are served by both, dlrm_savedmodel by none."""
+    shutil.copytree(repository / "dlrm/1", repository / "dlrm/2")
+    for name in ("dlrm_savedmodel", "dlrm_onnx"):
+        shutil.copytree(repository / "dlrm", repository / name)
+    loaded = []
+    for one in servers.values():
+        one.ready = lambda model: [] if model == "dlrm_savedmodel" else [1]
+        one.load = lambda folder, numbers: loaded.append((folder.name, *numbers))
+        one.load_named = lambda model: None
+    assert publish(config(exported, repository, checkpoint=None, model_version=2, url=("a", "b"))) == 2
+    assert loaded == 2 * [("dlrm", 2), ("dlrm_onnx", 2)]
+    assert [live(repository / name) for name in ("dlrm", "dlrm_savedmodel", "dlrm_onnx")] == 3 * [[2]]
+
+
 @pytest.mark.parametrize("state", ["READY", "LOADING", "UNLOADING"])
 def test_what_a_server_has_is_kept(exported, repository, servers, state, capfd):
     shutil.copytree(repository / "dlrm/1", repository / "dlrm/2")

@@ -1,6 +1,7 @@
 """The newest checkpoint of which every byte is right: what `--restore_fallback` takes."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 from utils.checkpoint.folder import complete_steps, pointed
@@ -31,7 +32,7 @@ def sound_checkpoint(path: str | Path, world: World, warn: Callable[[str], None]
     """
     path = Path(path)
     steps = world.from_first([str(step) for step in _candidates(path, choice)], "fallback")
-    for step, instead in zip(steps, [*steps[1:], None], strict=True):
+    for step, instead in pairwise([*steps, None]):
         problem = None
         try:
             checkpoint = Checkpoint(step)

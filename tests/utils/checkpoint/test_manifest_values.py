@@ -49,6 +49,22 @@ def test_values_that_can_be_are_read(tmp_path, content):
     assert read(tmp_path, content)["step"] == content["step"]
 
 
+@pytest.mark.parametrize(("samples", "batch_size", "batches"), [(1, 1, 1), (1, 100, 1), (650, 1, 650)])
+def test_the_smallest_epochs_have_their_places_too(tmp_path, samples, batch_size, batches):
+    run = {"run": {"batch_size": batch_size, "train_samples": samples}}
+    with pytest.raises(DamagedError, match=f"which is no place in epochs of {batches} batch"):
+        read(tmp_path, SOUND | run)
+    sound = {"step": 2 * batches, "epoch": 2, "batch": 0, "samples": 2 * samples}
+    assert read(tmp_path, SOUND | run | {"step": 2 * batches, "position": SOUND["position"] | sound})["step"] == 2 * batches
+
+
+@pytest.mark.parametrize("name", ["step", "epoch", "batch"])
+def test_a_position_that_says_less_is_read(tmp_path, name):
+    content = copy.deepcopy(SOUND)
+    del content["position"][name]
+    assert read(tmp_path, content)["position"] == content["position"]
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
