@@ -16,9 +16,9 @@ import numpy as np
 from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, SPLIT_BINARY, SPLITS, FeatureSpec, FeatureSpecError
 from utils.errors import UserError
 
-CSV = "csv"  # type of a chunk that `csv_source` reads
-TFRECORDS = "split_tfrecords"  # type of a dataset that `tfrecords_source` reads
-TFRECORD = "tfrecord"  # type of a dataset, and of its chunks, that `tfrecord_split` reads
+CSV = "csv"  # type of a chunk that `csv_files.source` reads
+TFRECORDS = "split_tfrecords"  # type of a dataset that `tfrecord.source` reads
+TFRECORD = "tfrecord"  # type of a dataset, and of its chunks, that `tfrecord.split` reads
 VOCABULARY = "vocabulary"  # folder of a dataset: FEATURE.parquet says which value every id stands for
 
 

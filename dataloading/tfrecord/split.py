@@ -1,6 +1,6 @@
 """Rows of pre-batched TFRecords (NVIDIA's Wide & Deep), read by ranges: batches are those of a tf_raw dataset, whatever the number of workers.
 
-An index (`tfrecord_index`) says which records hold a range of rows; these are read at their places, their checksums compared, and parsed by
+An index (`index.py`) says which records hold a range of rows; these are read at their places, their checksums compared, and parsed by
 TensorFlow on its threads, the columns that are asked for only. So batches can be visited in any order, from any one on, which a `tf.data` pipeline,
 that goes through files from their beginning, cannot.
 """
@@ -24,7 +24,7 @@ class TfRecordSplit:
         """Read where the records are; nothing else is read yet.
 
         Args:
-            spec: of `tfrecord_spec.tfrecord_spec`, whose sources name the files.
+            spec: of `spec.tfrecord_spec`, whose sources name the files.
             split: its name.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Writing TFRecords in the layout of NVIDIA's Wide & Deep (`tfrecord_spec` has it), which its reader and this project's read.
+"""Writing TFRecords in the layout of NVIDIA's Wide & Deep (`spec.py` has it), which its reader and this project's read.
 
 Rows keep their order. A record holds 4,096 rows. NVIDIA's reader takes full records only; the remainder of a split is a shorter record, the last one,
 which stands alone in the last file where there are several.

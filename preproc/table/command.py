@@ -46,11 +46,12 @@ from preproc.table.fit import vocabulary_path
 from preproc.table.flags import ALL, ENCODE, NAME
 from preproc.table.idle import say_idle
 from preproc.table.inference import inferred
-from preproc.table.on_polars import Counted, PolarsTable, write_keys
+from preproc.table.on_polars import PolarsTable
 from preproc.table.on_spark import SparkTable
 from preproc.table.reading import FileCounts, Reading
 from preproc.table.splits import SPLITS, TRAIN, SplitRule
 from preproc.table.staging import Split, StagedRows, TableStaging
+from preproc.table.steps import Counted, TableSteps, write_keys
 from preproc.table.unknown import UNKNOWN, unknown_lines, unknown_shares
 from utils.encoding import transforms
 from utils.errors import UserError
@@ -227,7 +228,7 @@ def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule:
 
 
 @contextlib.contextmanager
-def _steps(settings: SparkSettings | None, staging: TableStaging, progress: Progress, unlabelled: str | None) -> Iterator[PolarsTable | SparkTable]:
+def _steps(settings: SparkSettings | None, staging: TableStaging, progress: Progress, unlabelled: str | None) -> Iterator[TableSteps]:
     """The steps of the run, by the engine that was asked for."""
     if settings is None:
         yield PolarsTable(staging, progress, unlabelled, _warn)

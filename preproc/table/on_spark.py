@@ -19,7 +19,6 @@ from preproc.spark.dictionaries import Dictionaries
 from preproc.spark.engine import SparkEngine
 from preproc.table.columns import Plan, tables_of
 from preproc.table.fit import Moments, fitted, scan_known_vocabulary, table_rows, vocabulary_path, write_vocabularies
-from preproc.table.on_polars import Counted, say_cut
 from preproc.table.reading import FileCounts, Reading
 from preproc.table.sorted_texts import hash_ranges
 from preproc.table.spark_reading import TASKS_A_CORE, Parts
@@ -45,6 +44,7 @@ from preproc.table.spark_tasks import (
 )
 from preproc.table.splits import SplitRule
 from preproc.table.staging import Block, Split, StagedRows, TableStaging
+from preproc.table.steps import Counted, say_cut
 from preproc.table.writing import Filled
 from utils.encoding.kinds import Evidence, joined
 from utils.encoding.recipe import Recipe
@@ -60,7 +60,7 @@ Piece = Mapping[str, Sequence[Block]]  # some blocks, one behind another, of eac
 
 @dataclass(frozen=True)
 class _Findings:
-    """`table_fit.Findings` of what tasks learned."""
+    """`fit.Findings` of what tasks learned."""
 
     plan: Plan
     parts: Sequence[Learned]
@@ -84,7 +84,7 @@ class _Findings:
 
 
 class SparkTable:
-    """The steps of a run that executors do; see `table_steps.PolarsTable`, which has the same ones.
+    """The steps on executors; see `TableSteps`.
 
     Args:
         engine: that runs.
@@ -123,12 +123,12 @@ class SparkTable:
         return {name: Counted(sum(part.rows for part in parts), sum(part.clicks for part in parts)) for name, parts in found.items()}
 
     def fitted(self, plan: Plan) -> Plan:
-        """The plan with what the rows say of numbers and lists; see `table_fit.fitted`."""
+        """The plan with what the rows say of numbers and lists; see `fit.fitted`."""
         folders = [self._engine.task_folder("learning", number) for number in range(len(self._parts))]
         return fitted(plan, _Findings(plan, self._parts, folders), self._warn)
 
     def vocabularies(self, plan: Plan, old: Path | None, folder: Path) -> dict[str, int]:
-        """Write the vocabularies to a folder; see `table_fit.write_vocabularies`."""
+        """Write the vocabularies to a folder; see `fit.write_vocabularies`."""
         if not self._makes:
             return write_vocabularies(plan, None, old, folder, lambda: None, self._progress)
         (folder / VOCABULARY).mkdir(exist_ok=True)
@@ -150,7 +150,7 @@ class SparkTable:
         return table_rows(plan, heights)
 
     def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> dict[str, dict[str, Filled]]:
-        """Fill the dataset's files, but the keys; see `table_steps.PolarsTable`."""
+        """Fill the dataset's files, but the keys; see `TableSteps`."""
         self._write_rows(plan, splits, writer)
         features = writer.spec.categorical
         largest_first = sorted(range(len(features)), key=lambda place: -features[place].cardinality)

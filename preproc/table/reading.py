@@ -204,7 +204,7 @@ def _staged(path: Source, parsed: Callable[[], Block], plan: Plan, divide: Split
 
 
 def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
-    """Features made of texts as codes, and the texts of each; see `table_staging.Coded`."""
+    """Features made of texts as codes, and the texts of each; see `staging.Coded`."""
     codes, texts = [], {}
     for name, dtype in rows.schema.items():
         if not name.startswith("f ") or dtype == pl.Float64:

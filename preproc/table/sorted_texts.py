@@ -33,7 +33,7 @@ class SortedTexts:
         self._parts = list(zip(parts, hash_ranges(len(parts)), strict=True))
 
     def of(self, blocks: Iterable[Coded]) -> Iterator[tuple[pl.Series, np.ndarray]]:
-        """The codes of each block, and the ids int32 of its texts: see `table_write.Ids`."""
+        """The codes of each block, and the ids int32 of its texts: see `writing.Ids`."""
         return ((codes, self.ids(texts)) for codes, texts in blocks)
 
     def ids(self, texts: pl.Series) -> np.ndarray:

@@ -14,11 +14,11 @@ from preproc.reading.table_file import TableFile, may_span_lines
 from preproc.shared import polars_engine as engine
 from preproc.table.columns import Plan, tables_of
 from preproc.table.fit import Moments, RowFindings, coded, unknown
-from preproc.table.on_polars import Counted, counted
 from preproc.table.reading import GroupPlan
 from preproc.table.sorted_texts import SortedTexts, write_hashed, write_texts
 from preproc.table.splits import COLUMN, ROWS, TIME
 from preproc.table.staging import SPLIT, Split, StagedRows, TableBlocks
+from preproc.table.steps import Counted, counted
 from preproc.table.writing import Filled, Ids, write_groups, write_ids, write_labels, write_numericals
 from utils.encoding.kinds import Evidence, is_undecided
 from utils.encoding.recipe import Recipe

@@ -1,6 +1,6 @@
 """The options of a run: typed, documented, checked when constructed; `config` puts them together.
 
-How weights are learned is in `learning_options`, where tables go in `placement_options`.
+How weights are learned is in `learning.py`, where tables go in `placement.py`.
 """
 
 import math
