@@ -18,7 +18,7 @@ from preproc.shared.resume import Progress
 from preproc.shared.text_places import TextPlaces
 from preproc.table.columns import Plan
 from preproc.table.splits import ROWS, TRAIN, SplitRule
-from preproc.table.staging import GROUP, LABEL, SPLIT, TableStaging, feature_column, key_column
+from preproc.table.staging import GROUP, LABEL, SPLIT, TableStaging, feature_column, is_feature, key_column, staged_name
 from utils.encoding import columns
 from utils.encoding.columns import Made
 from utils.encoding.kinds import is_undecided
@@ -207,7 +207,7 @@ def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
     """Features made of texts as codes, and the texts of each; see `staging.Coded`."""
     codes, texts = [], {}
     for name, dtype in rows.schema.items():
-        if not name.startswith("f ") or dtype == pl.Float64:
+        if not is_feature(name) or dtype == pl.Float64:
             continue
         if isinstance(dtype, pl.Categorical):
             places, found = rows[name].to_physical(), dtype.categories.to_series()
@@ -261,7 +261,7 @@ def _fault(block: Block, row: int, name: str, made: Made, plan: Plan, divide: Sp
     elif name in (GROUP, SPLIT):
         read = [plan.group if name == GROUP else divide.column]
     else:
-        read = list(plan.features[name[2:]].inputs)
+        read = list(plan.features[staged_name(name)].inputs)
     value = block.frame[read[0]][row] if len(read) == 1 else {column: block.frame[column][row] for column in read}
     shown = "nothing" if value is None or value == "" else repr(value)[:60]
     what = f"label, column {read[0]}" if name == LABEL else f"column {', '.join(read)}"

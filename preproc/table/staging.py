@@ -19,14 +19,27 @@ _COLUMNS_A_FILE = 32
 _KEYS = ".parquet"  # of texts, nearly all of them different, half the size of Arrow
 
 
+_FEATURE, _KEY = "f ", "k "  # in front of the names of columns that are staged
+
+
 def feature_column(name: str) -> str:
     """Where a feature is staged."""
-    return f"f {name}"
+    return _FEATURE + name
 
 
 def key_column(name: str) -> str:
     """Where a column that predictions carry is staged."""
-    return f"k {name}"
+    return _KEY + name
+
+
+def is_feature(column: str) -> bool:
+    """Whether a feature is staged there."""
+    return column.startswith(_FEATURE)
+
+
+def staged_name(column: str) -> str:
+    """Of the feature or the column that is staged there."""
+    return column.removeprefix(_FEATURE if is_feature(column) else _KEY)
 
 
 class Coded(NamedTuple):
@@ -105,7 +118,9 @@ class TableBlocks:
         for name, dtype in schema.items():
             if self._schema.get(name, dtype) != dtype:
                 before = self._schema[name]
-                raise DatasetError(f"{source}: column {name[2:]} holds {dtype}, and {before} in the files before it; expected one type (--keep)")
+                raise DatasetError(
+                    f"{source}: column {staged_name(name)} holds {dtype}, and {before} in the files before it; expected one type (--keep)"
+                )
 
     def adopt(self, group: str, other: "TableBlocks", folder: Path, source: Source, first: int | None = None) -> list[Block]:
         """Take the blocks that another process has appended to its own.
@@ -243,7 +258,7 @@ def _scan(paths: Sequence[Path]) -> pl.LazyFrame:
 
 def _parts(schema: pl.Schema, coded: Container[str]) -> list[list[str]]:
     """The columns of each Arrow file of a block: label, group and split, with one that all groups have, by which rows are counted; keys; numbers."""
-    first = [name for name in schema if name in (LABEL, GROUP, SPLIT)] + [name for name in schema if name.startswith("f ")][:1]
+    first = [name for name in schema if name in (LABEL, GROUP, SPLIT)] + [name for name in schema if is_feature(name)][:1]
     keys = [name for name in schema if name.startswith("k ")]
-    numbers = [name for name in schema if name.startswith("f ") and name not in coded]
+    numbers = [name for name in schema if is_feature(name) and name not in coded]
     return [part for part in (first, keys, numbers) if part]
