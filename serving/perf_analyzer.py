@@ -58,4 +58,4 @@ class PerfAnalyzer:
         count = max(int(rate * seconds), 1)
         known = [(50, float(row["p50 latency"])), (90, float(row["p90 latency"])), (95, float(row["p95 latency"])), (99, float(row["p99 latency"]))]
         places, values = zip(*known, strict=True)
-        return Measured(_US * np.interp(np.linspace(0, 100, max(count, 200))[:count], places, values), 0, count / max(rate, 1e-9))
+        return Measured(_US * np.interp(np.linspace(0, 100, count), places, values), 0, count / max(rate, 1e-9))

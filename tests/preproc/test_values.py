@@ -25,6 +25,13 @@ def text(kind, value, dtype=None):
     return texts_of(recipe_of("f", {"kind": "categorical", "values": kind}, fitted=True), marks([value], dtype))[0]
 
 
+def test_whole_numbers_that_32_bits_tell_from_the_next_one():
+    assert text("float32", 2**24 - 1) == "16777215" and text("float32", 1 - 2**24) == "-16777215"
+    for value in (2**24, -(2**24)):
+        with pytest.raises(ValueKindError, match="does not tell so large a whole number from the next one"):
+            text("float32", value)
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "dtype", "expected"),
     [

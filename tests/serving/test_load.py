@@ -105,6 +105,15 @@ def test_the_figures_of_perf_analyzer(tmp_path):
     assert found.latencies_s.min() == pytest.approx(1e-3) and found.latencies_s.max() == pytest.approx(4e-3)
 
 
+def test_few_requests_of_perf_analyzer_are_as_many_latencies(tmp_path):
+    program = tmp_path / "perf_analyzer"
+    program.write_text(ANALYZER.format(python=sys.executable))
+    program.chmod(0o755)
+    found = PerfAnalyzer(str(program), "grpc://host:1", "model").measured({"x": np.ones((3, 2), np.float32)}, 4, 0.5)
+    assert len(found.latencies_s) == 50 and np.percentile(found.latencies_s, 90) == pytest.approx(2e-3, rel=0.05)
+    assert found.latencies_s.min() == pytest.approx(1e-3) and found.latencies_s.max() == pytest.approx(4e-3)
+
+
 def test_a_perf_analyzer_that_fails_or_is_missing(tmp_path):
     with pytest.raises(UserError, match="--perf_analyzer nowhere: no such program"):
         PerfAnalyzer("nowhere", "grpc://host:1", "model")

@@ -158,6 +158,12 @@ def test_memory_optimized_puts_fewest_bytes_on_the_fullest():
     assert elements(place([60, 50, 30, 10, 10], 1, 2, strategy="memory_optimized")) == [80, 80]
 
 
+def test_tables_that_are_even_as_they_are_stay_whole():
+    for rows, dim, workers in (([100, 100], 8, 2), ([100, 7, 3], 4, 3), ([5], 16, 1)):
+        placement = place(rows, dim, workers, strategy="memory_balanced")
+        assert [shard.width for pieces in placement.workers for shard in pieces] == workers * [dim]
+
+
 def test_memory_balanced_evens_out_lookups_first():
     placement = place([1000, 10, 10, 10], 4, 2, strategy="memory_balanced")
     assert columns(placement) == [8, 8]

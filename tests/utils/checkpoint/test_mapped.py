@@ -59,6 +59,17 @@ def test_chunks_of_whole_pages_lie_side_by_side(tmp_path):
     np.testing.assert_array_equal(mapped._whole()[:5000], values)
 
 
+@pytest.mark.parametrize("chunk", [(2, 2), (5, 3), (4, 1)])
+def test_chunks_of_part_pages_are_given_one_by_one_in_their_order(tmp_path, chunk):
+    values = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    found = MappedArray(written(tmp_path, values, chunk), "a").chunks().arrays
+    starts = [(row, column) for row in range(0, 5, chunk[0]) for column in range(0, 3, chunk[1])]
+    assert len(found) == len(starts)
+    for (row, column), array in zip(starts, found, strict=True):
+        expected = values[row : row + chunk[0], column : column + chunk[1]]
+        np.testing.assert_array_equal(array[: expected.shape[0], : expected.shape[1]], expected)
+
+
 def test_files_side_by_side_are_given_back(tmp_path):
     def maps():
         return Path("/proc/self/maps").read_text().count(str(tmp_path))

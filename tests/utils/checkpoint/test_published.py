@@ -27,6 +27,19 @@ def full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.parametrize("text", ["step-00000002", "../other/step-00000001", "nonsense", "", ".", "step-00000001/a"])
+def test_a_pointer_that_names_no_complete_step_of_its_folder(tmp_path, text):
+    for name in ("c", "other"):
+        write(tmp_path / name, 1)
+    pointer = tmp_path / "c/best"
+    pointer.write_text("step-00000001\n")
+    assert folder.pointed(pointer) == tmp_path / "c/step-00000001"
+    pointer.write_text(text)
+    assert folder.pointed(pointer) is None
+    pointer.write_bytes(b"\xff\xfe")
+    assert folder.pointed(pointer) is None
+
+
 def test_a_disk_that_is_full_at_the_last_moment_changes_nothing(tmp_path, monkeypatch):
     write(tmp_path, 1)
     with monkeypatch.context() as patched:

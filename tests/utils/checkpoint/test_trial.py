@@ -1,0 +1,61 @@
+"""Whether a folder of checkpoints is shared by the workers, before anything is trained: what one of them sees there."""
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from utils.checkpoint import trial
+from utils.errors import UserError
+
+
+def worker(token=77, first=False, before=lambda name: None):
+    """A worker of two, who hears nothing of the other's problems."""
+
+    def agree(problem, name):
+        if problem:
+            raise UserError(problem)
+        before(name)
+
+    return SimpleNamespace(first=first, from_first=lambda value, name: token, agree=agree)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(trial, "REMOTE_WITHIN_S", 1.0)
+
+
+def test_what_the_first_writes_is_seen(tmp_path):
+    """By another worker, which may be there before it."""
+    written = threading.Event()
+
+    def first():
+        trial.try_folder(tmp_path, ["a"], worker(first=True, before=lambda name: name == "checkpoint_seen" and written.wait(30)))
+
+    other = threading.Thread(target=first)
+    other.start()
+    trial.try_folder(tmp_path, ["a"], worker())
+    written.set()
+    other.join(30)
+    assert not other.is_alive() and list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_shared_is_waited_for_no_longer_than_a_file_system_may_take(tmp_path):
+    start = time.monotonic()
+    with pytest.raises(UserError, match=r"does not see what the first one writes there; expected a folder that all workers share"):
+        trial.try_folder(tmp_path, ["a"], worker())
+    assert time.monotonic() - start >= 1
+
+
+def test_what_another_run_wrote_is_not_what_was_written(tmp_path):
+    kept = {}
+
+    def before(name):
+        if name == "checkpoint_tried":
+            kept["start"] = time.monotonic()
+            with pytest.raises(UserError, match="does not see"):
+                trial.try_folder(tmp_path, ["a"], worker(token=78))
+
+    trial.try_folder(tmp_path, ["a"], worker(first=True, before=before))
+    assert kept
