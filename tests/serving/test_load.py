@@ -3,12 +3,13 @@
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from serving.generators import Measured, arrivals, closed_loop, open_loop
-from serving.load import OPEN, Point, largest, point_of, within
+from serving.load import OPEN, Experiments, LoadConfig, Point, largest, point_of, within
 from serving.perf_analyzer import PerfAnalyzer
 from serving.picture import picture
 from utils.errors import UserError
@@ -68,6 +69,26 @@ def test_the_largest_rate_within_the_limit():
     points = [a_point(10, 2), a_point(20, 9), a_point(30, 11), a_point(40, 3, failed=1), a_point(5, 50, size=1024)]
     assert largest(points, 10) == [points[1]]
     assert not within(points[3], 10)
+
+
+def test_rates_rise_until_the_limit_is_broken(monkeypatch):
+    """A server whose 95th percentile is a tenth of a millisecond for each request a second."""
+    tried = []
+
+    def at(connection, samples, rate, seconds, draw):
+        tried.append(rate)
+        return Measured(np.full(50, rate / 1e4), 0, seconds)
+
+    monkeypatch.setattr("serving.load.closed_loop", lambda *_: Measured(np.full(100, 1e-3), 0, 1.0))
+    monkeypatch.setattr("serving.load.open_loop", at)
+    inputs = [SimpleNamespace(name="numerical", kind="FP32", width=2), SimpleNamespace(name="categorical", kind="INT64", width=3)]
+    connection = SimpleNamespace(inputs=inputs, rows=[5, 6, 7], max_batch_size=64)
+    config = LoadConfig(experiments=("open",), dynamic_batch_sizes=(1, 128), latency_limit_ms=10.0)
+    points = list(Experiments(config, connection).points())
+    assert tried[0] == 25 and tried == pytest.approx([25 * 1.25**i for i in range(len(tried))])
+    assert tried[-2] <= 100 < tried[-1] and [point.rate for point in points] == tried
+    assert [within(point, 10.0) for point in points] == [True] * (len(points) - 1) + [False]
+    assert [point.rate for point in largest(points, 10.0)] == [tried[-2]]
 
 
 def test_a_picture_has_every_point():

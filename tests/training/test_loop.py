@@ -1,5 +1,6 @@
 """The training loop: when it evaluates, when it stops, what it says."""
 
+import itertools
 import json
 import math
 import signal
@@ -236,6 +237,15 @@ def test_final_figures_are_of_the_last_model_and_the_best_auc_is_kept(tmp_path):
     figures = loop.run()
     assert loop.evaluated == [2, 4, 5]
     assert figures["auc"] == pytest.approx(0.4) and figures["best_auc"] == pytest.approx(0.7)
+
+
+def test_the_rate_of_evaluations_is_of_all_their_samples_and_seconds(tmp_path, monkeypatch):
+    ticks = itertools.accumulate(itertools.cycle([100.0, 0.25, 100.0, 0.75]))  # evaluations of 0.25 and 0.75 s, with 100 s between them
+    monkeypatch.setattr("training.evaluations.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    loop = Loop(tmp_path, "--test_freq", "2", batches=4)
+    assert loop.run()["average_test_throughput"] == pytest.approx(20 / 1.0) and loop.evaluated == [2, 4]
+    loop = Loop(tmp_path, evaluate=False)
+    assert loop.run()["average_test_throughput"] is None
 
 
 def test_test_after_delays_the_first_evaluation(tmp_path):

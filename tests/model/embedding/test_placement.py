@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from model.embedding import placement as placements
 from model.embedding.placement import GIB, STRATEGIES, Placement, PlacementError
-from model.embedding.table import Storage, Table
+from model.embedding.table import Feature, Storage, Table
 
 ROOT = Path(__file__).parents[3]
 T15 = [int(rows) for rows in """7912889 33823 17139 7339 20046 4 7105 1382 63 5554114 582469 245828 11 2209 10667 104 4 968 15 8165896 2675940 7156453
@@ -158,10 +158,23 @@ def test_memory_optimized_puts_fewest_bytes_on_the_fullest():
     assert elements(place([60, 50, 30, 10, 10], 1, 2, strategy="memory_optimized")) == [80, 80]
 
 
-def test_tables_that_are_even_as_they_are_stay_whole():
-    for rows, dim, workers in (([100, 100], 8, 2), ([100, 7, 3], 4, 3), ([5], 16, 1)):
-        placement = place(rows, dim, workers, strategy="memory_balanced")
-        assert [shard.width for pieces in placement.workers for shard in pieces] == workers * [dim]
+@pytest.mark.parametrize("size", [(0, 4), (4, 0), (0, 0), (-1, 4)])
+def test_a_table_has_rows_and_columns(size):
+    with pytest.raises(ValueError, match=rf"table user: expected one row and one column or more, received {size[0]} x {size[1]}"):
+        Table("user", *size)
+
+
+@pytest.mark.parametrize("of_feature", [(0, "sum"), (1, "max"), (-1, "mean"), (3, "")])
+def test_a_feature_has_ids_and_a_way_to_pool_them(of_feature):
+    with pytest.raises(ValueError, match="feature user: expected one id or more, sum or mean, received"):
+        Feature("user", "user", "user", *of_feature)
+
+
+def test_a_shard_as_heavy_as_a_worker_s_share_is_not_cut_further():
+    """6 columns for 3 workers: 2 for each, so halves of the table of 4."""
+    tables = [Table("a", 10**6, 1), Table("b", 10**6, 1), Table("c", 10**6, 4)]
+    placement = placements.place(tables, 3, storage=Storage(0, 0), memory=placements.Memory(math.inf, 0), strategy="memory_balanced")
+    assert sorted(sorted(shard.width for shard in pieces) for pieces in placement.workers) == [[1, 1], [2], [2]]
 
 
 def test_memory_balanced_evens_out_lookups_first():

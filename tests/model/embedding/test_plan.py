@@ -8,7 +8,7 @@ import pytest
 
 import dlrm
 from dataloading.generate_feature_spec import VARIANTS, variant_spec, write_spec
-from model.embedding.placement import GIB, Placement, Shard
+from model.embedding.placement import GIB, Placement, Shard, single
 from model.embedding.plan import Traffic, as_table, dense_elements, report, traffic
 from model.embedding.table import Table
 from utils.errors import run_command
@@ -63,6 +63,13 @@ def test_table_has_a_line_a_worker_and_the_totals(plan):
     assert all(float(words[4]) * GIB <= 32e9 for words in workers)
     assert sum(float(words[4]) for words in workers) == pytest.approx(420.94, abs=0.01 * 16)
     assert sum(float(words[7]) for words in workers) == pytest.approx(2 * 65536 * 26 * 128 * 4 * 15 / 16 / 1e6, rel=1e-3)
+
+
+def test_a_worker_s_largest_tables_are_named_first():
+    tables = tuple(Table(name, rows, 4) for name, rows in (("a", 7), ("b", 9000), ("c", 80), ("d", 5), ("e", 600), ("f", 70_000)))
+    text = as_table(report(single(tables), 8, 4, 0))
+    (line,) = [line for line in text.splitlines() if re.match(r"\s*0\s", line)]
+    assert re.findall(r"(\w)\[0:4\]", line) == ["f", "b", "e", "c"] and line.endswith(" +2")
 
 
 def test_half_precision_halves_the_alltoalls(plan):

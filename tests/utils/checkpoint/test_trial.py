@@ -26,18 +26,24 @@ def short(monkeypatch):
     monkeypatch.setattr(trial, "REMOTE_WITHIN_S", 1.0)
 
 
-def test_what_the_first_writes_is_seen(tmp_path):
+@pytest.fixture
+def patient(monkeypatch):
+    monkeypatch.setattr(trial, "REMOTE_WITHIN_S", 60.0)
+    monkeypatch.setattr(trial, "LOCAL_WITHIN_S", 60.0)
+
+
+def test_what_the_first_writes_is_seen(tmp_path, patient):
     """By another worker, which may be there before it."""
     written = threading.Event()
 
     def first():
-        trial.try_folder(tmp_path, ["a"], worker(first=True, before=lambda name: name == "checkpoint_seen" and written.wait(30)))
+        trial.try_folder(tmp_path, ["a"], worker(first=True, before=lambda name: name == "checkpoint_seen" and written.wait(60)))
 
     other = threading.Thread(target=first)
     other.start()
     trial.try_folder(tmp_path, ["a"], worker())
     written.set()
-    other.join(30)
+    other.join(60)
     assert not other.is_alive() and list(tmp_path.iterdir()) == []
 
 
