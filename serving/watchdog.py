@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -9,13 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from serving.live import config_of
 from serving.questions import FAULTS, LOADING, READY, Health, Questions, Version
 from serving.stubs import Stub, end, stubs
 
 _EVERY_S = 0.25
 _BETWEEN_S = 1.0  # two questions to a model that answers
 _SHORTEST_REST_S, _LONGEST_REST_S = 0.5, 30.0
-_WAITING_S, _LONGEST_WAIT_S = 5.0, 60.0  # for a process that has ended; for one that was never seen: an environment may have to be unpacked before
+_WAITING_S = 5.0  # for a process that has ended
+_UNSEEN_S, _UNPACKING_S = 15.0, 60.0  # for one that was never seen; where its environment is an archive, Triton unpacks that first
+_ARCHIVE = re.compile(r'"EXECUTION_ENV_PATH"\s*value\s*:?\s*\{\s*string_value\s*:\s*"[^"]*\.(?:tar|tgz|tar\.gz)"')
 _OTHERS_S = 3.0  # how long a load of the model that somebody else asked for is waited for
 
 
@@ -67,7 +71,8 @@ class Watchdog:
         alive, ready = Counter(stub.version for stub in self._stubs()), {version for version, state in states.items() if state == READY}
         self._ready = {version.model for version in ready}
         self._down -= {model for model in self._ready if not self._busy(model)}
-        if stuck := self._loads.stuck({version: alive[version] for version, state in states.items() if state == LOADING}):
+        loading = {version: alive[version] for version, state in states.items() if state == LOADING}
+        if stuck := self._loads.stuck(loading, lambda version: _patience(self._repository, version)):
             self._say(f"{stuck.model}: the server waits for a backend process of version {stuck.number} that has ended; it is killed")
             self._stop.set()
             os.kill(self._server, signal.SIGKILL)
@@ -167,6 +172,14 @@ class Watchdog:
         return [stub for stub in stubs(self._server) if stub.version != but]
 
 
+def _patience(repository: Path, version: Version) -> float:
+    """How long a process that was never seen is waited for, seconds."""
+    try:
+        return _UNPACKING_S if _ARCHIVE.search(config_of(repository / version.model, version.number)) else _UNSEEN_S
+    except OSError:
+        return _UNPACKING_S
+
+
 def _touched(file: Path) -> bool:
     """Make a version's file newer than it was: then the server reads a version anew that it has."""
     try:
@@ -185,12 +198,17 @@ class _Loads:
         self._last: dict[Version, float] = {}  # when each was last seen with a process
         self._first: dict[Version, float] = {}
 
-    def stuck(self, processes: Mapping[Version, int]) -> Version | None:
-        """One whose process is no more. `processes`: of each that is being loaded."""
+    def stuck(self, processes: Mapping[Version, int], patience: Callable[[Version], float]) -> Version | None:
+        """One whose process is no more.
+
+        Args:
+            processes: of each that is being loaded.
+            patience: seconds for one that was never seen.
+        """
         now = time.monotonic()
         self._first = {version: self._first.get(version, now) for version in processes}
         self._last = {version: now if count else self._last.get(version, 0.0) for version, count in processes.items()}
         for version, last in self._last.items():
-            if now - max(last, self._first[version]) > (_WAITING_S if last else _LONGEST_WAIT_S):
+            if now - max(last, self._first[version]) > (_WAITING_S if last else patience(version)):
                 return version
         return None

@@ -205,8 +205,15 @@ def test_what_an_operator_unloads_stays_so(watched):
     assert of(server) == said == []
 
 
-def test_a_server_that_waits_for_a_process_that_is_no_more_is_ended(watched, monkeypatch):
-    monkeypatch.setattr(module, "_LONGEST_WAIT_S", 0.5)
+@pytest.mark.parametrize(("environment", "patience"), [("/cache/stub", "_UNSEEN_S"), ("/cache/stub.tar.gz", "_UNPACKING_S"), (None, "_UNPACKING_S")])
+def test_a_server_that_waits_for_a_process_that_is_no_more_is_ended(watched, monkeypatch, tmp_path, environment, patience):
+    """Of an environment that is a folder its process is soon to be seen; an archive is unpacked before."""
+    for name in ("_UNSEEN_S", "_UNPACKING_S"):
+        monkeypatch.setattr(module, name, 0.5 if name == patience else 600.0)
+    if environment:
+        (tmp_path / "m").mkdir(exist_ok=True)
+        parameter = f'parameters: {{ key: "EXECUTION_ENV_PATH" value: {{ string_value: "{environment}" }} }}\n'
+        (tmp_path / "m/config.pbtxt").write_text(f'name: "m"\n{parameter}')
     stand_in = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     try:
         _, _, said, _ = watched(0, pid=stand_in.pid, state="LOADING")
