@@ -348,7 +348,7 @@ def test_help_loads_no_tensorflow():
 
 
 def test_parsing_loads_no_tensorflow():
-    code = "import sys; from utils.config import parse; parse(['--dataset_type', 'synthetic'], ''); print('tensorflow' in sys.modules)"
+    code = "import sys; from utils.config.parsing import parse; parse(['--dataset_type', 'synthetic'], ''); print('tensorflow' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.stdout == "False\n", result.stderr
 
