@@ -14,7 +14,7 @@ from small_data import FLAGS, write_dataset
 
 from utils.checkpoint.folder import Lock
 from utils.checkpoint.reading import Checkpoint
-from utils.cluster.launcher import Process, launchers
+from utils.cluster.ancestors import Process, launchers
 from utils.distributed import World
 
 # Where sh becomes the command of -c instead of waiting for it, horovodrun becomes mpirun: the second test's case.
