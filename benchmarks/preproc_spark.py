@@ -30,6 +30,7 @@ from benchmarks.rounds import median, spread
 from benchmarks.scratch import scratch
 from benchmarks.spark_cluster import cluster
 from dataloading import generate_outbrain
+from dataloading.synthetic.outbrain_truth import TRUTH
 from preproc.criteo import command as criteo
 from preproc.outbrain import command as outbrain
 from preproc.table import command as table
@@ -94,7 +95,7 @@ def _written(options: SparkOptions, kind: str, folder: Path) -> tuple[list[str],
     """Write the files; returns the flags of a command that reads them, and their rows."""
     if kind == "outbrain":
         generate_outbrain.main(["--displays", str(max(100, options.rows // _ADS_SHOWN)), "--dst", str(folder / "raw")])
-        return ["--src", str(folder / "raw")], json.loads((folder / "raw" / generate_outbrain.TRUTH).read_text())["rows"]
+        return ["--src", str(folder / "raw")], json.loads((folder / "raw" / TRUTH).read_text())["rows"]
     files, counts = (folder / "train", folder / "test"), (options.rows, max(1, int(options.rows * _TEST_SHARE)))
     for seed, (path, rows) in enumerate(zip(files, counts, strict=True)):
         _WRITTEN[kind](path, rows, seed)

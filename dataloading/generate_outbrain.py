@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 from tqdm import tqdm
 
+from dataloading.synthetic.outbrain_truth import TRUTH, TRUTH_ROWS
 from dataloading.synthetic.outbrain_world import PLATFORMS, OutbrainWorld, Sizes
 from dataloading.synthetic.power_law import ids_from_uniforms
 from dataloading.synthetic.streams import stream_generator
@@ -30,7 +31,6 @@ from utils.naming import naming
 from utils.scratch import Scratch
 
 NAME = "dataloading.generate_outbrain"
-TRUTH, TRUTH_ROWS = "planted_signal.json", "planted_signal.parquet"
 CLICKS, EVENTS, CUTOFF = "clicks_train.csv", "events.csv", 12  # of MAP@12
 _DAYS, _LAST_DAYS, _DAY_MS = 13, 2, 86_400_000
 _AT_ONCE = 1 << 16  # displays

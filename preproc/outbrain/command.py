@@ -12,7 +12,6 @@ are in the order of their displays. `python -m dataloading.generate_outbrain` dr
 
 import argparse
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from tqdm import tqdm
 
 from dataloading.contract import VOCABULARY, DatasetError
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
-from dataloading.generate_outbrain import TRUTH, TRUTH_ROWS
+from dataloading.synthetic.outbrain_truth import TRUTH_ROWS, read_truth
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabularies import read_vocabulary
 from preproc.outbrain.features import read_sizes, spec_of
@@ -184,20 +183,15 @@ def _metadata(
 
 def _truth(folder: Path, joined: Joined, tally: RunningStatistics) -> dict[str, Any]:
     """Of drawn files, the best MAP@12 that a model can be expected to reach on the displays for evaluation, and what the true order reaches."""
-    if not (folder / TRUTH).is_file() or not (folder / TRUTH_ROWS).is_file():
+    displays = joined.events.places.ids[tally.events[True][:-1]]
+    truth = read_truth(folder, displays)
+    if truth is None:
         return {}
-    try:
-        drawn = json.loads((folder / TRUTH).read_text())
-        displays = pl.DataFrame({"display_id": joined.events.places.ids[tally.events[True][:-1]]})
-        held = pl.read_parquet(folder / TRUTH_ROWS).join(displays, on="display_id", how="semi")
-        expected, reached = (float(held[name].cast(pl.Float64).mean() or 0) for name in ("expected_ap", "reached_ap"))
-        generated = {name: drawn[name] for name in ("displays", "rows", "seed", "signal")}
-    except (ValueError, KeyError, TypeError, OSError, pl.exceptions.PolarsError) as error:
-        raise DatasetError(f"{folder / TRUTH_ROWS}: not what dataloading.generate_outbrain writes ({' '.join(str(error).split())[:120]})") from None
-    if held.height != displays.height:
-        _warn(f"{folder / TRUTH_ROWS}: has {held.height:,} of the {displays.height:,} displays for evaluation; the best MAP@12 is not known")
+    if truth.displays != len(displays):
+        _warn(f"{folder / TRUTH_ROWS}: has {truth.displays:,} of the {len(displays):,} displays for evaluation; the best MAP@12 is not known")
         return {}
-    return {"generated": generated, "bayes_map_at_12": round(expected, 6), "map_at_12_of_the_true_order": round(reached, 6)}
+    best = {"bayes_map_at_12": round(truth.expected, 6), "map_at_12_of_the_true_order": round(truth.reached, 6)}
+    return {"generated": truth.generated} | best
 
 
 def _summary(destination: Path, spec: FeatureSpec, skipped: int, seconds: float) -> str:
