@@ -10,8 +10,9 @@ from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.generate_feature_spec import ALPHA, NUM_NUMERICAL, hotness_of, variant_spec
 from dataloading.synthetic.split import SyntheticSplit
 from model.shapes import InteractionShape, interaction_shape, layer_shapes
+from utils.config.config import Config
 from utils.config.options import WIDE_AND_DEEP
-from utils.config.parsing import Config, parse
+from utils.dialects.command_line import parse
 from utils.distributed import World
 from utils.errors import UserError
 from utils.memory import available_bytes, check_fits

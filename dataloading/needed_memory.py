@@ -10,8 +10,8 @@ import numpy as np
 
 from dataloading.batches import Split
 from dataloading.feature_spec import FeatureSpec, smallest_dtype
+from utils.config.config import Config
 from utils.config.options import INFERENCE, PREDICT, TRAIN, DataConfig
-from utils.config.parsing import Config
 from utils.memory import available_bytes, check_fits
 
 # Of a scored row: logit and label as they came, and the logit put together, and again in the order of the rows; with groups: these three times, and

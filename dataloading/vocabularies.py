@@ -17,8 +17,8 @@ from dataloading.contract import VOCABULARY, DatasetError, stored_vocabulary
 from dataloading.feature_spec import Categorical, FeatureSpec
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.zarr_store import file_of
+from utils.config.config import Config
 from utils.config.options import TRAIN
-from utils.config.parsing import Config
 from utils.forks import POLARS, check_threads
 
 RECORD = "vocabularies"  # in a checkpoint's manifest

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from utils.config.config import Config
 from utils.config.options import TRAIN
-from utils.config.parsing import Config
 
 ALL = "all"
 

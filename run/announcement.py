@@ -7,8 +7,8 @@ from model.compilation import compilation_described
 from model.embedding.placement import Placement
 from model.native import operations_description
 from training.gradient_slices import gradient_slices_described
+from utils.config.config import Config
 from utils.config.options import TRAIN
-from utils.config.parsing import Config
 from utils.memory import GIB
 
 _STEPS = 100  # of an epoch, where a batch is too large

@@ -10,8 +10,9 @@ from run.affinity import set_affinity
 from utils import launch
 from utils.cluster import launcher
 from utils.cluster.agreement import compare_flags, compare_programs
+from utils.config.config import Config
 from utils.config.options import EXPORT, PLAN, PREDICT
-from utils.config.parsing import Config, Translation, parse
+from utils.dialects.command_line import Translation, parse
 from utils.distributed import World, meet
 from utils.errors import UserError, as_the_signal_ends, run_command
 from utils.flag_names import spoken

@@ -30,8 +30,8 @@ from training.features import ModelFeatures, saved_features
 from utils import launch
 from utils.checkpoint import packed
 from utils.checkpoint.reading import Checkpoint
+from utils.config.config import Config
 from utils.config.ineffective import warnings
-from utils.config.parsing import Config
 from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, GPU, ONNX, RAW, SAVEDMODEL, TRITON
 from utils.console import Console
 from utils.errors import UserError

@@ -20,7 +20,7 @@ from serving.triton_config import Tensor
 from serving.weights import write_weights
 from training.features import ModelFeatures
 from utils.checkpoint.reading import Checkpoint
-from utils.config.parsing import Config
+from utils.config.config import Config
 from utils.config.serving import FLOAT16, FLOAT32, GPU, ONNX, SAVEDMODEL, TRITON
 
 _MODEL_FILE = Path(__file__).resolve().parents[1] / "served/model.py"

@@ -7,8 +7,8 @@ from typing import Any
 from dataloading.feature_spec import FeatureSpec
 from training.optimizers.table import dense_rule, table_rule
 from utils.checkpoint.reading import Checkpoint
+from utils.config.config import Config
 from utils.config.options import CROSS, OF_FEATURE, TRAIN, WIDE_AND_DEEP
-from utils.config.parsing import Config
 from utils.encoding import transforms
 from utils.errors import UserError
 

@@ -9,8 +9,8 @@ from model.native_scorer import NativeScorer, Stored, StoredFeature, dense_layer
 from model.shapes import interaction_shape, layer_shapes
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
+from utils.config.config import Config
 from utils.config.options import WIDE_AND_DEEP
-from utils.config.parsing import Config
 
 FEW = 256  # samples up to which what may go either way goes this one: TensorFlow's own time for a call is seen up to there
 

@@ -15,8 +15,8 @@ from utils.checkpoint.fallback import older, sound_checkpoint
 from utils.checkpoint.folder import complete_steps
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.reading import Checkpoint, passed_over
+from utils.config.config import Config
 from utils.config.options import EVAL, INFERENCE, LATEST, PREDICT, TRAIN
-from utils.config.parsing import Config
 from utils.distributed import World
 from utils.errors import UserError
 

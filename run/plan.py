@@ -7,8 +7,8 @@ from model.embedding.plan import as_json, as_table, check_shared, dense_elements
 from model.shapes import interaction_shape
 from run.tables import overruled_widths, place_tables, tables_and_features, with_widths
 from training.optimizers.table import table_rule
+from utils.config.config import Config
 from utils.config.ineffective import warnings
-from utils.config.parsing import Config
 from utils.console import Console
 
 

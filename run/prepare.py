@@ -36,9 +36,9 @@ from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.save_folder import claim
 from utils.checkpoint.trial import try_folder
 from utils.cluster.agreement import compare_flags, compare_operations, compare_programs, compare_restored, compare_rows
+from utils.config.config import Config
 from utils.config.ineffective import warnings
 from utils.config.options import TRAIN, WIDE_AND_DEEP
-from utils.config.parsing import Config
 from utils.console import Console
 from utils.distributed import World, join
 from utils.errors import UserError

@@ -10,7 +10,7 @@ from model.compilation import compiled
 from run.prepare import Prepared
 from training.device_batch import TensorBatch, to_device
 from training.evaluator import AfterBatch, Evaluator, SplitScores
-from utils.config.parsing import Config
+from utils.config.config import Config
 from utils.metrics.binary import Metrics, evaluate
 from utils.metrics.ranking import Ranking, rank
 from utils.metrics.ranking_metric import RankingMetric

@@ -12,7 +12,7 @@ from run.tables import tables_and_features
 from serving.proof import ROWS
 from training.features import ModelFeatures, check_features
 from utils.checkpoint.reading import Checkpoint
-from utils.config.parsing import Config
+from utils.config.config import Config
 
 
 class ProofRows(NamedTuple):

@@ -8,8 +8,8 @@ from model.embedding.placement import Placement
 from model.embedding.plan import build_placement
 from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, MEAN, UNIFORM, WIDE, ZEROS, Feature, Storage, Table, wide_name
 from training.optimizers.table import table_rule
+from utils.config.config import Config
 from utils.config.options import DOT, OF_FEATURE, PLAN, SUM, TRAIN, WIDE_AND_DEEP, ModelConfig
-from utils.config.parsing import Config
 from utils.errors import UserError
 
 

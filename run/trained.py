@@ -26,8 +26,9 @@ from utils.checkpoint import packed
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.mapped import MappedArray
 from utils.checkpoint.reading import Checkpoint
+from utils.config.config import Config
 from utils.config.options import LATEST, PREDICT
-from utils.config.parsing import Config, parse
+from utils.dialects.command_line import parse
 from utils.distributed import World
 from utils.forks import POLARS, TENSORFLOW, RenewedLock, check_threads
 from utils.memory import available_bytes, check_fits

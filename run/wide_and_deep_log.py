@@ -11,7 +11,7 @@ import numpy as np
 from training.device_batch import TensorBatch
 from training.evaluations import logged
 from training.evaluator import Evaluator, Scores
-from utils.config.parsing import Config
+from utils.config.config import Config
 from utils.distributed import World
 from utils.errors import UserError
 from utils.logging import RunLog

@@ -25,6 +25,7 @@ WALLS = frozenset(
         "preproc/spark/merged_counts.py",
         "preproc/table/idle.py",
         "run/announcement.py",
+        "run/elastic/diagnosis.py",
         "run/evaluate.py",
         "run/modes.py",
         "run/plan.py",

@@ -10,7 +10,7 @@ import numpy as np
 from serving.proof import Proof
 from serving.triton_config import Tensor
 from utils.checkpoint.reading import Checkpoint
-from utils.config.parsing import Config
+from utils.config.config import Config
 from utils.config.serving import RAW
 
 

@@ -101,10 +101,10 @@ def test_nothing_that_help_needs_imports_tensorflow_at_module_level():
         heavy = rooms(path, top_level=True) & {"tensorflow", "keras", "horovod", "tensorstore", "polars"}
         assert not heavy, f"{name_of(path)} imports {', '.join(heavy)}"
         waiting += filter(None, map(local_file, imports(path, top_level=True)))
-    assert ROOT / "utils/config/parsing.py" in seen
+    assert ROOT / "utils/dialects/command_line.py" in seen
 
 
-@pytest.mark.parametrize("module", ["dlrm", "utils.config.parsing", "dataloading.transcribe", "dataloading.validate", "preproc.criteo"])
+@pytest.mark.parametrize("module", ["dlrm", "utils.dialects.command_line", "dataloading.transcribe", "dataloading.validate", "preproc.criteo"])
 def test_importing_it_loads_no_tensorflow(module):
     code = f"import sys, {module}; print([name for name in ('tensorflow', 'keras', 'horovod') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)

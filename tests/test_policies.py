@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from flag_reads import Reads
 
-from utils.config.parsing import GROUPS, LEGACY
+from utils.config.config import GROUPS
+from utils.dialects.pytorch_flags import LEGACY
 
 ROOT = Path(__file__).parents[1]
 FIELDS = [field.name for group in GROUPS for field in dataclasses.fields(group)]

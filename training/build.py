@@ -14,9 +14,9 @@ from training.optimizers.table import dense_rule, linear_rule, table_rule
 from training.regularisation import Regularisation
 from training.schedule import ConstantSchedule, LearningRateSchedule, Schedule, WideAndDeepSchedule
 from training.step import Trainer
+from utils.config.config import Config
 from utils.config.learning import OptimizerConfig
 from utils.config.options import WIDE_AND_DEEP
-from utils.config.parsing import Config
 
 
 def build_trainer(config: Config, model: Model, dtype: str, steps_per_epoch: int = 1) -> Trainer:

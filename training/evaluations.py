@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from training.position import Position, evaluates_after, reason_to_end
 from training.report import NonFiniteLossError
-from utils.config.parsing import Config
+from utils.config.config import Config
 from utils.console import Console
 from utils.logging import RunLog
 from utils.metrics.binary import Metrics

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from model.slices import keeps_order, same_bits
+from utils.config.config import Config
 from utils.config.options import TRAIN
-from utils.config.parsing import Config
 
 MOST = 8
 SAMPLES = 1024  # of a slice: its activations stay in the second-level cache, and more slices cost time

@@ -13,7 +13,7 @@ from training.saving import Checkpoints, Saver
 from training.single_steps import SingleSteps
 from training.step import Trainer
 from utils.cluster.signals import Stopped, StopRequest
-from utils.config.parsing import Config
+from utils.config.config import Config
 from utils.console import Console
 from utils.errors import AgreedError
 from utils.logging import RunLog

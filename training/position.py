@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from utils.config.config import Config
 from utils.config.options import TrainingConfig
-from utils.config.parsing import Config
 from utils.config.ranking import RankingConfig
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from training.device_batch import TensorBatch
-from utils.config.parsing import Config
+from utils.config.config import Config
 from utils.logging import RunLog
 from utils.timing import Throughput
 

@@ -125,7 +125,7 @@ def traced(case: Case, world: distributed.World):
     from training.build import build_trainer
     from training.device_batch import to_device
     from training.evaluator import Evaluator
-    from utils.config.parsing import parse
+    from utils.dialects.command_line import parse
 
     config = parse(["--dataset_type", "synthetic", "--batch_size", str(BATCH), *case.flags], "")
     names = [f"cat_{i}" for i in range(TABLES)]

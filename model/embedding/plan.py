@@ -8,8 +8,8 @@ from model.embedding.placement import GIB, Memory, Placement, PlacementError, pl
 from model.embedding.subtrees import sent
 from model.embedding.table import NO_SLOTS, Feature, Storage, Table
 from model.shapes import DOTS, InteractionShape, layer_shapes
+from utils.config.config import Config
 from utils.config.options import TRAIN
-from utils.config.parsing import Config
 from utils.errors import AgreedError, UserError
 
 _FLOAT_BYTES = 4

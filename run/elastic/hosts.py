@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from run.elastic.allotment import allot, choose, smallest, written
 from run.elastic.discovery import HostScript
-from run.elastic.request import Request, allot, choose, say, smallest, written
+from run.elastic.request import Request, say
 from run.elastic.same_code import SameCode
 from utils.cluster.signals import Stopped
 from utils.errors import UserError

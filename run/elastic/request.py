@@ -1,41 +1,29 @@
-"""Elastic training: what is asked of `scripts/elastic`, which hosts and how many workers, and whether another start would help."""
+"""The command line of `scripts/elastic`, and the flags by which another start of the workers' command goes on."""
 
 import argparse
 import math
 import re
 import shutil
-import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from run.elastic.allotment import smallest
 from run.elastic.discovery import parse_hosts
 from run.elastic.same_code import ssh_flags
 from utils.checkpoint.folder import complete_steps
+from utils.config.config import Config
 from utils.config.flags import Parser
 from utils.config.options import TRAIN, TrainingConfig
-from utils.config.parsing import Config, parse
+from utils.dialects.command_line import parse
 from utils.dialects.programs import PROGRAMS, is_program
 from utils.errors import UserError
 from utils.flag_names import spoken
 
-# What horovodrun, mpirun and the workers write when a worker or a host is gone through no fault of the command.
-LOST = {
-    "ORTE has lost communication with a remote daemon": "a host was lost",
-    "ORTE was unable to reliably start one or more daemons": "a host could not be reached",
-    "could not connect to some hosts via ssh": "a host could not be reached",
-    "Please check connectivity between servers": "a host could not be reached",
-    "another worker ended, so this one does": "a worker was lost",
-}
 PASSED_ON = ("--mpi-args", "--ssh-port", "--ssh-identity-file", "--start-timeout", "--network-interfaces")  # to horovodrun
 
 _NAMES = f"{', '.join([*PROGRAMS][:-1])} or {[*PROGRAMS][-1]}"
-_NOT_ITS_FAULT = "another worker ended, so this one does|stopped by SIG|(stopped because )?the launcher "
-SAID = re.compile(rf"({'|'.join(map(re.escape, PROGRAMS))}): error: (?!(worker \d+: )?({_NOT_ITS_FAULT}))")
-_DEFECT = re.compile(r"<stderr>:Traceback \(most recent call last\)")  # of a worker: horovodrun's own has no tag
-_KILLED = re.compile(r"exited on signal (\d+)")
-
 EPILOG = """\
 ./scripts/elastic --min-np 1 --max-np 4 --host-discovery-script ./hosts.sh --mpi-args=--oversubscribe -- \\
     numactl --interleave=all -- python -u dlrm.py --dataset_path DATASET --save_checkpoint_path CHECKPOINT --checkpoint_every_steps 500
@@ -46,89 +34,6 @@ def say(text: str) -> None:
     """A line on standard error."""
     sys.stderr.write(f"elastic: {text}\n")
     sys.stderr.flush()
-
-
-# Hosts and workers -------------------------------------------------------------------------------------------------------
-
-
-def choose(slots: int, minimum: int, maximum: int | None, batch: int) -> int | None:
-    """The largest number of workers from minimum to maximum that has slots and divides the batch; None where there is none."""
-    most = slots if maximum is None else min(slots, maximum)
-    return next((workers for workers in range(min(most, batch), minimum - 1, -1) if batch % workers == 0), None)
-
-
-def smallest(least: int, batch: int) -> int | None:
-    """The smallest number of workers from `least` on that divides the batch."""
-    return next((workers for workers in range(least, batch + 1) if batch % workers == 0), None)
-
-
-def allot(hosts: Mapping[str, int], workers: int) -> dict[str, int]:
-    """Workers by host, filling one host after another."""
-    taken = {}
-    for host, slots in hosts.items():
-        taken[host] = min(slots, workers)
-        workers -= taken[host]
-    return {host: count for host, count in taken.items() if count}
-
-
-def written(hosts: Mapping[str, int]) -> str:
-    """Hosts as horovodrun reads them."""
-    return ",".join(f"{host}:{slots}" for host, slots in hosts.items())
-
-
-# Why a run ended, and how to go on ---------------------------------------------------------------------------------------
-
-
-def restart_reason(code: int, lines: Sequence[str], changed: bool) -> str | None:
-    """Why a run that failed is worth another start; None where it would fail again.
-
-    Args:
-        code: horovodrun's exit code: a worker's, or 128 + s where signal s ended it; mpirun's own (205, 255, …) where a host is lost.
-        lines: what was written to standard error.
-        changed: whether there are other hosts now.
-    """
-    if changed:
-        return "the hosts have changed"
-    if any(SAID.search(line) for line in lines):  # said by a worker in so many words: a flag, a file, the loss, the disk
-        return None
-    killed = next(filter(None, map(_KILLED.search, lines)), None)
-    if killed:
-        return f"a worker was ended by {_signal_name(int(killed[1]))}"
-    if any(_DEFECT.search(line) for line in lines):
-        return None
-    for mark, reason in LOST.items():
-        if any(mark in line for line in lines):
-            return reason
-    if code != 128 + signal.SIGABRT and _signal_name(code - 128):  # 134 is also mpirun's "no such program", which says so itself
-        return f"the workers were ended by {_signal_name(code - 128)}"
-    return None
-
-
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else ""
-
-
-def resume_flags(options: TrainingConfig, saved: bool) -> list[str]:
-    """Flags behind the user's own, so that a start goes on from the newest checkpoint once there is one.
-
-    What the command restores (`--restore_checkpoint_path`, also with `--resume weights` or `--allow_growth`) is where training begins,
-    so it holds until the folder of the run has a checkpoint of its own.
-    """
-    restores = options.restore_checkpoint_path is not None
-    if restores and not saved:
-        return []
-    flags = ["--restore_checkpoint_path", options.save_checkpoint_path] if restores else []  # the last one given counts
-    auto = [] if options.resume == "auto" else ["--resume", "auto"]  # Wide & Deep's --use_checkpoint has said it
-    return [*flags, *(["--noallow_growth"] if options.allow_growth else []), *auto]
-
-
-def saved_step(path: str) -> int | None:
-    """The step of the newest complete checkpoint of a folder; None where there is none."""
-    steps = complete_steps(Path(path))
-    return int(re.search(r"\d+", steps[0].name)[0]) if steps else None
-
-
-# The command line --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -233,3 +138,23 @@ def _common_batch(config: Config) -> int:
     """What the workers must divide: every batch size that they would not round up by themselves."""
     sizes = [config.data.batch_size, *config.training.inference_benchmark_batch_sizes]
     return math.gcd(*sizes, *([config.data.valid_batch_size] if "valid_batch_size" in config.given else []))
+
+
+def resume_flags(options: TrainingConfig, saved: bool) -> list[str]:
+    """Flags behind the user's own, so that a start goes on from the newest checkpoint once there is one.
+
+    What the command restores (`--restore_checkpoint_path`, also with `--resume weights` or `--allow_growth`) is where training begins,
+    so it holds until the folder of the run has a checkpoint of its own.
+    """
+    restores = options.restore_checkpoint_path is not None
+    if restores and not saved:
+        return []
+    flags = ["--restore_checkpoint_path", options.save_checkpoint_path] if restores else []  # the last one given counts
+    auto = [] if options.resume == "auto" else ["--resume", "auto"]  # Wide & Deep's --use_checkpoint has said it
+    return [*flags, *(["--noallow_growth"] if options.allow_growth else []), *auto]
+
+
+def saved_step(path: str) -> int | None:
+    """The step of the newest complete checkpoint of a folder; None where there is none."""
+    steps = complete_steps(Path(path))
+    return int(re.search(r"\d+", steps[0].name)[0]) if steps else None

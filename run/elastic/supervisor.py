@@ -14,8 +14,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from run.elastic.allotment import written
+from run.elastic.diagnosis import explained, restart_reason
 from run.elastic.hosts import POLL_S, Hosts, count
-from run.elastic.request import SAID, Request, restart_reason, resume_flags, saved_step, say, written
+from run.elastic.request import Request, resume_flags, saved_step, say
 from utils.cluster.processes import Job
 from utils.cluster.signals import Stopped
 from utils.dialects.programs import is_program
@@ -121,7 +123,7 @@ class Supervisor:
         return sum(number != signal.SIGHUP for number in self._signals) > 1
 
     def _stopped(self, code: int, lines: Sequence[str], saved: int | None) -> int:
-        if any(SAID.search(line) for line in lines):  # what was to be saved is not, and a worker has said why
+        if explained(lines):  # what was to be saved is not
             return code
         end = "nothing is saved" if saved is None else f"step {saved} is saved in {self._path}"
         raise Stopped(self._signals[-1], f"while training; {end}; to go on, run the same command")

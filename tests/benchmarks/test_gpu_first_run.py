@@ -11,7 +11,7 @@ import pytest
 from benchmarks.gpu.first_run import run
 from benchmarks.gpu.parts import DRY, Command, Sizes, parts
 from utils.cluster.launcher import Process
-from utils.config.parsing import parse
+from utils.dialects.command_line import parse
 
 SCRIPT = Path(__file__).parents[2] / "scripts/gpu_first_run"
 

@@ -7,7 +7,7 @@ from runs import edit_spec, write_dataset
 import dlrm
 from run.tables import grown_widths
 from utils.checkpoint.reading import Checkpoint
-from utils.config.parsing import parse
+from utils.dialects.command_line import parse
 
 WIDE = ("--interaction", "wide_and_deep", "--top_mlp_dims", "6,1")
 CROSS = ("--interaction", "cross", "--cross_layer_projection_dim", "4", "--bottom_mlp_dims", "6,4", "--top_mlp_dims", "6,1")

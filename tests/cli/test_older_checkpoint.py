@@ -14,7 +14,7 @@ import pytest
 
 from run.tables import tables_of
 from utils.checkpoint.reading import Checkpoint
-from utils.config.parsing import parse
+from utils.dialects.command_line import parse
 from utils.distributed import World
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

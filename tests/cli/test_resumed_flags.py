@@ -12,9 +12,10 @@ from test_ranking_metrics import write_grouped
 
 from run.prepare import prepared
 from utils.checkpoint.reading import Checkpoint
+from utils.config.config import GROUPS
 from utils.config.flags import Parser, add_flags
 from utils.config.options import EVAL, TRAIN, ModelConfig
-from utils.config.parsing import GROUPS, parse
+from utils.dialects.command_line import parse
 from utils.distributed import meet
 from utils.errors import UserError
 

@@ -14,7 +14,7 @@ from dataloading import transcribe
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from utils.checkpoint.reading import Checkpoint
-from utils.config.parsing import parse
+from utils.dialects.command_line import parse
 from utils.dialects.wide_and_deep import DEFAULTS, translated
 from utils.errors import UserError, run_command
 

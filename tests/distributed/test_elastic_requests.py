@@ -2,9 +2,11 @@
 
 import pytest
 
-from run.elastic.request import Request, allot, choose, restart_reason, resume_flags, smallest
+from run.elastic.allotment import allot, choose, smallest
+from run.elastic.diagnosis import restart_reason
+from run.elastic.request import Request, resume_flags
 from scripts import house
-from utils.config.parsing import parse
+from utils.dialects.command_line import parse
 from utils.dialects.programs import PROGRAMS
 from utils.errors import UserError
 

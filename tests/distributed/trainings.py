@@ -174,7 +174,7 @@ def train(training: Training, dataset: Path, world) -> dict:
     from training.device_batch import to_device
     from training.evaluator import Evaluator
     from training.state import check_equal
-    from utils.config.parsing import parse
+    from utils.dialects.command_line import parse
 
     size = ("--batch_size", str(training.batch), "--gradient_slices", str(training.slices))
     dims = (*DIMS, "--embedding_dim", str(training.dim), "--bottom_mlp_dims", f"16,{training.dim}")

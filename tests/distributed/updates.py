@@ -83,7 +83,7 @@ def batch(case: Case, step: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
 def rule_of(name: str):
     """An optimizer's rule by its name in FLAGS."""
     from training.optimizers.table import table_rule
-    from utils.config.parsing import parse
+    from utils.dialects.command_line import parse
 
     flags = FLAGS[name] if "--optimizer" in FLAGS[name] else ("--optimizer", name, *FLAGS[name])
     return table_rule(parse(["--dataset_type", "synthetic", *flags], "").optimizer, DIM)

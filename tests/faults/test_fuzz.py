@@ -21,7 +21,7 @@ from training.growth import Growth
 from utils.checkpoint import manifest
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import Array, ArrayPart, save
-from utils.config.parsing import parse
+from utils.dialects.command_line import parse
 from utils.distributed import World
 from utils.errors import UserError
 

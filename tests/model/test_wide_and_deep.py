@@ -16,7 +16,7 @@ from training.build import build_trainer
 from training.device_batch import to_device
 from training.schedule import ConstantSchedule, WideAndDeepSchedule
 from training.state import arrays, parts
-from utils.config.parsing import parse
+from utils.dialects.command_line import parse
 from utils.distributed import World
 from utils.errors import UserError
 

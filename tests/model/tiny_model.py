@@ -13,7 +13,8 @@ from run.tables import tables_of
 from training.build import build_trainer
 from training.device_batch import TensorBatch, to_device
 from training.state import arrays, parts
-from utils.config.parsing import Config, parse
+from utils.config.config import Config
+from utils.dialects.command_line import parse
 from utils.distributed import World
 
 

@@ -26,7 +26,7 @@ from run.tables import tables_and_features
 from tests.preproc.nvidia_forms import check_refused, paths, write, write_dataset
 from training.state import restore
 from utils.checkpoint.reading import Checkpoint
-from utils.config.parsing import parse
+from utils.dialects.command_line import parse
 from utils.distributed import World
 
 # NVIDIA's model -----------------------------------------------------------------------------------------------------------

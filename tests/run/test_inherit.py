@@ -8,7 +8,7 @@ import pytest
 
 from dataloading.feature_spec import FeatureSpec
 from run.inherit import FINGERPRINT, changes, check_continues, inherit, metadata, training_invariants
-from utils.config.parsing import parse
+from utils.dialects.command_line import parse
 from utils.errors import UserError
 
 SPEC = FeatureSpec((), (), "label", {})

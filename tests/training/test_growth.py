@@ -19,7 +19,7 @@ from training.state import arrays, parts, restore
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import save
-from utils.config.parsing import parse
+from utils.dialects.command_line import parse
 from utils.distributed import World
 
 

@@ -20,7 +20,7 @@ from training.state import arrays, parts, snapshot
 from utils.checkpoint import writing as files
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import Saving
-from utils.config.parsing import parse
+from utils.dialects.command_line import parse
 from utils.distributed import World
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from utils.config.aliases import translated
 from utils.config.ineffective import warnings
-from utils.config.parsing import UsageError, parse
+from utils.dialects.command_line import UsageError, parse
+from utils.dialects.pytorch_flags import translated
 
 SYNTHETIC = ("--dataset_type", "synthetic")
 

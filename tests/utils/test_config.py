@@ -6,14 +6,16 @@ import sys
 
 import pytest
 
+from utils.config.config import GROUPS, Config
 from utils.config.flags import Parser, add_flags, build
 from utils.config.ineffective import warnings as warnings_of
 from utils.config.learning import OptimizerConfig, RegularisationConfig
 from utils.config.options import DataConfig, DeviceConfig, ModelConfig, RunConfig, TrainingConfig
-from utils.config.parsing import GROUPS, LEGACY, Config, parse
 from utils.config.placement import PlacementConfig
 from utils.config.ranking import RankingConfig
 from utils.config.serving import ExportConfig
+from utils.dialects.command_line import parse
+from utils.dialects.pytorch_flags import LEGACY
 from utils.errors import UserError
 
 SYNTHETIC = ("--dataset_type", "synthetic")
@@ -348,7 +350,7 @@ def test_help_loads_no_tensorflow():
 
 
 def test_parsing_loads_no_tensorflow():
-    code = "import sys; from utils.config.parsing import parse; parse(['--dataset_type', 'synthetic'], ''); print('tensorflow' in sys.modules)"
+    code = "import sys; from utils.dialects.command_line import parse; parse(['--dataset_type', 'synthetic'], ''); print('tensorflow' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert result.stdout == "False\n", result.stderr
 

@@ -3,7 +3,7 @@
 import pytest
 
 from utils.config.ineffective import warnings
-from utils.config.parsing import UsageError, parse
+from utils.dialects.command_line import UsageError, parse
 
 SYNTHETIC = ("--dataset_type", "synthetic")
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import fields
 
+from utils.config.config import GROUPS, Config
 from utils.config.options import CROSS, INFERENCE, TRAIN, WIDE_AND_DEEP
-from utils.config.parsing import GROUPS, Config
 
 _SCHEDULE = ("warmup_steps", "warmup_factor", "decay_start_step", "decay_steps", "decay_end_lr", "decay_power")
 

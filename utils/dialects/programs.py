@@ -5,8 +5,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from utils.config.parsing import Translation
 from utils.dialects import wide_and_deep as wide_and_deep_flags
+from utils.dialects.command_line import Translation
 
 
 class Program(NamedTuple):

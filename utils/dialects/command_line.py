@@ -1,68 +1,20 @@
-"""The configuration of a run: all options together, out of a command line and a file."""
+"""The configuration of a run out of a command line, in the words of this application or of one that it succeeds, and of a file."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from utils.config.aliases import KNOWN, LEGACY, translated
+from utils.config.config import GROUPS, Config
 from utils.config.flags import Parser, add_flags, build, read_yaml
-from utils.config.learning import OptimizerConfig, RegularisationConfig
-from utils.config.model_file import expanded
-from utils.config.options import EXPORT, PLAN, TRAIN, DataConfig, DeviceConfig, ModelConfig, RunConfig, TrainingConfig
-from utils.config.placement import PlacementConfig
-from utils.config.ranking import RankingConfig
-from utils.config.serving import ExportConfig
+from utils.config.options import EXPORT, PLAN
+from utils.dialects.model_config import expanded
+from utils.dialects.pytorch_flags import KNOWN, LEGACY, translated
 from utils.errors import AgreedError, UserError
 from utils.flag_names import AS_HERE, Translated, spoken
 
-_LEARNING = (ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, RankingConfig)
-GROUPS = (RunConfig, DataConfig, *_LEARNING, PlacementConfig, DeviceConfig, ExportConfig)
-
 Translation = Callable[[Sequence[str]], Translated]
-
-
-@dataclass(frozen=True)
-class Config:
-    """All options of a run.
-
-    `given` names the flags that stood on the command line or in the configuration file, `in_file` those that come from the file.
-    """
-
-    run: RunConfig
-    data: DataConfig
-    model: ModelConfig
-    optimizer: OptimizerConfig
-    regularisation: RegularisationConfig
-    training: TrainingConfig
-    ranking: RankingConfig
-    placement: PlacementConfig
-    device: DeviceConfig
-    export: ExportConfig
-    given: frozenset[str] = frozenset()
-    in_file: frozenset[str] = frozenset()
-    file: str | None = None
-    legacy: tuple[str, ...] = ()  # warnings of NVIDIA's flags
-    names: Mapping[str, str] = field(default_factory=dict)  # of flags, as the user gave them
-
-    def __post_init__(self):
-        options = self.training
-        if self.run.mode == TRAIN and options.need_evaluations and not options.evals_per_epoch and options.test_freq is None:
-            raise ValueError(
-                f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 leaves them out; drop one of them, or add --test_freq"
-            )
-
-        warmup = self.optimizer.deep_warmup_epochs
-        if self.run.mode == TRAIN and warmup is not None and warmup > options.epochs:
-            raise ValueError(f"--deep_warmup_epochs {warmup:g}: expected at most --epochs {options.epochs}")
-
-    def flat(self) -> dict[str, Any]:
-        """Every option by its flag's name."""
-        values: dict[str, Any] = {}
-        for name in ("run", "data", "model", "optimizer", "regularisation", "training", "ranking", "placement", "device", "export"):
-            values |= asdict(getattr(self, name))
-        return values
 
 
 class UsageError(AgreedError):

@@ -1,0 +1,56 @@
+"""The configuration of a run: all options together."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from utils.config.learning import OptimizerConfig, RegularisationConfig
+from utils.config.options import TRAIN, DataConfig, DeviceConfig, ModelConfig, RunConfig, TrainingConfig
+from utils.config.placement import PlacementConfig
+from utils.config.ranking import RankingConfig
+from utils.config.serving import ExportConfig
+
+_LEARNING = (ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, RankingConfig)
+GROUPS = (RunConfig, DataConfig, *_LEARNING, PlacementConfig, DeviceConfig, ExportConfig)
+
+
+@dataclass(frozen=True)
+class Config:
+    """All options of a run.
+
+    `given` names the flags that stood on the command line or in the configuration file, `in_file` those that come from the file.
+    """
+
+    run: RunConfig
+    data: DataConfig
+    model: ModelConfig
+    optimizer: OptimizerConfig
+    regularisation: RegularisationConfig
+    training: TrainingConfig
+    ranking: RankingConfig
+    placement: PlacementConfig
+    device: DeviceConfig
+    export: ExportConfig
+    given: frozenset[str] = frozenset()
+    in_file: frozenset[str] = frozenset()
+    file: str | None = None
+    legacy: tuple[str, ...] = ()  # warnings of NVIDIA's flags
+    names: Mapping[str, str] = field(default_factory=dict)  # of flags, as the user gave them
+
+    def __post_init__(self):
+        options = self.training
+        if self.run.mode == TRAIN and options.need_evaluations and not options.evals_per_epoch and options.test_freq is None:
+            raise ValueError(
+                f"{options.need_evaluations[0]} needs evaluations, and --evals_per_epoch 0 leaves them out; drop one of them, or add --test_freq"
+            )
+
+        warmup = self.optimizer.deep_warmup_epochs
+        if self.run.mode == TRAIN and warmup is not None and warmup > options.epochs:
+            raise ValueError(f"--deep_warmup_epochs {warmup:g}: expected at most --epochs {options.epochs}")
+
+    def flat(self) -> dict[str, Any]:
+        """Every option by its flag's name."""
+        values: dict[str, Any] = {}
+        for name in ("run", "data", "model", "optimizer", "regularisation", "training", "ranking", "placement", "device", "export"):
+            values |= asdict(getattr(self, name))
+        return values
