@@ -132,14 +132,14 @@ def _listed(names: list[str]) -> str:
     return f"feature{'s' if len(names) > 1 else ''} {', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
 
 
-def read_vocabulary(path: Path, first: int, cardinality: int) -> tuple[Vocabulary, Vocabulary]:
+def read_vocabulary(path: Path, first: int, cardinality: int, block: int = _BLOCK) -> tuple[Vocabulary, Vocabulary]:
     """A vocabulary, and what it would be with its `first` values only (all where it has fewer).
 
     Raises:
         DatasetError: the file cannot be read, is not in the order of the ids, or has an id beyond the cardinality.
     """
     digest, beginning, next_id = _Digest(), None, 0
-    for values, ids in _blocks(path):
+    for values, ids in _blocks(path, block):
         next_id = next_id if digest.count else int(ids[0])
         _check_order(path, ids, next_id, digest.count)
         if beginning is None and first <= digest.count + len(ids):
@@ -186,7 +186,7 @@ class _Digest:
         return Vocabulary(self.count, hashlib.blake2b(both, digest_size=16).hexdigest())
 
 
-def _blocks(path: Path) -> Iterator[tuple[Any, np.ndarray]]:
+def _blocks(path: Path, size: int) -> Iterator[tuple[Any, np.ndarray]]:
     """Values, a Polars series of Int64 or String, and ids, block by block."""
     check_threads(POLARS)
     import polars as pl  # where there is a vocabulary; --help needs none of it
@@ -196,7 +196,7 @@ def _blocks(path: Path) -> Iterator[tuple[Any, np.ndarray]]:
         kind = frame.collect_schema()["value"]
         if not (kind.is_integer() or kind == pl.String):
             raise DatasetError(f"{path}: the values are {kind}; expected whole numbers or texts")
-        for block in frame.collect_batches(chunk_size=_BLOCK, maintain_order=True, engine="streaming"):
+        for block in frame.collect_batches(chunk_size=size, maintain_order=True, engine="streaming"):
             if any(block.null_count().row(0)):
                 raise DatasetError(f"{path}: holds a value or an id that is missing; expected one of each in every row")
             if not len(block):

@@ -34,7 +34,7 @@ class ArrayScorer:
     """
 
     def __init__(self, features: ModelFeatures, engine: Engine, out_of_range: str):
-        self._features, self._engine, self._out_of_range = features, engine, out_of_range
+        self._features, self.engine, self._out_of_range = features, engine, out_of_range
         self._hotness = [features.hotness(name) for name in features.categorical]
         self.num_numerical, self.num_ids = len(features.numerical), sum(self._hotness)
         self._rows = np.repeat(np.array(list(features.categorical.values()), np.int64), self._hotness)
@@ -81,7 +81,7 @@ class ArrayScorer:
 
     def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Probabilities `[B]` float32 of what `checked` gave."""
-        parts = [self._engine.logits_of(numerical[start : start + _AT_ONCE], ids[start : start + _AT_ONCE]) for start in range(0, len(ids), _AT_ONCE)]
+        parts = [self.engine.logits_of(numerical[start : start + _AT_ONCE], ids[start : start + _AT_ONCE]) for start in range(0, len(ids), _AT_ONCE)]
         return sigmoid(np.concatenate(parts)) if parts else np.empty(0, np.float32)
 
 
@@ -101,7 +101,7 @@ class RawScorer:
     """
 
     def __init__(self, scorer: ArrayScorer, inputs: Any):
-        self._scorer, self._inputs = scorer, inputs
+        self.scorer, self._inputs = scorer, inputs
         self.numbers = {name: name in inputs.numbers for name in inputs.columns}
         self.looked_up, self.unknown = tuple(inputs.vocabularies), inputs.unknown
         self.num_numerical, self.num_ids = scorer.num_numerical, scorer.num_ids
@@ -119,4 +119,4 @@ class RawScorer:
 
     def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """As `ArrayScorer.score`."""
-        return self._scorer.score(numerical, ids)
+        return self.scorer.score(numerical, ids)

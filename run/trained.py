@@ -47,9 +47,9 @@ class TrainedModel:
     """
 
     def __init__(self, checkpoint: Checkpoint, config: Config, mapped: bool = False):
-        self._features = saved_features(checkpoint)
-        self.numerical, self.categorical = self._features.numerical, dict(self._features.categorical)
-        self.hotness = {name: self._features.hotness(name) for name in self.categorical}
+        self.features = saved_features(checkpoint)
+        self.numerical, self.categorical = self.features.numerical, dict(self.features.categorical)
+        self.hotness = {name: self.features.hotness(name) for name in self.categorical}
         self.checkpoint, self.step = checkpoint.folder, checkpoint.step
         self._config, self._manifest = config, checkpoint.manifest
         self._batch_size = config.data.valid_batch_size
@@ -61,7 +61,7 @@ class TrainedModel:
 
     def _map(self) -> NativeScorer | None:
         """Leave the tables where they lie; what scores without TensorFlow, where that can be."""
-        tables, features = _described(self._config, self._features)
+        tables, features = _described(self._config, self.features)
         self._tables = restoring(lambda: {table.name: _mapped(self._opened, table) for table in tables})
         by_feature = [self._tables[feature.table] for feature in features]
         return restoring(lambda: stored_scorer(self._opened, self._config, len(self.numerical), features, by_feature))
@@ -71,7 +71,7 @@ class TrainedModel:
         check_threads(TENSORFLOW)
         with self._lock:
             if self._tensorflow is None:
-                self._tensorflow = _evaluator(self._opened, self._config, self._features, self._tables)
+                self._tensorflow = _evaluator(self._opened, self._config, self.features, self._tables)
         return self._tensorflow
 
     @property
@@ -86,7 +86,7 @@ class TrainedModel:
         Raises:
             UserError: as `score_raw`.
         """
-        return dict(self._raw_inputs().kinds)
+        return dict(self.raw_inputs().kinds)
 
     def score(self, samples: Any) -> np.ndarray:
         """Probabilities `[B]` float32 of samples, as `--mode predict` gives them; of few samples and mapped tables to 1e-6, else bit for bit.
@@ -100,7 +100,7 @@ class TrainedModel:
         Raises:
             ValueError: a feature is missing, unknown, of another length, or holds a value that cannot be; the message names it.
         """
-        return self._scored(*arrays(given_columns(samples, self.columns), self._features, self._config.data.out_of_range))
+        return self._scored(*arrays(given_columns(samples, self.columns), self.features, self._config.data.out_of_range))
 
     def score_raw(self, samples: Any) -> np.ndarray:
         """Probabilities `[B]` float32 of samples as they stand in the log: what preprocessing, and then `score`, would give, row by row.
@@ -114,22 +114,22 @@ class TrainedModel:
             ValueError: as `score`.
             UserError: the checkpoint does not keep how raw values became its dataset's; datasets of `preproc.criteo` and `preproc.table` say so.
         """
-        raw = self._raw_inputs()
+        raw = self.raw_inputs()
         return self._scored(*raw.encoded(given_columns(samples, raw.columns, "raw_columns")))
 
     def over_arrays(self) -> ArrayScorer:
         """What scores arrays of any number of samples, for a server. Only of a model that was loaded with `mmap=True`."""
-        return ArrayScorer(self._features, self._native or self._evaluator(), self._config.data.out_of_range)
+        return ArrayScorer(self.features, self._native or self._evaluator(), self._config.data.out_of_range)
 
     def over_raw_arrays(self) -> RawScorer:
         """The same of values as they stand in the log. Raises UserError as `score_raw`."""
-        return RawScorer(self.over_arrays(), self._raw_inputs())
+        return RawScorer(self.over_arrays(), self.raw_inputs())
 
-    def _raw_inputs(self) -> CriteoInputs | TableInputs:
+    def raw_inputs(self) -> CriteoInputs | TableInputs:
         check_threads(POLARS)
         with self._lock:
             if self._raw is None:
-                self._raw = restoring(lambda: raw_inputs(self._opened, self._features))
+                self._raw = restoring(lambda: raw_inputs(self._opened, self.features))
         return self._raw
 
     def _scored(self, numerical: np.ndarray, ids: Sequence[np.ndarray]) -> np.ndarray:
@@ -143,7 +143,7 @@ class TrainedModel:
         from run.scoring import pads_short
         from training.device_batch import to_device
 
-        split = MemorySplit(categorical_of(self._features), self.numerical, numerical, ids, self._features.numerical_dtype)
+        split = MemorySplit(categorical_of(self.features), self.numerical, numerical, ids, self.features.numerical_dtype)
         reader = BatchReader(split, self._batch_size, short_last=pads_short(self._config))
         return sigmoid(evaluator.score(map(to_device, reader.epoch()), split.num_samples).logits)
 
@@ -156,7 +156,7 @@ class TrainedModel:
             [
                 f"{model.get('name', 'dlrm')} of {self.checkpoint}, step {self.step:,}: {parameters:,} parameters",
                 f"numerical: {', '.join(self.numerical)}",
-                "tables: " + ", ".join(f"{name} [{rows:,}, {self._dim(name)}]" for name, rows in self._features.tables.items()),
+                "tables: " + ", ".join(f"{name} [{rows:,}, {self._dim(name)}]" for name, rows in self.features.tables.items()),
                 "saved with: " + (", ".join(f"{name} {value:.6f}" for name, value in saved.items()) or "no metrics"),
             ]
         )

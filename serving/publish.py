@@ -29,7 +29,7 @@ from utils.interrupt import EndedBySignals
 from utils.scratch import exclusively
 
 NAME = "serving.publish"
-_UNLOADING_S = 30.0
+UNLOADING_S = 30.0
 _URLS = Reader(lambda text: tuple(word for word in text.split(",") if word), "one or more addresses", "URL")
 
 
@@ -161,7 +161,7 @@ def _confirm(servers: Sequence[Control], model: Path, number: int) -> None:
 
 def _remove_old(servers: Sequence[Control], written: Sequence[Path], keep: int) -> None:
     """Remove all but the newest versions, and those that a server has to do with or `config.pbtxt` names."""
-    deadline = time.monotonic() + _UNLOADING_S
+    deadline = time.monotonic() + UNLOADING_S
     for folder in written:
         named = stated((folder / CONFIG).read_text()) or []
         old = [number for number in versions(folder)[:-keep] if number not in named]

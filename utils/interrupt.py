@@ -11,8 +11,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
-_PATIENCE_S, _REMINDER_S = 2.0, 0.01
-_AGAIN_S = 5.0
+PATIENCE_S, REMINDER_S = 2.0, 0.01
+AGAIN_S = 5.0
 _PROJECT = str(Path(__file__).parents[1])
 _LIBRARIES = tuple(f"/site-packages/{name}/" for name in ("polars", "numpy", "pyarrow"))  # their Python holds no locks
 
@@ -76,10 +76,10 @@ class EndedBySignals:
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if not self._waits:
-            if self._raised and now < self._raised + _AGAIN_S:
+            if self._raised and now < self._raised + AGAIN_S:
                 return
             self._signum, self._came, self._waits = self._signum or signum, now, True
-        if _raises_well(frame) or now > self._came + _PATIENCE_S:
+        if _raises_well(frame) or now > self._came + PATIENCE_S:
             self._raise()
         if not self._reminds:
             self._reminds = True
@@ -93,7 +93,7 @@ class EndedBySignals:
         """Send the signal again until it has raised."""
         main = threading.main_thread().ident
         while self._waits:
-            time.sleep(_REMINDER_S)
+            time.sleep(REMINDER_S)
             with self._reminding:
                 if self._waits:
                     signal.pthread_kill(main, self._signum)

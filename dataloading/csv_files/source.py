@@ -21,7 +21,7 @@ from dataloading.contract import CSV, DatasetError
 from dataloading.csv_files.columns import Column, columns_of
 from dataloading.feature_spec import Chunk, FeatureSpec
 
-_BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 16 << 20
 _NUMBERS = re.compile(r'\s*"?\s*(?:[-+]?[0-9.][-+0-9.eE|]*)?\s*"?\s*').fullmatch  # a value, a list of them, or nothing
 _HEADER_BYTES = 1 << 20  # a header longer than this is no header
 
@@ -128,12 +128,12 @@ def _file_blocks(path: Path, wanted: list[Column], known: set[str], ordered: boo
             print(f"{path}: {len(extra)} columns are not in the feature specification and are ignored: {shown}", file=sys.stderr)
         line, rest = 1 if without else 2, b""
         while True:
-            read = file.read(_BLOCK_BYTES)
+            read = file.read(BLOCK_BYTES)
             block = rest + read
             if read:
                 # The last line stays for the next block, and the blank lines after it: at the file's very end they are no rows.
                 end = block.rstrip(b"\r\n").rfind(b"\n") + 1
-                if end == 0 and len(block) > 2 * _BLOCK_BYTES:
+                if end == 0 and len(block) > 2 * BLOCK_BYTES:
                     raise DatasetError(f"{path}, line {line}: no end of line in {len(block)} bytes; expected lines of text")
                 block, rest = block[:end], block[end:]
             else:

@@ -11,12 +11,12 @@ from dataloading.feature_spec import Categorical
 from dataloading.synthetic.power_law import ids_from_uniforms, ids_of_the_rest
 from dataloading.synthetic.streams import stream_key, uniforms
 
-_TURNS = 4
 _CANDIDATES = 2  # a turn, for each id that is wanted
-_BLOCK_VALUES = 1 << 17  # candidates worked on at a time: a MiB, which caches hold
 
 
-def distinct_ids(feature: Categorical, stream: tuple[int | str, ...], start: int, stop: int) -> np.ndarray:
+def distinct_ids(
+    feature: Categorical, stream: tuple[int | str, ...], start: int, stop: int, turns: int = 4, block_values: int = 1 << 17
+) -> np.ndarray:
     """Ids of rows start to stop, `[n, h]` int32, in the order drawn.
 
     Args:
@@ -24,20 +24,22 @@ def distinct_ids(feature: Categorical, stream: tuple[int | str, ...], start: int
         stream: names of the random numbers.
         start: first row.
         stop: end of the rows.
+        turns: in which candidates are drawn; with another number other ids come, of the same distribution.
+        block_values: candidates worked on at a time: a MiB, which caches hold.
     """
-    size = max(1, _BLOCK_VALUES // ((1 + _CANDIDATES) * feature.hotness))
+    size = max(1, block_values // ((1 + _CANDIDATES) * feature.hotness))
     out = np.empty((stop - start, feature.hotness), np.int32)
     for first in range(start, stop, size):
         last = min(first + size, stop)
-        out[first - start : last - start] = _block(feature, stream, first, last)
+        out[first - start : last - start] = _block(feature, stream, first, last, turns)
     return out
 
 
-def _block(feature: Categorical, stream: tuple[int | str, ...], start: int, stop: int) -> np.ndarray:
+def _block(feature: Categorical, stream: tuple[int | str, ...], start: int, stop: int, turns: int) -> np.ndarray:
     hotness, alpha = feature.hotness, feature.alpha or 0.0
     width = _CANDIDATES * hotness
     ids, short = np.full((stop - start, hotness), -1, np.int64), np.arange(stop - start)
-    for turn in range(_TURNS):
+    for turn in range(turns):
         u = uniforms(stream_key(*stream, turn), start * width, stop * width).reshape(-1, width)[short]
         candidates = ids_from_uniforms(u.reshape(-1), feature.cardinality, alpha).astype(np.int64).reshape(-1, width)
         ids[short] = _first_different(candidates if turn == 0 else np.hstack([ids[short], candidates]), hotness)

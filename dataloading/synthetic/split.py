@@ -46,7 +46,7 @@ class SyntheticSplit:
         self._id_streams = [(seed, split, "ids", feature.name) for feature in spec.categorical]
         self._numerical_key = stream_key(seed, split, "numerical")
         self._label_key = stream_key(seed, split, "label")
-        self._planted = PlantedSignal(spec, seed, signal)
+        self.planted = PlantedSignal(spec, seed, signal)
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
         """Ids of a feature (by its place in the model's order), rows start to stop.
@@ -75,12 +75,12 @@ class SyntheticSplit:
 
     def probabilities(self, start: int, stop: int) -> np.ndarray:
         """The true P(click) of rows start to stop: `[n]` float32. No model can score better than this does."""
-        return self._planted.probabilities(self._all_ids(start, stop), self.read_numerical(start, stop))
+        return self.planted.probabilities(self._all_ids(start, stop), self.read_numerical(start, stop))
 
     def read_rows(self, start: int, stop: int) -> tuple[np.ndarray, list[np.ndarray], np.ndarray, np.ndarray]:
         """Everything about rows start to stop, each feature drawn once: numericals, F id columns, labels, P(click)."""
         numerical, ids = self.read_numerical(start, stop), self._all_ids(start, stop)
-        probabilities = self._planted.probabilities(ids, numerical)
+        probabilities = self.planted.probabilities(ids, numerical)
         return numerical, ids, self._labels(probabilities, start, stop), probabilities
 
     def file(self, feature: str, row: int = 0) -> str:

@@ -120,7 +120,7 @@ def row_tasks(
 
 
 def _rows(path: Source, block: TextBlock, skip_bad_lines: bool, form: LogForm) -> LogBlock:
-    frame = _parse(block.text, len(block.lines), form)
+    frame = parsed(block.text, len(block.lines), form)
     return LogBlock(frame, block.lines) if frame is not None else _rows_one_by_one(path, block, skip_bad_lines, form)
 
 
@@ -150,13 +150,13 @@ def _is_int64(value: bytes) -> bool:
     return len(digits) <= 19 and -(2**63) <= (-1 if value.startswith(b"-") else 1) * int(digits or b"0") < 2**63
 
 
-def _parse(text: bytes, num_lines: int, form: LogForm = CRITEO) -> pl.DataFrame | None:
+def parsed(text: bytes, num_lines: int, form: LogForm = CRITEO) -> pl.DataFrame | None:
     """The block's columns, or None where anything is wrong with it. `line_fault` is the slow, obvious form of these checks."""
     columns = parse_block(text, num_lines, form.num_numerical, form.num_categorical, form.labelled)
-    return _parse_by_polars(text, num_lines, form) if columns is None else _frame(columns, form)
+    return parsed_by_polars(text, num_lines, form) if columns is None else frame_of(columns, form)
 
 
-def _frame(columns: Columns, form: LogForm) -> pl.DataFrame:
+def frame_of(columns: Columns, form: LogForm) -> pl.DataFrame:
     """Columns as a frame, with null for what is missing."""
     labels = (columns.labels,) if form.labelled else ()
     values = dict(zip(form.fields, (*labels, *columns.integers, *columns.values), strict=True))
@@ -165,7 +165,7 @@ def _frame(columns: Columns, form: LogForm) -> pl.DataFrame:
     return pl.DataFrame(values | empty).select(shown)
 
 
-def _parse_by_polars(text: bytes, num_lines: int, form: LogForm) -> pl.DataFrame | None:
+def parsed_by_polars(text: bytes, num_lines: int, form: LogForm) -> pl.DataFrame | None:
     """The same, of blocks that `parse_block` leaves: those with something wrong, or with many integers of more than eight digits."""
     # No foreign character leaves to Polars only what it and `line_fault` read alike: its parsers also take "+1" and " 1".
     if text.translate(None, CHARACTERS) or text.count(b"\t") != num_lines * (len(form.fields) - 1):
@@ -197,7 +197,7 @@ def _rows_one_by_one(path: Source, block: TextBlock, skip_bad_lines: bool, form:
         faults.append(f"line {number}: {fault}")
         if not skip_bad_lines:
             raise DatasetError(f"{path}: {faults[0]}; --bad_lines skip leaves such lines out")
-    frame = _parse(b"\n".join([*good, b""]), len(good), form) if good else pl.DataFrame(schema=form.typed)
+    frame = parsed(b"\n".join([*good, b""]), len(good), form) if good else pl.DataFrame(schema=form.typed)
     if frame is None:
         raise RuntimeError(f"{path}: lines {block.lines[0]} to {block.lines[-1]} pass the check of each line and not that of the block")
     return LogBlock(frame, lines, tuple(faults))

@@ -11,8 +11,6 @@ import polars as pl
 from utils.naming import naming
 
 _ODD = np.uint32(2654435769)  # 2^32 over the golden ratio: products spread over the highest bits
-_SPARSE_VALUES = 1 << 20  # up to so many the table is at most a quarter full, beyond it half
-_INSERTED = 1 << 18  # values that are added at once
 _BLOCK = 1 << 15  # values looked up at once: what that touches, but for the table, stays in the cache
 
 
@@ -22,16 +20,18 @@ class IdTable:
     Args:
         vocabulary: columns `value` UInt32, each once, and `id` Int32 from 1 on, frequent values first: these are found at the first look.
         dtype: of the ids that are given out.
+        sparse_values: up to so many the table is at most a quarter full, beyond it half.
+        inserted: values that are added at once.
     """
 
-    def __init__(self, vocabulary: pl.DataFrame, dtype: str):
+    def __init__(self, vocabulary: pl.DataFrame, dtype: str, sparse_values: int = 1 << 20, inserted: int = 1 << 18):
         values, ids = vocabulary["value"].to_numpy(), vocabulary["id"].to_numpy().astype(dtype)
-        bits = max(4, ((4 if len(values) <= _SPARSE_VALUES else 2) * len(values)).bit_length())
+        bits = max(4, ((4 if len(values) <= sparse_values else 2) * len(values)).bit_length())
         self._shift, self._last = np.uint32(32 - bits), (1 << bits) - 1
         self._values, self._ids = np.zeros(1 << bits, np.uint32), np.zeros(1 << bits, dtype)  # id 0: the slot is free
         self.dtype, self.knows_zero = np.dtype(dtype), bool((values == 0).any())
-        for start in range(0, len(values), _INSERTED):
-            self._insert(values[start : start + _INSERTED][::-1], ids[start : start + _INSERTED][::-1])
+        for start in range(0, len(values), inserted):
+            self._insert(values[start : start + inserted][::-1], ids[start : start + inserted][::-1])
 
     def _insert(self, values: np.ndarray, ids: np.ndarray) -> None:
         """Add values, frequent ones last: of several that want a slot at once, the last has it."""
@@ -71,7 +71,7 @@ class IdLookup(Protocol):
         """Ids `[n]` of values `[n]` uint32; 0 for what the vocabulary lacks."""
 
 
-def write_table_ids(columns: Iterable[pl.Series], vocabulary: pl.DataFrame, dtype: str, path: Path) -> None:
+def write_table_ids(columns: Iterable[pl.Series], vocabulary: pl.DataFrame, dtype: str, path: Path, block: int = _BLOCK) -> None:
     """Write the ids of a column of values to a binary file, in row order; what the vocabulary lacks, and what is missing, gets id 0.
 
     Args:
@@ -79,19 +79,20 @@ def write_table_ids(columns: Iterable[pl.Series], vocabulary: pl.DataFrame, dtyp
         vocabulary: see `IdTable`.
         dtype: int8, int16 or int32.
         path: the file, which is replaced.
+        block: values looked up at once.
     """
-    write_looked_up(columns, IdTable(vocabulary, dtype), path)
+    write_looked_up(columns, IdTable(vocabulary, dtype), path, block)
 
 
-def write_looked_up(columns: Iterable[pl.Series], table: IdLookup, path: Path) -> None:
+def write_looked_up(columns: Iterable[pl.Series], table: IdLookup, path: Path, block: int = _BLOCK) -> None:
     """The same by a table that is there already."""
     file = path.open("wb")
     try:
         for column in columns:
             values = column.fill_null(0).to_numpy()
             ids = np.empty(len(values), table.dtype)
-            for start in range(0, len(values), _BLOCK):
-                ids[start : start + _BLOCK] = table.ids(values[start : start + _BLOCK])
+            for start in range(0, len(values), block):
+                ids[start : start + block] = table.ids(values[start : start + block])
             if table.knows_zero and column.null_count():
                 ids[column.is_null().to_numpy()] = 0
             with naming(path):

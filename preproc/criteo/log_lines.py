@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 CHARACTERS = b"0123456789abcdefABCDEF-\t\n"  # all that sound lines hold
-_STEP_BYTES = 1 << 18  # of text: what a step touches stays in the cache
+_STEP_BYTES = 1 << 18
 _WORD = 8  # bytes, and the digits that it holds
 _NEWLINE, _MINUS, _ONE = 10, 45, 49
 _MAX_LONG = 100  # integers of more digits, which are read one by one; where a step has more, another parser is faster
@@ -27,7 +27,9 @@ class Columns(NamedTuple):
     empty: np.ndarray  # [1 + M + F, n] bool: the field holds nothing; one row less without labels
 
 
-def parse_block(text: bytes, num_lines: int, num_integers: int, num_values: int, labelled: bool = True) -> Columns | None:
+def parse_block(
+    text: bytes, num_lines: int, num_integers: int, num_values: int, labelled: bool = True, step_bytes: int = _STEP_BYTES
+) -> Columns | None:
     """The columns of lines of a label, integers and hexadecimal values; None where a line is not sound, or is better read by another parser.
 
     Args:
@@ -36,6 +38,7 @@ def parse_block(text: bytes, num_lines: int, num_integers: int, num_values: int,
         num_integers: M.
         num_values: F.
         labelled: whether a label stands first.
+        step_bytes: text read at once: what a step touches stays in the cache.
     """
     found = Columns(
         np.empty(num_lines, np.bool_) if labelled else None,
@@ -45,7 +48,7 @@ def parse_block(text: bytes, num_lines: int, num_integers: int, num_values: int,
     )
     row, start = 0, 0
     while start < len(text):
-        stop = min(start + _STEP_BYTES, len(text))
+        stop = min(start + step_bytes, len(text))
         stop = text.rfind(b"\n", start, stop) + 1 or text.index(b"\n", stop) + 1
         count = _step(text[start:stop], row, found)
         if count is None:

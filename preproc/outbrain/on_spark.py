@@ -24,8 +24,8 @@ from preproc.spark.engine import SparkEngine
 from preproc.spark.shared_objects import save_shared
 
 _RANGE_BYTES = 128 << 20  # of a plain file that a task reads at most
-_TASKS_A_CORE = 4  # so that cores end their last tasks at about the same time
-_PIECE_ROWS = 1 << 22  # of which a task makes the features at most
+TASKS_A_CORE = 4  # so that cores end their last tasks at about the same time
+PIECE_ROWS = 1 << 22  # of which a task makes the features at most
 
 
 class SparkFiles(RawFiles):
@@ -44,7 +44,7 @@ class SparkFiles(RawFiles):
         shared = self._engine.folder / f"work-{table}"
         save_shared(work, shared)  # with the places of documents, or of displays and ads, that it looks rows up in
         path = self.paths[table]
-        size = max(2 * self._block_bytes, path.stat().st_size // (_TASKS_A_CORE * self._engine.parallelism))
+        size = max(2 * self._block_bytes, path.stat().st_size // (TASKS_A_CORE * self._engine.parallelism))
         job = table
         parts, error = self._map(job, table, ranges(path, min(_RANGE_BYTES, size)), shared)
         if any(part.spans_lines for part in parts):
@@ -71,7 +71,7 @@ def write_features(
     """Fill the dataset's files."""
     spec, shared = writer.spec, engine.folder / "work-features"
     save_shared(partial(_columns, fitted=found, documents=documents, ad_rows=spec.categorical[0].cardinality), shared)
-    pieces = [(split, piece) for split in splits for piece in _pieces(staging.files(split), _TASKS_A_CORE * engine.parallelism)]
+    pieces = [(split, piece) for split in splits for piece in _pieces(staging.files(split), TASKS_A_CORE * engine.parallelism)]
     items = [Piece(split, piece, shared, _dtypes(spec)) for split, piece in pieces]
     _, error = engine.map("features", write_piece, items, "part")
     if error is not None:
@@ -93,9 +93,9 @@ def _dtypes(spec: FeatureSpec) -> list[Any]:
 
 
 def _pieces(files: Sequence[tuple[Path, int]], parts: int) -> list[list[tuple[Path, int, int]]]:
-    """The rows of files, one behind another, in about so many parts of as many rows, or of `_PIECE_ROWS`: of each its slices of files."""
+    """The rows of files, one behind another, in about so many parts of as many rows, or of `PIECE_ROWS`: of each its slices of files."""
     total = sum(rows for _, rows in files)
-    parts = min(total, max(parts, -(-total // _PIECE_ROWS)))
+    parts = min(total, max(parts, -(-total // PIECE_ROWS)))
     found: list[list[tuple[Path, int, int]]] = [[] for _ in range(parts)]
     bounds = [total * part // parts for part in range(parts + 1)]
     before = 0

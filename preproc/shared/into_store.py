@@ -119,7 +119,7 @@ def _alone(folder: Path, new: Sequence[str]) -> Iterator[None]:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     path = folder.with_name(f".{folder.name}.lock")
-    descriptor = _locked(path, folder)
+    descriptor = locked(path, folder)
     try:
         try:
             yield
@@ -132,7 +132,7 @@ def _alone(folder: Path, new: Sequence[str]) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _locked(path: Path, folder: Path) -> int:
+def locked(path: Path, folder: Path) -> int:
     """The lock's file, held. Raises DatasetError where another run holds it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)

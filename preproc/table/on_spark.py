@@ -53,7 +53,7 @@ from utils.naming import naming
 _PIECE_ROWS = 2_000_000  # from which a task learns at most, or little more
 TABLE_TEXTS = 2_000_000  # of a vocabulary that is a table in an executor's memory; larger ones are files that are searched
 PART_TEXTS = 1_000_000  # of one of these that lie in a part of it
-_HASHED_TEXTS = 500_000  # of one of these that a task hashes
+HASHED_TEXTS = 500_000  # of one of these that a task hashes
 
 Piece = Mapping[str, Sequence[Block]]  # some blocks, one behind another, of each group
 
@@ -180,7 +180,7 @@ class SparkTable:
             if (count := values[names[0]]) <= TABLE_TEXTS:
                 continue
             path, hashing, sorting = vocabulary_path(vocabularies, names[0]), f"hashing_{place}", f"sorting_{place}"
-            slices = [Hashing(path, first, _HASHED_TEXTS) for first in range(0, count, _HASHED_TEXTS)]
+            slices = [Hashing(path, first, HASHED_TEXTS) for first in range(0, count, HASHED_TEXTS)]
             self._map(hashing, hash_part, slices)
             hashed = [self._engine.task_folder(hashing, number) / HASHED for number in range(len(slices))]
             parts = [Sorting(hashed, low, high) for low, high in hash_ranges(-(-count // PART_TEXTS))]

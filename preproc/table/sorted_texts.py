@@ -18,8 +18,6 @@ from utils.naming import naming
 
 HASHES, ENDS, TEXTS, IDS = "hashes.u64", "ends.i64", "texts.bin", "ids.i32"
 _HASH, _ALL_HASHES = "hash", 1 << 64
-_AT_ONCE = 1 << 16  # texts that are compared at once
-_GROUP_ROWS = 1 << 14  # of which a part's range of hashes is read
 
 
 class SortedTexts:
@@ -27,9 +25,11 @@ class SortedTexts:
 
     Args:
         parts: the folders that `write_texts` filled, in the order of `hash_ranges`.
+        at_once: texts that are compared at once.
     """
 
-    def __init__(self, parts: Sequence[Path]):
+    def __init__(self, parts: Sequence[Path], at_once: int = 1 << 16):
+        self._at_once = at_once
         self._parts = list(zip(parts, hash_ranges(len(parts)), strict=True))
 
     def of(self, blocks: Iterable[Coded]) -> Iterator[tuple[pl.Series, np.ndarray]]:
@@ -44,8 +44,8 @@ class SortedTexts:
         for folder, (low, high) in self._parts:
             first, last = (len(hashes) if bound == _ALL_HASHES else int(np.searchsorted(hashes, np.uint64(bound))) for bound in (low, high))
             part = _Part(folder) if last > first else None
-            for start in range(first, last, _AT_ONCE):
-                some = asked.slice(start, min(_AT_ONCE, last - start))
+            for start in range(first, last, self._at_once):
+                some = asked.slice(start, min(self._at_once, last - start))
                 found[some["row"].to_numpy()] = part.ids(some[VALUE], some[_HASH].to_numpy())
         return found
 
@@ -102,12 +102,12 @@ def hash_ranges(parts: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise((part << 64) // parts for part in range(parts + 1)))
 
 
-def write_hashed(vocabulary: Path, first: int, rows: int, path: Path) -> None:
-    """Write some rows of a vocabulary in the order of their hashes, with these."""
+def write_hashed(vocabulary: Path, first: int, rows: int, path: Path, group_rows: int = 1 << 14) -> None:
+    """Write some rows of a vocabulary in the order of their hashes, with these; a part's range of hashes is read by groups of rows."""
     found = pl.scan_parquet(vocabulary, glob=False).slice(first, rows).select(VALUE, "id").collect(engine="streaming")
     ordered = found.with_columns(hashes_of(found[VALUE]).alias(_HASH)).sort(_HASH)
     with naming(path):
-        ordered.write_parquet(path, compression="lz4", statistics=True, row_group_size=_GROUP_ROWS)
+        ordered.write_parquet(path, compression="lz4", statistics=True, row_group_size=group_rows)
 
 
 def write_texts(hashed: Sequence[Path], low: int, high: int, folder: Path) -> None:

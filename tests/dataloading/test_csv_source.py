@@ -71,7 +71,7 @@ def test_rows_are_those_of_the_files(expected):
 @pytest.mark.parametrize("block", [1, 40, 300, 1 << 20])
 @pytest.mark.parametrize("batch", [7, 100, 1000])
 def test_block_and_batch_sizes_change_nothing(source, expected, tmp_path, monkeypatch, block, batch):
-    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", max(block, 40))
+    monkeypatch.setattr(csv_source, "BLOCK_BYTES", max(block, 40))
     assert run(source, tmp_path / "d", "--src_batch_size", str(batch)) == 0
     assert written(tmp_path / "d") == expected
 
@@ -135,7 +135,7 @@ def test_forms_of_csv(source, expected, tmp_path, change):
     ],
 )
 def test_bad_rows_are_named_by_line_feature_and_value(source, tmp_path, monkeypatch, row, message):
-    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 700)
+    monkeypatch.setattr(csv_source, "BLOCK_BYTES", 700)
     path = source / "train.csv"
     path.write_bytes(path.read_bytes() + row.encode("latin-1") + b"\n")
     with pytest.raises(DatasetError, match=message):
@@ -145,7 +145,7 @@ def test_bad_rows_are_named_by_line_feature_and_value(source, tmp_path, monkeypa
 
 @pytest.mark.parametrize("line", [1, 2, 52, 101])
 def test_a_byte_that_is_not_utf8_is_named_by_file_and_line(source, tmp_path, monkeypatch, line):
-    monkeypatch.setattr(csv_source, "_BLOCK_BYTES", 700)
+    monkeypatch.setattr(csv_source, "BLOCK_BYTES", 700)
     lines = (source / "train.csv").read_bytes().splitlines()  # a column that is ignored: nothing else looks at it
     lines = [text + (b",caf\xe9" if number == line else b",note") for number, text in enumerate(lines, 1)]
     (source / "a.csv").write_bytes(b"\n".join([lines[0].replace(b"caf\xe9", b"note"), *lines[1:30]]) + b"\n")

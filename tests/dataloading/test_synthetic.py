@@ -131,7 +131,7 @@ def test_rare_ids_carry_no_effect():
     split = SyntheticSplit(spec, "train", 100, 0)
     numerical = np.full((3, 1), 0.5, np.float16)
     rare = [np.array([100, 500, 999], np.int16)] * 2
-    assert np.ptp(split._planted.probabilities(rare, numerical)) == 0
+    assert np.ptp(split.planted.probabilities(rare, numerical)) == 0
 
 
 def test_large_uniform_tables_leave_the_signal_to_the_numericals():

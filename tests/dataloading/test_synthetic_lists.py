@@ -15,7 +15,6 @@ from dataloading import transcribe, validate
 from dataloading.feature_spec import Categorical, FeatureSpec, FeatureSpecError, generator_spec
 from dataloading.generate_feature_spec import main as generate
 from dataloading.sources import read_spec
-from dataloading.synthetic import distinct_ids as drawing
 from dataloading.synthetic.distinct_ids import distinct_ids
 from dataloading.synthetic.power_law import cumulative
 from dataloading.synthetic.split import SyntheticSplit
@@ -27,15 +26,14 @@ from utils.errors import UserError
 ROWS = 200_000
 
 
-def drawn(rows, hotness, alpha, start=0, stop=1000, seed=0):
-    return distinct_ids(Categorical("a", rows, "int32", hotness, alpha), (seed, "ids"), start, stop)
+def drawn(rows, hotness, alpha, start=0, stop=1000, seed=0, **options):
+    return distinct_ids(Categorical("a", rows, "int32", hotness, alpha), (seed, "ids"), start, stop, **options)
 
 
 @pytest.mark.parametrize("turns", [0, 1, 4], ids=["without what a row has", "one turn", "by repeated draws"])
 @pytest.mark.parametrize(("rows", "alpha"), [(5, 1.45), (4, 1.0), (6, 0.0), (5, 0.5), (4, 4.0)])
-def test_ids_are_drawn_one_after_another_from_what_is_left(monkeypatch, turns, rows, alpha):
-    monkeypatch.setattr(drawing, "_TURNS", turns)
-    ids = drawn(rows, 3, alpha, 0, ROWS)
+def test_ids_are_drawn_one_after_another_from_what_is_left(turns, rows, alpha):
+    ids = drawn(rows, 3, alpha, 0, ROWS, turns=turns)
     share = np.diff(cumulative(np.arange(-1, rows), rows, alpha)) if alpha else np.full(rows, 1 / rows)
     found = np.bincount(ids @ [rows**2, rows, 1], minlength=rows**3) / ROWS
     for a, b, c in itertools.permutations(range(rows), 3):
@@ -56,10 +54,8 @@ def test_any_rows_hold_different_ids_and_read_alone_as_together(rows, data, alph
     np.testing.assert_array_equal(drawn(rows, hotness, alpha, start + count // 2, start + count), ids[count // 2 :])
 
 
-def test_how_many_rows_are_worked_on_at_a_time_changes_nothing(monkeypatch):
-    whole = drawn(50_000, 40, 1.45, 3, 503)
-    monkeypatch.setattr(drawing, "_BLOCK_VALUES", 1)
-    np.testing.assert_array_equal(drawn(50_000, 40, 1.45, 3, 503), whole)
+def test_how_many_rows_are_worked_on_at_a_time_changes_nothing():
+    np.testing.assert_array_equal(drawn(50_000, 40, 1.45, 3, 503, block_values=1), drawn(50_000, 40, 1.45, 3, 503))
 
 
 @pytest.mark.parametrize(("rows", "hotness", "alpha"), [(2**31 - 2, 100, 3.0), (3000, 2500, 100.0), (700, 700, 1.45), (2**31 - 2, 5, 100.0)])
@@ -126,7 +122,7 @@ def test_an_id_has_one_effect_in_its_table_and_each_feature_its_weight():
         column = np.repeat(ids[feature], 40, axis=0)
         column[:, place] = np.arange(40)
         others = [column if i == feature else np.repeat(other, 40, axis=0) for i, other in enumerate(ids)]
-        p = split._planted.probabilities(others, np.repeat(numerical, 40, axis=0)).astype(np.float64)
+        p = split.planted.probabilities(others, np.repeat(numerical, 40, axis=0)).astype(np.float64)
         return np.log(p / (1 - p))
 
     first, second = logits(0, 1), logits(1, 4)

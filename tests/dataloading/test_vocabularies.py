@@ -8,7 +8,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dataloading import vocabularies
 from dataloading.contract import DatasetError
 from dataloading.vocabularies import read_vocabulary
 
@@ -21,8 +20,8 @@ def write(path: Path, values, first_id=1, dtype=None, **options) -> Path:
     return path
 
 
-def digest(path: Path, first: int = 0):
-    return read_vocabulary(path, first, MANY)
+def digest(path: Path, first: int = 0, **options):
+    return read_vocabulary(path, first, MANY, **options)
 
 
 @pytest.fixture
@@ -30,15 +29,14 @@ def path(tmp_path):
     return tmp_path / "cat_0.parquet"
 
 
-def test_the_digest_does_not_depend_on_how_the_file_is_cut_or_how_wide_its_numbers_are(path, monkeypatch):
+def test_the_digest_does_not_depend_on_how_the_file_is_cut_or_how_wide_its_numbers_are(path):
     values = np.random.default_rng(0).permutation(5000).astype(np.uint32)
     expected = digest(write(path, values))
     assert expected[0].values == 5000
     for dtype in (pl.UInt32, pl.Int64, pl.UInt64, pl.Int32):
         assert digest(write(path, values, dtype=dtype, row_group_size=700)) == expected
     for block in (1, 7, 4999, 5000):
-        monkeypatch.setattr(vocabularies, "_BLOCK", block)
-        assert digest(path) == expected
+        assert digest(path, block=block) == expected
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

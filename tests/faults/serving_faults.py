@@ -63,7 +63,7 @@ class ServingFaults:
             for number, rate in enumerate((0.02, 0.2)):
                 train(data, self._folder / f"c{number}", learning_rate=rate)
                 model = dlrm.load(self._folder / f"c{number}", mmap=True, cpu=True)
-                drawn, scorer = drawn_rows(model._features, 3), model.over_arrays()
+                drawn, scorer = drawn_rows(model.features, 3), model.over_arrays()
                 self._inputs = {"numerical": drawn.numerical[:40], "categorical": drawn.ids[:40]}
                 self._scores.append(scorer.score(*scorer.checked(*self._inputs.values())))
         repository = self._folder / f"r{len(list(self._folder.glob('r*')))}"

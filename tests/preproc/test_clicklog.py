@@ -95,6 +95,6 @@ cells = st.one_of(
 def test_block_and_line_checks_agree(position, value, other):
     text = [with_field(position, value).encode(), with_field(1, other).encode(), EMPTY.encode()]
     sound = all(line_fault(line) is None for line in text)
-    assert (clicklog._parse(b"\n".join([*text, b""]), len(text)) is not None) == sound
+    assert (clicklog.parsed(b"\n".join([*text, b""]), len(text)) is not None) == sound
     for line in text:
         assert not clicklog.CRITEO.good_line(line) or line_fault(line) is None

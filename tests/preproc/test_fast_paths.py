@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from preproc.criteo import clicklog, id_table, log_lines
+from preproc.criteo import clicklog
 from preproc.criteo.clicklog import LogForm
 from preproc.criteo.id_table import IdTable, write_table_ids
 from preproc.criteo.log_lines import parse_block
@@ -50,21 +50,19 @@ def test_a_block_by_numpy_is_a_block_by_polars(texts, step_bytes, labelled):
     form = LogForm(3, 4, labelled)
     texts = texts if labelled else [line.split("\t", 1)[1] for line in texts]
     text = "".join(f"{line}\n" for line in texts).encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_lines, "_STEP_BYTES", step_bytes)
-        columns = parse_block(text, len(texts), 3, 4, labelled)
-    expected = clicklog._parse_by_polars(text, len(texts), form)
+    columns = parse_block(text, len(texts), 3, 4, labelled, step_bytes)
+    expected = clicklog.parsed_by_polars(text, len(texts), form)
     if columns is None:  # not sound, or of integers that only Polars reads
         assert expected is None or any(len(field) > 18 for line in texts for field in line.split("\t")[labelled : labelled + 3])
     else:
-        found = clicklog._frame(columns, form)
+        found = clicklog.frame_of(columns, form)
         assert found.schema == form.typed and found.equals(expected)
 
 
 def test_blocks_of_many_long_integers_are_left_to_polars():
     text = b"".join(b"1\t%d\t\t\t\t\t\t\n" % (10**9 + i) for i in range(300))
     assert parse_block(text, 300, 3, 4) is None
-    assert clicklog._parse(text, 300, FORM)["num_0"].to_list() == [10**9 + i for i in range(300)]
+    assert clicklog.parsed(text, 300, FORM)["num_0"].to_list() == [10**9 + i for i in range(300)]
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-10, 70_000), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=30))
@@ -88,22 +86,18 @@ def test_ids_by_table_are_those_of_a_join(tmp_path_factory, blocks, seen, block)
     folder = tmp_path_factory.mktemp("ids")
     vocabulary = build_vocabulary(pl.LazyFrame({"c": pl.Series(seen, dtype=pl.UInt32)}), 0)
     columns = [pl.Series("c", one, pl.UInt32) for one in [*blocks, seen]]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(id_table, "_BLOCK", block)
-        write_table_ids(columns, vocabulary, "int16", folder / "table")
+    write_table_ids(columns, vocabulary, "int16", folder / "table", block)
     write_ids(pl.concat(columns).to_frame().lazy(), vocabulary, "int16", folder / "join")
     assert (folder / "table").read_bytes() == (folder / "join").read_bytes()
 
 
 @pytest.mark.parametrize(("sparse", "inserted"), [(0, 1 << 18), (1 << 20, 1 << 18), (0, 7)])
-def test_ids_of_many_values_that_want_the_same_slots(monkeypatch, sparse, inserted):
+def test_ids_of_many_values_that_want_the_same_slots(sparse, inserted):
     """Multiples of 2^20 times the hash's inverse all begin at few slots: probing has to go far, and around the table's end."""
-    monkeypatch.setattr(id_table, "_SPARSE_VALUES", sparse)
-    monkeypatch.setattr(id_table, "_INSERTED", inserted)
     inverse = pow(2654435769, -1, 2**32)
     products = np.concatenate([np.arange(500), 2**32 - 1 - np.arange(500)])
     known = np.array([int(product) * inverse % 2**32 for product in products], np.uint32)
     vocabulary = pl.DataFrame({"value": known, "id": np.arange(1, 1001, dtype=np.int32)})
     others = np.array([int(product) * inverse % 2**32 for product in range(500, 1500)], np.uint32)
-    table = IdTable(vocabulary, "int32")
+    table = IdTable(vocabulary, "int32", sparse, inserted)
     assert table.ids(known).tolist() == list(range(1, 1001)) and not table.ids(others).any()

@@ -328,10 +328,10 @@ def test_a_lock_that_its_holder_has_just_removed_is_none(tmp_path, monkeypatch):
 
     original = fcntl.flock
     monkeypatch.setattr(into_store.fcntl, "flock", flock)
-    descriptor = into_store._locked(path, tmp_path / "d")
+    descriptor = into_store.locked(path, tmp_path / "d")
     try:
         assert len(taken) == 2
         with pytest.raises(DatasetError, match="another run makes the dataset"):
-            into_store._locked(path, tmp_path / "d")
+            into_store.locked(path, tmp_path / "d")
     finally:
         os.close(descriptor)

@@ -66,7 +66,7 @@ def same(raw: Path, capsys, *flags: object) -> dict[str, bytes]:
 
 def test_clicks_out_of_order_and_bad_lines_that_are_skipped(changed, capsys, monkeypatch):
     """Clicks in no order, so that evaluation rows are sorted; several pieces of features; bad lines in three files."""
-    monkeypatch.setattr(outbrain_spark, "_PIECE_ROWS", 200)
+    monkeypatch.setattr(outbrain_spark, "PIECE_ROWS", 200)
 
     def clicks(lines: list[str]) -> list[str]:
         header, *rows = lines

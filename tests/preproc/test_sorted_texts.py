@@ -15,18 +15,18 @@ from preproc.table.sorted_texts import SortedTexts, hash_ranges, write_hashed, w
 texts = st.one_of(st.text(alphabet="ab", max_size=4), st.text(max_size=20), st.sampled_from(["", "é", "e\u0301", "a\0", "a\0\0", "😀", "ab" * 300]))
 
 
-def made(folder: Path, vocabulary: pl.DataFrame, parts: int, slices: int) -> SortedTexts:
+def made(folder: Path, vocabulary: pl.DataFrame, parts: int, slices: int, group_rows: int = 1 << 14, **options) -> SortedTexts:
     """A vocabulary in files, by as many tasks."""
     vocabulary.write_parquet(folder / "vocabulary.parquet")
     rows = -(-max(vocabulary.height, 1) // slices)
     hashed = [folder / f"hashed-{number}" for number in range(slices)]
     for number, path in enumerate(hashed):
-        write_hashed(folder / "vocabulary.parquet", number * rows, rows, path)
+        write_hashed(folder / "vocabulary.parquet", number * rows, rows, path, group_rows)
     folders = [folder / f"part-{number}" for number in range(parts)]
     for part, (low, high) in zip(folders, hash_ranges(parts), strict=True):
         part.mkdir(exist_ok=True)
         write_texts(hashed, low, high, part)
-    return SortedTexts(folders)
+    return SortedTexts(folders, **options)
 
 
 def numbered(values: list[str]) -> pl.DataFrame:
@@ -57,11 +57,9 @@ def test_files_give_the_ids_of_the_table(folder, values, others, parts, slices, 
     assert found.tolist() == expected.tolist() and found.dtype == np.int32
 
 
-def test_many_texts_in_blocks_larger_than_what_is_compared_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(sorted_texts, "_AT_ONCE", 1000)
-    monkeypatch.setattr(sorted_texts, "_GROUP_ROWS", 500)
+def test_many_texts_in_blocks_larger_than_what_is_compared_at_once(tmp_path):
     values = [f"value {number * 7919 % 100_003}" for number in range(20_000)]
-    lookup = made(tmp_path, numbered(values), 5, 3)
+    lookup = made(tmp_path, numbered(values), 5, 3, group_rows=500, at_once=1000)
     asked = pl.Series([f"value {number}" for number in range(30_000)])
     ids = {value: number for number, value in enumerate(values, 1)}
     ((codes, found),) = lookup.of([(pl.Series([1]), asked)])

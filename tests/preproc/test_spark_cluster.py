@@ -108,7 +108,7 @@ def test_table(tmp_path, capsys, workers, monkeypatch):
 
 def test_outbrain(tmp_path, capsys, workers, monkeypatch):
     """The same bytes; and, whatever bytes are, the same numbers. No executor is killed: those that were, are back or are done without."""
-    monkeypatch.setattr(outbrain_spark, "_TASKS_A_CORE", 2)
+    monkeypatch.setattr(outbrain_spark, "TASKS_A_CORE", 2)
     displays = os.environ.get("OUTBRAIN_DISPLAYS", "800")
     assert generate_outbrain.main(["--displays", displays, "--dst", str(tmp_path / "raw")]) == 0
     words = ["--src", str(tmp_path / "raw"), "--block_bytes", "5000" if displays == "800" else "500000"]

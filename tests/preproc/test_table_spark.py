@@ -168,7 +168,7 @@ def test_what_is_inferred_and_files_without_a_header(tmp_path, capsys):
 def test_vocabularies_and_keys_of_several_row_groups_searched_in_files(tmp_path, capsys, by_sql, monkeypatch):
     monkeypatch.setattr(table_spark, "TABLE_TEXTS", 60_000)
     monkeypatch.setattr(table_spark, "PART_TEXTS", 50_000)
-    monkeypatch.setattr(table_spark, "_HASHED_TEXTS", 100_000)
+    monkeypatch.setattr(table_spark, "HASHED_TEXTS", 100_000)
     values = np.random.default_rng(0).permutation(170_000)
     frame = pl.DataFrame({"y": values % 2, "v": values}).with_columns(pl.format("value {}", "v").alias("v"))
     frame.write_csv(tmp_path / "train.csv")

@@ -97,16 +97,16 @@ class Served:
         """Rows for a model and what they score."""
         mapped, loaded = (dlrm.load(self._checkpoint(kind), mmap=mmap, cpu=True) for mmap in (True, False))
         if kind.inputs == RAW:
-            columns = drawn_columns(mapped._raw_inputs(), seed=11)
+            columns = drawn_columns(mapped.raw_inputs(), seed=11)
             texts = {name: np.array([str(value).encode() for value in values], object) for name, values in columns.items() if values.dtype == object}
             inputs = {name: values[:, np.newaxis] for name, values in (columns | texts).items()}
             scorer, expected = mapped.over_raw_arrays(), loaded.score_raw(columns)
-            found, engine = scorer.score(*scorer.checked(columns)), scorer._scorer._engine
+            found, engine = scorer.score(*scorer.checked(columns)), scorer.scorer.engine
         else:
-            drawn = drawn_rows(mapped._features, seed=11)
+            drawn = drawn_rows(mapped.features, seed=11)
             inputs = {"categorical": drawn.ids} | ({"numerical": drawn.numerical} if drawn.numerical.shape[1] else {})
-            scorer, expected = mapped.over_arrays(), loaded.score(by_feature(drawn, mapped._features))
-            found, engine = scorer.score(*scorer.checked(drawn.numerical, drawn.ids)), scorer._engine
+            scorer, expected = mapped.over_arrays(), loaded.score(by_feature(drawn, mapped.features))
+            found, engine = scorer.score(*scorer.checked(drawn.numerical, drawn.ids)), scorer.engine
         return Rows(inputs, found, expected, isinstance(engine, NativeScorer))
 
 

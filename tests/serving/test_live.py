@@ -163,7 +163,7 @@ def servers(monkeypatch):
     """Two, called a and b, that serve version 1."""
     found = {name: Stand(name, v1="READY") for name in "ab"}
     monkeypatch.setattr(module, "Control", found.__getitem__)
-    monkeypatch.setattr(module, "_UNLOADING_S", 0.5)
+    monkeypatch.setattr(module, "UNLOADING_S", 0.5)
     monkeypatch.setattr(module, "_export", copied)
     return found
 

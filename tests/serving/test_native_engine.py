@@ -32,8 +32,8 @@ def by_tensorflow(checkpoint, monkeypatch):
 
 def test_scores_are_tensorflows(checkpoint, by_tensorflow):
     ours, theirs = (model.over_arrays() for model in (dlrm.load(checkpoint, mmap=True, cpu=True), by_tensorflow))
-    assert isinstance(ours._engine, NativeScorer) and not isinstance(theirs._engine, NativeScorer)
-    rows = drawn_rows(by_tensorflow._features, seed=3)
+    assert isinstance(ours.engine, NativeScorer) and not isinstance(theirs.engine, NativeScorer)
+    rows = drawn_rows(by_tensorflow.features, seed=3)
     numerical, ids = ours.checked(rows.numerical, rows.ids)
     numerical[7:10, 1] = np.nan, np.inf, -np.inf  # a request has none, but what is computed of them is alike, too
     with np.errstate(invalid="ignore"):
@@ -45,8 +45,8 @@ def test_scores_are_tensorflows(checkpoint, by_tensorflow):
 
 def test_few_samples_by_their_names_go_the_same_way(checkpoint, by_tensorflow):
     ours = dlrm.load(checkpoint, mmap=True, cpu=True)
-    rows = drawn_rows(by_tensorflow._features, seed=3)
-    columns = by_feature(rows, by_tensorflow._features)
+    rows = drawn_rows(by_tensorflow.features, seed=3)
+    columns = by_feature(rows, by_tensorflow.features)
     for count in (0, 1, 256, 257):
         some = {name: values[:count] for name, values in columns.items()}
         found, expected = ours.score(some), by_tensorflow.score(some)
@@ -66,4 +66,4 @@ def test_nothing_imports_tensorflow(checkpoint):
 
 def test_what_is_trained_in_bfloat16_is_scored_by_tensorflow(tmp_path):
     checkpoint = train(write(tmp_path / "data", PLAIN), tmp_path / "c", amp=True)
-    assert not isinstance(dlrm.load(checkpoint, mmap=True, cpu=True).over_arrays()._engine, NativeScorer)
+    assert not isinstance(dlrm.load(checkpoint, mmap=True, cpu=True).over_arrays().engine, NativeScorer)

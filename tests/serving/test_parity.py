@@ -60,10 +60,10 @@ def test_exports_of_ids_score_as_the_checkpoint(model, tmp_path, capsys):
     said = capsys.readouterr().out
     assert len(re.findall(r"2,000 rows: largest difference", said)) == 3
     loaded = dlrm.load(checkpoint, mmap=True)
-    rows = drawn_rows(loaded._features, seed=7)
+    rows = drawn_rows(loaded.features, seed=7)
     if "out_of_range" in MODELS[name][3]:  # clipped or hashed, everywhere alike; no id stays none
         rows.ids[::3] = np.where(rows.ids[::3] == -1, -1, rows.ids[::3] * 5 - 40)
-    expected = loaded.score(by_feature(rows, loaded._features))
+    expected = loaded.score(by_feature(rows, loaded.features))
     limit = 1e-2 if "bfloat16" in name else 1e-6  # the checkpoint itself computes in 16 bits
     scorer = dlrm.load(tmp_path / "r/dlrm/1/checkpoint", mmap=True).over_arrays()
     np.testing.assert_allclose(scorer.score(*scorer.checked(rows.numerical, rows.ids)), expected, atol=limit, rtol=0)
@@ -85,13 +85,13 @@ def test_fewer_bits_score_nearly_so_in_fewer_bytes(lists, precision, tmp_path):
     checkpoint = lists
     export(checkpoint, tmp_path / "r", "--formats", ALL_FORMATS, "--precision", precision)
     loaded = dlrm.load(checkpoint, mmap=True)
-    rows = drawn_rows(loaded._features, seed=7)
-    expected = loaded.score(by_feature(rows, loaded._features))
+    rows = drawn_rows(loaded.features, seed=7)
+    expected = loaded.score(by_feature(rows, loaded.features))
     few = dlrm.load(tmp_path / "r/dlrm/1/checkpoint")
-    found = few.score(by_feature(rows, few._features))
+    found = few.score(by_feature(rows, few.features))
     assert 0 < np.abs(found - expected).max() < 2e-2
     files = list((tmp_path / "r/dlrm/1/checkpoint/tables").rglob("rows.bin"))
-    assert len(files) == len(loaded._features.tables) and all(file.stat().st_nlink == 2 for file in files)  # shared with the SavedModel
+    assert len(files) == len(loaded.features.tables) and all(file.stat().st_nlink == 2 for file in files)  # shared with the SavedModel
 
 
 RAW = {"criteo": lambda folder: criteo_data(folder), "table": lambda folder: table_data(folder, TABLE), "kinds": lambda f: table_data(f, EVERYTHING)}
@@ -109,7 +109,7 @@ def test_exports_of_raw_values_score_as_the_checkpoint(raw_model, tmp_path, caps
     export(checkpoint, tmp_path / "r", "--inputs", "raw", "--formats", ",".join(forms))
     assert capsys.readouterr().out.count("2,000 rows: largest difference") == len(forms)
     loaded = dlrm.load(checkpoint, mmap=True)
-    columns = drawn_columns(loaded._raw_inputs(), seed=5)
+    columns = drawn_columns(loaded.raw_inputs(), seed=5)
     expected = loaded.score_raw(columns)
     scorer = dlrm.load(tmp_path / "r/dlrm/1/checkpoint", mmap=True).over_raw_arrays()
     np.testing.assert_allclose(scorer.score(*scorer.checked(columns)), expected, atol=1e-6, rtol=0)

@@ -94,22 +94,25 @@ def test_how_a_server_ended():
     assert [ending(code) for code in (0, 1, -6, -9)] == ["with code 0", "with code 1", "by SIGABRT", "by SIGKILL"]
 
 
-HOLDER = "import sys, time; from serving.shared_memory import Segments; s = Segments(int(sys.argv[1])); print(s.prefix, flush=True); time.sleep(600)"
+HOLDER = """
+import sys, time
+from pathlib import Path
+from serving.shared_memory import Segments
+held = Segments(int(sys.argv[1]), Path(sys.argv[2]))
+print(held.prefix, flush=True)
+time.sleep(600)
+"""
 
 
-def test_what_a_killed_server_left_is_removed_by_the_next_and_what_a_live_one_has_is_not(tmp_path, monkeypatch):
+def test_what_a_killed_server_left_is_removed_by_the_next_and_what_a_live_one_has_is_not(tmp_path):
     """Also where its process's number is another's now, or nobody's here: the lock tells, not the number."""
-    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
-    code = HOLDER.replace(
-        "s = ", f"from serving import shared_memory; from pathlib import Path; shared_memory._FOLDER = Path({str(tmp_path)!r}); s = "
-    )
-    with child([sys.executable, "-c", code, 1]) as killed, child([sys.executable, "-c", code, 2]) as alive:
+    with child([sys.executable, "-c", HOLDER, 1, tmp_path]) as killed, child([sys.executable, "-c", HOLDER, 2, tmp_path]) as alive:
         prefixes = [process.stdout.readline().strip() for process in (killed, alive)]
         for prefix in prefixes:
             (tmp_path / f"{prefix}some-uuid").touch()
         killed.kill()
         killed.wait()
-        segments = Segments(3)
+        segments = Segments(3, tmp_path)
         names = sorted(path.name for path in tmp_path.iterdir())
         assert names == sorted([f"{prefixes[1]}some-uuid", f"{prefixes[1]}lock", f"{segments.prefix}lock"])
         (tmp_path / f"{segments.prefix}mine").touch()
@@ -117,23 +120,21 @@ def test_what_a_killed_server_left_is_removed_by_the_next_and_what_a_live_one_ha
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted([f"{prefixes[1]}some-uuid", f"{prefixes[1]}lock"])
 
 
-def test_a_server_that_outlives_its_parent_keeps_its_segments(tmp_path, monkeypatch):
+def test_a_server_that_outlives_its_parent_keeps_its_segments(tmp_path):
     """Triton ends after its requests, seconds after scripts/serve was killed: it has inherited the lock."""
-    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
-    segments = Segments(1)
+    segments = Segments(1, tmp_path)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[segments.lock]) as triton:
         os.close(segments.lock)
-        shared_memory.remove_left()
+        shared_memory.remove_left(tmp_path)
         assert [path.name for path in tmp_path.iterdir()] == [f"{segments.prefix}lock"]
         triton.kill()
-    eventually(lambda: shared_memory.remove_left() or not list(tmp_path.iterdir()))
+    eventually(lambda: shared_memory.remove_left(tmp_path) or not list(tmp_path.iterdir()))
 
 
-def test_segments_of_versions_without_a_lock(tmp_path, monkeypatch):
-    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
+def test_segments_of_versions_without_a_lock(tmp_path):
     ended = subprocess.Popen(["true"])
     ended.wait()
     for name in (f"dlrm_{ended.pid}_8000_left", f"dlrm_{os.getpid()}_8000_runs", "other_1_2_3"):
         (tmp_path / name).touch()
-    shared_memory.remove_left()
+    shared_memory.remove_left(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"dlrm_{os.getpid()}_8000_runs", "other_1_2_3"]

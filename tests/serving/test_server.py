@@ -59,9 +59,9 @@ def loaded(folder):
 
 def rows(model, count=40, seed=3):
     """Inputs of a request, and its scores by the checkpoint."""
-    drawn = drawn_rows(model._features, seed)
+    drawn = drawn_rows(model.features, seed)
     some = drawn._replace(numerical=drawn.numerical[:count], ids=drawn.ids[:count])
-    return {"numerical": some.numerical, "categorical": some.ids}, model.score(by_feature(some, model._features))
+    return {"numerical": some.numerical, "categorical": some.ids}, model.score(by_feature(some, model.features))
 
 
 def close_to(scores):
@@ -87,7 +87,7 @@ def test_a_split_through_the_server_has_the_auc_of_the_checkpoint(server, folder
 
 def test_raw_values_score_as_the_checkpoint_does(server, folder):
     model = dlrm.load(folder / "raw/c", mmap=True)
-    columns = drawn_columns(model._raw_inputs(), seed=9)
+    columns = drawn_columns(model.raw_inputs(), seed=9)
     connection = Connection(f"grpc://{server.grpc}", "raw")
     inputs = {one.name: columns[one.name][:, np.newaxis] for one in connection.inputs}
     found = connection.infer(
@@ -273,8 +273,8 @@ def test_new_versions_while_requests_flow(server, ids, loaded, folder):
 
 
 def by_feature_of(inputs, model):
-    drawn = drawn_rows(model._features)
-    return by_feature(drawn._replace(numerical=inputs["numerical"], ids=inputs["categorical"]), model._features)
+    drawn = drawn_rows(model.features)
+    return by_feature(drawn._replace(numerical=inputs["numerical"], ids=inputs["categorical"]), model.features)
 
 
 def test_a_version_that_is_damaged_never_replaces_a_good_one(server, ids, loaded, folder):

@@ -35,7 +35,7 @@ def test_a_step_that_overflows_changes_nothing():
 
 def test_a_dynamic_scale_falls_until_gradients_fit_and_the_model_trains():
     model, trainer = model_and_trainer(*HALF, "--loss_scale", "dynamic", dtype="float16")
-    trainer.groups.scale._state.assign([2.0**24, 7.0])
+    trainer.groups.slots()["loss_scale"].assign([2.0**24, 7.0])
     before, scales = weights(model), []
     for step in range(24):
         scales.append(trainer.groups.slots()["loss_scale"].numpy()[0])
@@ -53,7 +53,7 @@ def test_a_skipped_step_counts_for_adams_bias_correction():
     skipping[1].groups.scale._state.assign([2.0**24, 0.0])
     assert not report_of(skipping[1], 0).finite
     for _, trainer in (skipping, plain):
-        trainer.groups.scale._state.assign([1024.0, 0.0])
+        trainer.groups.slots()["loss_scale"].assign([1024.0, 0.0])
         assert report_of(trainer, 1).finite
     for name, values in weights(skipping[0]).items():
         np.testing.assert_array_equal(values, weights(plain[0])[name], err_msg=name)
@@ -70,7 +70,7 @@ def test_a_dynamic_scale_grows_after_many_good_steps(monkeypatch):
 
 def test_it_neither_leaves_float16_nor_falls_below_1():
     scale = LossScale(DYNAMIC)
-    scale._state.assign([loss_scale.LARGEST, loss_scale.GROWTH_STEPS - 1.0])
+    scale.slots()["loss_scale"].assign([loss_scale.LARGEST, loss_scale.GROWTH_STEPS - 1.0])
     scale.after_step(tf.constant(1.0))
     assert float(scale.now()) == loss_scale.LARGEST
     for _ in range(40):

@@ -53,7 +53,7 @@ def options(*flags):
 @pytest.mark.parametrize("kept_bytes", [1 << 29, 0], ids=["rows are kept", "training waits"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_checkpoint_written_during_the_next_steps_is_that_of_the_step_before_them(tmp_path, monkeypatch, kept_bytes, optimizer):
-    monkeypatch.setattr(files, "_CHUNK_BYTES", 2 * 4 * 4)  # two rows a chunk
+    monkeypatch.setattr(files, "CHUNK_BYTES", 2 * 4 * 4)  # two rows a chunk
     monkeypatch.setattr(files, "IN_FLIGHT", 1)  # and one of them a step
     monkeypatch.setattr(kept, "KEPT_BYTES", kept_bytes)
     model, trainer = model_and_trainer("--optimizer", optimizer)

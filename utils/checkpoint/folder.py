@@ -19,7 +19,7 @@ from utils.config.options import BEST, LATEST
 from utils.errors import UserError
 
 POINTERS = (LATEST, BEST)
-_WAIT_S = 60.0
+WAIT_S = 60.0
 
 
 def step_name(step: int) -> str:
@@ -86,7 +86,7 @@ class Lock:
 
     def __init__(self, path: Path):
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        deadline = time.monotonic() + (_WAIT_S if MARK in os.environ else 0)
+        deadline = time.monotonic() + (WAIT_S if MARK in os.environ else 0)
         while not self._taken():
             if time.monotonic() >= deadline:
                 os.close(self._descriptor)

@@ -45,7 +45,7 @@ class MappedArray:
     def rows(self, numbers: np.ndarray) -> np.ndarray:
         """Rows by their numbers, `[n] -> [n, D]` float32."""
         high, width = self._chunk
-        whole = self._whole()
+        whole = self.whole()
         if whole is not None:
             return whole[numbers]
         found = np.empty((len(numbers), self.shape[1]), np.float32)
@@ -62,13 +62,13 @@ class MappedArray:
 
     def chunks(self) -> Chunks:
         """All of its memory, valid as long as this object. Raises CheckpointError where a file is missing or shorter than it should be."""
-        whole = self._whole()
+        whole = self.whole()
         if whole is not None:
             return Chunks([whole], FLOAT32)
         (rows, columns), (high, width) = self.shape, self._chunk
         return Chunks([self._values(row, column) for row in range(-(-rows // high)) for column in range(-(-columns // width))], FLOAT32)
 
-    def _whole(self) -> np.ndarray | None:
+    def whole(self) -> np.ndarray | None:
         """All rows, where the chunks can lie side by side in memory; None where they cannot."""
         if self._view is None:
             with self._lock:  # what is mapped a second time would be given back while another thread reads it

@@ -31,7 +31,7 @@ from utils.distributed import World
 from utils.errors import UserError
 from utils.launch import progressed
 
-_CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Array:
         """Shape of the chunks it is stored in, about 32 MiB each; no two workers write into the same chunk."""
         rest = self.shape[1:] if self.column_step is None else (self.column_step,)
         row_bytes = 4 * int(np.prod(rest, dtype=np.int64))
-        return (max(min(_CHUNK_BYTES // row_bytes, self.shape[0]), 1), *rest)
+        return (max(min(CHUNK_BYTES // row_bytes, self.shape[0]), 1), *rest)
 
 
 @dataclass(frozen=True)

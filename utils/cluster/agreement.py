@@ -34,7 +34,7 @@ def compare_programs(world: World) -> None:
     """
     if world.size == 1:
         return
-    mine = _program()
+    mine = own_digests()
     said = world.everyone(f"program {program.summary(mine)} on {socket.gethostname()}", "program")
     known = [text.split() if isinstance(text, str) and text.startswith("program ") else ["", "", "", "?"] for text in said]
     ones = [words[1] for words in known]
@@ -54,7 +54,7 @@ def compare_programs(world: World) -> None:
 
 
 @functools.cache
-def _program() -> dict[str, str]:
+def own_digests() -> dict[str, str]:
     """Digests of the code and versions of the packages, as they were when they were first asked for: a file that is changed later is not run."""
     found = program.digests(str(ROOT))
     for name in _PACKAGES:

@@ -15,7 +15,7 @@ from utils.metrics.ranking_metric import GAUC, GROUP_AUC, MAP, MRR, NDCG, RECALL
 
 _GROUP = np.uint64(33)  # the first bit of a key's group
 _MAX_GROUPS = 1 << 31
-_CHUNK = 1 << 20  # rows looked at together, at least a group: what is held beside the rows does not grow with them
+CHUNK = 1 << 20  # rows
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class _Ties(NamedTuple):
     positives_above: np.ndarray  # [T] of them
 
 
-def rank(scores: np.ndarray, labels: np.ndarray, groups: np.ndarray, metrics: Sequence[RankingMetric]) -> Ranking:
+def rank(scores: np.ndarray, labels: np.ndarray, groups: np.ndarray, metrics: Sequence[RankingMetric], chunk: int = CHUNK) -> Ranking:
     """Metrics of the order into which the scores bring the rows of each group, highest first.
 
     Every group with a positive counts the same, whatever its size, but for GAUC; a group without a positive is left out, and for the AUC one without
@@ -66,16 +66,17 @@ def rank(scores: np.ndarray, labels: np.ndarray, groups: np.ndarray, metrics: Se
         labels: `[n]`, any type of 0 and 1.
         groups: `[n]` int32 or int64, any numbers; equal ones are a group. At most 2^31 of them.
         metrics: which.
+        chunk: rows looked at together, at least a group: what is held beside the rows does not grow with them.
 
     Returns:
         the same bits for the same rows in any order.
     """
-    keys = _sorted_keys(scores, labels, groups)
+    keys = _sorted_keys(scores, labels, groups, chunk)
     defined = not np.isnan(scores).any()
     totals = {metric: 0.0 for metric in metrics}
     weights = {metric: 0 for metric in metrics}
     count = with_positive = 0
-    for some in _chunks(keys):
+    for some in _chunks(keys, chunk):
         found, ties = _counted(some)
         count += len(found.size)
         with_positive += np.count_nonzero(found.positives)
@@ -86,14 +87,14 @@ def rank(scores: np.ndarray, labels: np.ndarray, groups: np.ndarray, metrics: Se
     return Ranking({metric: totals[metric] / weights[metric] if weights[metric] else None for metric in metrics}, count, int(with_positive))
 
 
-def _sorted_keys(scores: np.ndarray, labels: np.ndarray, groups: np.ndarray) -> np.ndarray:
+def _sorted_keys(scores: np.ndarray, labels: np.ndarray, groups: np.ndarray, chunk: int) -> np.ndarray:
     """`[n]` uint64, a number a row: the group (31 bits), the score from high to low (32), the label (1).
 
     One sort of whole numbers brings rows together by group and, in a group, the best first: three times as fast as a sort of places of rows.
     """
     keys = _numbered(groups).view(np.uint64)
-    for start in range(0, len(keys), _CHUNK):  # no copies of everything
-        rows = slice(start, start + _CHUNK)
+    for start in range(0, len(keys), chunk):  # no copies of everything
+        rows = slice(start, start + chunk)
         keys[rows] <<= _GROUP
         keys[rows] |= _descending(scores[rows]).astype(np.uint64) << np.uint64(1)
         keys[rows] |= labels[rows].astype(bool)
@@ -122,11 +123,11 @@ def _descending(scores: np.ndarray) -> np.ndarray:
     return np.where(bits >> 31, bits, 0x7FFFFFFF - bits)
 
 
-def _chunks(keys: np.ndarray) -> Iterator[np.ndarray]:
+def _chunks(keys: np.ndarray, chunk: int) -> Iterator[np.ndarray]:
     """Consecutive keys to look at together, so that no group is cut."""
     start, end = 0, len(keys)
     while start < end:
-        stop = min(start + _CHUNK, end)
+        stop = min(start + chunk, end)
         if stop < end:
             group = keys[stop] >> _GROUP
             stop = int(np.searchsorted(keys, group << _GROUP))

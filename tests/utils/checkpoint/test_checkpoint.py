@@ -44,7 +44,7 @@ def test_arrays_are_read_back_bit_for_bit(tmp_path, shape):
 
 
 def test_an_array_of_many_chunks_is_read_back_in_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 10 * 4 * 16)  # ten rows
+    monkeypatch.setattr(module, "CHUNK_BYTES", 10 * 4 * 16)  # ten rows
     values = random(127, 16)
     folder = write(tmp_path, a=values)
     assert len(chunks(folder, "a")) == 13
@@ -54,7 +54,7 @@ def test_an_array_of_many_chunks_is_read_back_in_order(tmp_path, monkeypatch):
 
 
 def test_a_table_is_never_asked_for_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 10 * 4 * 16)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 10 * 4 * 16)
     values, asked = random(127, 16), []
 
     def read(start, stop):
@@ -113,7 +113,7 @@ def test_a_flipped_bit_is_an_error_that_names_the_array(tmp_path, place):
     "damage", ["missing chunk", "short chunk", "empty chunk", "missing metadata", "broken metadata", "missing array", "other shape"]
 )
 def test_a_damaged_array_is_an_error_that_names_it(tmp_path, monkeypatch, damage):
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 5 * 4 * 4)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 5 * 4 * 4)
     folder = write(tmp_path, a=random(20, 4), b=random(19, 4))
     last = chunks(folder, "a")[-1]
     if damage == "missing chunk":
@@ -283,7 +283,7 @@ def test_saving_a_step_again_replaces_it(tmp_path):
 
 
 def test_columns_written_in_parts_are_one_array_and_can_be_read_in_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 10 * 4 * 2)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 10 * 4 * 2)
     values = random(33, 6)
     parts = [ArrayPart("a", lambda start, stop, i=i: values[start:stop, i : i + 2], (i, i + 2)) for i in (4, 0, 2)]
     save(tmp_path, 1, {"a": Array((33, 6), column_step=2)}, parts, {}, World())
@@ -311,7 +311,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, value):
 
 
 def test_an_array_that_no_worker_wrote_whole_is_not_published(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 10 * 4 * 2)
+    monkeypatch.setattr(module, "CHUNK_BYTES", 10 * 4 * 2)
     values = random(33, 4)
     left = ArrayPart("a", lambda start, stop: values[start:stop, :2], (0, 2))
     for parts, chunk in (([left], "c/0/1"), ([], "c/0/0")):

@@ -55,8 +55,8 @@ def test_chunks_of_whole_pages_lie_side_by_side(tmp_path):
     numbers = np.array([4999, 0, 1023, 1024, 4096, 4096, 2047], np.int32)
     np.testing.assert_array_equal(mapped.rows(numbers), values[numbers])
     assert mapped.rows(numbers[:0]).shape == (0, 3)
-    assert mapped._whole().shape == (5120, 3) and not mapped._whole().flags.writeable
-    np.testing.assert_array_equal(mapped._whole()[:5000], values)
+    assert mapped.whole().shape == (5120, 3) and not mapped.whole().flags.writeable
+    np.testing.assert_array_equal(mapped.whole()[:5000], values)
 
 
 @pytest.mark.parametrize("chunk", [(2, 2), (5, 3), (4, 1)])

@@ -130,7 +130,7 @@ def test_the_lock_is_waited_for_under_elastic_only(tmp_path, monkeypatch):
     folder.Lock(tmp_path).release()
     assert time.monotonic() - start > 0.2
     held = folder.Lock(tmp_path)
-    monkeypatch.setattr(folder, "_WAIT_S", 0.2)
+    monkeypatch.setattr(folder, "WAIT_S", 0.2)
     with pytest.raises(UserError, match="another run writes its checkpoints there"):
         folder.Lock(tmp_path)
     held.release()

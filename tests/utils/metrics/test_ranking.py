@@ -9,7 +9,6 @@ import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utils.metrics import ranking
 from utils.metrics.binary import exact_auc
 from utils.metrics.ranking import rank
 from utils.metrics.ranking_metric import DEFAULT, RankingMetric, parse
@@ -69,10 +68,9 @@ def draw_rows(draw, count):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_drawn_groups_equal_the_definition(seed, monkeypatch):
-    monkeypatch.setattr(ranking, "_CHUNK", [1, 7, 100, 1 << 20][seed % 4])
+def test_drawn_groups_equal_the_definition(seed):
     scores, labels, groups = draw_rows(np.random.default_rng(seed), 50)
-    found = rank(scores, labels, groups, METRICS)
+    found = rank(scores, labels, groups, METRICS, [1, 7, 100, 1 << 20][seed % 4])
     for metric, value in found.values.items():
         assert value == pytest.approx(definition(metric, scores, labels, groups), abs=1e-12), metric
     positive = {group for group, label in zip(groups.tolist(), labels, strict=True) if label}
@@ -88,14 +86,13 @@ def test_any_few_rows_equal_the_definition(rows):
 
 
 @pytest.mark.parametrize("chunk", [1, 1000, 1 << 20])
-def test_the_bits_do_not_depend_on_the_order_of_the_rows(chunk, monkeypatch):
-    monkeypatch.setattr(ranking, "_CHUNK", chunk)
+def test_the_bits_do_not_depend_on_the_order_of_the_rows(chunk):
     draw = np.random.default_rng(7)
     groups = np.sort(draw.integers(-300, 300, 5000)).astype(np.int32)
     scores, labels = np.round(draw.normal(size=5000), 1).astype(np.float32), draw.random(5000) < 0.2
-    expected = rank(scores, labels, groups, METRICS)
+    expected = rank(scores, labels, groups, METRICS, chunk)
     for order in (np.arange(5000)[::-1], draw.permutation(5000), draw.permutation(5000)):
-        assert rank(scores[order], labels[order], groups[order].astype(np.int64), METRICS) == expected
+        assert rank(scores[order], labels[order], groups[order].astype(np.int64), METRICS, chunk) == expected
 
 
 def columns(*rows):
