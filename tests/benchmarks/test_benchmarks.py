@@ -17,7 +17,7 @@ from benchmarks.workload import MLPERF_HOTNESS, hotness_of_tables
 from dataloading.feature_spec import FeatureSpec
 from preproc.criteo import command as criteo
 from tests.dataloading.make_data import small_spec, write_dataset
-from tests.preproc.spark_cluster import needs_spark
+from tests.preproc.spark.spark_cluster import needs_spark
 
 ROOT = Path(__file__).parents[2]
 NAMES = (

@@ -9,7 +9,7 @@ import pytest
 from runs import TRAIN
 
 from dataloading import transcribe
-from tests.dataloading.example_records import write_outbrain
+from tests.dataloading.tfrecord.example_records import write_outbrain
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc.criteo import command as criteo
-from tests.preproc.spark_cluster import Sessions
+from tests.preproc.spark.spark_cluster import Sessions
 from utils.errors import run_command
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from preproc import sample_log
 from preproc.criteo import command as criteo
-from tests.preproc.spark_cluster import needs_spark, tree
+from tests.preproc.spark.spark_cluster import needs_spark, tree
 
 PREPROC = Path(__file__).parents[2] / "preproc"
 FOLDERS = {"download_dir": "in", "spark_output_path": "out", "conversion_intermediate_dir": "between", "final_output_dir": "final"}

@@ -1,0 +1,217 @@
+"""What a user can get wrong: one line, exit code 1, and nothing left at the destination."""
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from dataloading.contract import DatasetError
+from preproc.criteo import command as criteo
+from tests.children import child, found, wait_for
+from utils.errors import UserError
+
+ROOT = Path(__file__).parents[3]
+GOOD = "1" + "\t5" * 13 + "\tab" * 26 + "\n"
+
+
+def run(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "preproc.criteo", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def flags(folder: Path, train: bytes = GOOD.encode(), test: bytes = GOOD.encode()) -> list[str]:
+    (folder / "day_0").write_bytes(train)
+    (folder / "day_1").write_bytes(test)
+    return [*map(str, ["--train", folder / "day_0", "--test", folder / "day_1", "--dst", folder / "out", "--frequency_threshold", 0])]
+
+
+def test_a_malformed_line_as_a_child_process(tmp_path):
+    result = run(*flags(tmp_path, train=(GOOD * 2 + GOOD.replace("ab", "xy", 1)).encode()))
+    assert (result.returncode, result.stdout) == (1, "")
+    fault = "line 3: field 15 (cat_0) is 'xy', expected up to 8 hexadecimal digits, or nothing; --bad_lines skip leaves such lines out"
+    assert result.stderr == f"preproc.criteo: error: {tmp_path / 'day_0'}: {fault}\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_good_run_as_a_child_process(tmp_path):
+    result = run(*flags(tmp_path))
+    assert (result.returncode, result.stderr) == (0, "")  # no progress bar where standard error is no terminal
+    assert result.stdout.startswith(f"{tmp_path / 'out'}: train 1 rows") and result.stdout.count("\n") == 1
+
+
+def test_help_names_every_flag_and_loads_no_tensorflow():
+    result = run("--help")
+    assert result.returncode == 0
+    for flag in ("train", "test", "dst", "frequency_threshold", "numerical_transform", "bad_lines", "overwrite", "block_bytes"):
+        assert f"--{flag}" in result.stdout
+    code = "import preproc.criteo, sys; assert not {'tensorflow', 'horovod', 'model'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("value", ["-1", "x", "1.5", ""])
+def test_threshold_must_be_a_whole_number(tmp_path, value):
+    with pytest.raises(UserError) as ended:
+        criteo.main([*flags(tmp_path), f"--frequency_threshold={value}"])
+    assert f"--frequency_threshold: expected a whole number of at least 0, found {value!r}" in str(ended.value)
+
+
+def fails(arguments: list[str], message: str, folder: Path) -> None:
+    with pytest.raises(DatasetError) as error:
+        criteo.main(arguments)
+    assert message in str(error.value) and "\n" not in str(error.value)
+    assert not (folder / "out").exists()
+
+
+def test_missing_log(tmp_path):
+    arguments = flags(tmp_path)
+    (tmp_path / "day_1").unlink()
+    fails(arguments, f"{tmp_path / 'day_1'}: no such file; expected a click log", tmp_path)
+    (tmp_path / "day_1").mkdir()
+    fails(arguments, f"{tmp_path / 'day_1'}: not a file; expected a click log", tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\r\n", gzip.compress(b"", mtime=0), zstandard.compress(b"")])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_empty_log(tmp_path, content, split):
+    name = {"train": "day_0", "test": "day_1"}[split]
+    fails(flags(tmp_path, **{split: content}), f"{tmp_path / name}: holds no lines; expected a click log of 40 tab-separated fields a line", tmp_path)
+
+
+def test_a_split_of_bad_lines_only(tmp_path, capsys):
+    arguments = [*flags(tmp_path, test=b"a\nb\n"), "--bad_lines", "skip"]
+    fails(arguments, "the test split holds no rows: every line of day_1 is malformed", tmp_path)
+    assert "day_1: bad lines skipped: 2, the first: line 1: 1 fields, expected 40" in capsys.readouterr().err
+
+
+TEXT = GOOD.encode() + os.urandom(3000).hex().encode()  # the tail does not compress to nothing, so that a cut falls inside it
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(TEXT, mtime=0)[:-9], "truncated gzip file"),
+        (gzip.compress(TEXT, mtime=0)[:5], "truncated gzip file"),
+        (gzip.compress(TEXT, mtime=0)[:-8] + bytes(8), "damaged gzip file"),
+        (gzip.compress(TEXT, mtime=0) + b"tail", "damaged gzip file"),
+        (zstandard.compress(TEXT)[:-9], "truncated zstd file"),
+        (zstandard.compress(TEXT)[:5], "truncated zstd file"),
+        (zstandard.compress(TEXT) + b"tail", "damaged zstd file"),
+    ],
+)
+def test_compressed_files_that_are_not_whole(tmp_path, content, message):
+    fails(flags(tmp_path, content), f"{tmp_path / 'day_0'}: {message}", tmp_path)
+
+
+@pytest.mark.parametrize("extra", [[], ["--bad_lines", "skip"]])
+def test_values_beyond_float16(tmp_path, extra):
+    first = "bad\n" if extra else GOOD  # a skipped line still counts as a line
+    text = first + GOOD * 2 + "1\t5\t70000" + "\t" * 37 + "\n"
+    message = f"{tmp_path / 'day_0'}: line 4: field 3 (num_1) is 70000, expected at most ±65504, what float16 holds; use --numerical_transform log"
+    fails([*flags(tmp_path, text.encode()), "--numerical_transform", "none", *extra], message, tmp_path)
+
+
+def test_destination_with_a_dataset(tmp_path):
+    arguments = flags(tmp_path)
+    criteo.main(arguments)
+    before = (tmp_path / "out" / "feature_spec.yaml").read_bytes()
+    with pytest.raises(DatasetError, match="holds a dataset already"):
+        criteo.main(arguments)
+    assert (tmp_path / "out" / "feature_spec.yaml").read_bytes() == before
+    (tmp_path / "day_1").write_text(GOOD * 2)
+    criteo.main([*arguments, "--overwrite"])
+    assert (tmp_path / "out" / "test" / "label.bin").read_bytes() == b"\1\1"
+
+
+def test_destination_that_is_a_file(tmp_path):
+    arguments = flags(tmp_path)
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(DatasetError, match="is a file; expected a folder"):
+        criteo.main(arguments)
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_logs_that_publishing_would_delete(tmp_path):
+    arguments = flags(tmp_path)
+    (tmp_path / "train").mkdir()
+    log = (tmp_path / "day_0").rename(tmp_path / "train" / "day_0")
+    with pytest.raises(DatasetError, match="which the dataset will replace; choose another --dst"):
+        criteo.main(["--train", str(log), *arguments[2:], "--dst", str(tmp_path)])
+    assert log.exists()
+
+
+def test_a_failed_run_leaves_the_users_files(tmp_path):
+    arguments = flags(tmp_path, test=b"bad\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes").write_text("mine")
+    with pytest.raises(DatasetError, match="line 1: 1 fields"):
+        criteo.main(arguments)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes"]
+
+
+@contextlib.contextmanager
+def staging(tmp_path, arguments):
+    """preproc.criteo at work as a child that has staged something; ended in any case."""
+    (tmp_path / "day_0").write_text(GOOD * 40_000)
+    words = [sys.executable, "-m", "preproc.criteo", *arguments, "--block_bytes", "500"]  # thousands of blocks: long enough to be stopped
+    before = found(tmp_path, "out/.staging-*/*.arrow")
+    with child(words) as process:
+        wait_for(lambda: found(tmp_path, "out/.staging-*/*.arrow") - before, process)
+        yield process
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGHUP, 129, "stopped by SIGHUP")],
+)
+def test_a_stopped_run_leaves_nothing(tmp_path, number, code, said):
+    with staging(tmp_path, flags(tmp_path)) as process:
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (code, f"preproc.criteo: {said}\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path, capsys):
+    arguments = flags(tmp_path)
+    with staging(tmp_path, arguments) as process:
+        process.kill()
+        process.wait()
+    (left,) = (tmp_path / "out").iterdir()
+    (tmp_path / "day_0").write_text(GOOD)
+    criteo.main(arguments)
+    assert f"{left}: left by a run that was killed; removed\n" in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["feature_spec.yaml", "test", "train", "vocabulary"]
+
+
+def test_full_disks_are_one_line_with_a_path_and_leave_nothing(tmp_path):
+    command = ["unshare", "-rm", sys.executable, Path(__file__).with_name("full_disk.py"), tmp_path]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if result.returncode == 77 or "unshare" in result.stderr:
+        pytest.skip("this machine allows no mount")
+    files = []
+    for run in json.loads(result.stdout):
+        said = re.fullmatch(rf"[a-z.]+: error: {tmp_path}/disk/new/out/\.(\S+): No space left on device\n", run["said"])
+        assert said and (run["code"], run["left"]) == (1, []), run
+        command = run["said"].split(":")[0]
+        files.append((command == "preproc.table", re.sub(r"-\w{8}/|\d+", "", said[1])))
+    others = {re.sub("train|test", "", file) for table, file in files if not table}
+    assert {"staging-.arrow", "stagingdataset/vocabulary/cat_.parquet", "stagingdataset//cat_.bin"} <= others, others
+    tables = {file for table, file in files if table}
+    assert all(any(file.startswith(kind) for file in tables) for kind in ("stagingtrain-", "stagingdataset/vocabulary/", "stagingdataset/t")), tables
+
+
+def test_a_file_that_cannot_grow_is_one_line_with_its_path(tmp_path):
+    arguments = flags(tmp_path, train=b"".join(b"1" + b"\t5" * 13 + b"\t%x" % i * 26 + b"\n" for i in range(4000)))
+    words = ["sh", "-c", 'ulimit -f 20; exec "$@"', "sh", sys.executable, "-m", "preproc.criteo", *arguments]
+    result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 1
+    assert re.fullmatch(rf"preproc.criteo: error: {tmp_path}/out/\.\S+: File too large\n", result.stderr)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,174 @@
+"""preproc.outbrain on Spark: the very files that Polars writes, and the very errors. See test_spark_cluster for two workers."""
+
+import gzip
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dataloading import generate_outbrain
+from dataloading.feature_spec import FeatureSpec
+from preproc.outbrain import command as outbrain
+from preproc.outbrain import on_spark as outbrain_spark
+from preproc.spark import shared_objects as spark_shared
+from tests.preproc.spark.spark_cluster import LOCAL, needs_spark, tree
+from utils.errors import UserError
+
+pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory) -> Path:
+    """Generated raw files."""
+    folder = tmp_path_factory.mktemp("generated with a space") / "raw"
+    assert generate_outbrain.main(["--displays", "800", "--dst", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def changed(raw, tmp_path) -> Path:
+    """A copy, for a test to change."""
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for path in raw.iterdir():
+        os.link(path, folder / path.name)
+    return folder
+
+
+def rewrite(path: Path, change) -> None:
+    """Change the lines of a file, of which there may be links."""
+    lines = path.read_text().splitlines()
+    path.unlink()
+    path.write_text("\n".join(change(lines) or lines) + "\n")
+
+
+def bytes_of_tasks(folder: Path, table: str, parts: int) -> int:
+    """Such --block_bytes that a table is read in about so many parts."""
+    return (folder / f"{table}.csv").stat().st_size // (2 * parts)
+
+
+def same(raw: Path, capsys, *flags: object) -> dict[str, bytes]:
+    """Run both engines; their files and what they say are the same. Returns the files, by their names in the dataset."""
+    folder = raw.with_name("datasets")
+    words = [*map(str, ("--src", raw, "--overwrite", *flags))]
+    capsys.readouterr()
+    assert outbrain.main([*words, "--dst", str(folder / "polars")]) == 0
+    said = capsys.readouterr().err
+    assert outbrain.main([*words, "--dst", str(folder / "spark"), *LOCAL]) == 0
+    assert capsys.readouterr().err == said
+    expected = tree(folder / "polars")
+    assert len(expected) == 1 + 2 * 16 + 3 and tree(folder / "spark") == expected
+    return expected
+
+
+def test_clicks_out_of_order_and_bad_lines_that_are_skipped(changed, capsys, monkeypatch):
+    """Clicks in no order, so that evaluation rows are sorted; several pieces of features; bad lines in three files."""
+    monkeypatch.setattr(outbrain_spark, "PIECE_ROWS", 200)
+
+    def clicks(lines: list[str]) -> list[str]:
+        header, *rows = lines
+        rows = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))]
+        rows[7], rows[9], rows[-5], rows[-1] = "1,2,x", "1,2", rows[-5] + "7", "-1,2,1"
+        return [header, *rows]
+
+    def events(lines: list[str]) -> None:
+        lines[300], lines[301], lines[-1] = lines[299], lines[301].replace(",", ",no", 3), lines[-1] + ",more"
+
+    rewrite(changed / "clicks_train.csv", clicks)
+    rewrite(changed / "events.csv", events)
+    (changed / "documents_meta.csv.gz").write_bytes(gzip.compress((changed / "documents_meta.csv").read_bytes(), mtime=0))
+    (changed / "documents_meta.csv").unlink()
+    flags = ("--bad_lines", "skip", "--block_bytes", bytes_of_tasks(changed, "clicks_train", 6), "--seed", 3, "--min_events", 2)
+    same(changed, capsys, *flags, "--staging", changed.with_name("staging"))
+    assert not changed.with_name("staging").exists()
+    spec = FeatureSpec.from_yaml(changed.with_name("datasets") / "spark" / "feature_spec.yaml")
+    assert spec.metadata["bad_lines_skipped"] == 4 + 3
+
+
+def test_rows_that_span_lines_are_read_by_one_task(changed, capsys):
+    def events(lines: list[str]) -> None:
+        lines[100:110] = [line.rpartition(",")[0] + ',"US>\nCA>1"' for line in lines[100:110]]
+
+    rewrite(changed / "events.csv", events)
+    same(changed, capsys, "--block_bytes", bytes_of_tasks(changed, "events", 8), "--min_events", 1)
+    places = pl.read_parquet(changed.with_name("datasets") / "spark" / "vocabulary" / "event_geo_location.parquet")["value"]
+    assert "US>\nCA>1" in places
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "said"),
+    [
+        ("clicks_train", {-3: "7,8,2", -2: "7,8"}, "clicks_train.csv, line {-3}, column clicked: '2', expected 0 or 1; --bad_lines skip"),
+        ("clicks_train", {-3: "7,8", -2: "7,8,2"}, "clicks_train.csv, line {-3}: 2 values, expected 3 separated by ','; --bad_lines skip"),
+        ("events", {40: "9", -9: "x,y,1,2,3,US"}, "events.csv, line {40}: 1 values, expected 6"),
+        ("events", {-9: '1,"u,1,2,3,US'}, "events.csv, line {-9}: a quote is opened and not closed"),
+        ("documents_topics", {-1: "1,2,inf"}, "documents_topics.csv, line {-1}, column confidence_level: 'inf', expected a finite number"),
+        ("documents_entities", {0: "document_id,entity,confidence_level"}, "documents_entities.csv: has no column entity_id; it has document_id,"),
+    ],
+    ids=["a value before a line", "a line before a value", "in another part", "quote", "number", "column"],
+)
+def test_the_first_fault_is_told_as_by_polars(changed, table, change, said):
+    numbers = {}
+
+    def replace(lines: list[str]) -> None:
+        for place, line in change.items():
+            lines[place] = line
+            numbers[str(place)] = range(1, 1 + len(lines))[place]
+
+    rewrite(changed / f"{table}.csv", replace)
+    found, words = [], [*map(str, ("--src", changed, "--dst", changed.with_name("out"), "--block_bytes", 3000))]
+    for engine in ((), LOCAL):
+        with pytest.raises(UserError) as error:
+            outbrain.main([*words, *engine])
+        assert not changed.with_name("out").exists()
+        found.append(str(error.value))
+    for place, number in numbers.items():
+        said = said.replace(f"{{{place}}}", str(number))
+    assert f"{changed}/{said}" in found[0] and found[0] == found[1] and "\n" not in found[0]
+
+
+def test_a_key_twice_an_empty_split_and_an_interruption_leave_nothing(changed, monkeypatch):
+    destination = changed.with_name("out")
+    words = [*map(str, ("--src", changed, "--dst", destination, "--block_bytes", 20_000)), *LOCAL]
+    with pytest.raises(UserError, match=r"the test split holds no rows: .* clicks were read"):
+        outbrain.main([*words, "--eval_fraction", "0", "--eval_from_day", "99"])
+    assert not destination.exists()
+
+    def interrupted(*args) -> None:
+        assert list(destination.glob(".staging-*/spark/work-clicks_train"))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outbrain, "write_features", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            outbrain.main(words)
+    assert not destination.exists()
+    rewrite(changed / "promoted_content.csv", lambda lines: [*lines, lines[5]])
+    with pytest.raises(UserError, match=r"promoted_content.csv: column ad_id: \d+ stands in several rows, expected one row of each"):
+        outbrain.main(words)
+    assert not destination.exists()
+
+
+def test_flags_of_spark_without_it_are_said(changed, capsys):
+    assert outbrain.main([*map(str, ("--src", changed, "--dst", changed.with_name("out"), "--spark_master", "local[2]"))]) == 0
+    assert "preproc.outbrain: warning: --spark_master has no effect without --engine spark\n" in capsys.readouterr().err
+
+
+def test_shared_objects_map_their_arrays(tmp_path):
+    values, none = np.arange(100_000).reshape(1000, 100), np.empty(0)
+    spark_shared.save_shared((lambda scale: values[3] * scale, [values[::2], none], "text"), tmp_path / "shared")
+    assert len((tmp_path / "shared").read_bytes()) < values[::2].nbytes + 10_000  # a view that is not contiguous is within, the array is not
+    for _ in range(2):
+        times, (every, nothing), text = spark_shared.load_shared(tmp_path / "shared")
+        np.testing.assert_array_equal(times(2), values[3] * 2)
+        np.testing.assert_array_equal(every, values[::2])
+        assert nothing.shape == (0,) and text == "text"
+    spark_shared.save_shared({"values": values}, tmp_path / "other")
+    found = spark_shared.load_shared(tmp_path / "other")["values"]
+    assert spark_shared.load_shared(tmp_path / "other")["values"] is found
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 1
+    assert len(pickle.dumps(found)) > values.nbytes > 50 * (tmp_path / "other").stat().st_size

@@ -1,0 +1,237 @@
+"""A run with --resume that is killed anywhere is gone on with: the same bytes as of an unbroken run, and what was complete is not done again."""
+
+import gzip
+import random
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from preproc.criteo import command as criteo
+from preproc.shared import resume
+from preproc.table import command as table
+from preproc.table.on_polars import PolarsTable
+from tests.preproc.table.tables import write
+from utils.errors import UserError, run_command
+
+ROOT = Path(__file__).parents[3]
+DONE = re.compile(r"--resume: goes on in \S+; done already and not done again: (.*)\n")
+
+
+def rows(first: int, count: int) -> str:
+    return "".join(f"u{i % 17},{i % 5}.25,{i},a{i % 3}|b{i % 4},{i % 90},{i % 2}\n" for i in range(first, first + count))
+
+
+def tables(folder: Path) -> list[str]:
+    """Two files of text and one compressed, with every kind of column, a threshold, a group and keys."""
+    head = "user,price,age,tags,t,y\n"
+    paths = [write(folder / f"{i}.csv", head + rows(100 * i, 60 + 20 * i)) for i in range(2)]
+    paths.append(write(folder / "2.csv.gz", gzip.compress((head + rows(500, 90)).encode())))
+    config = write(
+        folder / "columns.yaml",
+        "label: y\ngroup: t\nfeatures:\n  user: {kind: categorical, frequency_threshold: 2}\n  price: {kind: numerical}\n"
+        "  age: {kind: numerical, buckets: 4}\n  tags: {kind: list}\n  both: {kind: cross, columns: [user, t]}\n",
+    )
+    data = write(folder / "data.csv", "user,price,age,tags,t\nu1,2,3,a1,4\n")
+    splits = ["--test_fraction", "0.2", "--valid_fraction", "0.1", "--data", str(data), "--keep", "user,t"]
+    return ["--train", *map(str, paths), "--config", str(config), *splits, "--block_bytes", "700"]
+
+
+def logs(folder: Path) -> list[str]:
+    """Three days of a Criteo-like log, shuffled, the last halved."""
+    paths = []
+    for day in range(3):
+        lines = ("\t".join([str(i % 2), *[str(i * k % 50) for k in range(3)], *[f"{i * k % 23:x}" for k in range(4)]]) for i in range(60 + day * 30))
+        paths.append(write(folder / f"day_{day}", "\n".join(lines) + "\n"))
+    form = ["--num_numerical", "3", "--num_categorical", "4", "--frequency_threshold", "2", "--halve_test", "--block_bytes", "500"]
+    return ["--train", *map(str, paths[:2]), "--test", str(paths[2]), *form, "--output_ordering", "day_random"]
+
+
+COMMANDS = {table: tables, criteo: logs}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def visible(folder: Path) -> dict[str, bytes]:
+    """Without staging folders: one that was killed when it had published leaves its own to the next run."""
+    return {name: content for name, content in tree(folder).items() if not name.startswith(".")}
+
+
+def killed_at(point: int, command, destination: Path, flags: list[str]) -> bool:
+    """Whether the run was killed; it is not where it touches fewer files."""
+    words = [sys.executable, ROOT / "tests/preproc/killed_at.py", point, command.__name__, destination, *flags, "--resume"]
+    result = subprocess.run(list(map(str, words)), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode in (0, -signal.SIGKILL), result.stderr
+    return result.returncode != 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_that_was_killed_anywhere_is_gone_on_with(tmp_path, capfd, command, seed):
+    """Killed three times, each at a place of its own in what was left."""
+    flags, draw = COMMANDS[command](tmp_path), random.Random(seed)
+    command.main([*flags, "--dst", str(tmp_path / "whole")])
+    out = tmp_path / "out"
+    kills = sum(killed_at(draw.randint(1, 90), command, out, flags) for _ in range(3))
+    assert kills or (out / "feature_spec.yaml").exists()
+    if not (out / "feature_spec.yaml").exists():
+        assert command.main([*flags, "--dst", str(out), "--resume"]) == 0
+        assert not list(out.glob(".*"))
+    assert visible(out) == tree(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("after", range(0, 24, 4))
+def test_what_was_complete_is_not_done_again(tmp_path, capfd, monkeypatch, command, after):
+    """Ended by an error behind the n-th stage; then only the others are done."""
+    flags, out = COMMANDS[command](tmp_path), tmp_path / "out"
+    command.main([*flags, "--dst", str(tmp_path / "whole")])
+    done, complete = [], resume.Progress.complete
+
+    def counted(self, stage, *words, **named):
+        if len(done) == after and stage != "publishing":
+            raise OSError(28, "No space left on device", "somewhere")
+        complete(self, stage, *words, **named)
+        done.append(stage)
+
+    monkeypatch.setattr(resume.Progress, "complete", counted)
+    assert run_command(lambda: command.main([*flags, "--dst", str(out), "--resume"]), "command") == (1 if "publishing" not in done else 0)
+    if "publishing" in done:
+        return
+    said = capfd.readouterr().err
+    if not after:
+        assert "is kept" not in said and not out.exists()
+        return
+    (left,) = out.iterdir()
+    kept = rf"{left} is kept \([\d.]+ [KM]iB\): the same command goes on from there with --resume; a run without it removes it\n"
+    assert re.search(kept, said)
+    before, done = done[:], []
+    monkeypatch.setattr(
+        resume.Progress, "complete", lambda self, stage, *words, **named: (done.append(stage), complete(self, stage, *words, **named))[1]
+    )
+    assert command.main([*flags, "--dst", str(out), "--resume"]) == 0
+    assert not {*before} & {*done} and tree(out) == tree(tmp_path / "whole")
+    assert DONE.search(capfd.readouterr().err)[1].startswith(f"files read {sum(stage.startswith('read') for stage in before)}")
+
+
+def left(folder: Path, monkeypatch, flags: list[str]) -> Path:
+    """What a run leaves that ends when all files are read."""
+    monkeypatch.setattr(table, "_statistics", lambda *words: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        table.main([*flags, "--dst", str(folder / "out"), "--resume"])
+    monkeypatch.undo()
+    (found,) = (folder / "out").iterdir()
+    return found
+
+
+def edited(name: str, old: str, new: str):
+    return lambda folder, flags: (folder / name).write_text((folder / name).read_text().replace(old, new))
+
+
+def flag(*words: str):
+    return lambda folder, flags: flags.extend(words)
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (flag("--seed", "3"), r"another --seed \(0, now 3\)"),
+        (flag("--bad_lines", "skip"), r"another --bad_lines \('error', now 'skip'\)"),
+        (edited("1.csv", "u3", "u4"), r"other files \(\S+/1\.csv has changed\)"),
+        (edited("columns.yaml", "buckets: 4", "buckets: 5"), r"other files \(\S+/columns\.yaml has changed\)"),
+        (lambda folder, flags: flags.remove(str(folder / "1.csv")), r"another number of files of each split .*"),
+        (lambda folder, flags: flags.__setitem__(slice(1, 3), flags[2:0:-1]), "the files in another order"),
+    ],
+)
+def test_another_run_begins_anew_and_says_why(tmp_path, capfd, monkeypatch, change, difference):
+    flags = tables(tmp_path)
+    folder = left(tmp_path, monkeypatch, flags)
+    change(tmp_path, flags)
+    table.main([*flags, "--dst", str(tmp_path / "whole")])
+    capfd.readouterr()
+    assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
+    said = capfd.readouterr().err
+    assert re.search(rf"--resume: begins anew, for {folder} was left by a run with {difference}\n", said) and not DONE.search(said)
+    assert f"{folder}: left by a run that ended early; removed\n" in said
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def test_block_size_and_place_do_not_matter(tmp_path, capfd, monkeypatch):
+    flags = tables(tmp_path)
+    left(tmp_path, monkeypatch, flags)
+    table.main([*flags, "--dst", str(tmp_path / "whole")])
+    monkeypatch.chdir(tmp_path)
+    flags = [word.removeprefix(f"{tmp_path}/") for word in flags]
+    assert table.main([*flags, "--block_bytes", "100000", "--dst", "out", "--resume"]) == 0
+    assert DONE.search(capfd.readouterr().err)[1] == "files read 4"
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def test_a_stage_whose_file_is_gone_or_cut_is_done_again(tmp_path, capfd, monkeypatch):
+    flags = tables(tmp_path)
+    folder = left(tmp_path, monkeypatch, flags)
+    table.main([*flags, "--dst", str(tmp_path / "whole")])
+    next(folder.glob("train-0-000001.arrow")).write_bytes(b"cut")
+    assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def test_records_behind_a_file_that_is_read_anew_do_not_hold(tmp_path, monkeypatch):
+    """Blocks of another size stand in other places then; a third run must not take what the first one recorded of later files."""
+    flags = tables(tmp_path)
+    folder = left(tmp_path, monkeypatch, [*flags, "--block_bytes", "100"])
+    table.main([*flags, "--dst", str(tmp_path / "whole")])
+    next(folder.glob("train-0-000001.arrow")).unlink()
+    left(tmp_path, monkeypatch, flags)
+    assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
+    assert tree(tmp_path / "out") == tree(tmp_path / "whole")
+
+
+def test_staged_files_that_are_damaged_are_said(tmp_path, monkeypatch):
+    flags = tables(tmp_path)
+    folder = left(tmp_path, monkeypatch, flags)
+    for path in folder.glob("train-0-*.arrow"):
+        path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(UserError, match=r"out: what an earlier run has staged is damaged .*; run again without --resume"):
+        table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"])
+
+
+def test_a_run_without_resume_removes_what_was_kept_and_says_so(tmp_path, capfd, monkeypatch):
+    flags = tables(tmp_path)
+    folder = left(tmp_path, monkeypatch, flags)
+    assert table.main([*flags, "--dst", str(tmp_path / "out")]) == 0
+    assert f"{folder}: left by a run that ended early; removed\n" in capfd.readouterr().err
+    assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+
+
+def test_a_run_at_work_is_not_taken_from(tmp_path, capfd, monkeypatch):
+    """A second --resume into the same folder begins its own; the first goes on undisturbed."""
+    flags, out = tables(tmp_path), tmp_path / "out"
+    second, write = [], PolarsTable.write
+
+    def meanwhile(*words):
+        if not second:
+            second.append(None)
+            second.append(run_command(lambda: table.main([*flags, "--dst", str(out), "--resume"]), "second"))
+        return write(*words)
+
+    monkeypatch.setattr(PolarsTable, "write", meanwhile)
+    assert run_command(lambda: table.main([*flags, "--dst", str(out), "--resume"]), "first") == 1
+    said = capfd.readouterr().err
+    assert second[1] == 0 and not DONE.search(said) and "holds a dataset already" in said
+    table.main([*flags, "--dst", str(tmp_path / "whole")])
+    assert visible(out) == tree(tmp_path / "whole")
+
+
+def test_polars_of_another_version_begins_anew(tmp_path, capfd, monkeypatch):
+    flags = tables(tmp_path)
+    left(tmp_path, monkeypatch, flags)
+    monkeypatch.setattr(pl, "__version__", "9.9")
+    assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
+    assert "was left by a run with another version of Polars" in capfd.readouterr().err
