@@ -39,6 +39,7 @@ class TrainedModel:
     """A model that scores samples. It is read only, and may be used from several threads.
 
     Attributes:
+        features: of the model, as its checkpoint has them.
         numerical: names of the numerical features, in the model's order.
         categorical: rows of the table of each categorical feature, in the model's order.
         hotness: of each of them, how many ids a sample may have.
@@ -126,6 +127,7 @@ class TrainedModel:
         return RawScorer(self.over_arrays(), self.raw_inputs())
 
     def raw_inputs(self) -> CriteoInputs | TableInputs:
+        """What makes inputs of values as they stand in the log. Raises UserError as `score_raw`."""
         check_threads(POLARS)
         with self._lock:
             if self._raw is None:
