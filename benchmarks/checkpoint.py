@@ -59,7 +59,8 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
     from training.state import arrays, parts, restore
     from utils.checkpoint.reading import Checkpoint
     from utils.checkpoint.writing import Array, ArrayPart, save
-    from utils.config.options import DeviceConfig, ModelConfig
+    from utils.config.device import DeviceConfig
+    from utils.config.options import ModelConfig
     from utils.distributed import World
 
     configure_tensorflow(DeviceConfig(cpu=True), 0)

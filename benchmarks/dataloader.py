@@ -61,7 +61,7 @@ def _measure(options: DataloaderOptions, report: Report, folder: Path) -> None:
     prepare_tensorflow()
     from benchmarks.tf_data import pipeline
     from training.device_batch import to_device
-    from utils.config.options import DeviceConfig
+    from utils.config.device import DeviceConfig
 
     configure_tensorflow(DeviceConfig(cpu=True), 0)
     spec = FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME)

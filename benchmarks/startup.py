@@ -98,7 +98,7 @@ def child(kind: str, **facts: Any) -> None:
     prepare_tensorflow()
     import model.build  # noqa: F401
     import training.step  # noqa: F401
-    from utils.config.options import DeviceConfig
+    from utils.config.device import DeviceConfig
 
     configure_tensorflow(DeviceConfig(cpu=True), 0)
     answer({"build": _build, "step": _step}[kind](**facts))

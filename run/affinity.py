@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from utils.config.options import AFFINITIES
+from utils.config.device import AFFINITIES
 from utils.errors import UserError
 
 SOCKET, SINGLE, SINGLE_UNIQUE, INTERLEAVED, CONTINUOUS, DISABLED = AFFINITIES

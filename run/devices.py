@@ -3,7 +3,7 @@
 import os
 
 from run.affinity import OWN
-from utils.config.options import DeviceConfig
+from utils.config.device import DeviceConfig
 from utils.errors import UserError
 
 

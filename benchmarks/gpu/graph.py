@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from run.devices import configure_tensorflow
 from utils import distributed
-from utils.config.options import DeviceConfig
+from utils.config.device import DeviceConfig
 from utils.errors import UserError, run_command
 from utils.runtime import prepare_tensorflow
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from run.devices import configure_tensorflow
-from utils.config.options import DeviceConfig
+from utils.config.device import DeviceConfig
 from utils.runtime import prepare_tensorflow
 
 TABLES, MATCHES = 26, 1e-3  # MATCHES: how far a device's weights may be from another's after three float32 steps

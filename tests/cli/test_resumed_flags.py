@@ -168,7 +168,7 @@ def test_a_run_that_goes_on_has_what_the_first_was_given(name, first, resumed):
     expected = valued(name, values_of(name)[0])
     assert expected != OPTIONS[name].default
     assert resumed[name] == expected, (
-        f"--{name} falls back to {resumed[name]} when a run goes on whose first start had {expected}: name it in TRAINING of run/inherit.py, or, if "
+        f"--{name} falls back to {resumed[name]} when a run goes on whose first start had {expected}: say resume=INHERIT in its option, or, if "
         f"each start says it for itself, in OF_A_START of {__file__}"
     )
 

@@ -244,7 +244,7 @@ def diverged(model, world) -> str:
 
 def main(dataset: Path, folder: Path) -> None:
     from run.devices import configure_tensorflow
-    from utils.config.options import DeviceConfig
+    from utils.config.device import DeviceConfig
     from utils.distributed import join
     from utils.runtime import prepare_tensorflow
 

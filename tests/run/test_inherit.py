@@ -8,6 +8,8 @@ import pytest
 
 from dataloading.feature_spec import FeatureSpec
 from run.inherit import FINGERPRINT, changes, check_continues, inherit, metadata, training_invariants
+from utils.config.config import OPTIONS
+from utils.config.flags import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS
 from utils.dialects.command_line import parse
 from utils.errors import UserError
 
@@ -199,3 +201,18 @@ def test_the_manifest_names_the_model_and_keeps_its_architecture():
             "num_cross_layers": 3,
             "cross_layer_projection_dim": 512,
         }
+
+
+ROWS = {
+    "in every mode; a flag that contradicts is an error": lambda facts: facts["resume"] == MODEL,
+    "in every mode, unless given": lambda facts: facts["resume"] == WITH_WEIGHTS,
+    "in `train` that goes on; another value is an error": lambda facts: facts["resume"] == MUST_EQUAL,
+    "in `train` that goes on, unless given": lambda facts: facts["resume"] == INHERIT,
+    "in `eval`, `inference`, `predict`, `export`, unless given": lambda facts: facts["in_scores"],
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_documents_name_what_a_checkpoint_brings(row):
+    names = ", ".join(f"`--{name}`" for name, option in OPTIONS.items() if ROWS[row](option.metadata))
+    assert f"| {row} | {names} |" in (Path(__file__).parents[2] / "docs/training.md").read_text().splitlines()

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from run.affinity import DISABLED, Machine, processors, this_machine
-from utils.config.options import AFFINITIES
+from utils.config.device import AFFINITIES
 
 # Two sockets of four cores, each of two hyper-threads: processor c and c + 8 are core c's.
 TWO = Machine(tuple(tuple((core, core + 8) for core in range(first, first + 4)) for first in (0, 4)))

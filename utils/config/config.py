@@ -1,17 +1,16 @@
 """The configuration of a run: all options together."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
+from utils.config.device import DeviceConfig
+from utils.config.flags import options_of
 from utils.config.learning import OptimizerConfig, RegularisationConfig
-from utils.config.options import TRAIN, DataConfig, DeviceConfig, ModelConfig, RunConfig, TrainingConfig
+from utils.config.options import TRAIN, DataConfig, ModelConfig, RunConfig, TrainingConfig
 from utils.config.placement import PlacementConfig
 from utils.config.ranking import RankingConfig
 from utils.config.serving import ExportConfig
-
-_LEARNING = (ModelConfig, OptimizerConfig, RegularisationConfig, TrainingConfig, RankingConfig)
-GROUPS = (RunConfig, DataConfig, *_LEARNING, PlacementConfig, DeviceConfig, ExportConfig)
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,11 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """Every option by its flag's name."""
         values: dict[str, Any] = {}
-        for name in ("run", "data", "model", "optimizer", "regularisation", "training", "ranking", "placement", "device", "export"):
+        for name in PARTS:
             values |= asdict(getattr(self, name))
         return values
+
+
+PARTS: Mapping[str, type] = {part.name: part.type for part in fields(Config) if is_dataclass(part.type)}  # groups of options, by name
+GROUPS = tuple(PARTS.values())
+OPTIONS = options_of(GROUPS)  # all of them, by name

@@ -23,31 +23,92 @@ class Reader(typing.NamedTuple):
     metavar: str
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    unit: str = "",
-    choices: Sequence[str] = (),
-    modes: Sequence[str] = (),
-    optimizers: Sequence[str] = (),
-    reader: Reader | None = None,
-    repeated: bool = False,
-) -> Any:
-    """A dataclass field that becomes a flag.
+# What a run that restores a checkpoint has of a flag that it was not given.
+FREE = "free"  # the default: each start says it for itself
+INHERIT = "inherit"  # where it goes on: what the checkpoint's run had
+MUST_EQUAL = "must_equal"  # the same, and given another value it cannot go on: the position in the data or the optimizer's state would not fit
+WITH_WEIGHTS = "with_weights"  # in every mode, as soon as weights are taken: what the checkpoint's run had
+MODEL = "model"  # the same, and another value is refused: the weights fit no other
+
+
+class Facts(typing.TypedDict, total=False):
+    """What there is to say of an option beside its default and its help.
+
+    Attributes:
+        unit: of the value, "samples" for instance.
+        choices: the allowed words.
+        reader: of its text.
+        repeated: a tuple whose flag may be given several times, each adding to those before.
+        modes: where it has an effect; empty for everywhere.
+        optimizers: with which it has one; empty for all.
+        needs: without which flag it has none: "amp", or with its value: "interaction cross".
+        not_with: with which flags it has none.
+        resume: one of `FREE`, `INHERIT`, `MUST_EQUAL`, `WITH_WEIGHTS` and `MODEL`.
+        replaced_by: flags beside which the checkpoint's value does not hold: they say it in another way.
+        in_scores: it changes the last digits of a score, so evaluation, too, repeats what training used unless it is given.
+        unrecorded: what runs had that wrote checkpoints before there was the option, where that is not the default.
+        pytorch: its names in NVIDIA's DLRM for PyTorch.
+    """
+
+    unit: str
+    choices: Sequence[str]
+    reader: Reader | None
+    repeated: bool
+    modes: Sequence[str]
+    optimizers: Sequence[str]
+    needs: str
+    not_with: Sequence[str]
+    resume: str
+    replaced_by: Sequence[str]
+    in_scores: bool
+    unrecorded: typing.Any
+    pytorch: Sequence[str]
+
+
+_UNSAID: Facts = {
+    "unit": "",
+    "choices": (),
+    "reader": None,
+    "repeated": False,
+    "modes": (),
+    "optimizers": (),
+    "needs": "",
+    "not_with": (),
+    "resume": FREE,
+    "replaced_by": (),
+    "in_scores": False,
+    "pytorch": (),
+}
+
+
+def option(default: Any, help: str, **facts: typing.Unpack[Facts]) -> Any:
+    """A dataclass field that becomes a flag: all that is known of it stands here, and nowhere else.
 
     Args:
         default: the value where neither the command line nor the configuration file gives one.
         help: what it does, one sentence; the unit and the default are added.
-        unit: of the value, "samples" for instance.
-        choices: the allowed words.
-        modes: where it has an effect; empty for everywhere.
-        optimizers: with which it has one; empty for all.
-        reader: of its text.
-        repeated: a tuple whose flag may be given several times, each adding to those before.
+        facts: see `Facts`.
     """
-    limits = {"choices": tuple(choices), "modes": tuple(modes), "optimizers": tuple(optimizers)}
-    return dataclasses.field(default=default, metadata={"help": help, "unit": unit, "reader": reader, "repeated": repeated} | limits)
+    if unknown := facts.keys() - Facts.__annotations__.keys():
+        raise TypeError(f"{', '.join(sorted(unknown))}: not what an option says of itself")
+    return dataclasses.field(default=default, metadata={"help": help} | _UNSAID | facts)
+
+
+def options_of(groups: Iterable[type]) -> dict[str, dataclasses.Field]:
+    """The options of groups, by name."""
+    return {field.name: field for group in groups for field in dataclasses.fields(group) if "help" in field.metadata}
+
+
+def holds(condition: str, values: Mapping[str, Any]) -> bool:
+    """Whether flags fulfil a condition: "amp" (it is on, or has a value), "interaction cross" (it has this one).
+
+    Args:
+        condition: a flag's name, and its value as it is typed where one is meant.
+        values: of flags, by name.
+    """
+    name, _, word = condition.partition(" ")
+    value = values[name]
+    return str(value).lower() == word if word else value is not None and value is not False
 
 
 class _Added(argparse.Action):

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from utils.config.flags import check, check_types, option
+from utils.config.flags import INHERIT, MUST_EQUAL, check, check_types, option
 from utils.config.options import PLAN, TRAIN
 
 OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  # a rule each in training/optimizers/table.py
@@ -18,30 +18,48 @@ class OptimizerConfig:
         "optimizer of tables and dense layers; tables are updated where a batch touches them. rowwise_adagrad trains the dense layers by adagrad",
         choices=OPTIMIZERS,
         modes=(TRAIN, PLAN),
+        resume=MUST_EQUAL,
     )
-    embedding_optimizer: str | None = option(None, "optimizer of the tables, where it is not --optimizer", choices=OPTIMIZERS, modes=(TRAIN, PLAN))
-    learning_rate: float = option(24.0, "learning rate after the warm-up", modes=(TRAIN,))
+    embedding_optimizer: str | None = option(
+        None,
+        "optimizer of the tables, where it is not --optimizer",
+        choices=OPTIMIZERS,
+        modes=(TRAIN, PLAN),
+        resume=MUST_EQUAL,
+        not_with=("embedding_trainable false",),
+    )
+    learning_rate: float = option(24.0, "learning rate after the warm-up", modes=(TRAIN,), resume=INHERIT, pytorch=("lr",))
     embedding_learning_rate: float | None = option(
-        None, "learning rate of the tables after the warm-up, where it is not --learning_rate", modes=(TRAIN,)
+        None,
+        "learning rate of the tables after the warm-up, where it is not --learning_rate",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("embedding_trainable false",),
     )
-    momentum: float = option(0.0, "momentum of SGD", modes=(TRAIN, PLAN), optimizers=("sgd",))
-    beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,), optimizers=("adam",))
-    beta2: float = option(0.999, "decay of Adam's second moment", modes=(TRAIN,), optimizers=("adam",))
-    rho: float = option(0.9, "decay of RMSprop's mean of squares", modes=(TRAIN,), optimizers=("rmsprop",))
+    momentum: float = option(0.0, "momentum of SGD", modes=(TRAIN, PLAN), optimizers=("sgd",), resume=INHERIT)
+    beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,), optimizers=("adam",), resume=INHERIT)
+    beta2: float = option(0.999, "decay of Adam's second moment", modes=(TRAIN,), optimizers=("adam",), resume=INHERIT)
+    rho: float = option(0.9, "decay of RMSprop's mean of squares", modes=(TRAIN,), optimizers=("rmsprop",), resume=INHERIT)
     epsilon_outside_root: bool = option(
         False,
         "RMSprop divides by sqrt(mean of squares) + 1e-7, as Keras's legacy optimizers and PyTorch do, in place of Keras 3's sqrt(mean of squares + "
         "1e-7); it matters where gradients are below 3e-4, as those of a large batch's mean are",
         modes=(TRAIN,),
         optimizers=("rmsprop",),
+        resume=INHERIT,
+        unrecorded=False,
     )
-    ftrl_l1: float = option(0.0, "FTRL's L1 regularisation", modes=(TRAIN,), optimizers=("ftrl",))
-    ftrl_l2: float = option(0.0, "FTRL's L2 regularisation", modes=(TRAIN,), optimizers=("ftrl",))
+    ftrl_l1: float = option(0.0, "FTRL's L1 regularisation", modes=(TRAIN,), optimizers=("ftrl",), resume=INHERIT)
+    ftrl_l2: float = option(0.0, "FTRL's L2 regularisation", modes=(TRAIN,), optimizers=("ftrl",), resume=INHERIT)
     ftrl_power: float = option(
-        -0.5, "power of FTRL's accumulator in the learning rate; others than -0.5 are slower", modes=(TRAIN,), optimizers=("ftrl",)
+        -0.5, "power of FTRL's accumulator in the learning rate; others than -0.5 are slower", modes=(TRAIN,), optimizers=("ftrl",), resume=INHERIT
     )
     linear_learning_rate: float = option(
-        0.02, "learning rate of the linear part of --interaction wide_and_deep, which FTRL trains; it stays", modes=(TRAIN,)
+        0.02,
+        "learning rate of the linear part of --interaction wide_and_deep, which FTRL trains; it stays",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        needs="interaction wide_and_deep",
     )
     deep_warmup_epochs: float | None = option(
         None,
@@ -49,17 +67,49 @@ class OptimizerConfig:
         "then it is a quarter of --learning_rate, and from the middle of the rest on an eighth",
         unit="epochs",
         modes=(TRAIN,),
+        resume=INHERIT,
     )
-    warmup_steps: int = option(8000, "steps over which the learning rate grows linearly from 0", unit="steps", modes=(TRAIN,))
+    warmup_steps: int = option(
+        8000,
+        "steps over which the learning rate grows linearly from 0",
+        unit="steps",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("deep_warmup_epochs",),
+    )
     warmup_factor: int = option(
-        0, "the warm-up begins at 1 - 1/2^k of the learning rate for the factor k: 0 from 0, 1 from half of it, 2 from three quarters", modes=(TRAIN,)
+        0,
+        "the warm-up begins at 1 - 1/2^k of the learning rate for the factor k: 0 from 0, 1 from half of it, 2 from three quarters",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("deep_warmup_epochs",),
     )
     decay_start_step: int | None = option(
-        48000, "step at which the learning rate starts to fall; none: right after the warm-up", unit="steps", modes=(TRAIN,)
+        48000,
+        "step at which the learning rate starts to fall; none: right after the warm-up",
+        unit="steps",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("deep_warmup_epochs", "decay_steps 0"),
     )
-    decay_steps: int = option(24000, "steps over which it falls to --decay_end_lr, where it stays; 0: it does not fall", unit="steps", modes=(TRAIN,))
-    decay_end_lr: float = option(0.0, "learning rate where the decay ends; that of the tables ends at the same part of its own", modes=(TRAIN,))
-    decay_power: float = option(2.0, "power of the polynomial decay", modes=(TRAIN,))
+    decay_steps: int = option(
+        24000,
+        "steps over which it falls to --decay_end_lr, where it stays; 0: it does not fall",
+        unit="steps",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("deep_warmup_epochs",),
+    )
+    decay_end_lr: float = option(
+        0.0,
+        "learning rate where the decay ends; that of the tables ends at the same part of its own",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("deep_warmup_epochs", "decay_steps 0"),
+    )
+    decay_power: float = option(
+        2.0, "power of the polynomial decay", modes=(TRAIN,), resume=INHERIT, not_with=("deep_warmup_epochs", "decay_steps 0")
+    )
 
     @property
     def decay_from(self) -> int:
@@ -102,9 +152,15 @@ class RegularisationConfig:
         0.0,
         "adds half of this, times the squares of the vectors that a sample looks up, to the sample's loss; not to the reported one",
         modes=(TRAIN,),
+        resume=INHERIT,
+        not_with=("embedding_trainable false",),
     )
-    mlp_l2: float = option(0.0, "adds half of this, times the squares of the MLPs' kernels, to the loss; not to the reported one", modes=(TRAIN,))
-    dropout: float = option(0.0, "share of the MLPs' hidden units that a training step leaves out, others for each sample", modes=(TRAIN,))
+    mlp_l2: float = option(
+        0.0, "adds half of this, times the squares of the MLPs' kernels, to the loss; not to the reported one", modes=(TRAIN,), resume=INHERIT
+    )
+    dropout: float = option(
+        0.0, "share of the MLPs' hidden units that a training step leaves out, others for each sample", modes=(TRAIN,), resume=INHERIT
+    )
 
     def __post_init__(self):
         check_types(self)

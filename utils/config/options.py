@@ -1,24 +1,22 @@
 """The options of a run: typed, documented, checked when constructed; `config` puts them together.
 
-How weights are learned is in `learning.py`, where tables go in `placement.py`.
+How weights are learned is in `learning.py`, where tables go in `placement.py`, on what they are computed in `device.py`.
 """
 
 import math
 from dataclasses import dataclass
 
-from utils.config.flags import Reader, check, check_types, option
+from utils.config.flags import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, Reader, check, check_types, option
 from utils.config.hotness import check_hotness
 from utils.config.widths import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
 DOT, CROSS, CAT, WIDE_AND_DEEP = INTERACTIONS = ("dot", "cross", "cat", "wide_and_deep")
 SUM, OF_FEATURE = "sum", "feature"
-AFFINITIES = ("socket", "single", "single_unique", "socket_unique_interleaved", "socket_unique_continuous", "disabled")
 BEST, LATEST = "best", "latest"  # the files of a folder of checkpoints that name a step
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT)
 
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
-_MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
 _MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
 _LOG_PATH = "dlrm_tf_log.json"
 TFRECORD = "tfrecord"
@@ -31,7 +29,7 @@ class RunConfig:
     mode: str = option(
         TRAIN, "train, evaluate, measure inference, write predictions, show where tables would be placed, or export for serving", choices=MODES
     )
-    seed: int = option(0, "seed of weights, batch order and synthetic data")
+    seed: int = option(0, "seed of weights, batch order and synthetic data", resume=MUST_EQUAL)
     log_path: str | None = option(
         None, f"log file of 'DLLL' JSON lines; empty for none; the default is {_LOG_PATH}, and dlrm_tf_log_MODE.json where --mode is not train"
     )
@@ -43,7 +41,7 @@ class RunConfig:
         None, "Parquet file for the predictions: the split's key columns, row, score, label, group, as far as there are", modes=(PREDICT,)
     )
     profiler_start_step: int | None = option(None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,))
-    profiled_rank: int = option(0, "worker that --profiler_start_step profiles", modes=(TRAIN,))
+    profiled_rank: int = option(0, "worker that --profiler_start_step profiles", modes=(TRAIN,), needs="profiler_start_step")
 
     def __post_init__(self):
         check_types(self)
@@ -59,7 +57,7 @@ class RunConfig:
 class DataConfig:
     """Data."""
 
-    dataset_path: str | None = option(None, "folder of the dataset")
+    dataset_path: str | None = option(None, "folder of the dataset", pytorch=("dataset",))
     feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder")
     dataset_type: str = option(
         "tf_raw",
@@ -68,35 +66,73 @@ class DataConfig:
     )
     train_data_pattern: tuple[str, ...] = option((), "files to train on of --dataset_type tfrecord, in place of --dataset_path: patterns")
     eval_data_pattern: tuple[str, ...] = option((), "files to evaluate on of --dataset_type tfrecord, in place of --dataset_path: patterns")
-    batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN))
-    valid_batch_size: int = option(65536, "global batch of evaluation, inference and prediction", unit="samples")
+    batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN), resume=MUST_EQUAL)
+    valid_batch_size: int = option(
+        65536, "global batch of evaluation, inference and prediction", unit="samples", resume=INHERIT, in_scores=True, pytorch=("test_batch_size",)
+    )
     shuffle_batch_order: bool = option(
-        False, "visit the training batches, or the windows of --shuffle_window, in another random order each epoch", modes=(TRAIN,)
+        False,
+        "visit the training batches, or the windows of --shuffle_window, in another random order each epoch",
+        modes=(TRAIN,),
+        resume=MUST_EQUAL,
+        pytorch=("shuffle",),
     )
     shuffle_window: int | None = option(
-        None, "shuffle the training rows within windows of so many batches, which are held in memory", unit="batches", modes=(TRAIN,)
+        None,
+        "shuffle the training rows within windows of so many batches, which are held in memory",
+        unit="batches",
+        modes=(TRAIN,),
+        resume=MUST_EQUAL,
     )
     out_of_range: str = option(
         "error",
         "what becomes of ids beyond their table: error; clip: the nearest row; hash: the id modulo the rows. The last two are counted in the log",
         choices=("error", "clip", "hash"),
+        resume=WITH_WEIGHTS,
     )
-    max_table_size: int | None = option(None, "rows a table has at most; needs --out_of_range hash where a cardinality is larger", unit="rows")
+    max_table_size: int | None = option(
+        None, "rows a table has at most; needs --out_of_range hash where a cardinality is larger", unit="rows", resume=MODEL
+    )
     valid_fraction: float = option(
-        0.0, "share of the training rows, the last ones, that is held out: the best model and the end of training are chosen by it", modes=(TRAIN,)
+        0.0,
+        "share of the training rows, the last ones, that is held out: the best model and the end of training are chosen by it",
+        modes=(TRAIN,),
+        resume=INHERIT,
     )
     dataset_subset: float | None = option(
-        None, "share of the training rows, the first ones, that is trained on; what --valid_fraction holds out is taken off before", modes=(TRAIN,)
+        None,
+        "share of the training rows, the first ones, that is trained on; what --valid_fraction holds out is taken off before",
+        modes=(TRAIN,),
+        resume=INHERIT,
     )
-    synthetic_dataset_train_batches: int = option(64008, "training batches of --dataset_type synthetic", unit="batches", modes=(TRAIN,))
-    synthetic_dataset_valid_batches: int = option(1350, "evaluation batches of --dataset_type synthetic", unit="batches")
-    synthetic_dataset_cardinalities: tuple[int, ...] = option((1000,) * 26, "rows of each table of --dataset_type synthetic", unit="rows")
+    synthetic_dataset_train_batches: int = option(
+        64008, "training batches of --dataset_type synthetic", unit="batches", modes=(TRAIN,), resume=INHERIT, needs="dataset_type synthetic"
+    )
+    synthetic_dataset_valid_batches: int = option(
+        1350, "evaluation batches of --dataset_type synthetic", unit="batches", resume=INHERIT, needs="dataset_type synthetic"
+    )
+    synthetic_dataset_cardinalities: tuple[int, ...] = option(
+        (1000,) * 26, "rows of each table of --dataset_type synthetic", unit="rows", resume=INHERIT, pytorch=("synthetic_dataset_table_sizes",)
+    )
     synthetic_dataset_hotness: tuple[int, ...] = option(
-        (1,), "ids a sample of each categorical feature of --dataset_type synthetic, or one number for all; at most the feature's rows"
+        (1,),
+        "ids a sample of each categorical feature of --dataset_type synthetic, or one number for all; at most the feature's rows",
+        resume=INHERIT,
     )
-    synthetic_dataset_num_numerical_features: int = option(13, "numerical features of --dataset_type synthetic")
+    synthetic_dataset_num_numerical_features: int = option(
+        13,
+        "numerical features of --dataset_type synthetic",
+        resume=INHERIT,
+        pytorch=(
+            "synthetic_dataset_numerical_features",
+            "num_numerical_features",
+        ),
+    )
     synthetic_dataset_use_feature_spec: bool = option(
-        False, "take features and cardinalities of --dataset_type synthetic from --dataset_path/--feature_spec"
+        False,
+        "take features and cardinalities of --dataset_type synthetic from --dataset_path/--feature_spec",
+        resume=INHERIT,
+        needs="dataset_type synthetic",
     )
 
     def __post_init__(self):
@@ -130,26 +166,36 @@ class ModelConfig:
         "columns of every embedding table, or of each feature's (a list, or a JSON file of one), where the feature specification says nothing",
         unit="columns",
         reader=Reader(widths, EXPECTED, "N|N,N,…|FILE.json"),
+        resume=MODEL,
     )
     bottom_mlp_dims: tuple[int, ...] | None = option(
-        None, "layer widths of the bottom MLP, the last --embedding_dim for the dot interaction; the default is 512,256,D"
+        None,
+        "layer widths of the bottom MLP, the last --embedding_dim for the dot interaction; the default is 512,256,D",
+        resume=MODEL,
+        not_with=("interaction wide_and_deep",),
+        pytorch=("bottom_mlp_sizes",),
     )
-    top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "layer widths of the top MLP; the last is 1")
+    top_mlp_dims: tuple[int, ...] = option(
+        (1024, 1024, 512, 256, 1), "layer widths of the top MLP; the last is 1", resume=MODEL, pytorch=("top_mlp_sizes",)
+    )
     interaction: str = option(
         DOT,
         "what joins the bottom MLP's output and the embeddings: dot products of all pairs (DLRM), low-rank cross layers (DCN V2), or nothing (cat). "
         "wide_and_deep: no bottom MLP; a linear part beside the top MLP, see wide_and_deep.py",
         choices=INTERACTIONS,
+        resume=MODEL,
     )
-    num_cross_layers: int = option(3, "layers of --interaction cross")
-    cross_layer_projection_dim: int = option(512, "rank of each layer of --interaction cross")
+    num_cross_layers: int = option(3, "layers of --interaction cross", resume=MODEL, needs="interaction cross")
+    cross_layer_projection_dim: int = option(512, "rank of each layer of --interaction cross", resume=MODEL, needs="interaction cross")
     wide_pooling: str = option(
         SUM,
         "how --interaction wide_and_deep joins the rows of a list in its linear part: sum, as published, or feature, by the pooling that the feature "
         "has in the deep part, as all models did before there was this flag",
         choices=(SUM, OF_FEATURE),
+        resume=MODEL,
+        needs="interaction wide_and_deep",
     )
-    embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN, PLAN))
+    embedding_trainable: bool = option(True, "train the embedding tables; false freezes them", modes=(TRAIN, PLAN), resume=MUST_EQUAL)
     embedding_zeros_initializer: bool = option(False, "start the tables at zero: faster to build, for benchmarks", modes=(TRAIN, INFERENCE))
 
     def __post_init__(self):
@@ -180,12 +226,13 @@ class ModelConfig:
 class TrainingConfig:
     """Length of training, evaluation and checkpoints."""
 
-    epochs: int = option(1, "passes over the training data", unit="epochs", modes=(TRAIN,))
+    epochs: int = option(1, "passes over the training data", unit="epochs", modes=(TRAIN,), resume=INHERIT)
     steps_per_epoch: int | None = option(
         None,
         "an epoch ends after so many steps, and the next one goes on in the training data; the default is all rows once",
         unit="steps",
         modes=(TRAIN,),
+        resume=MUST_EQUAL,
     )
     max_steps: int = option(
         -1,
@@ -193,17 +240,30 @@ class TrainingConfig:
         unit="steps",
         modes=(TRAIN, INFERENCE),
     )
-    evals_per_epoch: int = option(1, "evaluations an epoch, evenly spread; 0 for none", modes=(TRAIN,))
-    test_freq: int | None = option(None, "evaluate every so many steps instead of --evals_per_epoch times an epoch", unit="steps", modes=(TRAIN,))
-    test_after: float = option(0.0, "do not evaluate before this many epochs have passed", unit="epochs", modes=(TRAIN,))
-    auc_threshold: float | None = option(None, "stop training when the AUC (of the valid split where there is one) reaches this", modes=(TRAIN,))
-    early_stop_patience: int | None = option(
-        None, "stop training when so many evaluations in a row have not improved the best AUC", unit="evaluations", modes=(TRAIN,)
+    evals_per_epoch: int = option(
+        1, "evaluations an epoch, evenly spread; 0 for none", modes=(TRAIN,), resume=INHERIT, replaced_by=("test_freq",), not_with=("test_freq",)
     )
-    auc_thresholds: int | None = option(None, "approximate the AUC with this many thresholds, 2 or more; the default is the exact AUC")
+    test_freq: int | None = option(
+        None,
+        "evaluate every so many steps instead of --evals_per_epoch times an epoch",
+        unit="steps",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        replaced_by=("evals_per_epoch",),
+    )
+    test_after: float = option(0.0, "do not evaluate before this many epochs have passed", unit="epochs", modes=(TRAIN,), resume=INHERIT)
+    auc_threshold: float | None = option(
+        None, "stop training when the AUC (of the valid split where there is one) reaches this", modes=(TRAIN,), resume=INHERIT
+    )
+    early_stop_patience: int | None = option(
+        None, "stop training when so many evaluations in a row have not improved the best AUC", unit="evaluations", modes=(TRAIN,), resume=INHERIT
+    )
+    auc_thresholds: int | None = option(
+        None, "approximate the AUC with this many thresholds, 2 or more; the default is the exact AUC", resume=INHERIT
+    )
     save_checkpoint_path: str | None = option(None, "folder for checkpoints; one is always written when training ends", modes=(TRAIN,))
     restore_checkpoint_path: str | None = option(
-        None, "checkpoint to go on from: a folder of steps (see --checkpoint_choice), one step, or FOLDER/best"
+        None, "checkpoint to go on from: a folder of steps (see --checkpoint_choice), one step, or FOLDER/best", pytorch=("load_checkpoint_path",)
     )
     checkpoint_choice: str = option(
         BEST,
@@ -214,7 +274,10 @@ class TrainingConfig:
     )
     restore_fallback: bool = option(False, "read the whole checkpoint first; where it is damaged, take the newest one before it that is not")
     allow_growth: bool = option(
-        False, "take the weights of a model with fewer rows in its tables or fewer features; what is new starts afresh, at step 0", modes=(TRAIN,)
+        False,
+        "take the weights of a model with fewer rows in its tables or fewer features; what is new starts afresh, at step 0",
+        modes=(TRAIN,),
+        needs="restore_checkpoint_path",
     )
     allow_other_transforms: bool = option(
         False, "go on where a feature is made of raw values in another way than in the data of the checkpoint: a warning, and no error"
@@ -230,13 +293,34 @@ class TrainingConfig:
         False,
         "begin anew although --save_checkpoint_path holds another run's checkpoints; they are removed when this run writes its first",
         modes=(TRAIN,),
+        needs="save_checkpoint_path",
     )
-    checkpoint_every_steps: int | None = option(None, "write a checkpoint every so many steps", unit="steps", modes=(TRAIN,))
-    checkpoint_every_epoch: bool = option(False, "write a checkpoint after every epoch", modes=(TRAIN,))
-    checkpoint_every_minutes: float | None = option(None, "write a checkpoint when so many minutes have passed", unit="minutes", modes=(TRAIN,))
-    keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,))
+    checkpoint_every_steps: int | None = option(
+        None,
+        "write a checkpoint every so many steps",
+        unit="steps",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        replaced_by=("checkpoint_every_minutes",),
+        needs="save_checkpoint_path",
+    )
+    checkpoint_every_epoch: bool = option(False, "write a checkpoint after every epoch", modes=(TRAIN,), resume=INHERIT, needs="save_checkpoint_path")
+    checkpoint_every_minutes: float | None = option(
+        None,
+        "write a checkpoint when so many minutes have passed",
+        unit="minutes",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        replaced_by=("checkpoint_every_steps",),
+        needs="save_checkpoint_path",
+    )
+    keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,), resume=INHERIT, needs="save_checkpoint_path")
     keep_best_checkpoint: bool = option(
-        False, "also write a checkpoint at every best AUC, and keep the best; --early_stop_patience does so, too", modes=(TRAIN,)
+        False,
+        "also write a checkpoint at every best AUC, and keep the best; --early_stop_patience does so, too",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        needs="save_checkpoint_path",
     )
     benchmark_warmup_steps: int = option(10, "first steps that throughput and latency leave out", unit="steps", modes=(TRAIN, INFERENCE))
     inference_benchmark_steps: int | None = option(
@@ -289,54 +373,3 @@ class TrainingConfig:
             "early_stop_patience": self.early_stop_patience is not None,
         }
         return [f"--{name}" for name, used in wanted.items() if used]
-
-
-@dataclass(frozen=True)
-class DeviceConfig:
-    """Device and precision."""
-
-    cpu: bool = option(False, "run on the CPU even where there is a GPU")
-    amp: bool = option(False, "automatic mixed precision: dense layers compute in --amp_dtype; tables and weights stay float32")
-    amp_dtype: str | None = option(None, "precision of --amp; the default is float16 on a GPU, bfloat16 on a CPU", choices=("float16", "bfloat16"))
-    loss_scale: float | str = option(
-        65536.0,
-        "loss scale of float16 training, static or dynamic: halved when gradients overflow, doubled after 2000 steps without. Such a step is skipped",
-        choices=("dynamic",),
-        modes=(TRAIN,),
-    )
-    gradient_slices: int | None = option(
-        None,
-        "slices of the global batch whose gradients are summed in a fixed order: with 8, 1, 2, 4 and 8 workers train the same bits. The default "
-        "follows from the batch size: on a CPU as many, up to 8, as have 1024 samples each, on a GPU 1",
-        modes=(TRAIN,),
-    )
-    xla: bool | str = option(
-        False,
-        "compile with XLA what is faster compiled: on a GPU the dense part of the step, on a CPU the dense weights' optimizer; all: on any device "
-        "the dense forward and backward pass and optimizer",
-        choices=("all",),
-    )
-    tf32: bool = option(True, "compute float32 products in TensorFloat-32 on GPUs that have it")
-    run_eagerly: bool = option(False, "run without graphs, for debugging")
-    affinity: str = option(
-        "disabled",
-        "processors that a worker may use of the socket near its GPU, or of its share of the sockets where there is none: socket: all; single: the "
-        "first; single_unique: a core of its own; socket_unique_interleaved, socket_unique_continuous: the cores dealt out to "
-        "the socket's workers in turn or in blocks, with their hyper-threads; disabled: as it was started",
-        choices=AFFINITIES,
-    )
-    inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's, or 1 with 1 inside", unit="threads")
-    intra_op_parallelism: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
-
-    def __post_init__(self):
-        check_types(self)
-        scale = self.loss_scale
-        check(scale == "dynamic" or (math.isfinite(scale) and scale >= 1), "loss_scale", scale, "at least 1, or dynamic")
-        slices = self.gradient_slices
-        check(slices is None or (isinstance(slices, int) and slices >= 1), "gradient_slices", self.gradient_slices, "at least 1")
-        check(self.xla in (True, False, "all"), "xla", self.xla, "true, false or all")
-        for name in ("inter_op_parallelism", "intra_op_parallelism"):
-            threads = getattr(self, name)
-            check(threads is None or 1 <= threads <= _MAX_THREADS, name, threads, f"1 to {_MAX_THREADS} threads")
-        if self.run_eagerly and self.xla:
-            raise ValueError("--run_eagerly and --xla exclude each other: XLA compiles graphs; drop one of them")

@@ -22,7 +22,10 @@ class PlacementConfig:
     data_parallel_threshold: int = option(0, "tables of at most so many elements are replicated on every worker", unit="elements")
     worker_memory_gb: float | None = option(None, "memory for tables on one worker; the default is what its device has", unit="10^9 bytes")
     cpu_offloading_threshold_gb: float | None = option(
-        None, "on a GPU, tables beyond this size on one worker live in host memory; the default is what the device has", unit="10^9 bytes"
+        None,
+        "on a GPU, tables beyond this size on one worker live in host memory; the default is what the device has",
+        unit="10^9 bytes",
+        not_with=("cpu",),
     )
     plan_workers: int = option(8, "workers to plan for", modes=(PLAN,))
     plan_format: str = option("table", "how the plan is printed", choices=("table", "json"), modes=(PLAN,))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from utils.config.flags import check, check_types, option
+from utils.config.flags import INHERIT, check, check_types, option
 from utils.config.options import EVAL, TRAIN
 from utils.metrics.ranking_metric import DEFAULT, EXPECTED, RankingMetric, parse
 
@@ -14,10 +14,13 @@ class RankingConfig:
     """Metrics of the order of each group's rows."""
 
     ranking_metrics: tuple[str, ...] | None = option(
-        None, f"{EXPECTED}; the default is {DEFAULT.name}@{DEFAULT.cut} where the dataset has a group column", modes=(TRAIN, EVAL)
+        None, f"{EXPECTED}; the default is {DEFAULT.name}@{DEFAULT.cut} where the dataset has a group column", modes=(TRAIN, EVAL), resume=INHERIT
     )
     best_metric: str = option(
-        AUC, "what --keep_best_checkpoint and --early_stop_patience go by: auc, or a metric such as those of --ranking_metrics", modes=(TRAIN,)
+        AUC,
+        "what --keep_best_checkpoint and --early_stop_patience go by: auc, or a metric such as those of --ranking_metrics",
+        modes=(TRAIN,),
+        resume=INHERIT,
     )
 
     def __post_init__(self):

@@ -39,7 +39,10 @@ class ExportConfig:
         1000, "how long the server waits for requests to put together; 0 for no dynamic batching", unit="microseconds", modes=(EXPORT,)
     )
     preferred_batch_size: tuple[int, ...] = option(
-        (), "batch sizes that dynamic batching does not wait beyond; the default is half of --max_batch_size and all of it", modes=(EXPORT,)
+        (),
+        "batch sizes that dynamic batching does not wait beyond; the default is half of --max_batch_size and all of it",
+        modes=(EXPORT,),
+        not_with=("max_queue_delay_us 0",),
     )
     precision: str | None = option(
         None,

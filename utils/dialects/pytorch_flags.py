@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from utils.config.config import OPTIONS
 from utils.config.flags import FALSE, TRUE
 from utils.errors import UserError
 
@@ -14,19 +15,7 @@ LEGACY = {
     "row_slice_threshold": "tables are cut by columns (--column_slice_threshold), not by rows",
     "data_parallel_input": "every worker reads the ids that its tables need",
 }
-# Another name, the same values.
-RENAMED = {
-    "lr": "learning_rate",
-    "dataset": "dataset_path",
-    "test_batch_size": "valid_batch_size",
-    "top_mlp_sizes": "top_mlp_dims",
-    "bottom_mlp_sizes": "bottom_mlp_dims",
-    "load_checkpoint_path": "restore_checkpoint_path",
-    "synthetic_dataset_table_sizes": "synthetic_dataset_cardinalities",
-    "synthetic_dataset_numerical_features": "synthetic_dataset_num_numerical_features",
-    "num_numerical_features": "synthetic_dataset_num_numerical_features",
-    "shuffle": "shuffle_batch_order",
-}
+RENAMED = {other: name for name, option in OPTIONS.items() for other in option.metadata["pytorch"]}  # another name, the same values
 # The same name, other values.
 VALUES = {
     "mode": {"test": "eval", "inference_benchmark": "inference"},

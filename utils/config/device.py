@@ -1,0 +1,77 @@
+"""The options of the device and its precision: typed, documented, checked when constructed."""
+
+import math
+from dataclasses import dataclass
+
+from utils.config.flags import INHERIT, check, check_types, option
+from utils.config.options import TRAIN
+
+AFFINITIES = ("socket", "single", "single_unique", "socket_unique_interleaved", "socket_unique_continuous", "disabled")
+_MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """Device and precision."""
+
+    cpu: bool = option(False, "run on the CPU even where there is a GPU")
+    amp: bool = option(
+        False, "automatic mixed precision: dense layers compute in --amp_dtype; tables and weights stay float32", resume=INHERIT, in_scores=True
+    )
+    amp_dtype: str | None = option(
+        None,
+        "precision of --amp; the default is float16 on a GPU, bfloat16 on a CPU",
+        choices=("float16", "bfloat16"),
+        resume=INHERIT,
+        in_scores=True,
+        replaced_by=("amp",),
+        needs="amp",
+    )
+    loss_scale: float | str = option(
+        65536.0,
+        "loss scale of float16 training, static or dynamic: halved when gradients overflow, doubled after 2000 steps without. Such a step is skipped",
+        choices=("dynamic",),
+        modes=(TRAIN,),
+        resume=INHERIT,
+        needs="amp",
+    )
+    gradient_slices: int | None = option(
+        None,
+        "slices of the global batch whose gradients are summed in a fixed order: with 8, 1, 2, 4 and 8 workers train the same bits. The default "
+        "follows from the batch size: on a CPU as many, up to 8, as have 1024 samples each, on a GPU 1",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        unrecorded=8,
+    )
+    xla: bool | str = option(
+        False,
+        "compile with XLA what is faster compiled: on a GPU the dense part of the step, on a CPU the dense weights' optimizer; all: on any device "
+        "the dense forward and backward pass and optimizer",
+        choices=("all",),
+        resume=INHERIT,
+        in_scores=True,
+    )
+    tf32: bool = option(True, "compute float32 products in TensorFloat-32 on GPUs that have it", resume=INHERIT, not_with=("cpu",))
+    run_eagerly: bool = option(False, "run without graphs, for debugging")
+    affinity: str = option(
+        "disabled",
+        "processors that a worker may use of the socket near its GPU, or of its share of the sockets where there is none: socket: all; single: the "
+        "first; single_unique: a core of its own; socket_unique_interleaved, socket_unique_continuous: the cores dealt out to "
+        "the socket's workers in turn or in blocks, with their hyper-threads; disabled: as it was started",
+        choices=AFFINITIES,
+    )
+    inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's, or 1 with 1 inside", unit="threads")
+    intra_op_parallelism: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
+
+    def __post_init__(self):
+        check_types(self)
+        scale = self.loss_scale
+        check(scale == "dynamic" or (math.isfinite(scale) and scale >= 1), "loss_scale", scale, "at least 1, or dynamic")
+        slices = self.gradient_slices
+        check(slices is None or (isinstance(slices, int) and slices >= 1), "gradient_slices", self.gradient_slices, "at least 1")
+        check(self.xla in (True, False, "all"), "xla", self.xla, "true, false or all")
+        for name in ("inter_op_parallelism", "intra_op_parallelism"):
+            threads = getattr(self, name)
+            check(threads is None or 1 <= threads <= _MAX_THREADS, name, threads, f"1 to {_MAX_THREADS} threads")
+        if self.run_eagerly and self.xla:
+            raise ValueError("--run_eagerly and --xla exclude each other: XLA compiles graphs; drop one of them")
