@@ -123,7 +123,7 @@ class Fire:
         widths = {"embedding_dim": 4, "bottom_mlp_dims": "16,4", "learning_rate": 0.05}
         self._checkpoints = [train(data, folder / f"c{number}", seed=number, **widths) for number in range(CHECKPOINTS)]
         models = [dlrm.load(path, mmap=True, cpu=True) for path in self._checkpoints]
-        self._columns = drawn_columns(models[0]._raw_inputs(), seed=11)
+        self._columns = drawn_columns(models[0].raw_inputs(), seed=11)
         scorers = [model.over_raw_arrays() for model in models]
         self.expected = [scorer.score(*scorer.checked(self._columns)) for scorer in scorers]
         for one, other in zip(self.expected, self.expected[1:], strict=False):

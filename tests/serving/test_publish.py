@@ -28,7 +28,7 @@ def trained(tmp_path_factory):
     data = write(folder / "data", PLAIN)
     paths = [train(data, folder / "c1"), train(data, folder / "c2", learning_rate=0.2)]
     models = [dlrm.load(path, mmap=True, cpu=True) for path in paths]
-    drawn = drawn_rows(models[0]._features, 3)
+    drawn = drawn_rows(models[0].features, 3)
     inputs = {"numerical": drawn.numerical[:40], "categorical": drawn.ids[:40]}
     scorers = [model.over_arrays() for model in models]
     scores = [scorer.score(*scorer.checked(inputs["numerical"], inputs["categorical"])) for scorer in scorers]

@@ -39,7 +39,7 @@ def test_a_server_that_aborts_is_started_again_where_it_was(fake):
         assert first == second  # its clients need not look for it
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0 and process.stdout.read() == "ending\n"
-        assert not list(shared_memory._FOLDER.glob(f"dlrm_{process.pid}_*"))
+        assert not list(shared_memory.FOLDER.glob(f"dlrm_{process.pid}_*"))
 
 
 def test_one_that_always_aborts_is_given_up(fake):

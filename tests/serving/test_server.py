@@ -306,7 +306,7 @@ def test_a_file_that_is_cut_under_a_model_ends_nothing_else(server, ids, loaded,
     with pytest.raises(RequestError):
         ids.infer(inputs)
     raw = Connection(f"grpc://{server.grpc}", "raw")
-    columns = drawn_columns(dlrm.load(folder / "raw/c", mmap=True)._raw_inputs())
+    columns = drawn_columns(dlrm.load(folder / "raw/c", mmap=True).raw_inputs())
     assert len(raw.infer(as_bytes({one.name: columns[one.name][:, np.newaxis] for one in raw.inputs}))) == 2000
     raw.close()
     with chunk.open("r+b") as file:
