@@ -10,6 +10,7 @@ All else is as in dlrm.py: modes, datasets, checkpoints, any number of workers.
 import sys
 
 import dlrm
+from utils.commands import run_command
 from utils.dialects.programs import PROGRAMS
 
 NAME = "dcnv2.py"
@@ -21,4 +22,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(dlrm.run_command(main, NAME))
+    sys.exit(run_command(main, NAME))

@@ -28,15 +28,30 @@ for _name in ("utils", "run", "model", "training", "preproc", "dataloading", "se
             f"dlrm needs its own {_name!r}, but {_spec and _spec.origin} comes first: rename that one, or start Python in another folder"
         )
 
-from run.command import do, run_command  # noqa: E402 - after the check
+import utils.forks  # noqa: E402, F401 - after the check; from here on it is known what a process that is forked lacks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from run.train import Trained
     from run.trained import TrainedModel
 
 NAME = "dlrm.py"
+
+
+def do(arguments: "Sequence[str]", program: str, description: str, *translation: Any) -> object:
+    """Do what a command line says; see `run.command.do`."""
+    from run.command import do as carried_out
+
+    return carried_out(arguments, program, description, *translation)
+
+
+def run_command(main: "Callable[[], int | None]", name: str) -> int:
+    """Run a command's `main` and return its exit code; see `utils.commands.run_command`."""
+    from utils.commands import run_command as run
+
+    return run(main, name)
 
 
 def load(

@@ -3,5 +3,6 @@
 import sys
 
 import wide_and_deep
+from utils.commands import run_command
 
-sys.exit(wide_and_deep.dlrm.run_command(wide_and_deep.main, "main.py"))
+sys.exit(run_command(wide_and_deep.main, "main.py"))

@@ -19,6 +19,7 @@ Flags are NVIDIA's, below, and those of dlrm.py; modes, datasets, checkpoints an
 import sys
 
 import dlrm
+from utils.commands import run_command
 from utils.dialects.programs import PROGRAMS
 from utils.dialects.wide_and_deep import flags_help
 
@@ -31,4 +32,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(dlrm.run_command(main, NAME))
+    sys.exit(run_command(main, NAME))

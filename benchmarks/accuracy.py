@@ -22,7 +22,7 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.scratch import scratch
 from benchmarks.workload import check_words
-from utils.config.flags import option
+from utils.config.option import option
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 EXACT = "float32"

@@ -19,7 +19,7 @@ from benchmarks.raw_disk import RawDisk, drop_from_cache
 from benchmarks.report import Report
 from benchmarks.rounds import median, speedup, timed
 from benchmarks.scratch import scratch
-from utils.config.flags import option
+from utils.config.option import option
 from utils.memory import GIB, available_bytes, check_fits
 
 DIM = 128

@@ -24,7 +24,7 @@ from dataloading.batches import BatchReader, Order, prefetched
 from dataloading.contract import bytes_per_sample
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.tf_raw import TfRawSplit
-from utils.config.flags import option
+from utils.config.option import option
 from utils.errors import UserError
 
 RECORDS_OF_BATCHES, RECORDS_OF_SAMPLES = "tf.data, a record a batch", "tf.data, a record a sample"

@@ -37,7 +37,7 @@ from benchmarks.report import Report
 from benchmarks.rounds import Seconds, median, speedup, spread
 from benchmarks.scratch import scratch
 from benchmarks.workload import EXPONENTS, HOTNESS_HELP, Workload, check_words, hotness_of_tables, options
-from utils.config.flags import option
+from utils.config.option import option
 from utils.errors import UserError
 from utils.memory import available_bytes, check_fits
 

@@ -26,7 +26,7 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.scratch import scratch
 from benchmarks.workload import check_words
-from utils.config.flags import option
+from utils.config.option import option
 from utils.errors import UserError
 
 NUM_TABLES, NUM_NUMERICAL = 26, 13

@@ -18,7 +18,7 @@ from benchmarks.options import Options, run
 from benchmarks.peak_memory import PeakMemory, resident_bytes
 from benchmarks.report import Report
 from benchmarks.rounds import timed
-from utils.config.flags import option
+from utils.config.option import option
 
 MODULE = "benchmarks.metrics"
 AUC, ALL = "exact AUC", "all metrics"

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from benchmarks.report import Report
-from utils.config.flags import Parser, add_flags, build, option
-from utils.errors import UserError, run_command
+from utils.commands import run_command
+from utils.config.flags import Parser, add_flags
+from utils.config.option import build, option
+from utils.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from benchmarks.report import Report
 from benchmarks.rounds import median, speedup, spread
 from benchmarks.scratch import scratch
 from dataloading import generate_outbrain
-from utils.config.flags import option
+from utils.config.option import option
 
 MODULE = "benchmarks.preproc"
 CRITEO, TABLE, PANDAS, PYARROW = "preproc.criteo", "preproc.table", "pandas, scikit-learn", "PyArrow"

@@ -34,7 +34,7 @@ from dataloading.synthetic.outbrain_truth import TRUTH
 from preproc.criteo import command as criteo
 from preproc.outbrain import command as outbrain
 from preproc.table import command as table
-from utils.config.flags import option
+from utils.config.option import option
 
 MODULE = "benchmarks.preproc_spark"
 POLARS = "polars"

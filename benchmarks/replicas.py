@@ -29,7 +29,7 @@ from serving.proof import DIFFERENCE
 from serving.server import Server, ServerConfig
 from utils.checkpoint import manifest
 from utils.checkpoint.zarr_store import CHECKSUM_BYTES
-from utils.config.flags import option
+from utils.config.option import option
 from utils.config.serving import FLOAT32
 from utils.memory import GIB, available_bytes, check_fits
 

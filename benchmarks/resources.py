@@ -20,7 +20,7 @@ import psutil
 from benchmarks.children import ROOT
 from benchmarks.options import Options, run
 from benchmarks.report import Report
-from utils.config.flags import option
+from utils.config.option import option
 
 LOOKS = 10
 

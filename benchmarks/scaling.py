@@ -23,7 +23,7 @@ from benchmarks.rounds import interleave, median
 from benchmarks.workload import EXPONENTS, Workload, check_words, options
 from dataloading.batches import Share
 from utils import launch
-from utils.config.flags import option
+from utils.config.option import option
 from utils.errors import UserError
 from utils.memory import available_bytes, check_fits
 from utils.pace import expected_step_ms, set_cycle_time

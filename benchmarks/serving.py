@@ -25,7 +25,7 @@ from serving.connection import Connection
 from serving.server import Server, ServerConfig
 from serving.stub_environment import stub_environment
 from serving.triton_config import config_text, inputs_of_ids
-from utils.config.flags import option
+from utils.config.option import option
 from utils.config.serving import ExportConfig
 
 NUM_TABLES, NUM_NUMERICAL = 26, 13

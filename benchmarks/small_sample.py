@@ -20,7 +20,7 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from dataloading.contract import check_quick
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
-from utils.config.flags import option
+from utils.config.option import option
 from utils.errors import UserError
 
 COMMON = {"optimizer": "adam", "learning_rate": 0.001, "warmup_steps": 0, "batch_size": 64, "valid_batch_size": 2000}

@@ -19,7 +19,7 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from benchmarks.rounds import timed
 from benchmarks.workload import Workload, check_words, options, t15_rows
-from utils.config.flags import option
+from utils.config.option import option
 from utils.memory import GIB, available_bytes, check_fits
 
 MODULE = "benchmarks.startup"

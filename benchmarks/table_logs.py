@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from utils.commands import run_command
 from utils.config.flags import Parser
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 
 NAME = "benchmarks.table_logs"
 GENRES = ("Action", "Comedy", "Drama", "Horror", "Musical", "Romance", "Thriller", "War")

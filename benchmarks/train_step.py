@@ -27,7 +27,7 @@ from benchmarks.report import Report
 from benchmarks.rounds import Action, Seconds, interleave, median, speedup, spread
 from benchmarks.workload import EXPONENTS, HOTNESS_HELP, Workload, check_words, hotness_of_tables, options, t15_rows
 from dataloading.tfrecord.spec import outbrain_spec
-from utils.config.flags import option
+from utils.config.option import option
 from utils.config.options import CAT, CROSS, DOT, WIDE_AND_DEEP
 from utils.dialects.wide_and_deep import DEFAULTS as PUBLISHED
 from utils.errors import UserError

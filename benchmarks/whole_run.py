@@ -20,7 +20,7 @@ from benchmarks.report import Report
 from benchmarks.rounds import median, speedup, spread
 from benchmarks.scratch import scratch, write_dataset
 from benchmarks.workload import EXPONENTS, Workload, options
-from utils.config.flags import option
+from utils.config.option import option
 
 MODULE = "benchmarks.whole_run"
 RUN, STEP = "dlrm.py", "its step alone"

@@ -85,7 +85,8 @@ class Workload:
     def build(self, dtype: str, world: World):
         """A model of these tables, placed as `dlrm.py` places them."""
         from model.build import Precision, build_model
-        from run.tables import place_tables, tables_and_features
+        from run.placing import place_tables
+        from run.tables import tables_and_features
 
         check_fits(4 * sum(rows * width for rows, width in zip(itertools.cycle(self.rows), self.widths)), "the tables", available_bytes())
         tables, features = tables_and_features(self.config, self.spec().categorical, self.rows, self.num_numerical)

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.ranges import ERROR, check_ids, check_labels, check_numerical, into_range
 from dataloading.row_shuffle import ShuffledRows
 

@@ -14,16 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, SPLIT_BINARY, SPLITS, FeatureSpec, FeatureSpecError
-from utils.errors import UserError
+from dataloading.features import VOCABULARY, DatasetError
 
 CSV = "csv"  # type of a chunk that `csv_files.source` reads
 TFRECORDS = "split_tfrecords"  # type of a dataset that `tfrecord.source` reads
 TFRECORD = "tfrecord"  # type of a dataset, and of its chunks, that `tfrecord.split` reads
-VOCABULARY = "vocabulary"  # folder of a dataset: FEATURE.parquet says which value every id stands for
-
-
-class DatasetError(UserError):
-    """A dataset that does not keep the tf_raw contract."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,11 @@ GROUP_DTYPES = ("int32", "int64")
 LABEL_DTYPE = "bool"
 SUM, MEAN = POOLINGS = ("sum", "mean")
 SPLITS = ("train", "valid", "test")
+VOCABULARY = "vocabulary"  # folder of a dataset: FEATURE.parquet says which value every id stands for
+
+
+class DatasetError(UserError):
+    """A dataset that does not keep the tf_raw contract."""
 
 
 class FeatureSpecError(UserError):

@@ -13,13 +13,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from dataloading.contract import DatasetError, check_quick
+from dataloading.contract import check_quick
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.store.dataset import names_of_dataset
 from dataloading.store.object_store import StoreFolder
 from dataloading.tf_raw import move_in_place, refuse_dataset
+from utils.commands import run_command
 from utils.config.flags import Parser
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 from utils.interrupt import EndedBySignals, uninterrupted
 from utils.naming import naming
 from utils.scratch import Scratch, exclusively

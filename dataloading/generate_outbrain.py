@@ -24,8 +24,9 @@ from dataloading.synthetic.outbrain_truth import TRUTH, TRUTH_ROWS
 from dataloading.synthetic.outbrain_world import PLATFORMS, OutbrainWorld, Sizes
 from dataloading.synthetic.power_law import ids_from_uniforms
 from dataloading.synthetic.streams import stream_generator
+from utils.commands import run_command
 from utils.config.flags import Parser
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 from utils.interrupt import EndedBySignals, uninterrupted
 from utils.naming import naming
 from utils.scratch import Scratch

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from utils.naming import naming
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from dataloading.store.dataset import check_store, checked_spec, local_files, put_dataset
 from dataloading.store.object_store import StoreFolder
+from utils.commands import run_command
 from utils.config.flags import Parser
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 from utils.interrupt import EndedBySignals
 from utils.urls import is_url
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 
 ERROR, CLIP, HASH = "error", "clip", "hash"  # what may be done with ids out of range
 NO_ID = -1  # in a list of ids

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from dataloading.batches import Split
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 
 
 class RowRange:

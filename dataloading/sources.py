@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dataloading.batches import Split
-from dataloading.contract import TFRECORD, DatasetError
+from dataloading.contract import TFRECORD
 from dataloading.feature_spec import SPLITS, FeatureSpec, generator_spec
+from dataloading.features import DatasetError
 from dataloading.ranges import HASH
 from dataloading.row_range import first_rows, hold_out
 from dataloading.synthetic.split import SyntheticSplit

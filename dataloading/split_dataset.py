@@ -10,8 +10,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from dataloading.contract import DatasetError, check_quick
+from dataloading.contract import check_quick
 from dataloading.feature_spec import Chunk, FeatureSpec, generator_spec
+from dataloading.features import DatasetError
 from utils.checkpoint.durable import write_text
 
 SIZES = "model_size.json"

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.contract import VOCABULARY, DatasetError, check_quick, file_faults, split_files, stored_vocabulary
+from dataloading.contract import check_quick, file_faults, split_files, stored_vocabulary
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.features import VOCABULARY, DatasetError
 from dataloading.fingerprint import digest
 from utils.interrupt import uninterrupted
 from utils.naming import naming

@@ -37,10 +37,11 @@ from tqdm import tqdm
 
 from dataloading.bayes import bayes_metrics
 from dataloading.blocks import RowBlock, drawn_rows, in_order, stored_blocks
-from dataloading.contract import TFRECORD, TFRECORDS, DatasetError, check_quick, split_files
+from dataloading.contract import TFRECORD, TFRECORDS, check_quick, split_files
 from dataloading.csv_files.source import check_csv_files, csv_paths, read_csv_split
 from dataloading.csv_files.spec import read_csv_spec
 from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.keys import KEYS, check_keys, copy_keys, stored_keys
 from dataloading.split_dataset import split_spec, write_split_spec
 from dataloading.synthetic.split import DEFAULT_SIGNAL, SyntheticSplit
@@ -49,8 +50,9 @@ from dataloading.tfrecord.source import check_tfrecords, read_tfrecords, tfrecor
 from dataloading.tfrecord.spec import split_records, tfrecord_spec, unread_features
 from dataloading.tfrecord.split import TfRecordSplit
 from dataloading.tfrecord.writer import DEFAULT_FILES, TfRecordWriter
+from utils.commands import run_command
 from utils.config.flags import Parser
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 from utils.interrupt import EndedBySignals
 
 NAME = "dataloading.transcribe"

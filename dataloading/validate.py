@@ -16,8 +16,9 @@ from dataloading.contract import bytes_per_sample, file_faults, spec_faults, spl
 from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec, smallest_dtype
 from dataloading.keys import keys_faults
 from dataloading.scan import Figures, Progress, scan_group, scan_ids, scan_labels, scan_numerical
+from utils.commands import run_command
 from utils.config.flags import Parser
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 
 NAME = "dataloading.validate"
 _TABLE = "{:<6} {:<20} {:>13} {:>13} {:>13} {:>10} {:>9}"

@@ -26,18 +26,20 @@ import numpy as np
 from dataloading.contract import stored_vocabulary
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.features import NUMERICAL_DTYPE
-from dataloading.vocabularies import RECORD, kept_file, record
+from dataloading.vocabularies import record
+from dataloading.vocabulary import RECORD, kept_file
 from preproc.nvidia.checks import check_cross, check_lookups, check_mlp, check_tables, padded
 from preproc.nvidia.source import Source, Weight, open_source
 from preproc.nvidia.wide_and_deep import WideAndDeepSource, folder_of, open_wide_and_deep
 from utils.checkpoint.kept_files import KeptFiles
 from utils.checkpoint.reading import newest
 from utils.checkpoint.writing import Array, ArrayPart, save
+from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.config.options import CROSS, SUM, WIDE_AND_DEEP
 from utils.distributed import World
 from utils.encoding import transforms
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 
 NAME = "preproc.nvidia_checkpoint"
 WIDE = "wide"  # the end of the name of the linear part's tables

@@ -16,8 +16,9 @@ import polars as pl
 from dataloading.feature_spec import generator_spec
 from dataloading.synthetic.split import SyntheticSplit
 from preproc.criteo.clicklog import CATEGORICAL, FIELDS, LABEL, NUMERICAL
+from utils.commands import run_command
 from utils.config.flags import Parser
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 from utils.interrupt import EndedBySignals
 from utils.naming import naming
 

@@ -5,20 +5,18 @@ from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
 
-import utils.forks  # noqa: F401 - from here on it is known what a process that is forked lacks
 from run.affinity import set_affinity
 from utils import launch
 from utils.cluster import launcher
 from utils.cluster.agreement import compare_flags, compare_programs
+from utils.commands import as_the_signal_ends
 from utils.config.config import Config
 from utils.config.options import EXPORT, PLAN, PREDICT
 from utils.dialects.command_line import Translation, parse
 from utils.distributed import World, meet
-from utils.errors import UserError, as_the_signal_ends, run_command
+from utils.errors import UserError
 from utils.flag_names import spoken
 from utils.interrupt import EndedBySignals
-
-__all__ = ["do", "run_command"]
 
 
 def do(

@@ -11,9 +11,9 @@ from model.embedding.table import Feature, Table
 from run.devices import physical_gpus
 from run.export_formats import WRITERS, Samples, Source
 from run.inherit import inherit
-from run.opening import restoring, told_choice
 from run.raw_inputs import raw_inputs
 from run.raw_rows import drawn_columns, raw_features
+from run.restoring import restoring, told_choice
 from run.served_rows import ProofRows, by_feature, drawn_rows, test_rows
 from run.tables import averaged_wide_rows, tables_and_features
 from run.trained import TrainedModel, categorical_of

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from model.build import Model
-from run.opening import restoring
 from run.prepare import Prepared
+from run.restoring import restoring
 from run.scoring import metrics_of, shown
 from run.wide_and_deep_log import published
 from training.evaluations import Evaluations, ranking_figures

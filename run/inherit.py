@@ -4,64 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dataloading.feature_spec import FeatureSpec
-from training.optimizers.table import dense_rule, table_rule
-from utils.checkpoint.reading import Checkpoint
 from utils.config.config import OPTIONS, PARTS, Config
-from utils.config.flags import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, options_of
-from utils.config.options import CROSS, OF_FEATURE, TRAIN, WIDE_AND_DEEP, ModelConfig
-from utils.encoding import transforms
+from utils.config.option import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, options_of
+from utils.config.options import OF_FEATURE, TRAIN, WIDE_AND_DEEP
 from utils.errors import UserError
 
 _PART_OF = {name: part for part, group in PARTS.items() for name in options_of([group])}  # an option's
-_ARCHITECTURE = [name for name, option in options_of([ModelConfig]).items() if option.metadata["resume"] == MODEL]
 WIDTHS = "embedding_dim"
 UNRECORDED_SLICES = OPTIONS["gradient_slices"].metadata["unrecorded"]  # where training did not say in the checkpoint how many it used
-FINGERPRINT = "dataset fingerprint"
-
-
-def metadata(config: Config, spec: FeatureSpec) -> dict[str, Any]:
-    """What a checkpoint's manifest keeps of the model, the configuration, and how raw values became the dataset's."""
-    of_values = transforms.transforms_of(spec.metadata, spec.numerical, [feature.name for feature in spec.categorical])
-    name = {CROSS: "dcnv2", WIDE_AND_DEEP: WIDE_AND_DEEP}.get(config.model.interaction, "dlrm")
-    model = {"name": name} | {name: getattr(config.model, name) for name in _ARCHITECTURE}
-    return {"model": model, "config": config.flat(), transforms.NAME: of_values}
-
-
-def training_invariants(config: Config, num_samples: int, fingerprint: str) -> dict[str, Any]:
-    """What a run must have in common with the one it goes on from, for its position in the data and its moments to mean the same."""
-    rules = [rule(config.optimizer, 1).name for rule in (dense_rule, table_rule)]
-    given = config.flat()
-    equal = {name: given[name] for name, option in OPTIONS.items() if option.metadata["resume"] == MUST_EQUAL}
-    of_rules = {"optimizer": rules[0], "embedding_optimizer": rules[1]}  # by what they are: a name may stand for another one
-    return {"train_samples": num_samples, FINGERPRINT: fingerprint} | equal | of_rules
-
-
-def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
-    """Compare a run with the one that wrote the checkpoint.
-
-    Raises:
-        UserError: they differ in something that the position in the data or the optimizer's state depends on.
-    """
-    saved = checkpoint.manifest.get("run")
-    position = checkpoint.manifest.get("position")
-    known = ("step", "epoch", "batch", "samples", "evals_without_gain")
-    newer = {"last_auc", "evaluation_due", "best_epoch", "best_ranking"}  # of checkpoints written since there is such a thing
-    whole = isinstance(saved, Mapping) and isinstance(position, Mapping) and all(isinstance(position.get(name), int) for name in known)
-    if not whole or set(position) - newer != {*known, "best_auc"}:
-        raise UserError(f"{checkpoint.folder}: holds no position to go on from; --resume weights takes its weights and starts at step 0")
-    saved = {"embedding_optimizer": saved.get("optimizer"), **saved}  # it was one flag
-    for name, value in wanted.items():
-        if saved.get(name) != value and name == FINGERPRINT:
-            raise UserError(
-                f"{checkpoint.folder}: that run trained on other rows than this dataset's, so it cannot go on exactly; use the same dataset, or "
-                "--resume weights to take the weights only"
-            )
-        if saved.get(name) != value:
-            raise UserError(
-                f"{checkpoint.folder}: that run had {name} {saved.get(name)}, this one has {value}, so it cannot go on exactly; use the same, or "
-                "--resume weights to take the weights only"
-            )
 
 
 def inherit(config: Config, manifest: Mapping[str, Any], goes_on: bool = False) -> Config:

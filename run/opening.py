@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from dataloading.batches import Split
 from dataloading.contract import TFRECORD
@@ -11,16 +10,15 @@ from dataloading.keys import check_keys, stored_keys
 from dataloading.sources import check_evaluated, check_grouped, open_split, open_training_splits
 from dataloading.tfrecord.spec import unread_features
 from run import predictions
-from utils.checkpoint.fallback import older, sound_checkpoint
+from run.restoring import restoring
+from utils.checkpoint.fallback import sound_checkpoint
 from utils.checkpoint.folder import complete_steps
-from utils.checkpoint.manifest import DamagedError
-from utils.checkpoint.reading import Checkpoint, passed_over
+from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
 from utils.config.options import EVAL, INFERENCE, LATEST, PREDICT, TRAIN
 from utils.distributed import World
 from utils.errors import UserError
 
-T = TypeVar("T")
 Warn = Callable[[str], None]
 
 
@@ -40,12 +38,6 @@ def choice_of(config: Config) -> str:
     return LATEST if config.run.mode == TRAIN else config.training.checkpoint_choice
 
 
-def told_choice(path: str | Path, checkpoint: Checkpoint, other: str = f"--checkpoint_choice {LATEST}") -> str:
-    """What to say where a folder's best was taken, and not its latest, which `other` takes; else empty."""
-    newer = passed_over(Path(path), checkpoint.folder)
-    return f"{path}: its best checkpoint is taken, {checkpoint.folder.name}; {other} takes {newer.name}" if newer else ""
-
-
 def fallback_checkpoint(config: Config, world: World, warn: Warn) -> Checkpoint | None:
     """The checkpoint to restore where `--restore_fallback` wants all of it read first; every worker calls this."""
     path = restored_path(config)
@@ -62,16 +54,6 @@ def open_checkpoint(config: Config, warn: Warn) -> Checkpoint | None:
     if config.run.mode == INFERENCE:
         warn("no --restore_checkpoint_path: the benchmark runs with random weights, its AUC means nothing")
     return None
-
-
-def restoring(action: Callable[[], T]) -> T:
-    """Read from a checkpoint; where it is damaged, the error says what else there is."""
-    try:
-        return action()
-    except DamagedError as error:
-        before = older(error.folder)
-        hint = f"; --restore_fallback takes the newest one before it that is whole (there is {before[0].name})" if before else ""
-        raise UserError(f"{error}{hint}") from None
 
 
 def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Split]:

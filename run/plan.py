@@ -5,7 +5,8 @@ import math
 from dataloading.sources import read_spec, table_rows
 from model.embedding.plan import as_json, as_table, check_shared, dense_elements, report
 from model.shapes import interaction_shape
-from run.tables import overruled_widths, place_tables, tables_and_features, with_widths
+from run.placing import place_tables
+from run.tables import overruled_widths, tables_and_features, with_widths
 from training.optimizers.table import table_rule
 from utils.config.config import Config
 from utils.config.ineffective import warnings

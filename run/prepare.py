@@ -18,20 +18,23 @@ from model.embedding.plan import share_batches
 from model.embedding.table import Feature, Table
 from model.native import operations_key
 from run.announcement import announcement, too_large_batch
+from run.continuing import check_continues, training_invariants
 from run.devices import compute_dtype, configured, physical_gpus, set_precision
-from run.inherit import changes, check_continues, inherit, training_invariants
-from run.opening import fallback_checkpoint, open_checkpoint, open_splits, told_choice
+from run.inherit import changes, inherit
+from run.opening import fallback_checkpoint, open_checkpoint, open_splits
+from run.placing import place_tables, storage_of
 from run.profile_folder import check_profile
+from run.restoring import told_choice
 from run.same_transforms import check_transforms
-from run.tables import averaged_wide_rows, grown_widths, overruled_widths, place_tables, storage_of, tables_and_features, with_widths
+from run.tables import averaged_wide_rows, grown_widths, overruled_widths, tables_and_features, with_widths
 from run.wide_and_deep_log import WideAndDeepLog, write_args
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
 from training.gradient_slices import settled
 from training.growth import Growth
 from training.position import Position, reason_finished
 from utils import launch
-from utils.checkpoint.folder import Lock
 from utils.checkpoint.kept_files import KeptFiles
+from utils.checkpoint.lock import Lock
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.save_folder import claim
 from utils.checkpoint.trial import try_folder

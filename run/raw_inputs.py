@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.vocabularies import RECORD, kept_file, read_vocabulary
+from dataloading.vocabulary import RECORD, kept_file, read_vocabulary
 from training.features import ModelFeatures
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.reading import Checkpoint

@@ -3,13 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dataloading.feature_spec import Categorical
-from model.embedding.placement import Placement
-from model.embedding.plan import build_placement
-from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, MEAN, UNIFORM, WIDE, ZEROS, Feature, Storage, Table, wide_name
-from training.optimizers.table import table_rule
+from dataloading.features import Categorical
+from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, MEAN, UNIFORM, WIDE, ZEROS, Feature, Table, wide_name
 from utils.config.config import Config
-from utils.config.options import DOT, OF_FEATURE, PLAN, SUM, TRAIN, WIDE_AND_DEEP, ModelConfig
+from utils.config.options import DOT, OF_FEATURE, SUM, WIDE_AND_DEEP, ModelConfig
 from utils.errors import UserError
 
 
@@ -170,16 +167,3 @@ def _table(config: Config, name: str, rows: int, dim: int, zeros: bool) -> Table
 def tables_of(config: Config, names: Sequence[str], rows: Sequence[int]) -> tuple[Table, ...]:
     """A table for each feature of one id a sample, with its name and V rows, of the width that the configuration gives all."""
     return tuple(_table(config, name, count, config.model.embedding_dim, False) for name, count in zip(names, rows, strict=True))
-
-
-def place_tables(
-    config: Config, tables: Sequence[Table], num_workers: int, memory: float, host_memory: float = 0, features: Sequence[Feature] = ()
-) -> Placement:
-    """Where the tables go; see `plan.build_placement`."""
-    return build_placement(config, tables, features, num_workers, memory, host_memory, storage_of(config))
-
-
-def storage_of(config: Config) -> Storage:
-    """What the tables' optimizer keeps beside them in this run."""
-    trained = config.run.mode in (TRAIN, PLAN) and config.model.embedding_trainable
-    return table_rule(config.optimizer, 1).storage if trained else Storage()

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dataloading.batches import Batch, BatchReader, prefetched
-from dataloading.vocabularies import RECORD
+from dataloading.vocabulary import RECORD
+from run.continuing import metadata
 from run.final_test import FinalTest, best_before
-from run.inherit import metadata
 from run.prepare import Prepared
 from run.scoring import metrics_of, reader_of
 from run.weights import go_on, model_of

@@ -7,17 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.batches import BatchReader
-from dataloading.feature_spec import Categorical
-from dataloading.memory_split import MemorySplit
-from model.embedding.placement import single
+from dataloading.features import Categorical
 from model.embedding.table import Feature, Table
 from model.native_scorer import NativeScorer
 from run.array_scorer import ArrayScorer, RawScorer
 from run.inherit import inherit
 from run.native_engine import FEW, stored_scorer
-from run.opening import restoring, told_choice
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
+from run.restoring import restoring, told_choice
 from run.sample_columns import arrays, given_columns
 from run.tables import averaged_wide_rows, tables_and_features
 from training.features import ModelFeatures, saved_features
@@ -26,12 +23,11 @@ from utils.checkpoint import packed
 from utils.checkpoint.manifest import DamagedError
 from utils.checkpoint.mapped import MappedArray
 from utils.checkpoint.reading import Checkpoint
-from utils.config.config import Config
-from utils.config.options import LATEST, PREDICT
-from utils.dialects.command_line import parse
-from utils.distributed import World
+from utils.config.config import PARTS, Config
+from utils.config.device import DeviceConfig
+from utils.config.option import build
+from utils.config.options import LATEST, PREDICT, DataConfig, RunConfig, TrainingConfig
 from utils.forks import POLARS, TENSORFLOW, RenewedLock, check_threads
-from utils.memory import available_bytes, check_fits
 from utils.metrics.binary import sigmoid
 
 
@@ -142,6 +138,8 @@ class TrainedModel:
             side_by_side = np.concatenate([column.reshape(len(numerical), -1) for column in ids], axis=1)
             return sigmoid(self._native.logits_of(numerical.astype(np.float32), side_by_side))
         evaluator = self._evaluator()
+        from dataloading.batches import BatchReader
+        from dataloading.memory_split import MemorySplit
         from run.scoring import pads_short
         from training.device_batch import to_device
 
@@ -170,12 +168,7 @@ class TrainedModel:
 
 def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choice: str) -> TrainedModel:
     """See `dlrm.load`."""
-    # No data are read; what the checkpoint was made of takes the place of the defaults.
-    flags = ["--mode", PREDICT, "--dataset_type", "synthetic", "--restore_checkpoint_path", str(path), "--checkpoint_choice", choice]
-    flags += ["--cpu"] if cpu else []
-    if batch_size is not None:
-        flags += ["--valid_batch_size", str(batch_size)]
-    given = parse(flags, "", "dlrm.load")
+    given = _asked(path, cpu, batch_size, choice)
     checkpoint = restoring(lambda: Checkpoint(path, choice))
     if line := told_choice(path, checkpoint, f'checkpoint_choice="{LATEST}"'):
         streams.write(sys.stderr, f"dlrm.load: {line}\n")
@@ -183,6 +176,18 @@ def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choi
     if line := averaged_wide_rows(config, categorical_of(saved_features(checkpoint))):
         streams.write(sys.stderr, f"dlrm.load: warning: {line}\n")
     return TrainedModel(checkpoint, config, mapped)
+
+
+def _asked(path: str | Path, cpu: bool, batch_size: int | None, choice: str) -> Config:
+    """What scoring goes by before the checkpoint's own options take the place of the defaults. No data are read, so none are named."""
+    own: dict[type, dict[str, Any]] = {
+        RunConfig: {"mode": PREDICT},
+        DataConfig: {"dataset_type": "synthetic"} | ({} if batch_size is None else {"valid_batch_size": batch_size}),
+        TrainingConfig: {"restore_checkpoint_path": str(path), "checkpoint_choice": choice},
+        DeviceConfig: {"cpu": cpu},
+    }
+    given = frozenset(name for values in own.values() for name in values)
+    return Config(*(build(group, own.get(group, {})) for group in PARTS.values()), given=given)
 
 
 def categorical_of(features: ModelFeatures) -> list[Categorical]:
@@ -208,9 +213,12 @@ def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, 
     device = configured(config.device)
     set_precision(config.device)
     from model.build import Precision, build_model, with_tables
+    from model.embedding.placement import single
     from training.evaluator import Evaluator
     from training.mapped import MappedEvaluator, MappedTables
     from training.state import restore
+    from utils.distributed import World
+    from utils.memory import available_bytes, check_fits
 
     precision = Precision(compute_dtype(config.device, device), config.device.xla)
     num_numerical = len(features.numerical)

@@ -1,8 +1,8 @@
 """The model of a run, with the weights it starts from."""
 
 from model.build import Model, Precision, build_model
-from run.opening import restoring
 from run.prepare import Prepared
+from run.restoring import restoring
 from training.state import restore, restore_optimizer
 from training.step import Trainer
 

@@ -45,10 +45,10 @@ WALLS = frozenset(
 # A room is a folder, or a folder in one (`utils.checkpoint`). Who may import a room of another folder may import the rooms in it; within a folder
 # each is named, and the folder's own name stands for the files that lie in none.
 MAY_IMPORT = {
-    "dlrm": {"run", "model"},
+    "dlrm": {"run", "utils"},
     "dcnv2": {"dlrm", "utils"},
     "wide_and_deep": {"dlrm", "utils"},
-    "main": {"wide_and_deep"},
+    "main": {"wide_and_deep", "utils"},
     "utils": {"utils"},
     "utils.metrics": {"utils.metrics"},
     "utils.encoding": {"utils.encoding", "utils"},

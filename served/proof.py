@@ -18,7 +18,8 @@ from served.self_check import scores_of
 from serving.kept_rows import read_rows
 from serving.served_proof import NAME
 from serving.stub_environment import numpy_version
-from utils.errors import UserError, run_command
+from utils.commands import run_command
+from utils.errors import UserError
 
 _JOINED = ((0, 1), (0, 2), (0, 1, 3, 300), (0, 200))  # bounds of the requests of an execution
 

@@ -23,8 +23,10 @@ from dataloading.tf_raw import TfRawSplit
 from serving.connection import Connection, check_inputs
 from serving.description import CATEGORICAL, NUMERICAL
 from serving.raw_file import RawFile, is_raw
-from utils.config.flags import Parser, add_flags, build, check, check_types, option
-from utils.errors import UserError, run_command
+from utils.commands import run_command
+from utils.config.flags import Parser, add_flags
+from utils.config.option import build, check, check_types, option
+from utils.errors import UserError
 from utils.metrics.binary import exact_auc
 
 NAME = "serving.client"

@@ -20,8 +20,10 @@ from serving.connection import Connection
 from serving.generators import Measured, closed_loop, open_loop
 from serving.perf_analyzer import PerfAnalyzer
 from serving.picture import picture
-from utils.config.flags import Parser, add_flags, build, check, check_types, option
-from utils.errors import UserError, run_command
+from utils.commands import run_command
+from utils.config.flags import Parser, add_flags
+from utils.config.option import build, check, check_types, option
+from utils.errors import UserError
 from utils.interrupt import EndedBySignals
 
 NAME = "serving.load"

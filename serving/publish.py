@@ -21,10 +21,12 @@ from serving.connection import RequestError
 from serving.control import Control, Unreachable
 from serving.live import CONFIG, announce, live, pin, stated, versions
 from serving.repository import FLAGS, remove_version
-from utils.config.flags import Parser, Reader, add_flags, build, check, check_types, option
+from utils.commands import run_command
+from utils.config.flags import Parser, add_flags
+from utils.config.option import Reader, build, check, check_types, option
 from utils.config.options import BEST, LATEST
 from utils.config.serving import FORMATS, NAME_EXPECTED, is_name
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 from utils.interrupt import EndedBySignals
 from utils.scratch import exclusively
 

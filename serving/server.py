@@ -31,8 +31,10 @@ from serving.shared_memory import Segments
 from serving.stubs import end_of
 from serving.triton_install import Installation, installed
 from serving.watchdog import Watchdog
-from utils.config.flags import Parser, add_flags, build, check, check_types, option
-from utils.errors import UserError, run_command
+from utils.commands import run_command
+from utils.config.flags import Parser, add_flags
+from utils.config.option import build, check, check_types, option
+from utils.errors import UserError
 
 NAME = "serve"
 _PYTHON = re.compile(r'^backend: "python"', re.M)

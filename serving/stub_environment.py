@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from serving.cache import cache_folder, install, made
-from utils.errors import UserError, run_command
+from utils.commands import run_command
+from utils.errors import UserError
 from utils.interrupt import EndedBySignals
 
 NAME = "serving.stub_environment"

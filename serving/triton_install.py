@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from serving.cache import cache_folder, install, made
 from serving.stub_environment import stub_environment
-from utils.errors import UserError, run_command
+from utils.commands import run_command
+from utils.errors import UserError
 from utils.interrupt import EndedBySignals
 
 NAME = "serving.triton_install"

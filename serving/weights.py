@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dataloading.vocabularies import RECORD, kept_file
+from dataloading.vocabulary import RECORD, kept_file
 from utils.checkpoint import manifest, packed
 from utils.checkpoint.links import link, link_tree
 from utils.checkpoint.reading import Checkpoint

@@ -16,7 +16,7 @@ from benchmarks.options import Options, run
 from benchmarks.report import Report
 from dataloading.generate_feature_spec import NUM_NUMERICAL
 from model.shapes import layer_shapes, pair_count
-from utils.config.flags import option
+from utils.config.option import option
 from utils.config.options import ModelConfig
 
 PRODUCTS, STREAM, RANDOM = 0.6, 0.8, 0.65  # of the data sheet's figures

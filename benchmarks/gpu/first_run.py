@@ -19,8 +19,9 @@ from typing import Any
 
 from benchmarks.gpu.parts import DRY, ROOT, Command, Sizes, parts
 from utils.cluster.processes import Guard
+from utils.commands import run_command
 from utils.config.flags import Parser
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 
 TAIL = 4000  # characters of the output that a result keeps
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from run.devices import configure_tensorflow
 from utils import distributed
+from utils.commands import run_command
 from utils.config.device import DeviceConfig
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 from utils.runtime import prepare_tensorflow
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def traced(case: Case, world: distributed.World):
     from model.build import Precision, build_model
     from model.embedding.table import MEAN, SUM, Feature
     from run.devices import compute_dtype
-    from run.tables import place_tables, tables_of
+    from run.placing import place_tables
+    from run.tables import tables_of
     from training.build import build_trainer
     from training.device_batch import to_device
     from training.evaluator import Evaluator

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from dataloading.contract import CSV, DatasetError
+from dataloading.contract import CSV
 from dataloading.csv_files.columns import Column, columns_of
 from dataloading.feature_spec import Chunk, FeatureSpec
+from dataloading.features import DatasetError
 
 BLOCK_BYTES = 16 << 20
 _NUMBERS = re.compile(r'\s*"?\s*(?:[-+]?[0-9.][-+0-9.eE|]*)?\s*"?\s*').fullmatch  # a value, a list of them, or nothing

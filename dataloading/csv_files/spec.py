@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.contract import CSV, DatasetError
+from dataloading.contract import CSV
 from dataloading.csv_files.source import check_csv_files, read_csv_split
 from dataloading.feature_spec import LABEL_DTYPE, NUMERICAL_DTYPE, SPLITS, FeatureSpec
+from dataloading.features import DatasetError
 from utils.yaml_file import YamlError, load_yaml
 
 AUTO = "auto"

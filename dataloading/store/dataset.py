@@ -9,8 +9,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dataloading.contract import VOCABULARY, DatasetError, check_quick
+from dataloading.contract import check_quick
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.features import VOCABULARY, DatasetError
 from dataloading.store.object_store import StoreFolder
 from utils.naming import naming
 

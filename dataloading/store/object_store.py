@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from utils.errors import UserError
 from utils.urls import shown, without_secrets
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 
 TRUTH, TRUTH_ROWS = "planted_signal.json", "planted_signal.parquet"
 

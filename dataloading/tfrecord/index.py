@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from dataloading.tfrecord.example_bytes import BYTES, count_values, features_of
 
 HEADER, FOOTER = 12, 4  # bytes around a record

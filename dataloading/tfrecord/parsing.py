@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.ranges import outside_range
 from dataloading.tfrecord.example_bytes import FLOAT, INT64, count_values, features_of
 from dataloading.tfrecord.index import DAMAGED, RecordIndex

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.contract import TFRECORDS, DatasetError
+from dataloading.contract import TFRECORDS
 from dataloading.feature_spec import FeatureSpec
-from dataloading.features import Categorical
+from dataloading.features import Categorical, DatasetError
 from dataloading.ranges import check_ids, check_numerical
 from utils.runtime import prepare_tensorflow
 

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dataloading.contract import TFRECORD, DatasetError
+from dataloading.contract import TFRECORD
 from dataloading.feature_spec import Categorical, Chunk, FeatureSpec, smallest_dtype
+from dataloading.features import DatasetError
 from dataloading.tfrecord.example_bytes import INT64, features_of
 from dataloading.tfrecord.index import first_record
 from utils.paths import check_utf8

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dataloading.contract import TFRECORD, DatasetError
+from dataloading.contract import TFRECORD
 from dataloading.feature_spec import DEFAULT_FILE_NAME, Chunk, FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.tf_raw import copy_vocabularies, move_in_place, refuse_replacing
 from dataloading.tfrecord.example_bytes import encode_example
 from dataloading.tfrecord.spec import FOLDERS, ROWS_PER_RECORD

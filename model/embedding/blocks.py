@@ -1,8 +1,10 @@
 """Where each table's columns lie when workers exchange vectors: block by block, a worker's columns together."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from model.embedding.placement import Placement
+if TYPE_CHECKING:
+    from model.embedding.placement import Placement
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Blocks:
     widths: list[int]
 
     @classmethod
-    def of(cls, placement: Placement) -> "Blocks":
+    def of(cls, placement: "Placement") -> "Blocks":
         """Those of the shards that single workers hold."""
         runs: list[list[int]] = []
         before = 0

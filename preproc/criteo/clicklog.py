@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.criteo.log_lines import CHARACTERS, Columns, parse_block
 from preproc.reading.stores import Source
 from preproc.reading.text_blocks import TextBlock, TextForm, text_blocks

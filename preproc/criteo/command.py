@@ -24,10 +24,11 @@ from typing import Any
 import polars as pl
 from tqdm import tqdm
 
-from dataloading.contract import VOCABULARY, DatasetError, bytes_per_sample, stored_vocabulary
+from dataloading.contract import bytes_per_sample, stored_vocabulary
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, generator_spec
+from dataloading.features import VOCABULARY, DatasetError
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
-from dataloading.vocabularies import read_vocabulary
+from dataloading.vocabulary import read_vocabulary
 from preproc.criteo.id_table import write_table_ids
 from preproc.criteo.known_vocabulary import KnownVocabularies, known_vocabularies
 from preproc.criteo.on_spark import SparkCriteo

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import polars as pl
 
-from dataloading.contract import DatasetError, stored_vocabulary
+from dataloading.contract import stored_vocabulary
 from dataloading.feature_spec import FeatureSpec
-from dataloading.vocabularies import read_vocabulary
+from dataloading.features import DatasetError
+from dataloading.vocabulary import read_vocabulary
 from utils.encoding.vocabulary import build_vocabulary
 
 _COLUMNS = {"value": pl.UInt32, "id": pl.Int32, "count": pl.UInt32}

@@ -7,7 +7,7 @@ from functools import partial
 
 from tqdm import tqdm
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.criteo.clicklog import row_tasks
 from preproc.criteo.options import Options
 from preproc.criteo.rows import SplitCounts, skipped, staged

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.criteo.clicklog import LABEL, LogBlock, LogForm
 from preproc.reading.stores import Source
 from utils.encoding import numerical

@@ -4,7 +4,7 @@ import sys
 
 from preproc.outbrain.command import main
 from preproc.outbrain.options import NAME
-from utils.errors import run_command
+from utils.commands import run_command
 from utils.interrupt import EndedBySignals
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ from typing import Any
 import polars as pl
 from tqdm import tqdm
 
-from dataloading.contract import VOCABULARY, DatasetError
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.features import VOCABULARY, DatasetError
 from dataloading.synthetic.outbrain_truth import TRUTH_ROWS, read_truth
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
-from dataloading.vocabularies import read_vocabulary
+from dataloading.vocabulary import read_vocabulary
 from preproc.outbrain.features import read_sizes, spec_of
 from preproc.outbrain.files import CLICKS, RawFiles, find_files
 from preproc.outbrain.fit import Fitted, Thresholds, fitted

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import polars as pl
 from tqdm import tqdm
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.files import CSV, QUOTE, Form
 from preproc.reading.table_file import Block, TableFile
 from preproc.shared.in_order import in_order

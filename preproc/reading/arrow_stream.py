@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import polars as pl
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 
 MARK = b"\xff\xff\xff\xff"
 _END = MARK + bytes(4)

@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import zstandard
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.stores import Source
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.compressed import read_chunks
 from preproc.reading.stores import Source, stored_files
 from utils.paths import check_utf8

@@ -4,7 +4,7 @@ import itertools
 import re
 from pathlib import Path
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.compressed import is_compressed
 from preproc.reading.stores import Source
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from dataloading.store.object_store import StoreStream, hidden, one_line, opened, protocols
 from utils.naming import naming
 from utils.urls import shown

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.arrow_stream import MARK, stream_batches, stream_schema
 from preproc.reading.files import ARROW, CSV, JSON_LINES, PARQUET, Form, fields_of, header_of
 from preproc.reading.quoted_rows import MOST_LINES, QuotedRows

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.compressed import read_chunks
 from preproc.reading.quoted_rows import QuotedRows
 from preproc.reading.stores import Source

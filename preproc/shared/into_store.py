@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import DEFAULT_FILE_NAME
+from dataloading.features import DatasetError
 from dataloading.store.dataset import check_store, local_files, put_dataset, read_record, write_record
 from dataloading.store.object_store import StoreFolder
 from preproc.shared.engine_flags import SPARK

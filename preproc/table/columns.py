@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from utils.encoding import kinds, transforms
 from utils.encoding.columns import Comparison, parsed_label
 from utils.encoding.recipe import CATEGORICAL, CROSS, IDS, LIST, Recipe, recipe_of

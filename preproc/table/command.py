@@ -26,12 +26,12 @@ from typing import Any
 
 import polars as pl
 
-from dataloading.contract import VOCABULARY, DatasetError
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.features import VOCABULARY, DatasetError
 from dataloading.keys import TAKEN
 from dataloading.spec_parsing import check_tables
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
-from dataloading.vocabularies import read_vocabulary
+from dataloading.vocabulary import read_vocabulary
 from preproc.reading.files import files_of, form_of
 from preproc.reading.stores import Source, fetch_to
 from preproc.reading.table_file import TableFile

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
-from dataloading.contract import VOCABULARY, DatasetError
+from dataloading.features import VOCABULARY, DatasetError
 from preproc.shared import polars_engine as engine
 from preproc.shared.in_order import by_size
 from preproc.shared.resume import Progress

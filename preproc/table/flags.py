@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from dataloading.contract import VOCABULARY
+from dataloading.features import VOCABULARY
 from preproc.reading.files import FORMATS, FormFlags
 from preproc.shared.engine_flags import FLAGS, SPARK, add_engine_flags
 from preproc.shared.flag_types import share, whole

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.table.columns import Plan, checked, resolved
 from utils.encoding.columns import MISSING_TEXTS, moment, parsed_label
 from utils.encoding.recipe import CATEGORICAL, HOUR, LIST, NUMERICAL, STANDARDISE, TIME, WEEKDAY, Recipe

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
-from dataloading.contract import VOCABULARY
 from dataloading.feature_spec import Categorical
+from dataloading.features import VOCABULARY
 from dataloading.tf_raw import TfRawWriter
 from preproc.reading.stores import Source
 from preproc.shared import polars_engine as engine

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import polars as pl
 from tqdm import tqdm
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.files import FormFlags, form_of
 from preproc.reading.stores import Source, release
 from preproc.reading.table_file import Block, TableFile

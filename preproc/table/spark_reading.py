@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.files import CSV, JSON_LINES, form_of
 from preproc.reading.log_ranges import moved, moved_error, ranges
 from preproc.reading.row_groups import row_ranges

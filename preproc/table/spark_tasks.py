@@ -6,8 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import Categorical
+from dataloading.features import DatasetError
 from preproc.reading.files import Form
 from preproc.reading.stores import Source, fetch_to, release
 from preproc.reading.table_file import TableFile, may_span_lines

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.shared import polars_engine as engine
 from preproc.table.staging import SPLIT
 from utils.encoding.columns import Made, hashes, moment, text

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.stores import Source
 from preproc.shared.resume import Progress
 from utils.naming import naming

@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import polars as pl
 
-from dataloading.contract import DatasetError, SplitFiles
+from dataloading.contract import SplitFiles
 from dataloading.feature_spec import Categorical, FeatureSpec, FeatureSpecError, smallest_dtype
+from dataloading.features import DatasetError
 from preproc.shared import polars_engine as engine
 from preproc.shared.in_order import by_size
 from preproc.shared.resume import Progress

@@ -7,7 +7,7 @@ import pytest
 from runs import TRAIN, Result, child, read_log, write_dataset
 
 import dlrm
-from utils.errors import run_command
+from utils.commands import run_command
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_a_damaged_checkpoint_is_passed_over_only_if_asked(run, dataset, tmp_pat
 
 
 def test_two_runs_do_not_write_to_one_folder(run, dataset, tmp_path):
-    from utils.checkpoint.folder import Lock
+    from utils.checkpoint.lock import Lock
 
     (tmp_path / "c").mkdir()
     held = Lock(tmp_path / "c")

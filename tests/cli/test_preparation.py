@@ -8,7 +8,7 @@ from runs import SMALL, TRAIN, child, read_log, write_dataset
 
 import dlrm
 import wide_and_deep
-from utils.errors import run_command
+from utils.commands import run_command
 
 PROFILE = ("--profiler_start_step", "2")
 

@@ -3,12 +3,14 @@
 import os
 import random
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pandas
 import polars
 import pytest
-from runs import SMALL, by_threads
+from runs import ROOT, SMALL, by_threads
 
 import dlrm
 from preproc.criteo import command as criteo
@@ -196,3 +198,30 @@ def test_an_extended_vocabulary_keeps_the_vector_of_every_value_and_grows_the_mo
     scores = predicted(folder / "extended", folder / "grown", folder / "grown.parquet")
     frame = polars.read_csv(folder / "test", has_header=False, separator="\t", new_columns=FIELDS, infer_schema=False).select(COLUMNS)
     np.testing.assert_array_equal(scores, dlrm.load(folder / "grown").score_raw(frame))
+
+
+OURS = ("dlrm", "run", "model", "training", "preproc", "dataloading", "serving", "served", "utils")
+MODULES = f"""
+import sys, warnings
+import served.backend
+import numpy as np
+scorer = served.backend.load(sys.argv[1], raw=sys.argv[2] == "raw", cpu=True)
+if sys.argv[2] == "raw":
+    columns = {{name: np.array([3], np.float32) if number else ["1f"] for name, number in scorer.numbers.items()}}
+    found = scorer.score(*scorer.checked(columns))
+else:
+    found = scorer.score(*scorer.checked(np.zeros((1, scorer.num_numerical), np.float32), np.zeros((1, scorer.num_ids), np.int32)))
+assert found.shape == (1,)
+print(*(name for name, module in sys.modules.items() if name.split(".")[0] in {OURS} and not hasattr(module, "__path__")))
+print(*({{"tensorflow", "argparse", "horovod", "mpi4py"}} & set(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("inputs", ["ids", "raw"])
+def test_a_served_model_imports_little_and_no_command_line(folder, inputs):
+    """What has no part in scoring cannot break it, nor cost it time at its start."""
+    step = Checkpoint(folder / "c").folder
+    found = subprocess.run([sys.executable, "-c", MODULES, step, inputs], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    ours, others = (set(line.split()) for line in found.splitlines())
+    assert {"run.trained", "model.native_scorer"} <= ours and len(ours) <= 60, f"{len(ours)}: {' '.join(sorted(ours))}"
+    assert not [name for name in ours if "dialects" in name or name.startswith("preproc")] and not others

@@ -14,9 +14,10 @@ from dataloading import transcribe
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from utils.checkpoint.reading import Checkpoint
+from utils.commands import run_command
 from utils.dialects.command_line import parse
 from utils.dialects.wide_and_deep import DEFAULTS, translated
-from utils.errors import UserError, run_command
+from utils.errors import UserError
 
 SMALL = ("--cpu", "--deep_hidden_units", "16", "8", "--embedding_dim", "8", "--global_batch_size", "256", "--eval_batch_size", "512")
 FLAGS = (*SMALL, "--num_epochs", "2", "--deep_warmup_epochs", "0.2", "--deep_learning_rate", "0.01", "--affinity", "disabled")

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataloading.batches import prefetched
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import generator_spec
+from dataloading.features import DatasetError
 from dataloading.row_range import hold_out
 from tests.dataloading.readers import batch_reader
 

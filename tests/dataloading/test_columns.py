@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataloading import transcribe
-from dataloading.contract import DatasetError, check_quick
+from dataloading.contract import check_quick
 from dataloading.feature_spec import Categorical, FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.memory_split import MemorySplit
 from dataloading.needed_memory import check_batch, check_shuffle
 from dataloading.row_range import hold_out

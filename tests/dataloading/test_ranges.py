@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from dataloading.ranges import check_ids, check_labels, check_numerical, into_range
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_batches import SPEC, MemorySplit
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from dataloading.row_shuffle import ShuffledRows
 from tests.dataloading.readers import batch_reader
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataloading.contract import DatasetError, bytes_per_sample, check_quick, split_files
+from dataloading.contract import bytes_per_sample, check_quick, split_files
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from tests.dataloading.make_data import folder_bytes, random_rows, small_spec, write_dataset
 

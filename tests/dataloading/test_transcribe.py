@@ -12,8 +12,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from dataloading import transcribe, validate
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec, FeatureSpecError
+from dataloading.features import DatasetError
 from dataloading.generate_feature_spec import write_spec
 from dataloading.synthetic.split import DEFAULT_SIGNAL, SyntheticSplit
 from dataloading.tf_raw import TfRawSplit

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from dataloading import transcribe, validate
-from dataloading.contract import DatasetError, check_quick
+from dataloading.contract import check_quick
 from dataloading.feature_spec import FeatureSpec, FeatureSpecError
+from dataloading.features import DatasetError
 from dataloading.keys import KEYS, check_keys, read_keys
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from tests.dataloading.make_data import folder_bytes, random_groups, random_rows, rich_spec, small_spec, write_dataset

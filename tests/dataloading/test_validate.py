@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from dataloading import scan, validate
-from dataloading.contract import DatasetError, check_quick
+from dataloading.contract import check_quick
 from dataloading.feature_spec import FeatureSpec, FeatureSpecError
+from dataloading.features import DatasetError
 from tests.dataloading.make_data import CARDINALITIES, small_spec, write_dataset
 from utils.errors import UserError
 

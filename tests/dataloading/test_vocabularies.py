@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dataloading.contract import DatasetError
-from dataloading.vocabularies import read_vocabulary
+from dataloading.features import DatasetError
+from dataloading.vocabulary import read_vocabulary
 
 MANY = 10**9
 

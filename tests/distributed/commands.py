@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import dlrm
-from run.command import do, run_command
+from run.command import do
+from utils.commands import run_command
 
 
 def main(commands: list[list[str]]) -> int:

@@ -12,7 +12,7 @@ import pytest
 from launching import ROOT, environment, launch, processes, wait_for
 from small_data import FLAGS, write_dataset
 
-from utils.checkpoint.folder import Lock
+from utils.checkpoint.lock import Lock
 from utils.checkpoint.reading import Checkpoint
 from utils.cluster.ancestors import Process, launchers
 from utils.distributed import World

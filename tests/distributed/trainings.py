@@ -169,7 +169,8 @@ def train(training: Training, dataset: Path, world) -> dict:
     from model.embedding.plan import dense_elements, report
     from model.shapes import interaction_shape
     from run.devices import compute_dtype
-    from run.tables import place_tables, tables_and_features, with_widths
+    from run.placing import place_tables
+    from run.tables import tables_and_features, with_widths
     from training.build import build_trainer
     from training.device_batch import to_device
     from training.evaluator import Evaluator

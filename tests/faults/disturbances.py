@@ -15,7 +15,7 @@ from campaign import STEPS, Campaign, Row, numbers
 from victim import EVERY, ROOT, RUN, Victim, check_all, differing
 
 from tests.clones import clone, double_the_learning_rate
-from utils.checkpoint.folder import Lock
+from utils.checkpoint.lock import Lock
 from utils.checkpoint.reading import Checkpoint
 
 EVALUATED = ("--test_freq", "2", "--early_stop_patience", "12", "--keep_best_checkpoint")  # every other step

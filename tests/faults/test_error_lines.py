@@ -13,9 +13,9 @@ import pytest
 from victim import RUN, Victim, write_dataset
 
 import dlrm
-from utils.checkpoint.folder import Lock
+from utils.checkpoint.lock import Lock
 from utils.cluster.signals import StopRequest
-from utils.errors import run_command
+from utils.commands import run_command
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reliability.md"
 LINES = re.findall(r"^    (dlrm\.py: .+)$", DOCUMENT.read_text(), re.M)

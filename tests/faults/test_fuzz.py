@@ -15,7 +15,8 @@ from dataloading.contract import check_quick
 from dataloading.feature_spec import FeatureSpec
 from dataloading.sources import open_split, table_rows
 from dataloading.tf_raw import TfRawSplit
-from run.inherit import check_continues, inherit, metadata, training_invariants
+from run.continuing import check_continues, metadata, training_invariants
+from run.inherit import inherit
 from training.features import ModelFeatures, check_features, saved_features
 from training.growth import Growth
 from utils.checkpoint import manifest

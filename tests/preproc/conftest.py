@@ -12,7 +12,7 @@ from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc.criteo import command as criteo
 from tests.preproc.spark.spark_cluster import Sessions
-from utils.errors import run_command
+from utils.commands import run_command
 
 
 def make_line(label="0", num=None, cat=None) -> str:

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from dataloading.feature_spec import FeatureSpec
-from run.inherit import FINGERPRINT, changes, check_continues, inherit, metadata, training_invariants
+from run.continuing import FINGERPRINT, check_continues, metadata, training_invariants
+from run.inherit import changes, inherit
 from utils.config.config import OPTIONS
-from utils.config.flags import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS
+from utils.config.option import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS
 from utils.dialects.command_line import parse
 from utils.errors import UserError
 

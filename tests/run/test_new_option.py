@@ -11,9 +11,7 @@ from tests.clones import clone
 OPTION = '    halved: float = option(1.0, "what is halved", modes=(TRAIN,), resume=INHERIT, pytorch=("halves",), needs="mlp_l2", unit="parts")\n\n'
 READER = '    print(f"halved is {options.halved}", flush=True)\n'
 SIZE = "--cpu --dataset_type synthetic --synthetic_dataset_cardinalities 9,9 --embedding_dim 4 --bottom_mlp_dims 4 --top_mlp_dims 1 --batch_size 32"
-SHORT = (
-    f"{SIZE} --valid_batch_size 32 --synthetic_dataset_train_batches 4 --synthetic_dataset_valid_batches 1 --log_path=".split()
-)
+SHORT = f"{SIZE} --valid_batch_size 32 --synthetic_dataset_train_batches 4 --synthetic_dataset_valid_batches 1 --log_path=".split()
 
 
 def added(text, before, line):

@@ -12,7 +12,7 @@ from served_models import PLAIN, TABLE, export, table_data, train, write
 import dlrm
 import serving.client
 from serving.connection import Connection, RequestError
-from utils.errors import run_command
+from utils.commands import run_command
 from utils.metrics.binary import exact_auc
 
 

@@ -8,7 +8,7 @@ import pytest
 from preproc.shared.in_order import in_order
 from tests.children import dispositions
 from utils import interrupt
-from utils.errors import run_command
+from utils.commands import run_command
 from utils.interrupt import EndedBySignals, uninterrupted
 
 

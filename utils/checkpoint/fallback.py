@@ -12,12 +12,6 @@ from utils.distributed import World
 from utils.errors import UserError
 
 
-def older(folder: Path) -> list[Path]:
-    """The complete checkpoints beside a step's folder that come after it, newest first."""
-    steps = complete_steps(folder.parent)
-    return steps[steps.index(folder) + 1 :] if folder in steps else []
-
-
 def sound_checkpoint(path: str | Path, world: World, warn: Callable[[str], None], choice: str = LATEST) -> Checkpoint:
     """The newest checkpoint of a folder (or its best, or the step that is named, or those before it) that is whole, by reading all of it.
 

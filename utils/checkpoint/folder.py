@@ -4,22 +4,16 @@ A step is visible, under its own name, only when it is whole. Hidden names: `.st
 `.step-….old` was set aside while another of the same step takes its place, `.step-….removing` is on its way out.
 """
 
-import fcntl
-import os
 import shutil
 import stat
-import time
 from pathlib import Path
 
 from utils.checkpoint import manifest
 from utils.checkpoint.durable import sync_folder, sync_tree, write_text
 from utils.checkpoint.holding import renamed_unless_held
-from utils.cluster.processes import MARK
 from utils.config.options import BEST, LATEST
-from utils.errors import UserError
 
 POINTERS = (LATEST, BEST)
-WAIT_S = 60.0
 
 
 def step_name(step: int) -> str:
@@ -75,38 +69,6 @@ def tidy(path: Path) -> None:
         (path / f".{pointer}.writing").unlink(missing_ok=True)
 
 
-class Lock:
-    """While held, the only run that writes to a folder; the kernel lets go of it when the process ends, however it ends.
-
-    Under `scripts/elastic` it is waited for: the workers of the start before may be about to end, on another host for instance.
-
-    Raises:
-        UserError: another run holds it.
-    """
-
-    def __init__(self, path: Path):
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        deadline = time.monotonic() + (WAIT_S if MARK in os.environ else 0)
-        while not self._taken():
-            if time.monotonic() >= deadline:
-                os.close(self._descriptor)
-                raise UserError(f"--save_checkpoint_path {path}: another run writes its checkpoints there; end it or choose another folder")
-            time.sleep(0.1)
-
-    def _taken(self) -> bool:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass  # a network file system without locks
-        return True
-
-    def release(self) -> None:
-        """Let others write."""
-        os.close(self._descriptor)
-
-
 def publish(path: Path, step: int, best: bool) -> Path:
     """Make a step that is whole visible, and the newest (and, if said so, the best); returns its folder."""
     name = step_name(step)
@@ -150,3 +112,9 @@ def prune(path: Path, keep: int) -> None:
 def _place_of(entry: Path) -> Path:
     """Where a step stands when it is visible."""
     return entry.with_name(entry.name.removeprefix(".").removesuffix(".old"))
+
+
+def older(folder: Path) -> list[Path]:
+    """The complete checkpoints beside a step's folder that come after it, newest first."""
+    steps = complete_steps(folder.parent)
+    return steps[steps.index(folder) + 1 :] if folder in steps else []

@@ -3,17 +3,19 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from utils.checkpoint import manifest
-from utils.checkpoint.faults import together
 from utils.checkpoint.folder import complete_steps, pointed
 from utils.checkpoint.holding import Hold
 from utils.checkpoint.manifest import CheckpointError, DamagedError
 from utils.checkpoint.zarr_store import IN_FLIGHT, brief, file_of, open_array
 from utils.config.options import BEST, LATEST
-from utils.distributed import World
+
+if TYPE_CHECKING:
+    from utils.distributed import World
 
 
 def newest(path: str | Path) -> "Checkpoint | None":
@@ -104,12 +106,13 @@ class Checkpoint:
                 ) from None
             raise DamagedError(self.folder, f"{self.folder}/{file_of(name)}: {brief(error)}; the checkpoint is damaged") from None
 
-    def verify(self, world: World) -> None:
+    def verify(self, world: "World") -> None:
         """Read everything, the workers side by side, and compare all checksums.
 
         Raises:
             UserError: something is damaged; on every worker.
         """
+        from utils.checkpoint.faults import together
 
         def mine() -> None:
             for name in self.names("")[world.rank :: world.size]:

@@ -4,7 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
-from utils.checkpoint.folder import Lock, complete_steps, tidy
+from utils.checkpoint.folder import complete_steps, tidy
+from utils.checkpoint.lock import Lock
 from utils.errors import UserError
 from utils.memory import check_fits
 

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from utils.config.device import DeviceConfig
-from utils.config.flags import options_of
 from utils.config.learning import OptimizerConfig, RegularisationConfig
+from utils.config.option import options_of
 from utils.config.options import TRAIN, DataConfig, ModelConfig, RunConfig, TrainingConfig
 from utils.config.placement import PlacementConfig
 from utils.config.ranking import RankingConfig

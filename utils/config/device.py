@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from utils.config.flags import INHERIT, check, check_types, option
+from utils.config.option import INHERIT, check, check_types, option
 from utils.config.options import TRAIN
 
 AFFINITIES = ("socket", "single", "single_unique", "socket_unique_interleaved", "socket_unique_continuous", "disabled")

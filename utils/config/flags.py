@@ -3,112 +3,16 @@
 import argparse
 import dataclasses
 import difflib
-import numbers
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from utils.config.option import inner, kind_name
 from utils.errors import UserError
 from utils.paths import check_words
 
 TRUE, FALSE = ("true", "t", "1", "yes", "on"), ("false", "f", "0", "no", "off")
-
-
-class Reader(typing.NamedTuple):
-    """How a flag's text becomes its value, where its type does not say: `read` raises ValueError for what is not `expected`."""
-
-    read: typing.Callable[[str], Any]
-    expected: str
-    metavar: str
-
-
-# What a run that restores a checkpoint has of a flag that it was not given.
-FREE = "free"  # the default: each start says it for itself
-INHERIT = "inherit"  # where it goes on: what the checkpoint's run had
-MUST_EQUAL = "must_equal"  # the same, and given another value it cannot go on: the position in the data or the optimizer's state would not fit
-WITH_WEIGHTS = "with_weights"  # in every mode, as soon as weights are taken: what the checkpoint's run had
-MODEL = "model"  # the same, and another value is refused: the weights fit no other
-
-
-class Facts(typing.TypedDict, total=False):
-    """What there is to say of an option beside its default and its help.
-
-    Attributes:
-        unit: of the value, "samples" for instance.
-        choices: the allowed words.
-        reader: of its text.
-        repeated: a tuple whose flag may be given several times, each adding to those before.
-        modes: where it has an effect; empty for everywhere.
-        optimizers: with which it has one; empty for all.
-        needs: without which flag it has none: "amp", or with its value: "interaction cross".
-        not_with: with which flags it has none.
-        resume: one of `FREE`, `INHERIT`, `MUST_EQUAL`, `WITH_WEIGHTS` and `MODEL`.
-        replaced_by: flags beside which the checkpoint's value does not hold: they say it in another way.
-        in_scores: it changes the last digits of a score, so evaluation, too, repeats what training used unless it is given.
-        unrecorded: what runs had that wrote checkpoints before there was the option, where that is not the default.
-        pytorch: its names in NVIDIA's DLRM for PyTorch.
-    """
-
-    unit: str
-    choices: Sequence[str]
-    reader: Reader | None
-    repeated: bool
-    modes: Sequence[str]
-    optimizers: Sequence[str]
-    needs: str
-    not_with: Sequence[str]
-    resume: str
-    replaced_by: Sequence[str]
-    in_scores: bool
-    unrecorded: typing.Any
-    pytorch: Sequence[str]
-
-
-_UNSAID: Facts = {
-    "unit": "",
-    "choices": (),
-    "reader": None,
-    "repeated": False,
-    "modes": (),
-    "optimizers": (),
-    "needs": "",
-    "not_with": (),
-    "resume": FREE,
-    "replaced_by": (),
-    "in_scores": False,
-    "pytorch": (),
-}
-
-
-def option(default: Any, help: str, **facts: typing.Unpack[Facts]) -> Any:
-    """A dataclass field that becomes a flag: all that is known of it stands here, and nowhere else.
-
-    Args:
-        default: the value where neither the command line nor the configuration file gives one.
-        help: what it does, one sentence; the unit and the default are added.
-        facts: see `Facts`.
-    """
-    if unknown := facts.keys() - Facts.__annotations__.keys():
-        raise TypeError(f"{', '.join(sorted(unknown))}: not what an option says of itself")
-    return dataclasses.field(default=default, metadata={"help": help} | _UNSAID | facts)
-
-
-def options_of(groups: Iterable[type]) -> dict[str, dataclasses.Field]:
-    """The options of groups, by name."""
-    return {field.name: field for group in groups for field in dataclasses.fields(group) if "help" in field.metadata}
-
-
-def holds(condition: str, values: Mapping[str, Any]) -> bool:
-    """Whether flags fulfil a condition: "amp" (it is on, or has a value), "interaction cross" (it has this one).
-
-    Args:
-        condition: a flag's name, and its value as it is typed where one is meant.
-        values: of flags, by name.
-    """
-    name, _, word = condition.partition(" ")
-    value = values[name]
-    return str(value).lower() == word if word else value is not None and value is not False
 
 
 class _Added(argparse.Action):
@@ -162,13 +66,13 @@ def add_flags(parser: Parser, groups: Iterable[type], defaults: Mapping[str, Any
                 "help": _help(field, defaults.get(field.name, field.default)),
                 "type": _converter(field, kind),
             }
-            if _inner(kind) is bool:
+            if inner(kind) is bool:
                 arguments |= {"nargs": "?", "const": True, "metavar": "|".join(("true", "false", *field.metadata["choices"]))}
                 section.add_argument(f"--no{field.name}", dest=field.name, action="store_false", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
             else:
                 words = field.metadata["choices"]
                 arguments |= {"action": _Added} if field.metadata["repeated"] else {}
-                arguments["metavar"] = "|".join(("X", *words) if words and _inner(kind) is float else words) or _metavar(field, kind)
+                arguments["metavar"] = "|".join(("X", *words) if words and inner(kind) is float else words) or _metavar(field, kind)
             section.add_argument(f"--{field.name}", **arguments)
 
 
@@ -196,7 +100,7 @@ def read_yaml(path: str, groups: Iterable[type]) -> dict[str, Any]:
         field, kind = known[name]
         value = _words(value, f"--config {path}: {name}")
         if value is None and type(None) not in typing.get_args(kind):
-            raise UserError(f"--config {path}: {name}: nothing is not {_kind_name(_inner(kind), field.metadata['choices'])}")
+            raise UserError(f"--config {path}: {name}: nothing is not {kind_name(inner(kind), field.metadata['choices'])}")
         try:
             values[name] = None if value is None else _converter(field, kind)(str(value))
         except argparse.ArgumentTypeError as error:
@@ -221,60 +125,8 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def check(condition: bool, flag: str, value: Any, expected: str) -> None:
-    """Raise ValueError that names the flag, its value and what was expected, unless the condition holds."""
-    if not condition:
-        raise ValueError(f"--{flag} {value}: expected {expected}")
-
-
-def check_types(group: Any) -> None:
-    """Compare the options of a group with their types and choices: what comes from a checkpoint's manifest has passed no parser.
-
-    Raises:
-        ValueError: names the flag, the value and what was expected.
-    """
-    hints = typing.get_type_hints(type(group))
-    for field in dataclasses.fields(group):
-        value, kind, choices = getattr(group, field.name), hints[field.name], field.metadata["choices"]
-        if value is None and type(None) in typing.get_args(kind):
-            continue
-        if _inner(kind) in (bool, float) and choices and _is_of(value, _inner(kind)):
-            continue
-        if (reader := field.metadata["reader"]) and any(_is_of(value, part) for part in typing.get_args(kind)):
-            continue
-        if not (choices or _is_of(value, _inner(kind))) or (choices and value not in choices):
-            shown = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
-            words = choices and _inner(kind) not in (bool, float)
-            expected = f"one of {', '.join(choices)}" if words else reader.expected if reader else _kind_name(_inner(kind), choices)
-            raise ValueError(f"--{field.name} {shown[:80]}: expected {expected}")
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    if typing.get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(_is_of(item, typing.get_args(kind)[0]) for item in value)
-    if kind in (int, float):
-        return isinstance(value, numbers.Integral if kind is int else numbers.Real) and not isinstance(value, bool)
-    return isinstance(value, kind)
-
-
-def build(group: type, values: Mapping[str, Any]) -> Any:
-    """An instance of `group` from those of `values` that are its fields. Raises UserError with what its checks say."""
-    names = {field.name for field in dataclasses.fields(group)}
-    try:
-        return group(**{name: value for name, value in values.items() if name in names})
-    except ValueError as error:
-        raise UserError(str(error)) from None
-
-
-def _inner(kind: Any) -> Any:
-    """int for `int | None`."""
-    if isinstance(kind, types.UnionType):
-        return next(part for part in typing.get_args(kind) if part is not type(None))
-    return kind
-
-
 def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], Any]:
-    kind, optional = _inner(kind), type(None) in typing.get_args(kind) and _inner(kind) in (int, float)  # a path may be called "none"
+    kind, optional = inner(kind), type(None) in typing.get_args(kind) and inner(kind) in (int, float)  # a path may be called "none"
     choices, reader = field.metadata["choices"], field.metadata["reader"]
 
     def read(text: str) -> Any:
@@ -299,7 +151,7 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
                 return int(float(text)) if "." in text else int(text)
             value = kind(text)
         except (ValueError, OverflowError):
-            raise argparse.ArgumentTypeError(f"{_brief(text)} is not {_kind_name(kind, choices)}") from None
+            raise argparse.ArgumentTypeError(f"{_brief(text)} is not {kind_name(kind, choices)}") from None
         if choices and kind is not float and value not in choices:
             raise argparse.ArgumentTypeError(f"{_brief(text)} is not one of {', '.join(choices)}")
         if kind is str and not _is_encodable(text):
@@ -314,16 +166,8 @@ def _is_encodable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _kind_name(kind: Any, choices: Sequence[str] = ()) -> str:
-    if kind in (bool, float) and choices:
-        return f"{'true, false' if kind is bool else 'a number'} or {' or '.join(choices)}"
-    if typing.get_origin(kind) is tuple:
-        return f"a list of {'whole numbers' if typing.get_args(kind)[0] is int else 'words'} separated by commas"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]
-
-
 def _metavar(field: dataclasses.Field, kind: Any) -> str:
-    kind = _inner(kind)
+    kind = inner(kind)
     if field.metadata["reader"]:
         return field.metadata["reader"].metavar
     if typing.get_origin(kind) is tuple:

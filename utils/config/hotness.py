@@ -1,6 +1,6 @@
 """What `--synthetic_dataset_hotness` may be."""
 
-from utils.config.flags import check
+from utils.config.option import check
 
 MAX_HOTNESS = 65_536  # ids a sample of one feature: beyond this it is a matrix and no list
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from utils.config.config import OPTIONS, Config
-from utils.config.flags import holds
+from utils.config.option import holds
 from utils.config.options import INFERENCE, TRAIN, WIDE_AND_DEEP
 
 

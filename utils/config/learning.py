@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from utils.config.flags import INHERIT, MUST_EQUAL, check, check_types, option
+from utils.config.option import INHERIT, MUST_EQUAL, check, check_types, option
 from utils.config.options import PLAN, TRAIN
 
 OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  # a rule each in training/optimizers/table.py

@@ -6,8 +6,8 @@ How weights are learned is in `learning.py`, where tables go in `placement.py`, 
 import math
 from dataclasses import dataclass
 
-from utils.config.flags import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, Reader, check, check_types, option
 from utils.config.hotness import check_hotness
+from utils.config.option import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, Reader, check, check_types, option
 from utils.config.widths import EXPECTED, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"

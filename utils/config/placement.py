@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from utils.config.flags import check, check_types, option
+from utils.config.option import check, check_types, option
 from utils.config.options import PLAN
 
 _MAX_WORKERS = 4096  # planned for in some seconds; ten times as many take minutes

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from utils.config.flags import INHERIT, check, check_types, option
+from utils.config.option import INHERIT, check, check_types, option
 from utils.config.options import EVAL, TRAIN
 from utils.metrics.ranking_metric import DEFAULT, EXPECTED, RankingMetric, parse
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from utils.config.flags import check, check_types, option
+from utils.config.option import check, check_types, option
 from utils.config.options import EXPORT
 
 TRITON, SAVEDMODEL, ONNX = FORMATS = ("triton", "savedmodel", "onnx")

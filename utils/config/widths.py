@@ -1,7 +1,5 @@
 """Embedding widths as flags have them: one number, one for each feature, or a JSON file of either."""
 
-from utils.json_file import read_json
-
 EXPECTED = "a whole number, a list of them separated by commas, or a JSON file of either"
 
 
@@ -24,6 +22,8 @@ def widths(text: str) -> int | tuple[int, ...]:
 
 
 def _of_file(path: str) -> int | tuple[int, ...]:
+    from utils.json_file import read_json  # only where a file is given
+
     content = read_json(path)
     numbers = content if isinstance(content, list) else [content]
     if not numbers or not all(type(number) is int for number in numbers):

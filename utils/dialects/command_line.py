@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from utils.config.config import GROUPS, Config
-from utils.config.flags import Parser, add_flags, build, read_yaml
+from utils.config.flags import Parser, add_flags, read_yaml
+from utils.config.option import build
 from utils.config.options import EXPORT, PLAN
 from utils.dialects.model_config import expanded
 from utils.dialects.pytorch_flags import KNOWN, LEGACY, translated

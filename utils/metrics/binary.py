@@ -1,10 +1,12 @@
 """Quality of predictions: ROC AUC, log loss, normalised entropy, calibration. NumPy only; scores are logits."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from utils.metrics.ranking import Ranking
+if TYPE_CHECKING:
+    from utils.metrics.ranking import Ranking
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Metrics:
     normalized_entropy: float | None
     calibration: float | None
     samples: int
-    ranking: Ranking | None = None  # by group, where the rows have groups and it is asked for
+    ranking: "Ranking | None" = None  # by group, where the rows have groups and it is asked for
     binary_accuracy: float | None = None  # share of the samples that are on their side of probability 1/2
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dataloading import transcribe
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import random_groups, random_rows, rich_spec
 

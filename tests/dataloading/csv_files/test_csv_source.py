@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from dataloading import transcribe
-from dataloading.contract import DatasetError
 from dataloading.csv_files import source as csv_source
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit
 from tests.dataloading.make_data import folder_bytes, named_spec, random_rows
 from utils.errors import UserError

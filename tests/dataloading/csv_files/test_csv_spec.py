@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from dataloading import transcribe, validate
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec, FeatureSpecError
+from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit
 
 ROWS = {"train": 200, "test": 30}

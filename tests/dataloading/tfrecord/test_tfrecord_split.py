@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.row_range import hold_out
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from dataloading.tfrecord.index import masked_crc32c

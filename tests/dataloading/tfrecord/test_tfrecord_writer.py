@@ -12,8 +12,8 @@ import yaml
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 from dataloading import transcribe, validate
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit, TfRawWriter
 from dataloading.tfrecord.spec import tfrecord_spec
 from dataloading.tfrecord.split import TfRecordSplit

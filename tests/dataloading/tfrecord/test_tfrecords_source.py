@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from dataloading import transcribe, validate
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit
 from dataloading.tfrecord.source import check_tfrecords, read_tfrecords
 from tests.dataloading.make_data import folder_bytes, random_rows, small_spec, write_dataset

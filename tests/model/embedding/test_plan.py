@@ -11,7 +11,7 @@ from dataloading.generate_feature_spec import VARIANTS, variant_spec, write_spec
 from model.embedding.placement import GIB, Placement, Shard, single
 from model.embedding.plan import Traffic, as_table, dense_elements, report, traffic
 from model.embedding.table import Table
-from utils.errors import run_command
+from utils.commands import run_command
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from dataloading import transcribe
 from preproc.criteo import command as criteo
 from preproc.table import command as table
-from utils.errors import run_command
+from utils.commands import run_command
 
 ROOT = Path(__file__).parents[3]
 SIZES = {

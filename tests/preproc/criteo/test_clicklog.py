@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.criteo import clicklog
 from preproc.criteo.clicklog import FIELDS, line_fault, read_rows
 

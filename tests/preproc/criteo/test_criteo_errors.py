@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.criteo import command as criteo
 from tests.children import child, found, wait_for
 from utils.errors import UserError

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataloading import validate
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from preproc.criteo import command as criteo
 from preproc.criteo import row_order
 from preproc.criteo.clicklog import LogForm

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.criteo import sorted_ids
 from preproc.criteo.clicklog import LogForm, read_rows
 from preproc.criteo.id_table import IdTable

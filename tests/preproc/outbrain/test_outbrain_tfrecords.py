@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dataloading import generate_outbrain
-from dataloading.contract import DatasetError
 from dataloading.feature_spec import FeatureSpec
+from dataloading.features import DatasetError
 from dataloading.tfrecord.spec import OUTBRAIN_TABLES, outbrain_spec, pattern_spec, tfrecord_spec, unread_features
 from dataloading.tfrecord.split import TfRecordSplit
 from preproc.outbrain import command as outbrain

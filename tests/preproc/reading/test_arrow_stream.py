@@ -6,7 +6,7 @@ import struct
 import polars as pl
 import pytest
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.arrow_stream import stream_batches, stream_schema
 from tests.preproc.table.tables import make, write
 

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.files import FormFlags, form_of
 from preproc.reading.row_groups import group_rows, row_ranges
 from preproc.reading.table_file import TableFile

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.criteo import clicklog
 from preproc.reading.files import FormFlags, form_of
 from preproc.reading.quoted_rows import MOST_LINES

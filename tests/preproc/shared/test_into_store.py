@@ -13,7 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import dlrm
 from dataloading import fetch, put
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.criteo import command as criteo
 from preproc.shared import into_store
 from preproc.table import command as table

@@ -16,7 +16,8 @@ from preproc.shared import resume
 from preproc.table import command as table
 from preproc.table.on_polars import PolarsTable
 from tests.preproc.table.tables import write
-from utils.errors import UserError, run_command
+from utils.commands import run_command
+from utils.errors import UserError
 
 ROOT = Path(__file__).parents[3]
 DONE = re.compile(r"--resume: goes on in \S+; done already and not done again: (.*)\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.criteo import command as criteo
 from preproc.shared.engine_flags import SparkSettings
 from preproc.spark import session as spark_session

@@ -16,7 +16,7 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.table import command as table
 from run.raw_inputs import TableInputs
 from tests.preproc.table.tables import Made

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from tests.preproc.table.tables import make
 
 # shop: rome 5 times, oslo 3, "a,b" twice, paris once, missing once.

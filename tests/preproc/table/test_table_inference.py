@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from tests.preproc.table.tables import make
 
 COLUMNS = {

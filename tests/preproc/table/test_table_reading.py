@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import zstandard
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.reading.text_blocks import TextForm, text_blocks
 from preproc.table import command as table
 from tests.preproc.table.tables import Made, make, write

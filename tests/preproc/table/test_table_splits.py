@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 import yaml
 
-from dataloading.contract import DatasetError
+from dataloading.features import DatasetError
 from preproc.table import command as table
 from tests.preproc.table.tables import Made, make, write
 from utils.errors import UserError

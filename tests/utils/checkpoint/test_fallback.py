@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from utils.checkpoint.fallback import older, sound_checkpoint
+from utils.checkpoint.fallback import sound_checkpoint
+from utils.checkpoint.folder import older
 from utils.checkpoint.writing import Array, ArrayPart, save
 from utils.distributed import World
 from utils.errors import UserError

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from utils.checkpoint import folder, writing
+from utils.checkpoint import folder, lock, writing
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import Array, ArrayPart, save
 from utils.cluster.processes import MARK
@@ -121,16 +121,16 @@ def test_times_of_1970_are_times(tmp_path):
 
 
 def test_the_lock_is_waited_for_under_elastic_only(tmp_path, monkeypatch):
-    held = folder.Lock(tmp_path)
+    held = lock.Lock(tmp_path)
     with pytest.raises(UserError, match="another run writes its checkpoints there"):
-        folder.Lock(tmp_path)
+        lock.Lock(tmp_path)
     monkeypatch.setenv(MARK, "1-1")
     start = time.monotonic()
     threading.Timer(0.3, held.release).start()
-    folder.Lock(tmp_path).release()
+    lock.Lock(tmp_path).release()
     assert time.monotonic() - start > 0.2
-    held = folder.Lock(tmp_path)
-    monkeypatch.setattr(folder, "WAIT_S", 0.2)
+    held = lock.Lock(tmp_path)
+    monkeypatch.setattr(lock, "WAIT_S", 0.2)
     with pytest.raises(UserError, match="another run writes its checkpoints there"):
-        folder.Lock(tmp_path)
+        lock.Lock(tmp_path)
     held.release()

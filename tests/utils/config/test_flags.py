@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from utils.config.flags import Parser, add_flags, build, option, read_yaml
+from utils.config.flags import Parser, add_flags, read_yaml
+from utils.config.option import build, option
 from utils.errors import UserError
 
 

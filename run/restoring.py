@@ -1,0 +1,29 @@
+"""What is said where a checkpoint is restored: which one is taken, and what else there is where it is damaged."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from utils.checkpoint.folder import older
+from utils.checkpoint.manifest import DamagedError
+from utils.checkpoint.reading import Checkpoint, passed_over
+from utils.config.options import LATEST
+from utils.errors import UserError
+
+T = TypeVar("T")
+
+
+def told_choice(path: str | Path, checkpoint: Checkpoint, other: str = f"--checkpoint_choice {LATEST}") -> str:
+    """What to say where a folder's best was taken, and not its latest, which `other` takes; else empty."""
+    newer = passed_over(Path(path), checkpoint.folder)
+    return f"{path}: its best checkpoint is taken, {checkpoint.folder.name}; {other} takes {newer.name}" if newer else ""
+
+
+def restoring(action: Callable[[], T]) -> T:
+    """Read from a checkpoint; where it is damaged, the error says what else there is."""
+    try:
+        return action()
+    except DamagedError as error:
+        before = older(error.folder)
+        hint = f"; --restore_fallback takes the newest one before it that is whole (there is {before[0].name})" if before else ""
+        raise UserError(f"{error}{hint}") from None
