@@ -48,7 +48,7 @@ def do(arguments: "Sequence[str]", program: str, description: str, *translation:
 
 
 def run_command(main: "Callable[[], int | None]", name: str) -> int:
-    """Run a command's `main` and return its exit code; see `utils.commands.run_command`."""
+    """Run a command's `main` and return its exit code; see `utils.commands`."""
     from utils.commands import run_command as run
 
     return run(main, name)
