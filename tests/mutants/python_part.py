@@ -28,7 +28,7 @@ TESTS = (
     "tests/distributed/test_agreement.py",
 )
 WITHOUT = ("spark",)
-_TOGETHER = {"serving": ("served", "serving")}  # rooms of one part
+_TOGETHER = {"serving": ("served", "serving"), "run/inherit.py": ("run/inherit.py", "run/continuing.py")}  # of one part
 
 
 class PythonPart:
