@@ -84,7 +84,7 @@ def test_load_and_export_take_the_best(run, kept, tmp_path, capfd):
     assert err == f'dlrm.load: {path}: its best checkpoint is taken, {best.name}; checkpoint_choice="latest" takes {latest.name}\n'
     assert dlrm.load(path, mmap=True, checkpoint_choice="latest").checkpoint == latest and dlrm.load(latest, mmap=True).checkpoint == latest
     assert capfd.readouterr().err == ""
-    with pytest.raises(UserError, match="checkpoint_choice: 'newest' is not one of best, latest"):
+    with pytest.raises(UserError, match="--checkpoint_choice newest: expected one of best, latest"):
         dlrm.load(path, checkpoint_choice="newest")
     for flags, step in (((), best), (("--checkpoint_choice", "latest"), latest)):
         repository = tmp_path / step.name
