@@ -77,7 +77,8 @@ def changes(config: Config, before: Config, manifest: Mapping[str, Any]) -> list
 def _recorded(saved: Mapping[str, Any]) -> dict[str, Any]:
     """The flags of a checkpoint's run, with those that there were not yet as they would have been."""
     wide = saved.get("interaction") == WIDE_AND_DEEP  # whose linear part averaged, where the deep part does
-    return {"epsilon_outside_root": OPTIONS["epsilon_outside_root"].metadata["unrecorded"], **({"wide_pooling": OF_FEATURE} if wide else {}), **saved}
+    before = {name: option.metadata["unrecorded"] for name, option in OPTIONS.items() if "unrecorded" in option.metadata}
+    return {**before, **({"wide_pooling": OF_FEATURE} if wide else {}), **saved}
 
 
 def _value(saved: Mapping[str, Any], name: str) -> Any:

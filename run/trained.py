@@ -29,6 +29,7 @@ from utils.config.option import build
 from utils.config.options import LATEST, PREDICT, DataConfig, RunConfig, TrainingConfig
 from utils.forks import POLARS, TENSORFLOW, RenewedLock, check_threads
 from utils.metrics.binary import sigmoid
+from utils.paths import check_utf8
 
 
 class TrainedModel:
@@ -168,7 +169,8 @@ class TrainedModel:
 
 def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choice: str) -> TrainedModel:
     """See `dlrm.load`."""
-    given = _asked(path, cpu, batch_size, choice)
+    check_utf8(path)
+    given = _asked(path, bool(cpu), batch_size, choice)
     checkpoint = restoring(lambda: Checkpoint(path, choice))
     if line := told_choice(path, checkpoint, f'checkpoint_choice="{LATEST}"'):
         streams.write(sys.stderr, f"dlrm.load: {line}\n")

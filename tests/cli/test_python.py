@@ -150,6 +150,11 @@ def test_errors_are_those_of_the_command(tmp_path):
         dlrm.train(dataset_path=str(tmp_path))
 
 
+def test_a_path_that_is_not_utf8_is_one_line():
+    with pytest.raises(UserError, match="is not UTF-8; expected a path in UTF-8"):
+        dlrm.load("\udcff")
+
+
 def python(folder, code):
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
 

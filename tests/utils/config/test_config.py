@@ -360,3 +360,10 @@ def test_parsing_loads_no_tensorflow():
 def test_the_bottom_mlp_ends_at_the_embedding_dim_unless_told_otherwise():
     assert configure().model.bottom_mlp_dims == (512, 256, 128)
     assert configure("--embedding_dim", "16").model.bottom_mlp_dims == (512, 256, 16)
+
+
+def test_options_speak_of_options_that_there_are():
+    options = {field.name: field.metadata for group in GROUPS for field in dataclasses.fields(group)}
+    for name, facts in options.items():
+        others = [facts["needs"], *facts["not_with"], *facts["replaced_by"]]
+        assert {words.split()[0] for words in others if words} <= options.keys(), name
