@@ -18,7 +18,7 @@ from pathlib import Path
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec, FeatureSpecError, generator_spec
 from utils.commands import run_command
 from utils.config.flags import Parser
-from utils.config.hotness import MAX_HOTNESS
+from utils.config.per_feature import MAX_HOTNESS
 from utils.errors import UserError
 from utils.naming import naming
 

@@ -38,8 +38,8 @@ WALLS = frozenset(
         "training/optimizers/legacy_rmsprop.py",
         "training/profile.py",
         "training/single_steps.py",
+        "utils/config/per_feature.py",
         "utils/config/placement.py",
-        "utils/config/widths.py",
     }
 )
 # A room is a folder, or a folder in one (`utils.checkpoint`). Who may import a room of another folder may import the rooms in it; within a folder

@@ -18,7 +18,7 @@ from preproc.criteo.log_lines import CHARACTERS, Columns, parse_block
 from preproc.reading.stores import Source
 from preproc.reading.text_blocks import TextBlock, TextForm, text_blocks
 from preproc.shared.in_order import in_order
-from utils.encoding import hexadecimal
+from utils.encoding import numerical
 
 LABEL = "label"
 
@@ -179,7 +179,7 @@ def parsed_by_polars(text: bytes, num_lines: int, form: LogForm) -> pl.DataFrame
     hashes = frame.select(form.categorical)
     if max(hashes.select(pl.all().str.len_bytes().max().fill_null(0)).row(0)) > 8:
         return None
-    values = hashes.select(hexadecimal.values(pl.all()))
+    values = hashes.select(numerical.hexadecimal_values(pl.all()))
     if values.null_count().row(0) != hashes.null_count().row(0):
         return None
     labels = [pl.col(LABEL) == "1"] if form.labelled else []

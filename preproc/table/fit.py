@@ -16,7 +16,7 @@ from preproc.shared.in_order import by_size
 from preproc.shared.resume import Progress
 from preproc.table.columns import Plan, tables_of
 from preproc.table.staging import Coded, StagedRows, feature_column
-from utils.config.hotness import MAX_HOTNESS
+from utils.config.per_feature import MAX_HOTNESS
 from utils.encoding.kinds import Evidence, decided, evidence_of, is_undecided, joined
 from utils.encoding.numbers import bounded
 from utils.encoding.recipe import LISTS, NUMBERS, STANDARDISE, Recipe

@@ -6,9 +6,8 @@ How weights are learned is in `learning.py`, where tables go in `placement.py`, 
 import math
 from dataclasses import dataclass
 
-from utils.config.hotness import check_hotness
 from utils.config.option import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, Reader, check, check_types, option
-from utils.config.widths import EXPECTED, widths
+from utils.config.per_feature import EXPECTED, check_hotness, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
 DOT, CROSS, CAT, WIDE_AND_DEEP = INTERACTIONS = ("dot", "cross", "cat", "wide_and_deep")

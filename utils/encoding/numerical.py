@@ -1,10 +1,15 @@
-"""What becomes of the integer features: log(x + 3), or the values as they are, stored as float16."""
+"""Fields of Criteo's logs as numbers: hexadecimal values as UInt32; integers as float16, by log(x + 3) or unchanged."""
 
 import numpy as np
 import polars as pl
 
 TRANSFORMS = ("log", "none")
 FLOAT16_MAX = 65504  # the largest finite float16
+
+
+def hexadecimal_values(texts: pl.Expr) -> pl.Expr:
+    """Parse texts of up to 8 hexadecimal digits: UInt32, null where a text is not hexadecimal."""
+    return texts.str.to_integer(base=16, strict=False, dtype=pl.UInt32)
 
 
 def log_plus_3(numbers: pl.DataFrame) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from utils.encoding import hexadecimal, numerical
+from utils.encoding import numerical
 
 _NAME = "column"
 _GIVEN = pl.when(pl.col(_NAME) != "").then(pl.col(_NAME))  # null for an empty text, too
@@ -106,7 +106,7 @@ def numbers_of_hexadecimal(feature: str, values: Any) -> pl.Series:
     column = series_of(feature, values)
     if column.dtype not in (pl.String, pl.Null):
         raise ValueError(f"feature {feature}: holds {column.dtype}, expected texts of up to 8 hexadecimal digits, as they stand in the log")
-    value = hexadecimal.values(pl.col(_NAME))
+    value = numerical.hexadecimal_values(pl.col(_NAME))
     return _checked(feature, column.cast(pl.String), value, _GIVEN, _GIVEN.str.contains(_HEX), "up to 8 hexadecimal digits, or nothing")
 
 
