@@ -151,7 +151,8 @@ def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinal
     prepare_tensorflow()
     from benchmarks.collectives import Recorder
     from benchmarks.peers import LEARNING_RATE, steps
-    from model.embedding.plan import dense_elements, report
+    from model.embedding.plan import report
+    from model.shapes import dense_elements
     from training.build import build_trainer
     from training.device_batch import to_device
     from utils.distributed import join

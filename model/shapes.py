@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from utils.config.options import CROSS, DOT, WIDE_AND_DEEP, ModelConfig
+from utils.config.options import CROSS, DOT, ModelConfig
 
 
 def pair_count(num_vectors: int) -> int:
@@ -13,7 +13,7 @@ def pair_count(num_vectors: int) -> int:
 
 
 class InteractionShape(NamedTuple):
-    """What joins the bottom MLP's output and the embeddings: "dot", "cross" with so many layers of rank `projection`, "cat" or "wide_and_deep"."""
+    """What joins the bottom MLP's output and the embeddings: "dot", "cat", or "cross" with so many layers of rank `projection`."""
 
     kind: str = DOT
     layers: int = 0
@@ -45,13 +45,16 @@ def layer_shapes(
     Args:
         num_numerical: M; without numerical features there is no bottom MLP.
         bottom, top: widths of the MLPs' layers.
-        widths: D_f of the categorical features; of Wide & Deep those of the deep ones and then of as many wide ones.
+        widths: D_f of the categorical features.
         interaction: of them.
     """
-    if interaction.kind == WIDE_AND_DEEP:  # the deep part's layers, and the linear layer of the numerical features
-        deep = num_numerical + sum(widths[: len(widths) // 2])
-        return [*itertools.pairwise((deep, *top)), *([(num_numerical, 1)] if num_numerical else [])]
     bottom = bottom if num_numerical else ()
     width = interaction.width(bottom[-1] if bottom else 0, widths)
     pairs = [list(itertools.pairwise(stack)) for stack in ((num_numerical, *bottom), (width, *top))]
     return [*pairs[0], *interaction.products(width), *pairs[1]]
+
+
+def dense_elements(num_numerical: int, bottom: Sequence[int], top: Sequence[int], widths: Sequence[int], interaction: InteractionShape = DOTS) -> int:
+    """Weights of both MLPs, and of the interaction; arguments as in `layer_shapes`."""
+    shapes = layer_shapes(num_numerical, bottom, top, widths, interaction)
+    return sum((inputs + 1) * outputs for inputs, outputs in shapes) - interaction.layers * interaction.projection

@@ -17,6 +17,12 @@ class ShardedModel(keras.Model):
     """
 
     command: ClassVar[str]  # that trains and saves it
+    embedding: Any
+    bottom_width = 0  # columns of the bottom MLP's output; 0 where there is none
+
+    def build_weights(self, num_numerical: int) -> None:
+        """Create every weight, for M numerical features; the tables are allocated here."""
+        raise NotImplementedError
 
     @property
     def dense_parts(self) -> Sequence[Any]:

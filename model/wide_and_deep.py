@@ -29,7 +29,6 @@ class WideAndDeep(ShardedModel):
     """
 
     command = "wide_and_deep.py"
-    bottom_width = 0  # there is no bottom MLP
 
     def __init__(self, embedding: DistributedEmbedding, linear: Mlp | None, mlp: Mlp):
         super().__init__(name="wide_and_deep")

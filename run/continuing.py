@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dataloading.feature_spec import FeatureSpec
+from model.architectures import architecture_of
 from training.optimizers.table import dense_rule, table_rule
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import OPTIONS, Config
 from utils.config.option import MODEL, MUST_EQUAL, options_of
-from utils.config.options import CROSS, WIDE_AND_DEEP, ModelConfig
+from utils.config.options import ModelConfig
 from utils.encoding import transforms
 from utils.errors import UserError
 
@@ -19,8 +20,7 @@ _ARCHITECTURE = [name for name, option in options_of([ModelConfig]).items() if o
 def metadata(config: Config, spec: FeatureSpec) -> dict[str, Any]:
     """What a checkpoint's manifest keeps of the model, the configuration, and how raw values became the dataset's."""
     of_values = transforms.transforms_of(spec.metadata, spec.numerical, [feature.name for feature in spec.categorical])
-    name = {CROSS: "dcnv2", WIDE_AND_DEEP: WIDE_AND_DEEP}.get(config.model.interaction, "dlrm")
-    model = {"name": name} | {name: getattr(config.model, name) for name in _ARCHITECTURE}
+    model = {"name": architecture_of(config.model).name} | {name: getattr(config.model, name) for name in _ARCHITECTURE}
     return {"model": model, "config": config.flat(), transforms.NAME: of_values}
 
 

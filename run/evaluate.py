@@ -2,23 +2,24 @@
 
 import time
 
+from model.architectures import architecture_of
+from run.formed_log import EvaluationLog, published
 from run.prepare import Prepared
 from run.scoring import metrics_of
 from run.weights import model_of
-from run.wide_and_deep_log import EvaluationLog, published
 from training.evaluations import ranking_figures
 from training.evaluator import Evaluator
-from utils.config.options import WIDE_AND_DEEP
 
 
 def evaluate(run: Prepared) -> None:
     """Score the test split, say and log its metrics."""
     model = model_of(run)
-    as_published = EvaluationLog(run.log, run.world) if run.config.model.interaction == WIDE_AND_DEEP else None
+    form = architecture_of(run.config.model).log
+    as_published = EvaluationLog(run.log, form, run.world) if form else None
     start = time.perf_counter()
     metrics = metrics_of(run, model, Evaluator(model, run.config.device.xla), "test", as_published and as_published.add)
     rate = metrics.samples / (time.perf_counter() - start - (as_published.seconds if as_published else 0))
     figures = {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": rate}
     if as_published:
         as_published.end(metrics)
-    run.log.log((), figures | ranking_figures(metrics) | (published(metrics) if as_published else {}))
+    run.log.log((), figures | ranking_figures(metrics) | (published(form, metrics) if form else {}))

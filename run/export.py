@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from model.architectures import architecture_of
 from model.embedding.table import Feature, Table
 from run.devices import physical_gpus
 from run.export_formats import WRITERS, Samples, Source
@@ -15,7 +16,7 @@ from run.raw_inputs import raw_inputs
 from run.raw_rows import drawn_columns, raw_features
 from run.restoring import restoring, told_choice
 from run.served_rows import ProofRows, by_feature, drawn_rows, test_rows
-from run.tables import averaged_wide_rows, tables_and_features
+from run.tables import list_note, tables_and_features
 from run.trained import TrainedModel, categorical_of
 from serving.description import ServedModel
 from serving.live import CONFIG, live
@@ -139,14 +140,14 @@ def _checked(given: Config, console: Console) -> Plan:
     config = inherit(given, checkpoint.manifest)
     if line := told_choice(path, checkpoint):
         console.say(line)
-    for line in warnings(config):
+    for line in warnings(config, architecture_of(config.model).optimizers):
         console.warn(line)
     if options.device == GPU and not physical_gpus(config.device):
         console.warn("--device gpu: no GPU is used here, so the CPU computes the proof; the server needs one (--device cpu if it has none)")
     if packed.NAME in checkpoint.manifest:
         raise UserError(f"{checkpoint.folder}: is an export with tables of {checkpoint.manifest[packed.NAME]}; export from the checkpoint")
     features = saved_features(checkpoint)
-    if averaged := averaged_wide_rows(config, categorical_of(features)):
+    if averaged := list_note(config, categorical_of(features)):
         console.warn(averaged)
     raw = restoring(lambda: raw_inputs(checkpoint, features)) if options.inputs == RAW else None
     inputs = inputs_of_columns({name: name in raw.numbers for name in raw.columns}) if raw else _inputs_of_ids(features)
@@ -219,7 +220,7 @@ def _described(plan: Plan, folder: Path) -> ServedModel:
     """The model as facts and arrays; its tables are written where a format needs them."""
     checkpoint, config, features, _, _ = plan.source
     dense = {name.removeprefix(_DENSE): checkpoint.read(name) for name in weights_of(checkpoint) if name.startswith(_DENSE)}
-    facts = features.numerical, features.numerical_dtype, plan.looked_up, plan.tables, config.model.interaction, dense, config.data.out_of_range
+    facts = features.numerical, features.numerical_dtype, plan.looked_up, plan.tables, architecture_of(config.model), dense, config.data.out_of_range
     model = ServedModel(*facts, plan.precision, (config.device.amp_dtype or BFLOAT16) if config.device.amp else FLOAT32, folder)
     if _own_tables(config.export.formats, plan.precision):
         for table in plan.tables:

@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from model.build import Model
+from model.architectures import architecture_of
+from model.sharded_model import ShardedModel
+from run.formed_log import published
 from run.prepare import Prepared
 from run.restoring import restoring
 from run.scoring import metrics_of, shown
-from run.wide_and_deep_log import published
 from training.evaluations import Evaluations, ranking_figures
 from training.evaluator import Evaluator
 from training.position import Position
 from training.state import restore
 from utils.checkpoint.best import best_of
 from utils.checkpoint.reading import Checkpoint
-from utils.config.options import WIDE_AND_DEEP
 from utils.errors import UserError
 from utils.metrics.binary import Metrics
 from utils.metrics.ranking_metric import COUNTS, figure_names
@@ -51,7 +51,7 @@ class FinalTest:
         before: as `best_before` gave it when the run began.
     """
 
-    def __init__(self, run: Prepared, model: Model, evaluator: Evaluator, evaluations: Evaluations, position: Position, before: Path | None):
+    def __init__(self, run: Prepared, model: ShardedModel, evaluator: Evaluator, evaluations: Evaluations, position: Position, before: Path | None):
         self._run, self._model, self._evaluator, self._evaluations = run, model, evaluator, evaluations
         self._position, self._before = position, before
 
@@ -65,8 +65,8 @@ class FinalTest:
         best = self._best(last)
         of_last = {f"last_{name}": value for name, value in self._by_name(last).items() if name.removeprefix("valid_") not in COUNTS}
         self._tell(best, last)
-        wide_and_deep = run.config.model.interaction == WIDE_AND_DEEP
-        return self._by_name(best) | {"tested_step": best.step} | of_last | (published(best.chosen) if wide_and_deep else {})
+        form = architecture_of(run.config.model).log
+        return self._by_name(best) | {"tested_step": best.step} | of_last | (published(form, best.chosen) if form else {})
 
     def _test(self, split: str = TEST) -> Metrics | None:
         return metrics_of(self._run, self._model, self._evaluator, split) if split in self._run.splits else None

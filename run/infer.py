@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.compilation import compiled, on_gpu
-from model.dlrm import DLRM
+from model.sharded_model import ShardedModel
 from run.native_engine import computes_alike
 from run.prepare import Prepared
 from run.scoring import Batches, reader_of, shown
@@ -59,7 +59,7 @@ def _logging_steps(run: Prepared, size: int, advance: Callable[[int], None]) -> 
     return after
 
 
-def _evaluator(run: Prepared, model: DLRM) -> Evaluator:
+def _evaluator(run: Prepared, model: ShardedModel) -> Evaluator:
     """The C++ scorer where it can stand for TensorFlow: it is the faster at every size (docs/performance.md)."""
     whole = run.world.size == 1 and len({local.shard.table for local in model.embedding.shards}) == len(model.embedding.shards)
     if not whole or compiled(run.config.device.xla).dense or on_gpu() or not computes_alike(run.config):

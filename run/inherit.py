@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from model.architectures import architecture_named
 from utils.config.config import OPTIONS, PARTS, Config
 from utils.config.option import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, options_of
-from utils.config.options import OF_FEATURE, TRAIN, WIDE_AND_DEEP
+from utils.config.options import TRAIN
 from utils.errors import UserError
 
 _PART_OF = {name: part for part, group in PARTS.items() for name in options_of([group])}  # an option's
@@ -76,9 +77,8 @@ def changes(config: Config, before: Config, manifest: Mapping[str, Any]) -> list
 
 def _recorded(saved: Mapping[str, Any]) -> dict[str, Any]:
     """The flags of a checkpoint's run, with those that there were not yet as they would have been."""
-    wide = saved.get("interaction") == WIDE_AND_DEEP  # whose linear part averaged, where the deep part does
     before = {name: option.metadata["unrecorded"] for name, option in OPTIONS.items() if "unrecorded" in option.metadata}
-    return {**before, **({"wide_pooling": OF_FEATURE} if wide else {}), **saved}
+    return {**before, **architecture_named(saved.get("interaction")).unrecorded, **saved}
 
 
 def _value(saved: Mapping[str, Any], name: str) -> Any:

@@ -4,13 +4,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from model.architectures import architecture_of
 from model.embedding.table import Feature
 from model.native_scorer import NativeScorer, Stored, StoredFeature, dense_layers, native_scorer_library
-from model.shapes import interaction_shape, layer_shapes
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
-from utils.config.options import WIDE_AND_DEEP
 
 FEW = 256  # samples up to which what may go either way goes this one: TensorFlow's own time for a call is seen up to there
 
@@ -33,21 +32,20 @@ def stored_scorer(
     if not computes_alike(config):
         return None
     stored = [StoredFeature(one.name, table, one.hotness, one.pooling) for one, table in zip(features, tables, strict=True)]
+    architecture = architecture_of(config.model)
     layers = dense_layers(lambda name: checkpoint.read(f"dense/{name}"), config.model, num_numerical)
-    shapes = layer_shapes(
-        num_numerical, config.model.bottom_mlp_dims, config.model.top_mlp_dims, [table.shape[1] for table in tables], interaction_shape(config.model)
-    )
+    shapes = architecture.layer_shapes(config.model, num_numerical, [table.shape[1] for table in tables])
     for layer, shape in zip(layers.all, shapes, strict=True):
         if layer.kernel.shape != shape or (layer.bias is not None and layer.bias.shape != shape[1:]):
             raise CheckpointError(f"{checkpoint.folder}: a layer's weights have shape {list(layer.kernel.shape)}, the model's is {list(shape)}")
-    return NativeScorer(native_scorer_library(), num_numerical, stored, layers, interaction_shape(config.model))
+    return NativeScorer(native_scorer_library(), num_numerical, stored, layers, architecture.native_shape(config.model))
 
 
 def computes_alike(config: Config) -> bool:
-    """Whether a run's model is one that the C++ scorer can stand for: no Wide & Deep, float32 on a CPU, and the library is there."""
+    """Whether a run's model is one that the C++ scorer can stand for, in float32 on a CPU, and the library is there."""
     device = config.device
     if (
-        config.model.interaction == WIDE_AND_DEEP
+        architecture_of(config.model).native_shape(config.model) is None
         or device.amp
         or os.environ.get("DLRM_BUILD_FOR") == "GPU"
         or (not device.cpu and any(Path("/dev").glob("nvidia[0-9]*")))

@@ -3,8 +3,8 @@
 import math
 
 from dataloading.sources import read_spec, table_rows
-from model.embedding.plan import as_json, as_table, check_shared, dense_elements, report
-from model.shapes import interaction_shape
+from model.architectures import architecture_of
+from model.embedding.plan import as_json, as_table, check_shared, report
 from run.placing import place_tables
 from run.tables import overruled_widths, tables_and_features, with_widths
 from training.optimizers.table import table_rule
@@ -20,7 +20,7 @@ def show_plan(config: Config, program: str) -> None:
         UserError: the specification cannot be read, the tables do not fit, or the batch cannot be shared evenly.
     """
     console = Console(program, names=config.names)
-    for line in warnings(config):
+    for line in warnings(config, architecture_of(config.model).optimizers):
         console.warn(line)
     workers, batch_size = config.placement.plan_workers, config.data.batch_size
     check_shared("batch_size", batch_size, workers)
@@ -31,8 +31,7 @@ def show_plan(config: Config, program: str) -> None:
     config = with_widths(config, spec.categorical)
     tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
     placement = place_tables(config, tables, workers, math.inf, host_memory, features=features)
-    stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
-    dense = dense_elements(len(spec.numerical), *stacks, placement.widths, interaction_shape(config.model))
+    dense = architecture_of(config.model).dense_elements(config.model, len(spec.numerical), placement.widths)
     rule = table_rule(config.optimizer, placement.widths[0])
     plan = report(placement, batch_size, 2 if config.device.amp else 4, dense, rule.needs_squares)
     print(as_json(plan) if config.placement.plan_format == "json" else as_table(plan))

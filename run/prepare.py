@@ -12,6 +12,7 @@ from dataloading.feature_spec import FeatureSpec
 from dataloading.needed_memory import check_memory
 from dataloading.sources import read_spec, table_rows
 from dataloading.vocabularies import check_vocabularies, vocabulary_files
+from model.architectures import architecture_of
 from model.compilation import warn_without_effect
 from model.embedding.placement import Placement
 from model.embedding.plan import share_batches
@@ -20,14 +21,14 @@ from model.native import operations_key
 from run.announcement import announcement, too_large_batch
 from run.continuing import check_continues, training_invariants
 from run.devices import compute_dtype, configured, physical_gpus, set_precision
+from run.formed_log import FormedLog, write_args
 from run.inherit import changes, inherit
 from run.opening import fallback_checkpoint, open_checkpoint, open_splits
 from run.placing import place_tables, storage_of
 from run.profile_folder import check_profile
 from run.restoring import told_choice
 from run.same_transforms import check_transforms
-from run.tables import averaged_wide_rows, grown_widths, overruled_widths, tables_and_features, with_widths
-from run.wide_and_deep_log import WideAndDeepLog, write_args
+from run.tables import grown_widths, list_note, overruled_widths, tables_and_features, with_widths
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
 from training.gradient_slices import settled
 from training.growth import Growth
@@ -41,7 +42,7 @@ from utils.checkpoint.trial import try_folder
 from utils.cluster.agreement import compare_flags, compare_operations, compare_programs, compare_restored, compare_rows
 from utils.config.config import Config
 from utils.config.ineffective import warnings
-from utils.config.options import TRAIN, WIDE_AND_DEEP
+from utils.config.options import TRAIN
 from utils.console import Console
 from utils.distributed import World, join
 from utils.errors import UserError
@@ -158,8 +159,8 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         path, units = checked.config.run.log_path if world.first else "", _units(checked)
         log = RunLog(path, checked.config.flat(), append=checked.goes_on, warn=console.warn, units=units)
         opened.callback(log.close)
-        if checked.config.model.interaction == WIDE_AND_DEEP:
-            log = WideAndDeepLog(log, checked.config.training.epochs * _batches(checked))
+        if form := architecture_of(checked.config.model).log:
+            log = FormedLog(log, form, checked.config.training.epochs * _batches(checked))
         if checked.config.run.args_path and world.first:
             write_args(checked.config)
         samples = {name: split.num_samples for name, split in checked.splits.items()}
@@ -189,12 +190,12 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     config = inherit(given, checkpoint.manifest, _continues(given)) if checkpoint else given
     if checkpoint and given.run.mode != TRAIN and (line := told_choice(given.training.restore_checkpoint_path, checkpoint)):
         console.say(line)
-    for line in warnings(config):
+    for line in warnings(config, architecture_of(config.model).optimizers):
         warn(line)
     spec = read_spec(config.data)
     if overruled := overruled_widths(config.model, spec.categorical):
         warn(overruled)
-    if checkpoint and (averaged := averaged_wide_rows(config, spec.categorical)):
+    if checkpoint and (averaged := list_note(config, spec.categorical)):
         warn(averaged)
     if checkpoint and config.training.allow_growth:
         config = grown_widths(config, saved_widths(checkpoint), spec.categorical)

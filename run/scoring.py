@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from dataloading.batches import BatchReader, Ids, Order, Share, prefetched
 from dataloading.ranges import ERROR
-from model.build import Model
 from model.compilation import compiled
+from model.sharded_model import ShardedModel
 from run.prepare import Prepared
 from training.device_batch import TensorBatch, to_device
 from training.evaluator import AfterBatch, Evaluator, SplitScores
@@ -16,7 +16,7 @@ from utils.metrics.ranking import Ranking, rank
 from utils.metrics.ranking_metric import RankingMetric
 
 
-def reader_of(run: Prepared, model: Model, split: str, batch_size: int, short_last: bool = False) -> BatchReader:
+def reader_of(run: Prepared, model: ShardedModel, split: str, batch_size: int, short_last: bool = False) -> BatchReader:
     """What reads this worker's part of the batches of a split; `short_last` as in `BatchReader`."""
     train = split == "train"
     view, options, seed = model.embedding.view, run.config.data, run.config.run.seed
@@ -42,7 +42,9 @@ def pads_short(config: Config) -> bool:
     return not compiled(config.device.xla).dense
 
 
-def score(run: Prepared, model: Model, evaluator: Evaluator, split: str, groups: bool = False, after: AfterBatch | None = None) -> SplitScores | None:
+def score(
+    run: Prepared, model: ShardedModel, evaluator: Evaluator, split: str, groups: bool = False, after: AfterBatch | None = None
+) -> SplitScores | None:
     """Every row of a split, with its group where they are wanted, on the first worker; None on the others. `after` as in `Evaluator.score`."""
     reader = reader_of(run, model, split, run.config.data.valid_batch_size, pads_short(run.config))
     samples = reader.split.num_samples
@@ -54,7 +56,7 @@ def score(run: Prepared, model: Model, evaluator: Evaluator, split: str, groups:
     return scores
 
 
-def metrics_of(run: Prepared, model: Model, evaluator: Evaluator, split: str, after: AfterBatch | None = None) -> Metrics:
+def metrics_of(run: Prepared, model: ShardedModel, evaluator: Evaluator, split: str, after: AfterBatch | None = None) -> Metrics:
     """The metrics of a split on every worker, and a line about them. `after` as in `Evaluator.score`."""
     thresholds, ranked_by = run.config.training.auc_thresholds, run.ranked_by
     scores = score(run, model, evaluator, split, groups=bool(ranked_by), after=after)

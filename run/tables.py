@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dataloading.features import Categorical
-from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, MEAN, UNIFORM, WIDE, ZEROS, Feature, Table, wide_name
+from model.architectures import architecture_of
+from model.embedding.table import MEAN, UNIFORM, ZEROS, Feature, Table
 from utils.config.config import Config
-from utils.config.options import DOT, OF_FEATURE, SUM, WIDE_AND_DEEP, ModelConfig
+from utils.config.options import ModelConfig
 from utils.errors import UserError
 
 
@@ -17,12 +18,12 @@ def with_widths(config: Config, categorical: Sequence[Categorical]) -> Config:
     if wanted == config.model.embedding_dim:
         return config
     model, layers = config.model, config.model.bottom_mlp_dims
-    if model.interaction == DOT and len(set(found)) == 1 and "bottom_mlp_dims" not in config.given:
+    if architecture_of(model).one_width and len(set(found)) == 1 and "bottom_mlp_dims" not in config.given:
         layers = (*layers[:-1], found[0])
     try:
         return replace(config, model=replace(model, embedding_dim=wanted, bottom_mlp_dims=layers))
     except ValueError:
-        _check_dot(model, categorical, found, 1)
+        architecture_of(model).check(model, len(categorical), found, 1)
         raise
 
 
@@ -59,12 +60,12 @@ def grown_widths(config: Config, known: Mapping[str, int], categorical: Sequence
 def overruled_widths(model: ModelConfig, categorical: Sequence[Categorical]) -> str | None:
     """What to say of a specification whose widths differ, to a model of dot products, which wants vectors of one width; None of any other."""
     stated = {feature.embedding_dim for feature in categorical} - {None}
-    if not stated or model.interaction != DOT or stated == {_widths(model, categorical)[0]}:
+    if not stated or not architecture_of(model).one_width or stated == {_widths(model, categorical)[0]}:
         return None
     shown = f"{min(stated)} to {max(stated)}" if len(stated) > 1 else f"{min(stated)} for some"
     return (
-        f"--interaction dot takes tables of one width: all have the {model.embedding_dim} columns of --embedding_dim, and embedding_dim of the "
-        f"feature specification ({shown}) has no effect; --interaction cross or cat takes any"
+        f"--interaction {model.interaction} takes tables of one width: all have the {model.embedding_dim} columns of --embedding_dim, and "
+        f"embedding_dim of the feature specification ({shown}) has no effect; --interaction cross or cat takes any"
     )
 
 
@@ -84,7 +85,7 @@ def tables_and_features(
         UserError: the widths of the tables contradict each other, or the interaction; two tables or features would have one name.
     """
     widths = _widths(config.model, categorical)
-    _check_dot(config.model, categorical, widths, num_numerical)
+    architecture_of(config.model).check(config.model, len(categorical), widths, num_numerical)
     tables: dict[str, Table] = {}
     for feature, count, width in zip(categorical, rows, widths, strict=True):
         table = _table(config, feature.table_name, count, width, zeros)
@@ -93,38 +94,12 @@ def tables_and_features(
                 f"feature {feature.name}: --embedding_dim gives it {width} columns, and its table {table.name} has {tables[table.name].dim}"
             )
     features = tuple(Feature(one.name, one.name, one.table_name, one.hotness, one.pooling) for one in categorical)
-    if config.model.interaction != WIDE_AND_DEEP:
-        return tuple(tables.values()), features
-    return _with_wide(tuple(tables.values()), features, config.model.wide_pooling)
+    return architecture_of(config.model).looked_up(config.model, tuple(tables.values()), features)
 
 
-def averaged_wide_rows(config: Config, categorical: Sequence[Categorical]) -> str | None:
-    """What to say of a checkpoint whose linear part averages the rows of a list; None where it adds them up."""
-    averaged = [feature.name for feature in categorical if feature.pooling == MEAN]
-    if config.model.interaction != WIDE_AND_DEEP or config.model.wide_pooling == SUM or not averaged:
-        return None
-    return (
-        f"the linear part averages the rows of {averaged[0]}{' and others' if len(averaged) > 1 else ''}, as it did when the checkpoint was trained "
-        f"(--wide_pooling {OF_FEATURE}); a model trained anew adds them up, as published"
-    )
-
-
-def _with_wide(tables: tuple[Table, ...], features: tuple[Feature, ...], pooling: str) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
-    """The deep tables and features, and beside each a wide one: a column that starts as Keras's Embedding does, trained by FTRL."""
-    for name in (*(table.name for table in tables), *(feature.name for feature in features)):
-        wide = wide_name(name)
-        if any(wide in (other.name, other.table) for other in features):
-            raise UserError(f"feature {wide}: has the name of the linear part's table of {name}; rename it")
-    initial = {UNIFORM: GLOROT_NORMAL}  # of the deep ones
-    deep = tuple(replace(table, initializer=initial.get(table.initializer, table.initializer)) for table in tables)
-    flat = (
-        replace(
-            one, name=wide_name(one.name), dim=1, optimizer="ftrl", group=WIDE, initializer=KERAS_UNIFORM if one.initializer == UNIFORM else ZEROS
-        )
-        for one in tables
-    )
-    wide = (replace(one, name=wide_name(one.name), table=wide_name(one.table), pooling=SUM if pooling == SUM else one.pooling) for one in features)
-    return (*deep, *flat), (*features, *wide)
+def list_note(config: Config, categorical: Sequence[Categorical]) -> str | None:
+    """Return a warning about a checkpoint's way with lists of ids; None for none."""
+    return architecture_of(config.model).list_note(config.model, [feature.name for feature in categorical if feature.pooling == MEAN])
 
 
 def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]:
@@ -134,7 +109,7 @@ def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]
         stated[feature.table_name] = feature.embedding_dim or stated.get(feature.table_name)
     if isinstance(given, int):
         found = [stated[feature.table_name] or given for feature in categorical]
-        return [given] * len(found) if model.interaction == DOT and len(set(found)) > 1 else found
+        return [given] * len(found) if architecture_of(model).one_width and len(set(found)) > 1 else found
     if len(given) != len(categorical):
         raise UserError(
             f"--embedding_dim lists {len(given)} widths, the dataset has {len(categorical)} categorical features; give one number, or one each"
@@ -144,19 +119,6 @@ def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]
             said = stated[feature.table_name]
             raise UserError(f"--embedding_dim: {width} columns for feature {feature.name}, the feature specification says {said} of its table")
     return list(given)
-
-
-def _check_dot(model: ModelConfig, categorical: Sequence[Categorical], widths: Sequence[int], num_numerical: int) -> None:
-    """Dot products want the bottom MLP's output as wide as the tables, and two vectors."""
-    if model.interaction != DOT:
-        return
-    if num_numerical and model.bottom_mlp_dims[-1] != widths[0]:
-        shown = ",".join(map(str, model.bottom_mlp_dims))
-        raise UserError(
-            f"--bottom_mlp_dims {shown}: the last width must be {widths[0]}, as the tables have; the dot interaction takes products of both"
-        )
-    if not num_numerical and len(categorical) < 2:
-        raise UserError("--interaction dot: one categorical feature and no numerical ones make no pair; --interaction cat takes them")
 
 
 def _table(config: Config, name: str, rows: int, dim: int, zeros: bool) -> Table:

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from dataloading.batches import Batch, BatchReader, prefetched
 from dataloading.vocabulary import RECORD
+from model.architectures import architecture_of
 from run.continuing import metadata
 from run.final_test import FinalTest, best_before
+from run.formed_log import batch_figures, published
 from run.prepare import Prepared
 from run.scoring import metrics_of, reader_of
 from run.weights import go_on, model_of
-from run.wide_and_deep_log import batch_figures, logged_evaluation
 from training.build import build_trainer
 from training.device_batch import TensorBatch, to_device
 from training.evaluations import Evaluation, logged
@@ -21,7 +22,6 @@ from training.evaluator import Evaluator
 from training.features import ModelFeatures
 from training.loop import Training
 from training.saving import Saver
-from utils.config.options import WIDE_AND_DEEP
 
 
 class TrainingBatches:
@@ -69,10 +69,11 @@ def train(run: Prepared) -> Trained:
     trainer, evaluator = build_trainer(config, model, run.dtype, len(data)), Evaluator(model, config.device.xla)
     go_on(run, model, trainer)
     evaluation = saver = None
+    form = architecture_of(config.model).log
     before = best_before(run)
     if split := run.chosen_by:
-        of_log = logged_evaluation if config.model.interaction == WIDE_AND_DEEP else logged
-        evaluation = Evaluation(split, lambda: metrics_of(run, model, evaluator, split), of_log)
+        figures_of = (lambda name, metrics: logged(name, metrics) | published(form, metrics)) if form else logged
+        evaluation = Evaluation(split, lambda: metrics_of(run, model, evaluator, split), figures_of)
     if config.training.save_checkpoint_path:
         about = metadata(config, run.spec) | {
             "features": ModelFeatures.of(run.tables, run.features, run.spec.numerical, run.spec.numerical_dtype).to_dict(),
@@ -82,8 +83,8 @@ def train(run: Prepared) -> Trained:
         saver = Saver(model, trainer.groups, config.training, about, alone=not run.goes_on, files=run.vocabulary_files, best=before)
     options = {"evaluation": evaluation, "saver": saver, "position": run.position}
     training = Training(trainer, data, config, run.console, run.log, **options)
-    if config.model.interaction == WIDE_AND_DEEP:
-        training.single_steps.of_batch = lambda batch: batch_figures(batch, evaluator)
+    if form:
+        training.single_steps.of_batch = lambda batch: batch_figures(form, batch, evaluator)
     figures = dict(training.run())
     figures |= FinalTest(run, model, evaluator, training.evaluations, training.position, before).figures()
     figures["average_train_throughput"] = figures["throughput"]  # as NVIDIA's DLRM for PyTorch calls it

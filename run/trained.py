@@ -16,7 +16,7 @@ from run.native_engine import FEW, stored_scorer
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
 from run.restoring import restoring, told_choice
 from run.sample_columns import arrays, given_columns
-from run.tables import averaged_wide_rows, tables_and_features
+from run.tables import list_note, tables_and_features
 from training.features import ModelFeatures, saved_features
 from utils import streams
 from utils.checkpoint import packed
@@ -175,7 +175,7 @@ def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choi
     if line := told_choice(path, checkpoint, f'checkpoint_choice="{LATEST}"'):
         streams.write(sys.stderr, f"dlrm.load: {line}\n")
     config = inherit(given, checkpoint.manifest)
-    if line := averaged_wide_rows(config, categorical_of(saved_features(checkpoint))):
+    if line := list_note(config, categorical_of(saved_features(checkpoint))):
         streams.write(sys.stderr, f"dlrm.load: warning: {line}\n")
     return TrainedModel(checkpoint, config, mapped)
 

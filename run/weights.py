@@ -1,13 +1,14 @@
 """The model of a run, with the weights it starts from."""
 
-from model.build import Model, Precision, build_model
+from model.build import Precision, build_model
+from model.sharded_model import ShardedModel
 from run.prepare import Prepared
 from run.restoring import restoring
 from training.state import restore, restore_optimizer
 from training.step import Trainer
 
 
-def model_of(run: Prepared) -> Model:
+def model_of(run: Prepared) -> ShardedModel:
     """The run's model, its tables allocated, its weights restored. Raises UserError, on every worker, where they cannot be."""
     precision = Precision(run.dtype, run.config.device.xla)
     model = build_model(run.config.model, run.placement, run.world, len(run.spec.numerical), run.config.run.seed, precision)
@@ -19,7 +20,7 @@ def model_of(run: Prepared) -> Model:
     return model
 
 
-def go_on(run: Prepared, model: Model, trainer: Trainer) -> None:
+def go_on(run: Prepared, model: ShardedModel, trainer: Trainer) -> None:
     """Restore the optimizers' state, where the run goes on with another. The checkpoint has been read then."""
     if run.goes_on:
         run.world.together(lambda: restoring(lambda: restore_optimizer(model, trainer.groups, run.checkpoint)), "optimizer_restored")

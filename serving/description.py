@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from model.architectures.architecture import Architecture
 from model.embedding.table import Feature, Table
 from utils.checkpoint.packed import TableFiles, table_files
-from utils.config.options import WIDE_AND_DEEP
 
-BOTTOM, CROSS, TOP, DEEP, WIDE = "bottom_mlp", "cross", "top_mlp", "deep", "wide"
+CROSS = "cross"
 NUMERICAL, CATEGORICAL, PROBABILITY = "numerical", "categorical", "probability"  # names of tensors
 CHECKPOINT = "checkpoint"  # in a version's folder for Triton's Python backend: what `dlrm.load` takes
 
@@ -25,7 +25,7 @@ class ServedModel:
         numerical_dtype: to which they are rounded, as the dataset's were.
         features: the categorical ones, in the model's order; of Wide & Deep the deep ones and then, of the same sources, the wide ones.
         tables: those they are looked up in.
-        interaction: `dot`, `cross`, `cat` or `wide_and_deep`.
+        architecture: of the model.
         dense: every dense weight, float32, by its name in the checkpoint (`bottom_mlp/0/kernel`).
         out_of_range: what becomes of ids beyond their table: `error`, `clip` or `hash`.
         precision: of the tables' files.
@@ -37,7 +37,7 @@ class ServedModel:
     numerical_dtype: str
     features: tuple[Feature, ...]
     tables: tuple[Table, ...]
-    interaction: str
+    architecture: Architecture
     dense: Mapping[str, np.ndarray]
     out_of_range: str
     precision: str
@@ -62,19 +62,13 @@ class ServedModel:
         return [(ends[feature.source] - feature.hotness, ends[feature.source]) for feature in self.features]
 
     @property
-    def is_wide_and_deep(self) -> bool:
-        """Whether it is a Wide & Deep, whose logit is that of layers `deep`, and the wide vectors and the linear layer `wide` added."""
-        return self.interaction == WIDE_AND_DEEP
+    def stacks(self) -> tuple[str, ...]:
+        """Names of the MLPs, in the order of their weights."""
+        return tuple(dict.fromkeys(name.split("/")[0] for name in self.dense if not name.startswith(f"{CROSS}/")))
 
-    @property
-    def num_deep(self) -> int:
-        """Features whose vectors the layers are given."""
-        return len(self.features) // 2 if self.is_wide_and_deep else len(self.features)
-
-    @property
-    def top(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The layers that give the logit, as `stack` has them."""
-        return self.stack(DEEP if self.is_wide_and_deep else TOP)
+    def gives_logits(self, part: str, layer: int) -> bool:
+        """Whether a layer of an MLP gives logits: there is no ReLU after it, and its products are float32, for logits of 16 bits tie."""
+        return part in self.architecture.logit_parts and f"{part}/{layer + 1}/kernel" not in self.dense
 
     @property
     def table_of(self) -> tuple[int, ...]:
@@ -87,7 +81,7 @@ class ServedModel:
         return table_files(self.folder, table.name, self.precision)
 
     def stack(self, part: str) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Kernel `[in, out]` and bias `[out]` of each layer of `bottom_mlp`, `top_mlp`, `deep` or `wide`."""
+        """Kernel `[in, out]` and bias `[out]` of each layer of an MLP."""
         found = []
         while f"{part}/{len(found)}/kernel" in self.dense:
             found.append((self.dense[f"{part}/{len(found)}/kernel"], self.dense[f"{part}/{len(found)}/bias"]))

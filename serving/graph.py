@@ -1,11 +1,13 @@
 """The forward pass in TensorFlow's own operations: what a SavedModel holds, slow and obvious beside the trainer's."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
 from model.embedding.table import MEAN, Feature
 from model.layers.interaction import pair_indices
-from serving.description import BOTTOM, TOP, WIDE, ServedModel
+from serving.description import ServedModel
 from utils.config.serving import BFLOAT16, FLOAT16, INT8
 
 _CLIP, _HASH = "clip", "hash"
@@ -21,16 +23,18 @@ class Graph(tf.Module):
 
     def __init__(self, model: ServedModel):
         super().__init__(name="scorer")
-        self._facts = model
+        self.facts = model
         stored = _TABLE_DTYPES.get(model.precision, tf.float32)
         self.tables = [_growing(table.dim, stored, f"tables_{place}") for place, table in enumerate(model.tables)]
         self.scales = [_growing(2, tf.float32, f"scales_{place}") for place, _ in enumerate(model.tables)] if model.precision == INT8 else []
         dtype = tf.as_dtype(model.compute_dtype)
-        self.bottom = [_layer(kernel, bias, dtype, BOTTOM) for kernel, bias in model.stack(BOTTOM)]
         self.cross = [[_weight(v, dtype, "v"), *_layer(u, bias, dtype, "u")] for v, u, bias in model.crosses()]
-        last = len(model.top) - 1  # its products are float32: logits of 16 bits tie with each other
-        self.top = [_layer(*weights, tf.float32 if place == last else dtype, TOP) for place, weights in enumerate(model.top)]
-        self.linear = [_layer(kernel, bias, tf.float32, WIDE) for kernel, bias in model.stack(WIDE)]
+        self.mlps = {
+            part: [
+                _layer(*weights, tf.float32 if model.gives_logits(part, place) else dtype, part) for place, weights in enumerate(model.stack(part))
+            ]
+            for part in model.stacks
+        }
 
     def probabilities(self, numerical: tf.Tensor | None, categorical: tf.Tensor) -> tf.Tensor:
         """numerical `[B, M]` float32 (None where M is 0), categorical `[B, K]` int64 -> `[B, 1]` float32.
@@ -38,41 +42,32 @@ class Graph(tf.Module):
         Raises:
             InvalidArgumentError: while it runs, an id is out of range, or a numerical is not finite.
         """
-        facts = self._facts
+        facts = self.facts
         dtype = tf.as_dtype(facts.compute_dtype)
         vectors = [
             tf.cast(self._looked_up(feature, place, categorical[:, first:stop]), dtype)
             for place, feature, (first, stop) in zip(facts.table_of, facts.features, facts.id_columns, strict=True)
         ]
-        wide = [tf.cast(vector, tf.float32) for vector in vectors[facts.num_deep :]]
-        last = None
-        if numerical is not None:
-            last = tf.cast(self._rounded(numerical), dtype)
-            for weights in self.bottom:
-                last = _dense(last, *weights, relu=True)
-            wide += [_dense(self._rounded(numerical), *weights, relu=False) for weights in self.linear]
-        last = self._joined(last, vectors[: facts.num_deep])
-        for place, weights in enumerate(self.top):
-            last = _dense(last, *weights, relu=place < len(self.top) - 1)
-        return tf.sigmoid(tf.add_n([last, *wide]) if wide else last)
+        rounded = None if numerical is None else self._rounded(numerical)
+        return tf.sigmoid(facts.architecture.logits(_Operations(self, rounded, vectors)))
 
     def _rounded(self, numerical: tf.Tensor) -> tf.Tensor:
         """To what the dataset would hold of them, float32."""
-        held = tf.cast(tf.cast(numerical, self._facts.numerical_dtype), tf.float32)
-        message = f"numericals: a value is not a finite {self._facts.numerical_dtype}, which datasets hold"
+        held = tf.cast(tf.cast(numerical, self.facts.numerical_dtype), tf.float32)
+        message = f"numericals: a value is not a finite {self.facts.numerical_dtype}, which datasets hold"
         finite = tf.debugging.Assert(tf.reduce_all(tf.math.is_finite(held)), [message])
         with tf.control_dependencies([finite]):
             return tf.identity(held)
 
     def _looked_up(self, feature: Feature, place: int, ids: tf.Tensor) -> tf.Tensor:
         """ids `[B, h]` -> `[B, D]` float32."""
-        ids = self._in_range(feature, self._facts.tables[place].rows, ids)
+        ids = self._in_range(feature, self.facts.tables[place].rows, ids)
         if feature.hotness == 1:
             return self._rows(place, ids[:, 0])
         there = tf.where(ids >= 0)  # [n, 2]: sample and place in its list
         samples, flat = there[:, 0], tf.gather_nd(ids, there)
         count = tf.shape(ids, out_type=tf.int64)[0]
-        if self._facts.precision in _TABLE_DTYPES:
+        if self.facts.precision in _TABLE_DTYPES:
             total = tf.math.unsorted_segment_sum(self._rows(place, flat), samples, count)
         else:  # without the rows side by side in memory
             total = tf.raw_ops.SparseSegmentSumWithNumSegments(
@@ -88,11 +83,11 @@ class Graph(tf.Module):
         if self.scales:
             scales = tf.gather(self.scales[place], ids)
             rows = rows * scales[:, :1] + scales[:, 1:]
-        return tf.ensure_shape(rows, [None, self._facts.tables[place].dim])
+        return tf.ensure_shape(rows, [None, self.facts.tables[place].dim])
 
     def _in_range(self, feature: Feature, rows: int, ids: tf.Tensor) -> tf.Tensor:
         least = -1 if feature.hotness > 1 else 0
-        how = self._facts.out_of_range
+        how = self.facts.out_of_range
         if how in (_CLIP, _HASH):
             fitting = tf.clip_by_value(ids, tf.constant(0, tf.int64), rows - 1) if how == _CLIP else tf.math.floormod(ids, rows)
             return fitting if least == 0 else tf.where(ids == -1, ids, fitting)
@@ -102,19 +97,38 @@ class Graph(tf.Module):
         with tf.control_dependencies([sound]):
             return tf.identity(ids)
 
-    def _joined(self, bottom: tf.Tensor | None, vectors: list[tf.Tensor]) -> tf.Tensor:
-        """bottom `[B, W]` and F vectors `[B, D_f]` -> what the top MLP is given."""
-        if self._facts.interaction != "dot":
-            first = last = tf.concat([*([] if bottom is None else [bottom]), *vectors], axis=1)
-            for v, u, bias in self.cross:
-                last = first * _dense(tf.matmul(last, v), u, bias, relu=False) + last
-            return last
-        parts = [*([] if bottom is None else [bottom]), *vectors]
-        stacked = tf.stack(parts, axis=1)
-        pairs = tf.constant(pair_indices(len(parts))[0])
-        products = tf.matmul(stacked, stacked, transpose_b=True)
-        dots = tf.gather(tf.reshape(products, [-1, len(parts) ** 2]), pairs, axis=1)
-        return dots if bottom is None else tf.concat([bottom, dots], axis=1)
+
+class _Operations:
+    """See `model.architectures.architecture.Operations`; of a graph's weights."""
+
+    def __init__(self, graph: Graph, numerical: tf.Tensor | None, vectors: Sequence[tf.Tensor]):
+        self._graph, self.numerical, self.vectors = graph, numerical, vectors
+        self._dtype = tf.as_dtype(graph.facts.compute_dtype)
+
+    def mlp(self, name: str, inputs: tf.Tensor) -> tf.Tensor:
+        for place, weights in enumerate(self._graph.mlps[name]):
+            inputs = _dense(inputs, *weights, relu=not self._graph.facts.gives_logits(name, place))
+        return inputs
+
+    def cross(self, inputs: tf.Tensor) -> tf.Tensor:
+        last = inputs
+        for v, u, bias in self._graph.cross:
+            last = inputs * _dense(tf.matmul(last, v), u, bias, relu=False) + last
+        return last
+
+    def products(self, vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+        stacked = tf.stack(self._cast(vectors), axis=1)
+        pairs = tf.constant(pair_indices(len(vectors))[0])
+        return tf.gather(tf.reshape(tf.matmul(stacked, stacked, transpose_b=True), [-1, len(vectors) ** 2]), pairs, axis=1)
+
+    def concatenated(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.concat(self._cast(parts), axis=1)
+
+    def summed(self, parts: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.add_n([tf.cast(part, tf.float32) for part in parts])
+
+    def _cast(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.cast(part, self._dtype) for part in parts]
 
 
 def _growing(dim: int, dtype: tf.DType, name: str) -> tf.Variable:

@@ -1,5 +1,6 @@
 """A model as an ONNX graph, its tables in files beside it that the graph names; made without a converter."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from model.embedding.table import MEAN, Feature
 from model.layers.interaction import pair_indices
-from serving.description import BOTTOM, CATEGORICAL, NUMERICAL, PROBABILITY, WIDE, ServedModel
+from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY, ServedModel
 from utils.checkpoint.links import clone
 from utils.config.serving import BFLOAT16, FLOAT16, INT8
 
@@ -57,7 +58,10 @@ class OnnxModel:
 
 
 class _Graph:
-    """Nodes and weights while they are put together; each method adds nodes and returns the name of what the last one gives."""
+    """Nodes and weights while they are put together, by `model.architectures.architecture.Operations`.
+
+    Each method adds nodes and returns the name of what the last one gives.
+    """
 
     def __init__(self, model: ServedModel, folder: Path):
         self._model, self._folder = model, folder
@@ -71,17 +75,8 @@ class _Graph:
         for place, feature, (first, stop) in zip(model.table_of, model.features, model.id_columns, strict=True):
             ids = self._add("Slice", CATEGORICAL, self._constant([first]), self._constant([stop]), self._constant([1]))
             vectors.append(self._looked_up(feature, place, ids))
-        last = self._rounded() if model.numerical else None
-        wide = [*vectors[model.num_deep :], *(self._dense(last, kernel, bias) for kernel, bias in model.stack(WIDE))]
-        for kernel, bias in model.stack(BOTTOM) if model.numerical else ():
-            last = self._add("Relu", self._dense(last, kernel, bias))
-        last = self._joined(last, vectors[: model.num_deep])
-        layers = model.top
-        for place, (kernel, bias) in enumerate(layers):
-            last = self._dense(last, kernel, bias)
-            last = self._add("Relu", last) if place < len(layers) - 1 else last
-        last = self._add("Sum", last, *wide) if wide else last
-        self._nodes.append(helper.make_node("Sigmoid", [last], [PROBABILITY]))
+        self.numerical, self.vectors = (self._rounded() if model.numerical else None), vectors
+        self._nodes.append(helper.make_node("Sigmoid", [model.architecture.logits(self)], [PROBABILITY]))
         inputs = [(NUMERICAL, TensorProto.FLOAT, len(model.numerical))] if model.numerical else []
         inputs.append((CATEGORICAL, TensorProto.INT64, model.ids))
         given = [helper.make_tensor_value_info(name, kind, ["B", width]) for name, kind, width in inputs]
@@ -137,19 +132,31 @@ class _Graph:
             held = self._add("Cast", self._add("Cast", NUMERICAL, to=TensorProto.FLOAT16), to=TensorProto.FLOAT)
         return self._add("Add", held, self._add("Mul", held, self._constant(np.float32(0))))  # infinity * 0 is NaN
 
-    def _joined(self, bottom: str | None, vectors: list[str]) -> str:
-        model, parts = self._model, [*([] if bottom is None else [bottom]), *vectors]
-        if model.interaction != "dot":
-            first = last = self._add("Concat", *parts, axis=1)
-            for v, u, bias in model.crosses():
-                crossed = self._dense(self._add("MatMul", last, self._weight(v)), u, bias)
-                last = self._add("Add", self._add("Mul", first, crossed), last)
-            return last
-        stacked = self._add("Concat", *(self._add("Unsqueeze", part, self._constant([1])) for part in parts), axis=1)
+    def mlp(self, name: str, inputs: str) -> str:
+        """As `Operations`, like the methods up to `summed`."""
+        for place, (kernel, bias) in enumerate(self._model.stack(name)):
+            inputs = self._dense(inputs, kernel, bias)
+            inputs = inputs if self._model.gives_logits(name, place) else self._add("Relu", inputs)
+        return inputs
+
+    def cross(self, inputs: str) -> str:
+        last = inputs
+        for v, u, bias in self._model.crosses():
+            crossed = self._dense(self._add("MatMul", last, self._weight(v)), u, bias)
+            last = self._add("Add", self._add("Mul", inputs, crossed), last)
+        return last
+
+    def products(self, vectors: Sequence[str]) -> str:
+        stacked = self._add("Concat", *(self._add("Unsqueeze", vector, self._constant([1])) for vector in vectors), axis=1)
         products = self._add("MatMul", stacked, self._add("Transpose", stacked, perm=[0, 2, 1]))
-        flat = self._add("Reshape", products, self._constant([-1, len(parts) ** 2]))
-        dots = self._add("Gather", flat, self._constant(pair_indices(len(parts))[0].astype(np.int64)), axis=1)
-        return dots if bottom is None else self._add("Concat", bottom, dots, axis=1)
+        flat = self._add("Reshape", products, self._constant([-1, len(vectors) ** 2]))
+        return self._add("Gather", flat, self._constant(pair_indices(len(vectors))[0].astype(np.int64)), axis=1)
+
+    def concatenated(self, parts: Sequence[str]) -> str:
+        return self._add("Concat", *parts, axis=1)
+
+    def summed(self, parts: Sequence[str]) -> str:
+        return self._add("Sum", *parts)
 
     def _dense(self, inputs: str, kernel: np.ndarray, bias: np.ndarray) -> str:
         return self._add("Gemm", inputs, self._weight(kernel), self._weight(bias))

@@ -2,24 +2,23 @@
 
 from dataclasses import replace
 
-from model.build import Model
+from model.architectures import architecture_of
 from model.compilation import compiled, on_gpu
-from model.embedding.table import WIDE
 from model.layers.dropout import Dropout
 from model.native import native_operations
+from model.sharded_model import ShardedModel
 from training.gradient_slices import gradient_slices
 from training.groups import DenseGroup, Groups, TableGroup
 from training.loss_scale import LossScale
-from training.optimizers.table import dense_rule, linear_rule, table_rule
+from training.optimizers.table import RULES, dense_rule, table_rule
 from training.regularisation import Regularisation
 from training.schedule import ConstantSchedule, LearningRateSchedule, Schedule, WideAndDeepSchedule
 from training.step import Trainer
 from utils.config.config import Config
 from utils.config.learning import OptimizerConfig
-from utils.config.options import WIDE_AND_DEEP
 
 
-def build_trainer(config: Config, model: Model, dtype: str, steps_per_epoch: int = 1) -> Trainer:
+def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epoch: int = 1) -> Trainer:
     """The trainer of a model; allocates the optimizers' slots. `steps_per_epoch` is for schedules that go by epochs."""
     scale = LossScale(config.device.loss_scale if dtype == "float16" else 1.0)
     dense, tables = _groups(config, model, steps_per_epoch)
@@ -33,21 +32,20 @@ def build_trainer(config: Config, model: Model, dtype: str, steps_per_epoch: int
     )
 
 
-def _groups(config: Config, model: Model, steps_per_epoch: int) -> tuple[tuple[DenseGroup, ...], tuple[TableGroup, ...]]:
+def _groups(config: Config, model: ShardedModel, steps_per_epoch: int) -> tuple[tuple[DenseGroup, ...], tuple[TableGroup, ...]]:
     """The groups of the model's dense weights and of its tables, with their rules and schedules."""
     options, weights, dim = config.optimizer, model.dense_weights(), model.embedding.widths[0]  # a rule knows what it is for another width
     of_dense, of_tables = build_schedules(options, steps_per_epoch, config.training.epochs)
-    main = DenseGroup({name: weight for name, weight in weights.items() if not _is_linear(name)}, dense_rule(options, dim), of_dense)
-    tables = TableGroup(table_rule(options, dim), of_tables)
-    if config.model.interaction != WIDE_AND_DEEP:
-        return (main,), (tables,)
-    rule, schedule = linear_rule(options), ConstantSchedule(options.linear_learning_rate)
-    linear = {name: weight for name, weight in weights.items() if _is_linear(name)}
-    return (main, *([DenseGroup(linear, rule, schedule)] if linear else [])), (TableGroup(rule, schedule, WIDE), tables)
-
-
-def _is_linear(weight: str) -> bool:
-    return weight.startswith(f"{WIDE}/")
+    groups = architecture_of(config.model).groups
+    own = {name: group.name for name in weights for group in groups if name.startswith(f"{group.name}/")}
+    dense = [DenseGroup({name: weight for name, weight in weights.items() if name not in own}, dense_rule(options, dim), of_dense)]
+    tables = [TableGroup(table_rule(options, dim), of_tables)]
+    for group in reversed(groups):
+        rule, schedule = RULES[group.optimizer](options, 1), ConstantSchedule(getattr(options, group.learning_rate))
+        tables.insert(0, TableGroup(rule, schedule, group.name))
+        if members := {name: weight for name, weight in weights.items() if own.get(name) == group.name}:
+            dense.insert(1, DenseGroup(members, rule, schedule))
+    return tuple(dense), tuple(tables)
 
 
 def _regularisation(config: Config) -> Regularisation:

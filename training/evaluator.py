@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from model.build import Model
 from model.compilation import compiled
+from model.sharded_model import ShardedModel
 from training.device_batch import StepInputs, TensorBatch
 from utils.distributed import World
 
@@ -31,7 +31,7 @@ class Evaluator:
         xla: what XLA compiles, see `compilation.compiled`; the model was built with the same.
     """
 
-    def __init__(self, model: Model, xla: bool | str = False):
+    def __init__(self, model: ShardedModel, xla: bool | str = False):
         self._model, self.world = model, model.embedding.world
         # `partial`: TensorFlow counts the traces of a function by its code, and would take those of several models for one model's.
         self._dense = tf.function(partial(self._after_lookup), autograph=False, jit_compile=compiled(xla).dense or None)

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from model.architectures import architecture_named
+from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS
 from model.embedding.table import WIDE, ZEROS, Table, wide_name
 from model.layers.interaction import pair_indices
 from model.shapes import pair_count
 from training.features import ModelFeatures, check_lookups
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
-from utils.config.options import DOT, WIDE_AND_DEEP
 
 
 class Growth:
@@ -45,19 +46,19 @@ class Growth:
         if any((name in before.categorical) != (name in now.categorical) for name in known):
             raise CheckpointError(f"{checkpoint.folder}: a feature that was numerical is now categorical, or the other way round")
         model = checkpoint.manifest.get("model")
-        self._interaction = model.get("interaction", DOT) if isinstance(model, Mapping) else DOT
+        self._architecture = architecture_named(model.get("interaction") if isinstance(model, Mapping) else None)
         if now.numerical and not before.numerical:
-            lacks = "linear layer" if self._interaction == WIDE_AND_DEEP else "bottom MLP"
-            raise CheckpointError(f"{checkpoint.folder}: has no numerical features, so no {lacks} that new ones ({now.numerical[0]}) could join")
+            lacking = self._architecture.reads_numericals
+            raise CheckpointError(f"{checkpoint.folder}: has no numerical features, so no {lacking} that new ones ({now.numerical[0]}) could join")
         check_lookups(checkpoint, before, now)
         self._before, self._now = before, now
-        for name in now.categorical if self._interaction == WIDE_AND_DEEP else ():
+        for name in now.categorical if self._architecture.linear else ():
             if name not in before.categorical and now.table(name) in before.tables:
                 raise CheckpointError(
                     f"{checkpoint.folder}: the new feature {name} is looked up in table {now.table(name)}, whose rows of the linear part would "
                     "change the scores of old samples; --allow_growth needs a table of its own for it"
                 )
-        wide = {wide_name(name): rows for name, rows in before.tables.items()} if self._interaction == WIDE_AND_DEEP else {}
+        wide = {wide_name(name): rows for name, rows in before.tables.items()} if self._architecture.linear else {}
         self._rows = before.tables | wide
         self.new_features = tuple(name for name in names if name not in known)
         self.new_tables = tuple(name for name in now.tables if name not in before.tables)
@@ -84,34 +85,40 @@ class Growth:
             bottom: columns of the bottom MLP's output, 0 where there is none.
             widths: D_f of the model's features.
         """
-        numbers, all_numbers = [self._now.numerical.index(known) for known in self._before.numerical], len(self._now.numerical)
-        if name in ("dense/bottom_mlp/0/kernel", "dense/wide/0/kernel"):
-            return _grown(values, 0, numbers, all_numbers)
-        if name == "dense/deep/0/kernel":  # reads the numericals themselves, and the deep vectors
-            columns, count = self._columns(all_numbers, widths[: len(self._now.categorical)])
-            return _grown(values, 0, [*numbers, *columns[all_numbers:]], count)
-        if name == "dense/top_mlp/0/kernel" and self._interaction == DOT:
-            return _grown(values, 0, *self._pairs(bottom))
-        if name == "dense/top_mlp/0/kernel" or name.startswith("dense/cross/"):
-            return _grown(values, values.ndim - 1 if "/u/" in name else 0, *self._columns(bottom, widths))
-        return values
+        read = self._architecture.reads(name.removeprefix("dense/"))
+        if read is None:
+            return values
+        axis, blocks = read
+        places, count = [], 0
+        for block in blocks:
+            of_block, size = self._block(block, bottom, widths[: len(self._now.categorical)])
+            places += [count + place for place in of_block]
+            count += size
+        return _grown(values, axis, places, count)
 
-    def _columns(self, bottom: int, widths: Sequence[int]) -> tuple[list[int], int]:
-        """Where each element of the old [bottom output, embeddings] stands in the new one, and how many there are now."""
-        first = dict(zip(self._now.categorical, itertools.accumulate(widths, initial=bottom), strict=False))
+    def _block(self, block: str, bottom: int, widths: Sequence[int]) -> tuple[list[int], int]:
+        """Return where each element of an old block stands in the new one, and how many there are now."""
+        if block == NUMERICALS:
+            return [self._now.numerical.index(known) for known in self._before.numerical], len(self._now.numerical)
+        if block == BOTTOM:
+            return list(range(bottom)), bottom
+        return self._pairs(bottom > 0) if block == PAIRS else self._columns(widths)
+
+    def _columns(self, widths: Sequence[int]) -> tuple[list[int], int]:
+        """The columns of the vectors, side by side."""
+        first = dict(zip(self._now.categorical, itertools.accumulate(widths, initial=0), strict=False))
         width = dict(zip(self._now.categorical, widths, strict=True))
-        return [*range(bottom), *(first[name] + i for name in self._before.categorical for i in range(width[name]))], bottom + sum(widths)
+        return [first[name] + i for name in self._before.categorical for i in range(width[name])], sum(widths)
 
-    def _pairs(self, bottom: int) -> tuple[list[int], int]:
-        """The same of what the dot interaction gives: the bottom output, then the products of all pairs of vectors."""
+    def _pairs(self, first: bool) -> tuple[list[int], int]:
+        """The products of all pairs of vectors; `first`: the bottom output is the first of them."""
         order = list(self._now.categorical)
-        first = bool(bottom)  # the bottom output is the first vector
         places = [*range(first), *(first + order.index(name) for name in self._before.categorical)]
         count = first + len(order)
         _, number = pair_indices(count)
         row, column = np.tril_indices(len(places), -1)
         pairs = [int(number[places[i] * count + places[j]]) for i, j in zip(row, column, strict=True)]
-        return [*range(bottom), *(bottom + pair for pair in pairs)], bottom + pair_count(count)
+        return pairs, pair_count(count)
 
     def __str__(self) -> str:
         rows = ", ".join(f"{name} +{count:,}" for name, count in self.new_rows.items()) or "none"

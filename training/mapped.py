@@ -7,9 +7,9 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from model.build import Model
 from model.embedding.placement import Placement
 from model.embedding.shard_specs import ids_of
+from model.sharded_model import ShardedModel
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator
 from utils.distributed import World
@@ -67,7 +67,7 @@ class MappedEvaluator(Evaluator):
         xla: as in `Evaluator`.
     """
 
-    def __init__(self, model: Model, dtype: str, xla: bool | str = False):
+    def __init__(self, model: ShardedModel, dtype: str, xla: bool | str = False):
         super().__init__(model, xla)
         self._dtype = dtype
         self._any_batch = None

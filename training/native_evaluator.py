@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from model.dlrm import DLRM
+from model.architectures import architecture_of
 from model.embedding.shard import LocalShard
 from model.native_scorer import NativeScorer, StoredFeature, dense_layers, native_scorer_library
-from model.shapes import interaction_shape
+from model.sharded_model import ShardedModel
 from training.device_batch import TensorBatch
 from training.evaluator import Evaluator
 from utils.checkpoint.chunks import Chunks
@@ -25,7 +25,7 @@ class NativeEvaluator(Evaluator):
         ValueError: a table is split by columns, or the library is not there.
     """
 
-    def __init__(self, model: DLRM, config: ModelConfig, num_numerical: int):
+    def __init__(self, model: ShardedModel, config: ModelConfig, num_numerical: int):
         super().__init__(model)
         weights = model.dense_weights()
         layers = dense_layers(lambda name: weights[name].numpy(), config, num_numerical)
@@ -35,7 +35,7 @@ class NativeEvaluator(Evaluator):
             raise ValueError("NativeEvaluator: expected the scorer's library and whole tables")
         kinds = zip(placement.features, placement.table_of, strict=True)
         features = [StoredFeature(one.name, tables[table], one.hotness, one.pooling) for one, table in kinds]
-        self._scorer = NativeScorer(library, num_numerical, features, layers, interaction_shape(config))
+        self._scorer = NativeScorer(library, num_numerical, features, layers, architecture_of(config).native_shape(config))
 
     def logits(self, batch: TensorBatch) -> np.ndarray:
         """As `Evaluator`."""

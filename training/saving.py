@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from model.build import Model
+from model.sharded_model import ShardedModel
 from training.device_batch import TensorBatch
 from training.groups import Groups
 from training.position import Position
@@ -32,7 +32,7 @@ class Saver:
 
     def __init__(
         self,
-        model: Model,
+        model: ShardedModel,
         groups: Groups,
         options: TrainingConfig,
         metadata: Mapping[str, Any],

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from model.build import Model
 from model.embedding.shard import LocalShard
 from model.embedding.table_memory import CHUNK_ROWS
+from model.sharded_model import ShardedModel
 from training.groups import Groups
 from training.growth import Growth
 from training.loss_scale import SLOT as DYNAMIC_SCALE
@@ -20,7 +20,7 @@ from utils.cluster.agreement import compare_weights
 SLOTS_BY_WEIGHT = 3  # the format of checkpoints from which on the dense weights' slots are named by their weights
 
 
-def arrays(model: Model, groups: Groups | None = None) -> dict[str, Array]:
+def arrays(model: ShardedModel, groups: Groups | None = None) -> dict[str, Array]:
     """Everything that a checkpoint of the model, and of its training, holds, by name; the same on every worker."""
     placement = model.embedding.placement
     widths: dict[int, int] = {shard.table: shard.width for shards in placement.workers for shard in shards}
@@ -33,12 +33,12 @@ def arrays(model: Model, groups: Groups | None = None) -> dict[str, Array]:
     return found
 
 
-def snapshot(model: Model) -> Snapshot:
+def snapshot(model: ShardedModel) -> Snapshot:
     """The sharded tables of this worker as they are now."""
     return Snapshot(model.embedding.sharded, model.embedding.changed_by, kept_bytes(model.embedding.world.local_size))
 
 
-def parts(model: Model, groups: Groups | None = None, frozen: Snapshot | None = None) -> list[ArrayPart]:
+def parts(model: ShardedModel, groups: Groups | None = None, frozen: Snapshot | None = None) -> list[ArrayPart]:
     """What this worker writes: its shards, and on the first worker also what all hold.
 
     Args:
@@ -71,7 +71,7 @@ def _columns(local: LocalShard, kind: str) -> tuple[int, int] | None:
     return (0, 1) if local.shard.first == 0 else None
 
 
-def _shared(model: Model, groups: Groups | None) -> dict[str, tf.Variable]:
+def _shared(model: ShardedModel, groups: Groups | None) -> dict[str, tf.Variable]:
     """What every worker holds a copy of, by its name in a checkpoint; replicated tables apart."""
     slots = groups.slots() if groups else {}
     return {f"dense/{name}": weight.value for name, weight in model.dense_weights().items()} | {
@@ -79,7 +79,7 @@ def _shared(model: Model, groups: Groups | None) -> dict[str, tf.Variable]:
     }
 
 
-def restore(model: Model, checkpoint: Checkpoint, growth: Growth | None = None) -> None:
+def restore(model: ShardedModel, checkpoint: Checkpoint, growth: Growth | None = None) -> None:
     """Overwrite the model's weights with the checkpoint's.
 
     Args:
@@ -101,7 +101,7 @@ def restore(model: Model, checkpoint: Checkpoint, growth: Growth | None = None) 
             _restore_shard(local, "weights", checkpoint, (rows, model.embedding.placement.tables[local.shard.table].dim))
 
 
-def restore_optimizer(model: Model, groups: Groups, checkpoint: Checkpoint) -> None:
+def restore_optimizer(model: ShardedModel, groups: Groups, checkpoint: Checkpoint) -> None:
     """Overwrite the optimizers' slots with the checkpoint's. Raises CheckpointError like `restore`."""
     for name, variable in _saved_slots(groups, checkpoint).items():
         if name == DYNAMIC_SCALE and f"optimizer/{name}" not in checkpoint.names("optimizer/"):
@@ -132,7 +132,7 @@ def _restore_shard(local: LocalShard, kind: str, checkpoint: Checkpoint, shape: 
         mine.write(start, values)
 
 
-def digest(model: Model, groups: Groups | None = None) -> str:
+def digest(model: ShardedModel, groups: Groups | None = None) -> str:
     """A hash of what every worker holds a copy of: dense weights, their optimizer's slots, replicated tables with theirs."""
     found = hashlib.blake2b(digest_size=16)
     if model.embedding.world.size == 1:
@@ -146,7 +146,7 @@ def digest(model: Model, groups: Groups | None = None) -> str:
     return found.hexdigest()
 
 
-def check_equal(model: Model, groups: Groups | None = None) -> None:
+def check_equal(model: ShardedModel, groups: Groups | None = None) -> None:
     """Check, by a hash, that what every worker holds a copy of is still the same everywhere.
 
     Raises:

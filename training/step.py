@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from model.build import Model
 from model.compilation import Compiled, on_gpu
 from model.embedding.distributed import GroupUpdate
 from model.native import NativeOperations
 from model.ordered_sums import OrderedSums, packed, pairwise_sum, unpacked
+from model.sharded_model import ShardedModel
 from training.device_batch import StepInputs, TensorBatch
 from training.groups import Groups
 from training.regularisation import NO_REGULARISATION, Regularisation
@@ -36,7 +36,7 @@ class Trainer:
 
     def __init__(
         self,
-        model: Model,
+        model: ShardedModel,
         groups: Groups,
         *,
         compiled: Compiled = NOTHING,

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from model.embedding.placement import GIB, Memory, Placement, PlacementError, place
 from model.embedding.subtrees import sent
 from model.embedding.table import NO_SLOTS, Feature, Storage, Table
-from model.shapes import DOTS, InteractionShape, layer_shapes
 from utils.config.config import Config
 from utils.config.options import TRAIN
 from utils.errors import AgreedError, UserError
@@ -101,12 +100,6 @@ class Traffic:
     def total(self) -> int:
         """All of them."""
         return self.vectors + self.gradients + self.squares + self.dense
-
-
-def dense_elements(num_numerical: int, bottom: Sequence[int], top: Sequence[int], widths: Sequence[int], interaction: InteractionShape = DOTS) -> int:
-    """Weights of both MLPs, and of the interaction; arguments as in `layer_shapes`."""
-    shapes = layer_shapes(num_numerical, bottom, top, widths, interaction)
-    return sum((inputs + 1) * outputs for inputs, outputs in shapes) - interaction.layers * interaction.projection
 
 
 def summed_elements(placement: Placement, dense: int) -> int:

@@ -166,8 +166,8 @@ def train(training: Training, dataset: Path, world) -> dict:
     from dataloading.feature_spec import FeatureSpec
     from dataloading.tf_raw import TfRawSplit
     from model.build import Precision, build_model
-    from model.embedding.plan import dense_elements, report
-    from model.shapes import interaction_shape
+    from model.embedding.plan import report
+    from model.shapes import dense_elements, interaction_shape
     from run.devices import compute_dtype
     from run.placing import place_tables
     from run.tables import tables_and_features, with_widths

@@ -29,8 +29,3 @@ def dense_rule(options: OptimizerConfig, dim: int) -> Rule:
 def table_rule(options: OptimizerConfig, dim: int) -> Rule:
     """The rule of the embedding tables, of width D."""
     return RULES[options.embedding_optimizer or options.optimizer](options, dim)
-
-
-def linear_rule(options: OptimizerConfig) -> Rule:
-    """The rule of Wide & Deep's linear part, tables and weights."""
-    return RULES["ftrl"](options, 1)

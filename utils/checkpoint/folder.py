@@ -4,13 +4,16 @@ A step is visible, under its own name, only when it is whole. Hidden names: `.st
 `.step-….old` was set aside while another of the same step takes its place, `.step-….removing` is on its way out.
 """
 
+import contextlib
+import fcntl
+import os
 import shutil
 import stat
+import weakref
 from pathlib import Path
 
 from utils.checkpoint import manifest
 from utils.checkpoint.durable import sync_folder, sync_tree, write_text
-from utils.checkpoint.holding import renamed_unless_held
 from utils.config.options import BEST, LATEST
 
 POINTERS = (LATEST, BEST)
@@ -118,3 +121,35 @@ def older(folder: Path) -> list[Path]:
     """The complete checkpoints beside a step's folder that come after it, newest first."""
     steps = complete_steps(folder.parent)
     return steps[steps.index(folder) + 1 :] if folder in steps else []
+
+
+class Hold:
+    """A step's folder that is being read: the run that writes beside the reader does not remove it meanwhile.
+
+    The kernel's lock on the folder says so, and ends with its reader, however that ends. It is held until it is released or forgotten; it has no
+    effect on a file system without locks.
+
+    Raises:
+        OSError: it is not there.
+    """
+
+    def __init__(self, step: Path):
+        descriptor = os.open(step, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(OSError):  # it is being removed, which the caller will see, or there are no locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        self.release = weakref.finalize(self, os.close, descriptor)
+
+
+def renamed_unless_held(step: Path, name: Path) -> bool:
+    """Give a step's folder another name; not while somebody holds it. Returns whether it has it."""
+    descriptor = os.open(step, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        step.rename(name)
+        return True
+    finally:
+        os.close(descriptor)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from utils.checkpoint import manifest
-from utils.checkpoint.folder import complete_steps, pointed
-from utils.checkpoint.holding import Hold
+from utils.checkpoint.folder import Hold, complete_steps, pointed
 from utils.checkpoint.manifest import CheckpointError, DamagedError
 from utils.checkpoint.zarr_store import IN_FLIGHT, brief, file_of, open_array
 from utils.config.options import BEST, LATEST

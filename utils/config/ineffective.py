@@ -1,18 +1,22 @@
 """Options that were given and change nothing in a run: each is named in a warning."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from utils.config.config import OPTIONS, Config
 from utils.config.option import holds
-from utils.config.options import INFERENCE, TRAIN, WIDE_AND_DEEP
+from utils.config.options import INFERENCE, TRAIN
 
 
-def warnings(config: Config) -> list[str]:
+def warnings(config: Config, optimizers: Collection[str] = ()) -> list[str]:
     """A line for each flag that changes nothing in a run, and one for each reason why keys of the configuration file change nothing.
 
     To be said once it is known what a checkpoint brings.
+
+    Args:
+        config: of the run.
+        optimizers: the rules that train some of the model's weights whatever the options say.
     """
-    useless = _reasons(config)
+    useless = _reasons(config, {*_optimizers(config), *optimizers})
     lines = [f"--{name} has no effect {reason}" for name, reason in useless.items() if name not in config.in_file]
     return [*config.legacy, *lines, *_of_file(config.file, {name: reason for name, reason in useless.items() if name in config.in_file})]
 
@@ -24,15 +28,15 @@ def _of_file(file: str | None, useless: Mapping[str, str]) -> list[str]:
     return [f"--config {file}: {', '.join(some)} {'has' if len(some) == 1 else 'have'} no effect {reason}" for reason, some in names.items()]
 
 
-def _reasons(config: Config) -> dict[str, str]:
-    """The given options that change nothing in this run, and why."""
+def _reasons(config: Config, optimizers: set[str]) -> dict[str, str]:
+    """The given options that change nothing in this run, and why. `optimizers`: the rules that train something."""
     values, found = config.flat(), {}
     several = _of_several(config)
     for name in (name for name in OPTIONS if name in config.given):
         facts = OPTIONS[name].metadata
         if facts["modes"] and config.run.mode not in facts["modes"]:
             found[name] = f"with --mode {config.run.mode}"
-        elif facts["optimizers"] and not _optimizers(config) & set(facts["optimizers"]):
+        elif facts["optimizers"] and not optimizers & set(facts["optimizers"]):
             found[name] = f"without --optimizer {' or '.join(facts['optimizers'])}"
         elif facts["needs"] and not holds(facts["needs"], values):
             found[name] = f"without --{facts['needs']}"
@@ -44,9 +48,8 @@ def _reasons(config: Config) -> dict[str, str]:
 
 
 def _optimizers(config: Config) -> set[str]:
-    """The rules that train something."""
-    used = {config.optimizer.optimizer, config.optimizer.of_tables if config.model.embedding_trainable else config.optimizer.optimizer}
-    return used | ({"ftrl"} if config.model.interaction == WIDE_AND_DEEP else set())
+    """The rules that the options name."""
+    return {config.optimizer.optimizer, config.optimizer.of_tables if config.model.embedding_trainable else config.optimizer.optimizer}
 
 
 def _of_several(config: Config) -> dict[str, tuple[bool, str]]:

@@ -10,7 +10,8 @@ from utils.config.option import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, Reader
 from utils.config.per_feature import EXPECTED, check_hotness, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
-DOT, CROSS, CAT, WIDE_AND_DEEP = INTERACTIONS = ("dot", "cross", "cat", "wide_and_deep")
+DOT, CROSS, CAT, WIDE_AND_DEEP = "dot", "cross", "cat", "wide_and_deep"
+INTERACTIONS = [DOT, CROSS, CAT, WIDE_AND_DEEP]  # `model.architectures.register` adds to them
 SUM, OF_FEATURE = "sum", "feature"
 BEST, LATEST = "best", "latest"  # the files of a folder of checkpoints that name a step
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT)

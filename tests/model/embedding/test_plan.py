@@ -9,8 +9,9 @@ import pytest
 import dlrm
 from dataloading.generate_feature_spec import VARIANTS, variant_spec, write_spec
 from model.embedding.placement import GIB, Placement, Shard, single
-from model.embedding.plan import Traffic, as_table, dense_elements, report, traffic
+from model.embedding.plan import Traffic, as_table, report, traffic
 from model.embedding.table import Table
+from model.shapes import dense_elements
 from utils.commands import run_command
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from tests.children import child
 from utils.checkpoint import reading
-from utils.checkpoint.folder import complete_steps, prune
-from utils.checkpoint.holding import Hold
+from utils.checkpoint.folder import Hold, complete_steps, prune
 from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import Array, ArrayPart, save

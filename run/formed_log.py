@@ -1,4 +1,4 @@
-"""The log of NVIDIA's Wide & Deep: its keys, and its steps, beside those of this application."""
+"""A log with the keys and the steps that a model's users know from elsewhere, beside those of this application; see `LogForm`."""
 
 import json
 import time
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from model.architectures.architecture import LogForm
 from training.device_batch import TensorBatch
-from training.evaluations import logged
 from training.evaluator import Evaluator, Scores
 from utils.config.config import Config
 from utils.distributed import World
@@ -18,50 +18,47 @@ from utils.logging import RunLog
 from utils.metrics.binary import Metrics, evaluate
 from utils.metrics.running import RunningMetrics
 
-_OF_THROUGHPUT = {"throughput": "train_throughput", "mean_inference_throughput": "validation_throughput"}
-_EVERY = 100  # batches of an evaluation
-_VAL, _MAP, _OF_STEP = "_val", "map_at_12", "batch_samplesps"
+_OF_STEP = "batch_samplesps"
 
 
-def published(metrics: Metrics) -> dict[str, float | None]:
-    """An evaluation by NVIDIA's keys; MAP@12 where the dataset has a group column."""
-    found = {"binary_accuracy_val": metrics.binary_accuracy, "auc_val": metrics.auc, "loss_val": metrics.log_loss}
+def published(form: LogForm, metrics: Metrics) -> dict[str, float | None]:
+    """An evaluation by the keys of a form; what is by group only where the dataset has a group column."""
     by_group = metrics.ranking.figures() if metrics.ranking else {}
-    return found | ({"streaming_map_val": by_group[_MAP]} if _MAP in by_group else {})
+    figures = {**vars(metrics), **by_group}
+    return {key: figures[figure] for key, figure in form.evaluation.items() if figure in figures}
 
 
-def logged_evaluation(split: str, metrics: Metrics) -> dict[str, Any]:
-    """What the log has of an evaluation while training."""
-    return logged(split, metrics) | published(metrics)
+def batch_figures(form: LogForm, batch: TensorBatch, evaluator: Evaluator) -> dict[str, str | None]:
+    """A training batch by the keys of a form, as texts: exact, over all workers, without dropout.
 
-
-def batch_figures(batch: TensorBatch, evaluator: Evaluator) -> dict[str, str | None]:
-    """A training batch by NVIDIA's keys, as texts; exact, over all workers, without dropout. Every worker calls this; only the first gets any."""
+    Every worker calls this; only the first gets any.
+    """
     scores = Scores(evaluator.world)
     scores.add(evaluator.logits(batch), batch.host.labels, batch.host.num_samples)
     if (merged := scores.merged()) is None:
         return {}
-    return _texts(evaluate(merged.logits, merged.labels))
+    return _texts(form, evaluate(merged.logits, merged.labels))
 
 
-def _texts(metrics: Metrics | RunningMetrics) -> dict[str, str | None]:
-    found = {"binary_accuracy": metrics.binary_accuracy, "auc": metrics.auc, "loss": metrics.log_loss}
-    return {name: None if value is None else f"{value:.4f}" for name, value in found.items()}
+def _texts(form: LogForm, metrics: Metrics | RunningMetrics) -> dict[str, str | None]:
+    values = {key: getattr(metrics, figure) for key, figure in form.batch.items()}
+    return {key: None if value is None else f"{value:.4f}" for key, value in values.items()}
 
 
 class EvaluationLog:
-    """What the log has while `--evaluate` runs, by NVIDIA's keys: a line every so many batches, of all rows so far.
+    """What the log has while a split is evaluated, by the keys of a form: a line every so many batches, of all rows so far.
 
     Args:
         log: that is written, by the first worker.
+        form: its keys.
         world: every worker adds its part of each batch.
 
     Attributes:
         seconds: that the lines took.
     """
 
-    def __init__(self, log: RunLog, world: World):
-        self._log, self._world = log, world
+    def __init__(self, log: RunLog, form: LogForm, world: World):
+        self._log, self._form, self._world = log, form, world
         self._batches, self._scores, self.seconds = 0, Scores(world), 0.0  # scores: since the last line
         self._so_far = RunningMetrics()  # on the first worker
 
@@ -69,31 +66,32 @@ class EvaluationLog:
         """Take a batch of the split and this worker's logits of it."""
         self._batches += 1
         self._scores.add(logits, batch.host.labels, batch.host.num_samples)
-        if self._batches % _EVERY == 0:
+        if self._batches % self._form.every == 0:
             start = time.perf_counter()
             if merged := self._scores.merged():
                 self._so_far.add(merged.logits, merged.labels)
-                self._log.log((self._batches,), _texts(self._so_far))
+                self._log.log((self._batches,), _texts(self._form, self._so_far))
             self._scores = Scores(self._world)
             self.seconds += time.perf_counter() - start
 
     def end(self, metrics: Metrics) -> None:
         """Log the whole split's figures."""
-        self._log.log((self._batches,), published(metrics))
+        self._log.log((self._batches,), published(self._form, metrics))
 
 
-class WideAndDeepLog:
+class FormedLog:
     """Stands in front of a log.
 
     A step is (step, steps of the whole run), but (1, step) of a single step's speed, and the last line has what the last evaluation said.
 
     Args:
         log: that is written.
+        form: its keys.
         steps: of the whole run.
     """
 
-    def __init__(self, log: RunLog, steps: int):
-        self._log, self._steps = log, steps
+    def __init__(self, log: RunLog, form: LogForm, steps: int):
+        self._log, self._form, self._steps = log, form, steps
         self._evaluated: dict[str, Any] = {}
         self.flush: Callable[[], None] = log.flush
         self.close: Callable[[], None] = log.close
@@ -103,8 +101,8 @@ class WideAndDeepLog:
         if isinstance(step, tuple) and len(step) == 2 and _OF_STEP not in data:
             step = step[1], self._steps
         found = {**(self._evaluated if step == () else {}), **data}
-        self._evaluated |= {name: value for name, value in data.items() if name.endswith(_VAL)}
-        found |= {name: found[known] for known, name in _OF_THROUGHPUT.items() if known in found}
+        self._evaluated |= {name: value for name, value in data.items() if name in self._form.evaluation}
+        found |= {name: found[known] for known, name in self._form.also.items() if known in found}
         self._log.log(step, found)
 
 

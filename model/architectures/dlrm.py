@@ -1,0 +1,89 @@
+"""DLRM, with any interaction; with cross layers it is DCN V2. Imports no TensorFlow."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from model.architectures.architecture import BOTTOM, NUMERICALS, PAIRS, VECTORS, Architecture, Layers, Operations, T
+from model.shapes import InteractionShape, dense_elements, interaction_shape, layer_shapes
+from utils.config.options import CROSS, DOT, ModelConfig
+from utils.errors import UserError
+
+if TYPE_CHECKING:
+    from model.dlrm import DLRM
+
+BOTTOM_MLP, TOP_MLP = "bottom_mlp", "top_mlp"
+
+
+class DlrmArchitecture(Architecture):
+    """Bottom MLP of the numerical features, interaction of its output and the embeddings, top MLP; see `model.dlrm.DLRM`.
+
+    Args:
+        interaction: `dot`, `cross` or `cat`.
+    """
+
+    logit_parts = (TOP_MLP,)
+
+    def __init__(self, interaction: str):
+        self.name = "dcnv2" if interaction == CROSS else "dlrm"
+        self.interaction, self.one_width = interaction, interaction == DOT
+
+    def build(self, config: ModelConfig, embedding: Any, num_numerical: int, layers: Layers) -> "DLRM":
+        """As `Architecture`."""
+        from model.dlrm import DLRM
+        from model.layers.cross import Concatenation, CrossNetwork
+        from model.layers.interaction import DotInteraction
+        from model.layers.mlp import Mlp
+
+        seed, policy, native = layers.seed, layers.policy, layers.native
+        bottom = Mlp(config.bottom_mlp_dims, "relu", seed, BOTTOM_MLP, policy, native) if num_numerical else None
+        top = Mlp(config.top_mlp_dims, None, seed, TOP_MLP, policy, native)
+        if self.interaction == CROSS:
+            joins = CrossNetwork(config.num_cross_layers, config.cross_layer_projection_dim, seed, policy, native)
+        else:
+            joins = DotInteraction(policy, native=native) if self.interaction == DOT else Concatenation(policy)
+        return DLRM(embedding, bottom, joins, top)
+
+    def layer_shapes(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> list[tuple[int, int]]:
+        """As `Architecture`."""
+        return layer_shapes(num_numerical, config.bottom_mlp_dims, config.top_mlp_dims, widths, interaction_shape(config))
+
+    def dense_elements(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> int:
+        """As `Architecture`; the first product of a cross layer has no bias."""
+        return dense_elements(num_numerical, config.bottom_mlp_dims, config.top_mlp_dims, widths, interaction_shape(config))
+
+    def logits(self, operations: Operations[T]) -> T:
+        """As `Architecture`."""
+        bottom = [] if operations.numerical is None else [operations.mlp(BOTTOM_MLP, operations.numerical)]
+        parts = [*bottom, *operations.vectors]
+        if self.interaction == DOT:
+            products = operations.products(parts)
+            joined = operations.concatenated([*bottom, products]) if bottom else products
+        else:
+            joined = operations.cross(operations.concatenated(parts))
+        return operations.mlp(TOP_MLP, joined)
+
+    def check(self, config: ModelConfig, num_categorical: int, widths: Sequence[int], num_numerical: int) -> None:
+        """Dot products want the bottom MLP's output as wide as the tables, and two vectors."""
+        if self.interaction != DOT:
+            return
+        if num_numerical and config.bottom_mlp_dims[-1] != widths[0]:
+            shown = ",".join(map(str, config.bottom_mlp_dims))
+            raise UserError(
+                f"--bottom_mlp_dims {shown}: the last width must be {widths[0]}, as the tables have; the dot interaction takes products of both"
+            )
+        if not num_numerical and num_categorical < 2:
+            raise UserError("--interaction dot: one categorical feature and no numerical ones make no pair; --interaction cat takes them")
+
+    def native_shape(self, config: ModelConfig) -> InteractionShape:
+        """As `Architecture`."""
+        return interaction_shape(config)
+
+    def reads(self, weight: str) -> tuple[int, tuple[str, ...]] | None:
+        """As `Architecture`."""
+        if weight == f"{BOTTOM_MLP}/0/kernel":
+            return 0, (NUMERICALS,)
+        if weight == f"{TOP_MLP}/0/kernel":
+            return 0, (BOTTOM, PAIRS if self.interaction == DOT else VECTORS)
+        if weight.startswith("cross/"):  # V `[d, r]`, U `[r, d]` and bias `[d]`
+            return int(weight.endswith("/u/kernel")), (BOTTOM, VECTORS)
+        return None

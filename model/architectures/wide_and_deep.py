@@ -1,0 +1,96 @@
+"""Wide & Deep. Imports no TensorFlow."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from model.architectures.architecture import NUMERICALS, VECTORS, Architecture, Layers, LogForm, Operations, T, WeightGroup
+from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, UNIFORM, WIDE, ZEROS, Feature, Table, wide_name
+from utils.config.options import OF_FEATURE, SUM, WIDE_AND_DEEP, ModelConfig
+from utils.errors import UserError
+
+if TYPE_CHECKING:
+    from model.wide_and_deep import WideAndDeep
+
+DEEP = "deep"
+# NVIDIA's keys.
+_PUBLISHED_LOG = LogForm(
+    evaluation=MappingProxyType(
+        {"binary_accuracy_val": "binary_accuracy", "auc_val": "auc", "loss_val": "log_loss", "streaming_map_val": "map_at_12"}
+    ),
+    batch=MappingProxyType({"binary_accuracy": "binary_accuracy", "auc": "auc", "loss": "log_loss"}),
+    also=MappingProxyType({"throughput": "train_throughput", "mean_inference_throughput": "validation_throughput"}),
+    every=100,
+)
+
+
+class WideAndDeepArchitecture(Architecture):
+    """A linear part, which FTRL trains, beside an MLP; see `model.wide_and_deep.WideAndDeep`."""
+
+    name = WIDE_AND_DEEP
+    logit_parts = (DEEP, WIDE)
+    groups = (WeightGroup(WIDE, "ftrl", "linear_learning_rate"),)
+    linear = True
+    reads_numericals = "linear layer"
+    log = _PUBLISHED_LOG
+    unrecorded = MappingProxyType({"wide_pooling": OF_FEATURE})  # the linear part averaged where the deep part does
+
+    def build(self, config: ModelConfig, embedding: Any, num_numerical: int, layers: Layers) -> "WideAndDeep":
+        """As `Architecture`."""
+        from model.layers.mlp import Mlp
+        from model.wide_and_deep import GLOROT_UNIFORM, WideAndDeep
+
+        seed, policy, native = layers.seed, layers.policy, layers.native
+        linear = Mlp((1,), None, seed, WIDE, policy, native, GLOROT_UNIFORM) if num_numerical else None
+        return WideAndDeep(embedding, linear, Mlp(config.top_mlp_dims, None, seed, DEEP, policy, native, GLOROT_UNIFORM))
+
+    def layer_shapes(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> list[tuple[int, int]]:
+        """The deep part's layers, and the linear layer of the numerical features."""
+        inputs = num_numerical + sum(widths[: len(widths) // 2])
+        return [*itertools.pairwise((inputs, *config.top_mlp_dims)), *([(num_numerical, 1)] if num_numerical else [])]
+
+    def logits(self, operations: Operations[T]) -> T:
+        """As `Architecture`."""
+        vectors, numerical = operations.vectors, operations.numerical
+        deep, wide = vectors[: len(vectors) // 2], vectors[len(vectors) // 2 :]
+        joined = operations.concatenated([*([] if numerical is None else [numerical]), *deep])
+        linear = [] if numerical is None else [operations.mlp(WIDE, numerical)]
+        return operations.summed([operations.mlp(DEEP, joined), *wide, *linear])
+
+    def looked_up(
+        self, config: ModelConfig, tables: tuple[Table, ...], features: tuple[Feature, ...]
+    ) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
+        """The deep ones, and then beside each a wide one: a column that starts as Keras's Embedding does, trained by FTRL."""
+        for name in (*(table.name for table in tables), *(feature.name for feature in features)):
+            wide = wide_name(name)
+            if any(wide in (other.name, other.table) for other in features):
+                raise UserError(f"feature {wide}: has the name of the linear part's table of {name}; rename it")
+        deep = tuple(replace(table, initializer=GLOROT_NORMAL) if table.initializer == UNIFORM else table for table in tables)
+        flat = (
+            replace(
+                one, name=wide_name(one.name), dim=1, optimizer="ftrl", group=WIDE, initializer=KERAS_UNIFORM if one.initializer == UNIFORM else ZEROS
+            )
+            for one in tables
+        )
+        pooling = config.wide_pooling
+        wide = (
+            replace(one, name=wide_name(one.name), table=wide_name(one.table), pooling=SUM if pooling == SUM else one.pooling) for one in features
+        )
+        return (*deep, *flat), (*features, *wide)
+
+    def list_note(self, config: ModelConfig, averaged: Sequence[str]) -> str | None:
+        """As `Architecture`: of a checkpoint whose linear part averages the rows of a list."""
+        if config.wide_pooling == SUM or not averaged:
+            return None
+        return (
+            f"the linear part averages the rows of {averaged[0]}{' and others' if len(averaged) > 1 else ''}, as it did when the checkpoint was "
+            f"trained (--wide_pooling {OF_FEATURE}); a model trained anew adds them up, as published"
+        )
+
+    def reads(self, weight: str) -> tuple[int, tuple[str, ...]] | None:
+        """As `Architecture`."""
+        if weight == f"{WIDE}/0/kernel":
+            return 0, (NUMERICALS,)
+        return (0, (NUMERICALS, VECTORS)) if weight == f"{DEEP}/0/kernel" else None
