@@ -9,9 +9,9 @@ from dataloading.batches import Batch, BatchReader, Share
 from dataloading.feature_spec import FeatureSpec, generator_spec
 from dataloading.generate_feature_spec import ALPHA, NUM_NUMERICAL, hotness_of, variant_spec
 from dataloading.synthetic.split import SyntheticSplit
-from model.shapes import InteractionShape, interaction_shape, layer_shapes
+from model.architectures import architecture_of
+from model.shapes import InteractionShape, interaction_shape
 from utils.config.config import Config
-from utils.config.options import WIDE_AND_DEEP
 from utils.dialects.command_line import parse
 from utils.distributed import World
 from utils.errors import UserError
@@ -55,7 +55,7 @@ class Workload:
         """D_f of each categorical feature; of Wide & Deep those of the deep ones and then 1 for each wide one."""
         dims = self.config.model.embedding_dim
         deep = dims if isinstance(dims, tuple) else (dims,) * len(self.rows)
-        return deep + (1,) * len(deep) if self.interaction.kind == WIDE_AND_DEEP else deep
+        return deep + (1,) * len(deep) if architecture_of(self.config.model).linear else deep
 
     @property
     def interaction(self) -> InteractionShape:
@@ -65,8 +65,7 @@ class Workload:
     @property
     def layers(self) -> list[tuple[int, int]]:
         """(in, out) of each layer of both MLPs, and of the interaction between them; of Wide & Deep's deep part, and its linear layer."""
-        options = self.config.model
-        return layer_shapes(self.num_numerical, options.bottom_mlp_dims, options.top_mlp_dims, self.widths, self.interaction)
+        return architecture_of(self.config.model).layer_shapes(self.config.model, self.num_numerical, self.widths)
 
     @property
     def product_flops(self) -> int:
