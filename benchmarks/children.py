@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from utils.cluster.processes import of_group, send
+
 ROOT = Path(__file__).parents[1]
 CHILD = "--child"  # the first argument of a process that a benchmark started; not a flag for people
 ANSWER = "benchmark-child: "
@@ -45,7 +47,7 @@ def start(*command: object) -> Ended:
     try:
         out, err = process.communicate(timeout=_LIMIT_S)
     except BaseException:
-        os.killpg(process.pid, signal.SIGTERM)
+        send(signal.SIGTERM, of_group(process.pid))
         raise
     seconds = time.perf_counter() - begun
     if process.returncode:

@@ -22,9 +22,9 @@ from dataloading.tf_raw import move_in_place, refuse_dataset
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
-from utils.interrupt import EndedBySignals, uninterrupted
 from utils.naming import naming
 from utils.scratch import Scratch, exclusively
+from utils.signals import EndedBySignals, uninterrupted
 from utils.urls import is_url
 
 NAME = "dataloading.fetch"

@@ -27,9 +27,9 @@ from dataloading.synthetic.streams import stream_generator
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
-from utils.interrupt import EndedBySignals, uninterrupted
 from utils.naming import naming
 from utils.scratch import Scratch
+from utils.signals import EndedBySignals, uninterrupted
 
 NAME = "dataloading.generate_outbrain"
 CLICKS, EVENTS, CUTOFF = "clicks_train.csv", "events.csv", 12  # of MAP@12

@@ -15,7 +15,7 @@ from dataloading.store.object_store import StoreFolder
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
-from utils.interrupt import EndedBySignals
+from utils.signals import EndedBySignals
 from utils.urls import is_url
 
 NAME = "dataloading.put"

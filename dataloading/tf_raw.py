@@ -15,9 +15,9 @@ from dataloading.contract import check_quick, file_faults, split_files, stored_v
 from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
 from dataloading.features import VOCABULARY, DatasetError
 from dataloading.fingerprint import digest
-from utils.interrupt import uninterrupted
 from utils.naming import naming
 from utils.scratch import Scratch, exclusively
+from utils.signals import uninterrupted
 
 
 class ColumnFile:

@@ -53,7 +53,7 @@ from dataloading.tfrecord.writer import DEFAULT_FILES, TfRecordWriter
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
-from utils.interrupt import EndedBySignals
+from utils.signals import EndedBySignals
 
 NAME = "dataloading.transcribe"
 SPLIT = "split"

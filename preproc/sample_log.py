@@ -19,8 +19,8 @@ from preproc.criteo.clicklog import CATEGORICAL, FIELDS, LABEL, NUMERICAL
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
-from utils.interrupt import EndedBySignals
 from utils.naming import naming
+from utils.signals import EndedBySignals
 
 NAME = "preproc.sample_log"
 CARDINALITIES = (20000, 500, 300, 1000, 3000, 4, 1200, 90, 60, 9000, 2500, 1800, 11, 400, 900, 80, 4, 150, 15, 9000, 5000, 8000, 1400, 700, 95, 35)

@@ -16,7 +16,7 @@ from utils.dialects.command_line import Translation, parse
 from utils.distributed import World, meet
 from utils.errors import UserError
 from utils.flag_names import spoken
-from utils.interrupt import EndedBySignals
+from utils.signals import EndedBySignals
 
 
 def do(

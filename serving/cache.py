@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from subprocess import PIPE
 
-from serving import children
+from utils.cluster import processes
 from utils.errors import UserError
 from utils.scratch import Scratch, exclusively
 
@@ -63,7 +63,7 @@ def install(folder: Path, words: Sequence[str], what: str, needs: str) -> None:
         UserError: pip cannot install them.
     """
     fixed = ("--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--target", str(folder))
-    result = children.run([sys.executable, "-m", "pip", "install", *fixed, *words], stdout=PIPE, stderr=PIPE)
+    result = processes.run([sys.executable, "-m", "pip", "install", *fixed, *words], stdout=PIPE, stderr=PIPE)
     if result.returncode:
         lines = [line for line in result.stderr.splitlines() if line.strip()] or [f"exit code {result.returncode}"]
         cause = next((line for line in reversed(lines) if line.startswith("ERROR: ") and line != "ERROR: Exception:"), lines[-1])

@@ -24,7 +24,7 @@ from utils.commands import run_command
 from utils.config.flags import Parser, add_flags
 from utils.config.option import build, check, check_types, option
 from utils.errors import UserError
-from utils.interrupt import EndedBySignals
+from utils.signals import EndedBySignals
 
 NAME = "serving.load"
 STATIC, DYNAMIC, OPEN = EXPERIMENTS = ("static", "dynamic", "open")

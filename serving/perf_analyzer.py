@@ -11,8 +11,8 @@ from subprocess import PIPE
 
 import numpy as np
 
-from serving import children
 from serving.generators import Measured
+from utils.cluster import processes
 from utils.errors import UserError
 
 _US = 1e-6
@@ -49,7 +49,7 @@ class PerfAnalyzer:
             words = f"-m {self._model} -u {self._place} -i grpc -b {size} --concurrency-range {concurrency} --async --max-threads {concurrency}"
             # Its check for stability refuses noisy machines: -s is how many percent windows may differ.
             words += f" -s 999 --max-trials 4 -p {max(int(1000 * seconds), 500)} --percentile 95 --input-data {data} -f {table}"
-            result = children.run([self._program, *words.split()], stdout=PIPE, stderr=PIPE)
+            result = processes.run([self._program, *words.split()], stdout=PIPE, stderr=PIPE)
             if result.returncode or not table.is_file():
                 raise UserError(f"{self._program}: {(result.stderr or result.stdout).strip().splitlines()[-1][:300]}")
             with table.open() as file:

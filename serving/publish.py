@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
 
-from serving import children
 from serving.connection import RequestError
 from serving.control import Control, Unreachable
 from serving.live import CONFIG, announce, live, pin, stated, versions
 from serving.repository import FLAGS, remove_version
+from utils.cluster import processes
 from utils.commands import run_command
 from utils.config.flags import Parser, add_flags
 from utils.config.option import Reader, build, check, check_types, option
 from utils.config.options import BEST, LATEST
 from utils.config.serving import FORMATS, NAME_EXPECTED, is_name
 from utils.errors import UserError
-from utils.interrupt import EndedBySignals
 from utils.scratch import exclusively
+from utils.signals import EndedBySignals
 
 NAME = "serving.publish"
 UNLOADING_S = 30.0
@@ -211,7 +211,7 @@ def _export(config: PublishConfig, flags: list[str], number: int) -> None:
     words = ["--mode", "export", "--restore_checkpoint_path", config.checkpoint, "--export_path", config.repository, "--log_path", ""]
     words += ["--checkpoint_choice", config.checkpoint_choice]
     words += ["--model_version", str(number), *(["--dataset_path", config.dataset_path] if config.dataset_path else []), *flags]
-    result = children.run([sys.executable, program, *words], stderr=PIPE)
+    result = processes.run([sys.executable, program, *words], stderr=PIPE)
     said = "dlrm.py: error: "  # not any library's errors: gRPC has some of its own after a fork
     sys.stderr.write("".join(line for line in result.stderr.splitlines(keepends=True) if said not in line))
     if result.returncode:

@@ -8,10 +8,10 @@ from subprocess import PIPE
 
 import numpy as np
 
-from serving import children
 from serving.kept_rows import KeptRows
 from serving.proof import ExportScores
 from serving.triton_config import Tensor
+from utils.cluster import processes
 from utils.errors import UserError
 
 NAME = "served.proof"  # of the module that runs there
@@ -46,7 +46,7 @@ def served(environment: Path, version: Path, inputs: Sequence[Tensor], raw: str,
         rows.write(samples)
         described.write_text(json.dumps(description))
         words = [environment / "bin/python3", "-m", NAME, *(path.absolute() for path in (version, samples, described, result))]
-        process = children.run([str(word) for word in words], stdout=PIPE, stderr=PIPE, cwd=_PROJECT)
+        process = processes.run([str(word) for word in words], stdout=PIPE, stderr=PIPE, cwd=_PROJECT)
         if process.returncode:
             raise UserError(f"{environment}: the version cannot be scored in the environment that is to serve it: {_cause(process.stderr)}")
         with np.load(result) as found:

@@ -10,7 +10,6 @@ A server that ends by itself is started again, at the same addresses.
 import contextlib
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
-from serving.children import ends_with_this_process
 from serving.keeper import Keeper
 from serving.live import CONFIG, versions
 from serving.server_log import ending, last_words
@@ -31,16 +29,17 @@ from serving.shared_memory import Segments
 from serving.stubs import end_of
 from serving.triton_install import Installation, installed
 from serving.watchdog import Watchdog
+from utils.cluster.processes import end_all, ends_with_this_process, of_group
 from utils.commands import run_command
 from utils.config.flags import Parser, add_flags
 from utils.config.option import build, check, check_types, option
 from utils.errors import UserError
+from utils.signals import EndOnce, Once
 
 NAME = "serve"
 _PYTHON = re.compile(r'^backend: "python"', re.M)
 _PORTS = ("http_port", "grpc_port", "metrics_port")
 _TAKEN = re.compile(r"Socket '\S+' already in use")
-_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ class Server:
             try:
                 self.process.wait(self._config.exit_seconds + 15)
             except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
+                end_all(lambda: of_group(self.process.pid))
                 self.process.wait()
         end_of(self._shared.prefix)
         self._shared.close()
@@ -254,32 +253,6 @@ def _bound(held: socket.socket, address: str, port: int, flag: str) -> int:
     return held.getsockname()[1]
 
 
-class _Ended(Exception):
-    """A signal has ended the wait."""
-
-
-class _Ending:
-    """Handles signals: the first raises `_Ended`; while `over`, which it sets, others do nothing, for they would interrupt the end.
-
-    What is ignored stays ignored: SIGHUP under `nohup`, SIGINT in a script's background.
-    """
-
-    def __init__(self):
-        self.over = False
-        for number in _SIGNALS:
-            if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._end)
-
-    def close(self) -> None:
-        """What ends now ends by itself."""
-        self.over = True
-
-    def _end(self, number: int, frame: object) -> None:
-        if not self.over:
-            self.over = True
-            raise _Ended
-
-
 def main() -> int:
     """Serve until a signal comes, or the server ends by itself."""
     parser = Parser(prog=NAME, description=__doc__)
@@ -291,7 +264,7 @@ def main() -> int:
     def say(text: str) -> None:
         print(text, flush=True)
 
-    ending = _Ending()
+    ending = Once()
     with contextlib.ExitStack() as opened:
         try:
             server = opened.enter_context(Server(repository, config, say))
@@ -301,7 +274,7 @@ def main() -> int:
             while server.error is None:
                 time.sleep(0.2)  # no endless wait: a signal that another thread takes would not end it
             raise server.error
-        except _Ended:
+        except EndOnce:
             say("ending")
     return 0
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from serving.cache import cache_folder, install, made
 from utils.commands import run_command
 from utils.errors import UserError
-from utils.interrupt import EndedBySignals
+from utils.signals import EndedBySignals
 
 NAME = "serving.stub_environment"
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements-stub.txt"

@@ -1,6 +1,7 @@
 """The processes of Triton's Python backend, one for each instance of a version."""
 
 import contextlib
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import NamedTuple
 import psutil
 
 from serving.questions import Version
+from utils.cluster.processes import send
+from utils.cluster.processes import words as words_of
 
 _NAME = "triton_python_backend_stub"
 _FILE, _REGION, _SHORTEST = 1, 2, 9  # of a command line: the version's model.py, its shared memory, and how many words there are
@@ -44,16 +47,10 @@ def end(server: int, version: Version, only_stopped: bool) -> None:
 
 def end_of(prefix: str) -> None:
     """Kill those whose shared memory has names that begin like this: of a server that is no more."""
-    for process in psutil.process_iter():
-        if (words := _words(process)) and words[_REGION].startswith(prefix):
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+    send(signal.SIGKILL, (process for process in psutil.process_iter() if (words := _words(process)) and words[_REGION].startswith(prefix)))
 
 
 def _words(process: psutil.Process) -> list[str]:
     """The command line of a backend process; empty of another one, and of one that has ended."""
-    try:
-        words = process.cmdline()
-    except psutil.Error:
-        return []
+    words = words_of(process)
     return words if len(words) >= _SHORTEST and Path(words[0]).name == _NAME and Path(words[_FILE]).parent.name.isdigit() else []

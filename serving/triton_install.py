@@ -15,7 +15,7 @@ from serving.cache import cache_folder, install, made
 from serving.stub_environment import stub_environment
 from utils.commands import run_command
 from utils.errors import UserError
-from utils.interrupt import EndedBySignals
+from utils.signals import EndedBySignals
 
 NAME = "serving.triton_install"
 PACKAGE, VERSION = "nvidia-pytriton", "0.7.0"  # carries Triton 2.51

@@ -12,11 +12,11 @@ from training.report import Reports, WorkerReport
 from training.saving import Checkpoints, Saver
 from training.single_steps import SingleSteps
 from training.step import Trainer
-from utils.cluster.signals import Stopped, StopRequest
 from utils.config.config import Config
 from utils.console import Console
 from utils.errors import AgreedError
 from utils.logging import RunLog
+from utils.signals import Stopped, StopRequest
 from utils.timing import Throughput
 
 

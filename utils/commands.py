@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from utils import host_world, launch, streams
 from utils.errors import AgreedError, UserError
-from utils.interrupt import end_by_signal
+from utils.signals import end_by_signal
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from utils.interrupt import uninterrupted
 from utils.naming import naming
+from utils.signals import uninterrupted
 
 _LOCK = ".in-use"
 _REST_S = 86_400

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.parts import DRY, ROOT, Command, Sizes, parts
-from utils.cluster.processes import Guard
+from utils.cluster.processes import Guard, of_group, send
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
@@ -94,10 +94,9 @@ def run(command: Command, out: Path, number: int, environment: Mapping[str, str]
 def end(process: subprocess.Popen) -> None:
     """End a process and what it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
+        if not (found := of_group(process.pid)):
             return
+        send(number, found)
         try:
             process.wait(5)
         except subprocess.TimeoutExpired:

@@ -19,10 +19,10 @@ from dataloading.features import DatasetError
 from dataloading.tf_raw import copy_vocabularies, move_in_place, refuse_replacing
 from dataloading.tfrecord.example_bytes import encode_example
 from dataloading.tfrecord.spec import FOLDERS, ROWS_PER_RECORD
-from utils.interrupt import uninterrupted
 from utils.naming import naming
 from utils.runtime import prepare_tensorflow
 from utils.scratch import Scratch, exclusively
+from utils.signals import uninterrupted
 
 DEFAULT_FILES = 40
 SCHEMA = "transformed_metadata"

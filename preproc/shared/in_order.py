@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from utils.interrupt import check_signals
+from utils.signals import check_signals
 
 THREADS = 2
 T = TypeVar("T")

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from preproc.shared.engine_flags import SparkSettings
 from preproc.spark.failures import start_failure
 from utils.errors import UserError
 from utils.naming import naming
+from utils.signals import handler_kept
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -135,7 +135,7 @@ def _started(settings: SparkSettings, folder: Path, log: Path) -> "SparkContext"
         asked.set(key, value)
     if settings.master is not None:
         asked.setMaster(settings.master)
-    with _output_to(log), _handlers_kept():
+    with _output_to(log), handler_kept(signal.SIGINT):
         gateway = SparkContext._gateway  # of a session that this process had before: a JVM serves several, one after another
         if gateway is not None:
             utils = getattr(gateway.jvm.org.apache.spark.util, "Utils$")
@@ -199,19 +199,6 @@ def _locale_of_names() -> Iterator[None]:
         os.environ.pop("LC_ALL", None)
         if before is not None:
             os.environ["LC_ALL"] = before
-
-
-@contextlib.contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """PySpark puts a handler of its own for SIGINT in the place of the command's."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

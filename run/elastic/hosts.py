@@ -8,8 +8,8 @@ from run.elastic.allotment import allot, choose, smallest, written
 from run.elastic.discovery import HostScript
 from run.elastic.request import Request, say
 from run.elastic.same_code import SameCode
-from utils.cluster.signals import Stopped
 from utils.errors import UserError
+from utils.signals import Stopped
 
 POLL_S = 5.0  # between two looks at the hosts
 

@@ -18,10 +18,10 @@ from run.elastic.allotment import written
 from run.elastic.diagnosis import explained, restart_reason
 from run.elastic.hosts import POLL_S, Hosts, count
 from run.elastic.request import Request, resume_flags, saved_step, say
-from utils.cluster.processes import Job
-from utils.cluster.signals import Stopped
+from utils.cluster.processes import Job, send
 from utils.dialects.programs import is_program
 from utils.errors import UserError
+from utils.signals import Received, Stopped
 
 PAUSE_S = 3.0  # before a restart that follows one without progress
 NO_WORKER_S = 30.0  # how long a worker is looked for that could be asked to stop
@@ -42,10 +42,7 @@ class Supervisor:
         self._request = request
         self._path = request.training.save_checkpoint_path
         self._hosts = Hosts(request, self._sleep)
-        self._signals: list[int] = []
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                signal.signal(number, lambda received, frame: self._signals.append(received))
+        self._signals = Received()
 
     def run(self) -> int:
         """The exit code of the last start. Raises UserError where hosts are missing or a signal asked for the end."""
@@ -94,7 +91,7 @@ class Supervisor:
             while not job.ended(0.2):
                 if self._signals and not asked:
                     asked = self._ask_to_stop(job)
-                if self._at_once:
+                if self._signals.at_once:
                     say("ending all at once")
                     break
                 if self._hosts.may_change and not asked and time.monotonic() >= next_look and (changed := self._hosts.look(hosts)) is not None:
@@ -102,25 +99,22 @@ class Supervisor:
                     next_look = time.monotonic() + POLL_S
                     if changes >= 2 and (workers := job.find(is_worker)):  # said twice, so it is meant
                         say("the hosts have changed: the workers finish a step and save")
-                        asked = _send(signal.SIGTERM, workers)
+                        send(signal.SIGTERM, workers)
+                        asked = True
         return job.code, list(lines)
 
     def _ask_to_stop(self, job: Job) -> bool:
         """Let the workers finish the step and save. Those of other hosts hear of it from those of this one; without any, end them all."""
         say(f"{signal.Signals(self._signals[0]).name}: the workers finish the step and save; a second signal ends them at once")
         deadline = time.monotonic() + NO_WORKER_S
-        while not job.ended(0.2) and not self._at_once:  # they may be about to start
+        while not job.ended(0.2) and not self._signals.at_once:  # they may be about to start
             if workers := job.find(is_worker):
-                return _send(signal.SIGTERM, workers)
+                send(signal.SIGTERM, workers)
+                return True
             if time.monotonic() >= deadline:
                 say("no worker runs on this host that could be asked: they are ended")
                 job.kill()
         return True
-
-    @property
-    def _at_once(self) -> bool:
-        """Whether a second signal has come; a closing terminal sends SIGHUP several times, so that does not count."""
-        return sum(number != signal.SIGHUP for number in self._signals) > 1
 
     def _stopped(self, code: int, lines: Sequence[str], saved: int | None) -> int:
         if explained(lines):  # what was to be saved is not
@@ -136,19 +130,10 @@ class Supervisor:
             raise Stopped(self._signals[0], "while no worker ran; to go on, run the same command")
 
 
-def is_worker(words: Sequence[str], variables: Sequence[str]) -> bool:
+def is_worker(words: Sequence[str], variables: Mapping[str, str]) -> bool:
     """Whether a process, by its command and environment, is a worker that trains and that mpirun has started."""
     program = "python" in Path(words[0]).name and any(map(is_program, words)) if words else False
-    return program and any(variable.startswith("OMPI_COMM_WORLD_RANK=") for variable in variables)
-
-
-def _send(number: int, processes: Sequence[int]) -> bool:
-    for process in processes:
-        try:
-            os.kill(process, number)
-        except ProcessLookupError:  # it has just ended by itself
-            continue
-    return True
+    return program and "OMPI_COMM_WORLD_RANK" in variables
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from runs import ROOT, TRAIN
 
 from tests.children import dispositions
 from utils.checkpoint.reading import Checkpoint
-from utils.cluster.signals import StopRequest
+from utils.signals import StopRequest
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from victim import RUN, Victim, write_dataset
 
 import dlrm
 from utils.checkpoint.lock import Lock
-from utils.cluster.signals import StopRequest
 from utils.commands import run_command
+from utils.signals import StopRequest
 
 DOCUMENT = Path(__file__).parents[2] / "docs/reliability.md"
 LINES = re.findall(r"^    (dlrm\.py: .+)$", DOCUMENT.read_text(), re.M)

@@ -21,13 +21,13 @@ from training.loop import Training
 from training.optimizers.sgd import Sgd
 from training.position import Position, evaluates_after, reason_finished
 from training.report import NonFiniteLossError
-from utils.cluster.signals import Stopped
 from utils.console import Console
 from utils.distributed import World
 from utils.logging import RunLog
 from utils.metrics.binary import Metrics
 from utils.metrics.ranking import Ranking
 from utils.metrics.ranking_metric import RankingMetric
+from utils.signals import Stopped
 
 
 def evaluation_steps(batches, *schedule):

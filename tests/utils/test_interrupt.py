@@ -7,9 +7,9 @@ import pytest
 
 from preproc.shared.in_order import in_order
 from tests.children import dispositions
-from utils import interrupt
+from utils import signals
 from utils.commands import run_command
-from utils.interrupt import EndedBySignals, uninterrupted
+from utils.signals import EndedBySignals, uninterrupted
 
 
 def test_signals_wait_where_they_must(capsys):
@@ -48,14 +48,14 @@ def test_a_signal_waits_until_a_library_is_left():
 
 
 def test_a_signal_does_not_wait_for_ever(monkeypatch):
-    monkeypatch.setattr(interrupt, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(signals, "PATIENCE_S", 0.05)
     with dispositions(), pytest.raises(KeyboardInterrupt), EndedBySignals("name"):
         in_a_library("signal.raise_signal(signal.SIGINT)\nwhile True: time.sleep(0.01)")
 
 
 def test_results_on_their_way_are_not_waited_for(monkeypatch):
-    monkeypatch.setattr(interrupt, "PATIENCE_S", 1000)
-    monkeypatch.setattr(interrupt, "REMINDER_S", 1000)
+    monkeypatch.setattr(signals, "PATIENCE_S", 1000)
+    monkeypatch.setattr(signals, "REMINDER_S", 1000)
 
     def task():
         in_a_library("time.sleep(0.005)")
@@ -75,7 +75,7 @@ def test_what_was_swallowed_is_raised_again(monkeypatch):
             steps.append("swallowed")
         signal.raise_signal(signal.SIGTERM)  # has no effect: what was written may be on its way to be removed
         steps.append("goes on")
-        monkeypatch.setattr(interrupt, "AGAIN_S", 0)
+        monkeypatch.setattr(signals, "AGAIN_S", 0)
         signal.raise_signal(signal.SIGTERM)
         steps.append("never")
     assert steps == ["swallowed", "goes on"]

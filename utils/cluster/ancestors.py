@@ -13,7 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_PROC = Path("/proc")
+import psutil
+
+from utils.cluster.processes import ended
+
 _MPI = {"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "orted", "prterun", "prted", "hydra_pmi_proxy"}
 _INTERPRETER = re.compile(r"(ba|da|k|z)?sh|perl|python[\d.]*")  # of a script that stands for mpirun
 _BY_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -23,30 +26,28 @@ _OF_HOROVODRUN = re.compile(r"mpirun (--allow-run-as-root --tag-output|-l) -np \
 
 @dataclass(frozen=True)
 class Process:
-    """A process: its number, which another may have later, and what tells it from that other one."""
+    """A process, as it was seen."""
 
     number: int
-    started: int  # in clock ticks since the machine started
     parent: int
     session: int
     words: tuple[str, ...]  # its command
+    handle: psutil.Process | None = None  # which tells it from a later one of its number
 
     @classmethod
     def of(cls, number: int) -> "Process | None":
         """None where it has ended or cannot be seen."""
         try:
-            text = (_PROC / str(number) / "stat").read_bytes().decode(errors="replace")
-            words = (_PROC / str(number) / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:
+            handle = psutil.Process(number)
+            seen = cls(number, handle.ppid(), os.getsid(number), tuple(handle.cmdline()) or ("",), handle)
+        except (psutil.Error, OSError):
             return None
-        state, parent, _, session, *rest = text.rpartition(")")[2].split()  # its name stands before that and may hold anything
-        return None if state in "ZX" else cls(number, int(rest[15]), int(parent), int(session), tuple(words.rstrip("\0").split("\0")))
+        return None if ended(handle) else seen
 
     @property
     def ended(self) -> bool:
         """Whether it has ended, reaped by its parent or not."""
-        now = Process.of(self.number)
-        return now is None or now.started != self.started
+        return self.handle is None or ended(self.handle)
 
     @property
     def name(self) -> str:

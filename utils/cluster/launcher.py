@@ -10,7 +10,7 @@ import time
 
 from utils import launch, streams
 from utils.cluster.ancestors import Process, ancestors, launchers, left_behind
-from utils.cluster.signals import StopRequest
+from utils.signals import StopRequest
 
 CODE = 143  # as after SIGTERM
 POLL_S = 0.2  # mpirun gives a worker that is to end a second or two
