@@ -1,6 +1,6 @@
 """Checks the rules of the house that a tool can check: who imports whom, no circles, small files, classes and functions; prints what breaks them.
 
-    python scripts/house.py [ROOT]
+    python scripts/house.py [--journeys] [ROOT]
 
 CONTRIBUTING.md has the rules in words.
 """
@@ -8,11 +8,15 @@ CONTRIBUTING.md has the rules in words.
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 MAX_FILE, MAX_CLASS, MAX_PARAMETERS = 400, 150, 8  # lines, lines, parameters without self
 CRUMB = 60  # lines; a file of fewer that one other file uses may be a part of that one
+DOCUMENT = "docs/architecture.md"
+JOURNEYS = "--journeys"
+LONGEST, MAX_ROAD = {"a flag": 9, "a request": 8}, 38  # files of a journey; of any other
 ENTRY = ("dlrm", "dcnv2", "wide_and_deep", "main")
 _DATA = ("dataloading.csv_files", "dataloading.tfrecord", "dataloading.synthetic", "dataloading.store")
 _BELOW_COMMANDS = {"preproc.spark", "preproc.shared", "preproc.reading"}
@@ -184,6 +188,67 @@ def includes(folder: Path) -> dict[str, set[str]]:
     return units
 
 
+def journeys(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Of each journey of docs/architecture.md its name, the files on its road, and what is wrong with it.
+
+    The road is what a paragraph with arrows names outside of brackets, and the files by which these reach each other: one imports the other, by way
+    of others perhaps, or a third one imports both. What stands in brackets, or in a paragraph without arrows, helps beside the road.
+    """
+    files, _, graph = read(root)
+    names = {str(path.relative_to(root)): module for module, path in files.items()}
+    document = root / DOCUMENT
+    for title, text in re.findall(r"^## The journey of (.*)\n\n((?:(?!^## ).*\n)*)", document.read_text() if document.is_file() else "", re.M):
+        road, faults = [], [f"{DOCUMENT}: the journey of {title}: no file {name}" for name in _named(text) if not _resolved(name, [], names)]
+        stops: list[str] = []
+        for name in _named(re.sub(r"\([^()]*\)", "", "".join(part for part in text.split("\n\n") if "→" in part))):
+            if found := _resolved(name, stops, names):
+                stops.append(found)
+        for stop in stops:
+            between = [str(files[module].relative_to(root)) for module in _way(graph, [names[one] for one in road], names[stop])]
+            road += [name for name in (*between, stop) if name not in road]
+        if len(road) > (most := LONGEST.get(title, MAX_ROAD)):
+            faults.append(f"{DOCUMENT}: the journey of {title} passes {len(road)} files; expected at most {most}")
+        yield title, road, faults
+
+
+def _named(text: str) -> list[str]:
+    return re.findall(r"`([\w/]+\.py)`", text)
+
+
+def _resolved(name: str, before: Sequence[str], names: Mapping[str, str]) -> str | None:
+    """The file of a name that may lack its folder: then it is one of a folder that was named before, the latest first, or the only one so called."""
+    near = [str(Path(other).parent / name) for other in reversed(before)]
+    found = next((path for path in (name, *near) if path in names), None)
+    return found or next((path for path in sorted(names) if path.endswith(f"/{name}")), None)
+
+
+def _way(graph: Mapping[str, set[str]], visited: Sequence[str], target: str) -> list[str]:
+    """The modules between the last one visited and another; none where one imports the other, or nothing leads from one to the other."""
+    if not visited:
+        return []
+    here = visited[-1]
+    ways = [way for one, other in ((here, target), (target, here)) if (way := _shortest(graph, one, other)) is not None]
+    callers = sorted(
+        (len(targets), module) for module, targets in graph.items() if {here, target} <= targets and _top(module) not in NOT_THE_APPLICATION
+    )
+    if callers and all(len(way) > 1 for way in ways):
+        return [callers[0][1]]
+    return min(ways, key=len, default=[])
+
+
+def _shortest(graph: Mapping[str, set[str]], start: str, end: str) -> list[str] | None:
+    """The modules between two of which the first imports the second by way of them; None where it does not."""
+    ways, seen = deque([[start]]), {start}
+    while ways:
+        way = ways.popleft()
+        if way[-1] == end:
+            return way[1:-1]
+        for target in sorted(graph[way[-1]] - seen):
+            seen.add(target)
+            ways.append([*way, target])
+    return None
+
+
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     """A circle for each node from which one is first reached, depth first."""
     found, state, trail = [], {}, []
@@ -207,8 +272,13 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 def main() -> int:
     """Print the lines; 1 where there is one."""
-    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[1])
+    words = [word for word in sys.argv[1:] if word != JOURNEYS]
+    root = Path(words[0] if words else Path(__file__).resolve().parents[1])
     lines = list(broken(root))
+    for title, road, faults in journeys(root):
+        lines += faults
+        if JOURNEYS in sys.argv:
+            print(f"{title}: {len(road)} files in {len({room_of(module_of(root / name, root)) for name in road})} rooms", *road, sep="\n  ")
     for line in crumbs(root):
         print(f"house: warning: {line}", file=sys.stderr)
     print(*(f"house: {line}" for line in lines), sep="\n", end="\n" if lines else "", file=sys.stderr)

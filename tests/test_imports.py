@@ -55,6 +55,14 @@ def test_the_house_keeps_its_rules():
     assert list(house.broken(ROOT)) == []
 
 
+def test_the_journeys_of_the_document_are_there_and_short():
+    found = {title: (road, faults) for title, road, faults in house.journeys(ROOT)}
+    assert set(found) == {"a row", "a flag", "a request", "a Spark job"}
+    assert not [fault for _, faults in found.values() for fault in faults]
+    assert {"training/step.py", "preproc/table/fit.py"} <= set(found["a row"][0]) and "served/backend.py" in found["a request"][0]
+    assert all(len(found[title][0]) <= most for title, most in (("a row", 38), ("a flag", 9), ("a request", 8)))
+
+
 def write(folder, files):
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -145,3 +153,29 @@ def test_importing_a_room_leaves_the_path_as_it_is(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run([sys.executable, "program.py", "-m"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert result.stdout == "1\n", result.stderr
+
+
+ROAD = {
+    "run/a.py": "import run.between",
+    "run/between.py": "import utils.b",
+    "utils/b.py": "",
+    "utils/c.py": "",
+    "run/caller.py": "import utils.b, utils.c",
+    "utils/beside.py": "",
+    "docs/architecture.md": "## The journey of a flag\n\n`run/a.py` → `b.py` (`utils/beside.py`) → `utils/c.py`\n\n`utils/beside.py`\n\n## Words\n",
+}
+
+
+def test_a_journey_passes_what_joins_its_stops(tmp_path):
+    write(tmp_path, ROAD)
+    assert list(house.journeys(tmp_path)) == [("a flag", ["run/a.py", "run/between.py", "utils/b.py", "run/caller.py", "utils/c.py"], [])]
+
+
+def test_a_journey_by_a_missing_file_or_too_long_is_a_fault(tmp_path, monkeypatch):
+    write(tmp_path, ROAD | {"docs/architecture.md": ROAD["docs/architecture.md"].replace("`utils/c.py`", "`utils/gone.py`")})
+    monkeypatch.setitem(house.LONGEST, "a flag", 2)
+    ((_, _, faults),) = house.journeys(tmp_path)
+    assert faults == [
+        "docs/architecture.md: the journey of a flag: no file utils/gone.py",
+        "docs/architecture.md: the journey of a flag passes 3 files; expected at most 2",
+    ]
