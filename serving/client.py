@@ -25,7 +25,7 @@ from serving.description import CATEGORICAL, NUMERICAL
 from serving.raw_file import RawFile, is_raw
 from utils.commands import run_command
 from utils.config.flags import Parser, add_flags
-from utils.config.option import build, check, check_types, option
+from utils.config.option import Bounds, build, check_options, option
 from utils.errors import UserError
 from utils.metrics.binary import exact_auc
 
@@ -45,20 +45,19 @@ class ClientConfig:
     predictions_path: str | None = option(None, "Parquet file for the scores: row, score, and label where there is one")
     feature_spec: str = option("feature_spec.yaml", "name of the feature specification in the dataset's folder")
     split: str = option("test", "split to score")
-    batch_size: int = option(4096, "samples a request", unit="samples")
-    concurrency: int = option(2, "requests that are outstanding at a time", unit="requests")
-    max_requests: int = option(-1, "stop after so many; -1 for the whole split", unit="requests")
+    batch_size: int = option(4096, "samples a request", unit="samples", bounds=Bounds("at least 1", 1, 2**31, below=True))
+    concurrency: int = option(2, "requests that are outstanding at a time", unit="requests", bounds=Bounds("1 to 1024", 1, 1024))
+    max_requests: int = option(
+        -1, "stop after so many; -1 for the whole split", unit="requests", bounds=Bounds("at least 1, or -1 for no limit", 1, besides=(-1,))
+    )
     dump_requests: str | None = option(None, "folder for requests.json, which perf_analyzer takes as --input-data; nothing is sent then")
 
     def __post_init__(self):
-        check_types(self)
-        check(1 <= self.batch_size < 2**31, "batch_size", self.batch_size, "at least 1")
+        check_options(self)
         if self.label is not None and self.data is None:
             raise ValueError("--label has no effect without --data: a dataset has its labels; drop it")
         if self.data is not None and self.dataset_path is not None:
             raise ValueError("--data and --dataset_path exclude each other: one has raw rows, the other ids; drop one of them")
-        check(1 <= self.concurrency <= 1024, "concurrency", self.concurrency, "1 to 1024")
-        check(self.max_requests == -1 or self.max_requests >= 1, "max_requests", self.max_requests, "at least 1, or -1 for no limit")
 
 
 @dataclass

@@ -9,6 +9,7 @@ users do; a latency counts from when a request was due. The largest rate within 
 """
 
 import csv
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -22,7 +23,7 @@ from serving.perf_analyzer import PerfAnalyzer
 from serving.picture import picture
 from utils.commands import run_command
 from utils.config.flags import Parser, add_flags
-from utils.config.option import build, check, check_types, option
+from utils.config.option import Bounds, build, check, check_options, option
 from utils.errors import UserError
 from utils.signals import EndedBySignals
 
@@ -45,23 +46,28 @@ class LoadConfig:
     static_batch_sizes: tuple[int, ...] = option(tuple(2**power for power in range(17)), "samples a request of the static experiment", unit="samples")
     dynamic_batch_sizes: tuple[int, ...] = option((64, 1024, 4096), "samples a request of the others", unit="samples")
     concurrency: tuple[int, ...] = option((1, 2, 4, 8, 16, 32, 64), "requests that are outstanding at a time, of the dynamic experiment")
-    seconds: float = option(3.0, "how long each point is measured", unit="seconds")
+    seconds: float = option(
+        3.0, "how long each point is measured", unit="seconds", bounds=Bounds("more than 0 seconds", 0, above=True, besides=(math.inf,))
+    )
     rates: tuple[int, ...] = option((), "requests a second of the open experiment; the default is to look for the largest within the limit")
-    latency_limit_ms: float = option(10.0, "latency at the 95th percentile that the largest rate keeps within", unit="ms")
+    latency_limit_ms: float = option(
+        10.0,
+        "latency at the 95th percentile that the largest rate keeps within",
+        unit="ms",
+        bounds=Bounds("more than 0 ms", 0, above=True, besides=(math.inf,)),
+    )
     seed: int = option(0, "of the samples and of the arrivals")
     output: str = option("load.csv", "CSV file for the points")
     picture: str = option("load.svg", "SVG file for throughput against latency; empty for none")
 
     def __post_init__(self):
-        check_types(self)
+        check_options(self)
         check(
             bool(self.experiments) and set(self.experiments) <= set(EXPERIMENTS), "experiments", ",".join(self.experiments), "static, dynamic, open"
         )
         for name in ("static_batch_sizes", "dynamic_batch_sizes", "concurrency"):
             check(bool(getattr(self, name)) and min(getattr(self, name)) >= 1, name, ",".join(map(str, getattr(self, name))), "numbers from 1 on")
         check(all(rate >= 1 for rate in self.rates), "rates", ",".join(map(str, self.rates)), "numbers from 1 on")
-        check(self.seconds > 0, "seconds", self.seconds, "more than 0 seconds")
-        check(self.latency_limit_ms > 0, "latency_limit_ms", self.latency_limit_ms, "more than 0 ms")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from serving.repository import FLAGS, remove_version
 from utils.cluster import processes
 from utils.commands import run_command
 from utils.config.flags import Parser, add_flags
-from utils.config.option import Reader, build, check, check_types, option
+from utils.config.option import FROM_1, Bounds, Reader, build, check, check_options, option
 from utils.config.options import BEST, LATEST
 from utils.config.serving import FORMATS, NAME_EXPECTED, is_name
 from utils.errors import UserError
@@ -43,7 +43,11 @@ class PublishConfig:
     model_name: str = option("dlrm", "name of the model")
     checkpoint: str | None = option(None, "the checkpoint: a folder of steps, one step, or FOLDER/best")
     checkpoint_choice: str = option(BEST, "what a folder of steps stands for: its best where one is kept, or its latest", choices=(BEST, LATEST))
-    model_version: int | None = option(None, "instead of a checkpoint: a version that is there, which becomes the live one; nothing is removed")
+    model_version: int | None = option(
+        None,
+        "instead of a checkpoint: a version that is there, which becomes the live one; nothing is removed",
+        bounds=Bounds("a whole number from 1 on", 1),
+    )
     dataset_path: str | None = option(None, "dataset whose test rows prove the export; the default is drawn rows")
     url: tuple[str, ...] | str | None = option(
         None,
@@ -52,13 +56,11 @@ class PublishConfig:
         reader=_URLS,
         repeated=True,
     )
-    keep: int = option(2, "newest versions to keep")
+    keep: int = option(2, "newest versions to keep", bounds=FROM_1)
 
     def __post_init__(self):
-        check_types(self)
+        check_options(self)
         check(is_name(self.model_name), "model_name", self.model_name, NAME_EXPECTED)
-        check(self.model_version is None or self.model_version >= 1, "model_version", self.model_version, "a whole number from 1 on")
-        check(self.keep >= 1, "keep", self.keep, "at least 1")
 
     @property
     def urls(self) -> tuple[str, ...]:

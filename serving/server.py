@@ -8,6 +8,7 @@ A server that ends by itself is started again, at the same addresses.
 """
 
 import contextlib
+import math
 import os
 import re
 import socket
@@ -32,7 +33,7 @@ from serving.watchdog import Watchdog
 from utils.cluster.processes import end_all, ends_with_this_process, of_group
 from utils.commands import run_command
 from utils.config.flags import Parser, add_flags
-from utils.config.option import build, check, check_types, option
+from utils.config.option import FROM_0, Bounds, build, check, check_options, option
 from utils.errors import UserError
 from utils.signals import EndOnce, Once
 
@@ -51,17 +52,18 @@ class ServerConfig:
     grpc_port: int = option(8001, "port of gRPC; 0 for any that is free")
     metrics_port: int = option(8002, "port of the metrics, http://ADDRESS:PORT/metrics; 0 for any that is free")
     server_log: str | None = option(None, "file for the server's own log; the default is a new one among the temporary files")
-    ready_seconds: float = option(120.0, "how long it may take to load the models", unit="seconds")
-    exit_seconds: int = option(30, "how long requests in flight may take when it ends", unit="seconds")
-    restarts: int = option(5, "times in a row that a server which ends by itself is started again; one that ran for a minute begins a new row")
+    ready_seconds: float = option(
+        120.0, "how long it may take to load the models", unit="seconds", bounds=Bounds("more than 0 seconds", 0, above=True, besides=(math.inf,))
+    )
+    exit_seconds: int = option(30, "how long requests in flight may take when it ends", unit="seconds", bounds=Bounds("0 or more seconds", 0))
+    restarts: int = option(
+        5, "times in a row that a server which ends by itself is started again; one that ran for a minute begins a new row", bounds=FROM_0
+    )
 
     def __post_init__(self):
-        check_types(self)
+        check_options(self)
         for name in _PORTS:
             check(0 <= getattr(self, name) < 2**16, name, getattr(self, name), "a port, 0 to 65535")
-        check(self.ready_seconds > 0, "ready_seconds", self.ready_seconds, "more than 0 seconds")
-        check(self.exit_seconds >= 0, "exit_seconds", self.exit_seconds, "0 or more seconds")
-        check(self.restarts >= 0, "restarts", self.restarts, "0 or more")
 
 
 class Server:

@@ -8,7 +8,8 @@ import pytest
 
 from tests.clones import clone
 
-OPTION = '    halved: float = option(1.0, "what is halved", modes=(TRAIN,), resume=INHERIT, pytorch=("halves",), needs="mlp_l2", unit="parts")\n\n'
+OPTION = '    halved: float = option(1.0, "what is halved", modes=(TRAIN,), resume=INHERIT, pytorch=("halves",), needs="mlp_l2", unit="parts", '
+OPTION += 'bounds=Bounds("0 or more", 0))\n'
 READER = '    print(f"halved is {options.halved}", flush=True)\n'
 SIZE = "--cpu --dataset_type synthetic --synthetic_dataset_cardinalities 9,9 --embedding_dim 4 --bottom_mlp_dims 4 --top_mlp_dims 1 --batch_size 32"
 SHORT = f"{SIZE} --valid_batch_size 32 --synthetic_dataset_train_batches 4 --synthetic_dataset_valid_batches 1 --log_path=".split()
@@ -24,7 +25,7 @@ def program(tmp_path_factory):
     """A copy of the program, with one more flag."""
     folder = clone(tmp_path_factory.mktemp("flag") / "program")
     for name, before, line in (
-        ("utils/config/learning.py", '    def __post_init__(self):\n        check_types(self)\n        for name in ("embedding_l2"', OPTION),
+        ("utils/config/learning.py", "    dropout: float = option(", OPTION),
         ("training/build.py", "    return Regularisation(options.embedding_l2", READER),
     ):
         path = folder / name

@@ -1,9 +1,8 @@
 """The options of the device and its precision: typed, documented, checked when constructed."""
 
-import math
 from dataclasses import dataclass
 
-from utils.config.option import INHERIT, check, check_types, option
+from utils.config.option import INHERIT, Bounds, check, check_options, option
 from utils.config.options import TRAIN
 
 AFFINITIES = ("socket", "single", "single_unique", "socket_unique_interleaved", "socket_unique_continuous", "disabled")
@@ -34,6 +33,7 @@ class DeviceConfig:
         modes=(TRAIN,),
         resume=INHERIT,
         needs="amp",
+        bounds=Bounds("at least 1, or dynamic", 1),
     )
     gradient_slices: int | None = option(
         None,
@@ -60,18 +60,23 @@ class DeviceConfig:
         "the socket's workers in turn or in blocks, with their hyper-threads; disabled: as it was started",
         choices=AFFINITIES,
     )
-    inter_op_parallelism: int | None = option(None, "threads between operations; the default is TensorFlow's, or 1 with 1 inside", unit="threads")
-    intra_op_parallelism: int | None = option(None, "threads inside an operation; the default is TensorFlow's", unit="threads")
+    inter_op_parallelism: int | None = option(
+        None,
+        "threads between operations; the default is TensorFlow's, or 1 with 1 inside",
+        unit="threads",
+        bounds=Bounds(f"1 to {_MAX_THREADS} threads", 1, _MAX_THREADS),
+    )
+    intra_op_parallelism: int | None = option(
+        None,
+        "threads inside an operation; the default is TensorFlow's",
+        unit="threads",
+        bounds=Bounds(f"1 to {_MAX_THREADS} threads", 1, _MAX_THREADS),
+    )
 
     def __post_init__(self):
-        check_types(self)
-        scale = self.loss_scale
-        check(scale == "dynamic" or (math.isfinite(scale) and scale >= 1), "loss_scale", scale, "at least 1, or dynamic")
+        check_options(self)
         slices = self.gradient_slices
         check(slices is None or (isinstance(slices, int) and slices >= 1), "gradient_slices", self.gradient_slices, "at least 1")
         check(self.xla in (True, False, "all"), "xla", self.xla, "true, false or all")
-        for name in ("inter_op_parallelism", "intra_op_parallelism"):
-            threads = getattr(self, name)
-            check(threads is None or 1 <= threads <= _MAX_THREADS, name, threads, f"1 to {_MAX_THREADS} threads")
         if self.run_eagerly and self.xla:
             raise ValueError("--run_eagerly and --xla exclude each other: XLA compiles graphs; drop one of them")

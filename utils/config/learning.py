@@ -1,12 +1,13 @@
 """The options of learning: optimizer, learning rate, regularisation."""
 
-import math
 from dataclasses import dataclass
 
-from utils.config.option import INHERIT, MUST_EQUAL, check, check_types, option
-from utils.config.options import PLAN, TRAIN
+from utils.config.option import FROM_0, INHERIT, MUST_EQUAL, POSITIVE, Bounds, check, check_options, option
+from utils.config.options import PLAN, STEPS_FROM_0, TRAIN
 
 OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  # a rule each in training/optimizers/table.py
+
+_BELOW_1 = Bounds("at least 0 and below 1", 0, 1, below=True)
 
 
 @dataclass(frozen=True)
@@ -28,18 +29,19 @@ class OptimizerConfig:
         resume=MUST_EQUAL,
         not_with=("embedding_trainable false",),
     )
-    learning_rate: float = option(24.0, "learning rate after the warm-up", modes=(TRAIN,), resume=INHERIT, pytorch=("lr",))
+    learning_rate: float = option(24.0, "learning rate after the warm-up", modes=(TRAIN,), resume=INHERIT, pytorch=("lr",), bounds=POSITIVE)
     embedding_learning_rate: float | None = option(
         None,
         "learning rate of the tables after the warm-up, where it is not --learning_rate",
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("embedding_trainable false",),
+        bounds=POSITIVE,
     )
-    momentum: float = option(0.0, "momentum of SGD", modes=(TRAIN, PLAN), optimizers=("sgd",), resume=INHERIT)
-    beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,), optimizers=("adam",), resume=INHERIT)
-    beta2: float = option(0.999, "decay of Adam's second moment", modes=(TRAIN,), optimizers=("adam",), resume=INHERIT)
-    rho: float = option(0.9, "decay of RMSprop's mean of squares", modes=(TRAIN,), optimizers=("rmsprop",), resume=INHERIT)
+    momentum: float = option(0.0, "momentum of SGD", modes=(TRAIN, PLAN), optimizers=("sgd",), resume=INHERIT, bounds=_BELOW_1)
+    beta1: float = option(0.9, "decay of Adam's first moment", modes=(TRAIN,), optimizers=("adam",), resume=INHERIT, bounds=_BELOW_1)
+    beta2: float = option(0.999, "decay of Adam's second moment", modes=(TRAIN,), optimizers=("adam",), resume=INHERIT, bounds=_BELOW_1)
+    rho: float = option(0.9, "decay of RMSprop's mean of squares", modes=(TRAIN,), optimizers=("rmsprop",), resume=INHERIT, bounds=_BELOW_1)
     epsilon_outside_root: bool = option(
         False,
         "RMSprop divides by sqrt(mean of squares) + 1e-7, as Keras's legacy optimizers and PyTorch do, in place of Keras 3's sqrt(mean of squares + "
@@ -49,10 +51,15 @@ class OptimizerConfig:
         resume=INHERIT,
         unrecorded=False,
     )
-    ftrl_l1: float = option(0.0, "FTRL's L1 regularisation", modes=(TRAIN,), optimizers=("ftrl",), resume=INHERIT)
-    ftrl_l2: float = option(0.0, "FTRL's L2 regularisation", modes=(TRAIN,), optimizers=("ftrl",), resume=INHERIT)
+    ftrl_l1: float = option(0.0, "FTRL's L1 regularisation", modes=(TRAIN,), optimizers=("ftrl",), resume=INHERIT, bounds=FROM_0)
+    ftrl_l2: float = option(0.0, "FTRL's L2 regularisation", modes=(TRAIN,), optimizers=("ftrl",), resume=INHERIT, bounds=FROM_0)
     ftrl_power: float = option(
-        -0.5, "power of FTRL's accumulator in the learning rate; others than -0.5 are slower", modes=(TRAIN,), optimizers=("ftrl",), resume=INHERIT
+        -0.5,
+        "power of FTRL's accumulator in the learning rate; others than -0.5 are slower",
+        modes=(TRAIN,),
+        optimizers=("ftrl",),
+        resume=INHERIT,
+        bounds=Bounds("0 or less", most=0),
     )
     linear_learning_rate: float = option(
         0.02,
@@ -60,6 +67,7 @@ class OptimizerConfig:
         modes=(TRAIN,),
         resume=INHERIT,
         needs="interaction wide_and_deep",
+        bounds=POSITIVE,
     )
     deep_warmup_epochs: float | None = option(
         None,
@@ -68,6 +76,7 @@ class OptimizerConfig:
         unit="epochs",
         modes=(TRAIN,),
         resume=INHERIT,
+        bounds=Bounds("0 or more epochs", 0),
     )
     warmup_steps: int = option(
         8000,
@@ -76,6 +85,7 @@ class OptimizerConfig:
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("deep_warmup_epochs",),
+        bounds=STEPS_FROM_0,
     )
     warmup_factor: int = option(
         0,
@@ -83,6 +93,7 @@ class OptimizerConfig:
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("deep_warmup_epochs",),
+        bounds=Bounds("at least 0 and at most 64", 0, 64),
     )
     decay_start_step: int | None = option(
         48000,
@@ -91,6 +102,7 @@ class OptimizerConfig:
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("deep_warmup_epochs", "decay_steps 0"),
+        bounds=STEPS_FROM_0,
     )
     decay_steps: int = option(
         24000,
@@ -99,6 +111,7 @@ class OptimizerConfig:
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("deep_warmup_epochs",),
+        bounds=STEPS_FROM_0,
     )
     decay_end_lr: float = option(
         0.0,
@@ -108,7 +121,7 @@ class OptimizerConfig:
         not_with=("deep_warmup_epochs", "decay_steps 0"),
     )
     decay_power: float = option(
-        2.0, "power of the polynomial decay", modes=(TRAIN,), resume=INHERIT, not_with=("deep_warmup_epochs", "decay_steps 0")
+        2.0, "power of the polynomial decay", modes=(TRAIN,), resume=INHERIT, not_with=("deep_warmup_epochs", "decay_steps 0"), bounds=POSITIVE
     )
 
     @property
@@ -122,24 +135,8 @@ class OptimizerConfig:
         return self.embedding_optimizer or self.optimizer
 
     def __post_init__(self):
-        check_types(self)
-        check(math.isfinite(self.learning_rate) and self.learning_rate > 0, "learning_rate", self.learning_rate, "a positive number")
-        table_rate = self.embedding_learning_rate
-        check(table_rate is None or (math.isfinite(table_rate) and table_rate > 0), "embedding_learning_rate", table_rate, "a positive number")
-        linear, warmup = self.linear_learning_rate, self.deep_warmup_epochs
-        check(math.isfinite(linear) and linear > 0, "linear_learning_rate", linear, "a positive number")
-        check(warmup is None or (math.isfinite(warmup) and warmup >= 0), "deep_warmup_epochs", warmup, "0 or more epochs")
-        for name in ("ftrl_l1", "ftrl_l2"):
-            check(math.isfinite(getattr(self, name)) and getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        check(math.isfinite(self.ftrl_power) and self.ftrl_power <= 0, "ftrl_power", self.ftrl_power, "0 or less")
-        for name in ("momentum", "beta1", "beta2", "rho"):
-            check(0 <= getattr(self, name) < 1, name, getattr(self, name), "at least 0 and below 1")
-        for name in ("warmup_steps", "decay_start_step"):
-            check((getattr(self, name) or 0) >= 0, name, getattr(self, name), "0 or more steps")
-        check(self.decay_steps >= 0, "decay_steps", self.decay_steps, "0 or more steps")
-        check(0 <= self.warmup_factor <= 64, "warmup_factor", self.warmup_factor, "at least 0 and at most 64")
+        check_options(self)
         check(0 <= self.decay_end_lr <= self.learning_rate, "decay_end_lr", self.decay_end_lr, "at least 0 and at most --learning_rate")
-        check(math.isfinite(self.decay_power) and self.decay_power > 0, "decay_power", self.decay_power, "a positive number")
         if self.decay_steps and self.warmup_steps > self.decay_from:
             raise ValueError(f"--warmup_steps {self.warmup_steps} is after --decay_start_step {self.decay_start_step}; expected warm-up to end first")
 
@@ -154,16 +151,22 @@ class RegularisationConfig:
         modes=(TRAIN,),
         resume=INHERIT,
         not_with=("embedding_trainable false",),
+        bounds=FROM_0,
     )
     mlp_l2: float = option(
-        0.0, "adds half of this, times the squares of the MLPs' kernels, to the loss; not to the reported one", modes=(TRAIN,), resume=INHERIT
+        0.0,
+        "adds half of this, times the squares of the MLPs' kernels, to the loss; not to the reported one",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        bounds=FROM_0,
     )
     dropout: float = option(
-        0.0, "share of the MLPs' hidden units that a training step leaves out, others for each sample", modes=(TRAIN,), resume=INHERIT
+        0.0,
+        "share of the MLPs' hidden units that a training step leaves out, others for each sample",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        bounds=Bounds("0 or more and below 1", 0, 1, below=True),
     )
 
     def __post_init__(self):
-        check_types(self)
-        for name in ("embedding_l2", "mlp_l2"):
-            check(math.isfinite(getattr(self, name)) and getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        check(0 <= self.dropout < 1, "dropout", self.dropout, "0 or more and below 1")
+        check_options(self)

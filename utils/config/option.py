@@ -1,6 +1,7 @@
 """An option: a field of a dataclass, with all that is known of it; `flags` makes command lines of them. Imports no argument parser."""
 
 import dataclasses
+import math
 import numbers
 import types
 import typing
@@ -26,6 +27,38 @@ WITH_WEIGHTS = "with_weights"  # in every mode, as soon as weights are taken: wh
 MODEL = "model"  # the same, and another value is refused: the weights fit no other
 
 
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """What a number may be, by itself; a float must be finite.
+
+    Attributes:
+        expected: in words, for the error.
+        least, most: the bounds.
+        above, below: the first, or the last, is not allowed itself.
+        besides: other values that are.
+    """
+
+    expected: str
+    least: float = -math.inf
+    most: float = math.inf
+    above: bool = False
+    below: bool = False
+    besides: Sequence[Any] = ()
+
+    def hold(self, value: float, whole: bool) -> bool:
+        """Whether a value is within, of an option of whole numbers or of others; NaN never is."""
+        if value in self.besides:
+            return True
+        return (
+            (whole or _finite(value))
+            and (self.least < value if self.above else self.least <= value)
+            and (value < self.most if self.below else value <= self.most)
+        )
+
+
+POSITIVE, FROM_0, FROM_1 = Bounds("a positive number", 0, above=True), Bounds("0 or more", 0), Bounds("at least 1", 1)
+
+
 class Facts(typing.TypedDict, total=False):
     """What there is to say of an option beside its default and its help.
 
@@ -33,6 +66,7 @@ class Facts(typing.TypedDict, total=False):
         unit: of the value, "samples" for instance.
         choices: the allowed words.
         reader: of its text.
+        bounds: of its value, where it is a number.
         repeated: a tuple whose flag may be given several times, each adding to those before.
         modes: where it has an effect; empty for everywhere.
         optimizers: with which it has one; empty for all.
@@ -48,6 +82,7 @@ class Facts(typing.TypedDict, total=False):
     unit: str
     choices: Sequence[str]
     reader: Reader | None
+    bounds: Bounds | None
     repeated: bool
     modes: Sequence[str]
     optimizers: Sequence[str]
@@ -64,6 +99,7 @@ _UNSAID: Facts = {
     "unit": "",
     "choices": (),
     "reader": None,
+    "bounds": None,
     "repeated": False,
     "modes": (),
     "optimizers": (),
@@ -112,8 +148,8 @@ def check(condition: bool, flag: str, value: Any, expected: str) -> None:
         raise ValueError(f"--{flag} {value}: expected {expected}")
 
 
-def check_types(group: Any) -> None:
-    """Compare the options of a group with their types and choices: what comes from a checkpoint's manifest has passed no parser.
+def check_options(group: Any) -> None:
+    """Compare the options of a group with their types, choices and bounds: what comes from a checkpoint's manifest has passed no parser.
 
     Raises:
         ValueError: names the flag, the value and what was expected.
@@ -132,6 +168,17 @@ def check_types(group: Any) -> None:
             words = choices and inner(kind) not in (bool, float)
             expected = f"one of {', '.join(choices)}" if words else reader.expected if reader else kind_name(inner(kind), choices)
             raise ValueError(f"--{field.name} {shown[:80]}: expected {expected}")
+    for field in dataclasses.fields(group):
+        value, bounds = getattr(group, field.name), field.metadata["bounds"]
+        if bounds is not None and isinstance(value, numbers.Real):
+            check(bounds.hold(value, inner(hints[field.name]) is int), field.name, value, bounds.expected)
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float can be
+        return False
 
 
 def _is_of(value: Any, kind: Any) -> bool:

@@ -3,10 +3,9 @@
 How weights are learned is in `learning.py`, where tables go in `placement.py`, on what they are computed in `device.py`.
 """
 
-import math
 from dataclasses import dataclass
 
-from utils.config.option import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, Reader, check, check_types, option
+from utils.config.option import FROM_0, FROM_1, INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, Bounds, Facts, Reader, check, check_options, option
 from utils.config.per_feature import EXPECTED, check_hotness, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
@@ -16,7 +15,10 @@ SUM, OF_FEATURE = "sum", "feature"
 BEST, LATEST = "best", "latest"  # the files of a folder of checkpoints that name a step
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT)
 
+STEPS_FROM_0, STEPS_FROM_1 = Bounds("0 or more steps", 0), Bounds("at least 1 step", 1)
 _MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
+_WIDTH = Bounds("at least 1", 1, _MAX_SIZE)
+_SIZE = Bounds(f"at least 1 and at most {_MAX_SIZE}", 1, _MAX_SIZE)
 _MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
 _LOG_PATH = "dlrm_tf_log.json"
 TFRECORD = "tfrecord"
@@ -29,28 +31,28 @@ class RunConfig:
     mode: str = option(
         TRAIN, "train, evaluate, measure inference, write predictions, show where tables would be placed, or export for serving", choices=MODES
     )
-    seed: int = option(0, "seed of weights, batch order and synthetic data", resume=MUST_EQUAL)
+    seed: int = option(
+        0, "seed of weights, batch order and synthetic data", resume=MUST_EQUAL, bounds=Bounds("0 or more, below 2^63", 0, 2**63, below=True)
+    )
     log_path: str | None = option(
         None, f"log file of 'DLLL' JSON lines; empty for none; the default is {_LOG_PATH}, and dlrm_tf_log_MODE.json where --mode is not train"
     )
     args_path: str | None = option(None, "JSON file to write all flags to", modes=(TRAIN, EVAL, INFERENCE, PREDICT))
-    print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,))
+    print_freq: int = option(100, "console and log interval while training", unit="steps", modes=(TRAIN,), bounds=STEPS_FROM_1)
     log_steps: bool = option(False, "log batch_samplesps of every step after --benchmark_warmup_steps", modes=(TRAIN, INFERENCE))
     split: str = option("test", "split to score: train, valid, test, or what else the dataset has, labelled or not", modes=(PREDICT,))
     predictions_path: str | None = option(
         None, "Parquet file for the predictions: the split's key columns, row, score, label, group, as far as there are", modes=(PREDICT,)
     )
-    profiler_start_step: int | None = option(None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,))
-    profiled_rank: int = option(0, "worker that --profiler_start_step profiles", modes=(TRAIN,), needs="profiler_start_step")
+    profiler_start_step: int | None = option(
+        None, "step at which a TensorFlow profile of 10 steps starts; written to ./profile", modes=(TRAIN,), bounds=FROM_0
+    )
+    profiled_rank: int = option(0, "worker that --profiler_start_step profiles", modes=(TRAIN,), needs="profiler_start_step", bounds=FROM_0)
 
     def __post_init__(self):
-        check_types(self)
+        check_options(self)
         if self.log_path is None:  # a run of another mode replaces no log of a training
             object.__setattr__(self, "log_path", _LOG_PATH if self.mode == TRAIN else _LOG_PATH.replace(".json", f"_{self.mode}.json"))
-        check(0 <= self.seed < 2**63, "seed", self.seed, "0 or more, below 2^63")
-        check(self.print_freq >= 1, "print_freq", self.print_freq, "at least 1 step")
-        check((self.profiler_start_step or 0) >= 0, "profiler_start_step", self.profiler_start_step, "0 or more")
-        check(self.profiled_rank >= 0, "profiled_rank", self.profiled_rank, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,15 @@ class DataConfig:
     )
     train_data_pattern: tuple[str, ...] = option((), "files to train on of --dataset_type tfrecord, in place of --dataset_path: patterns")
     eval_data_pattern: tuple[str, ...] = option((), "files to evaluate on of --dataset_type tfrecord, in place of --dataset_path: patterns")
-    batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN), resume=MUST_EQUAL)
+    batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN), resume=MUST_EQUAL, bounds=_SIZE)
     valid_batch_size: int = option(
-        65536, "global batch of evaluation, inference and prediction", unit="samples", resume=INHERIT, in_scores=True, pytorch=("test_batch_size",)
+        65536,
+        "global batch of evaluation, inference and prediction",
+        unit="samples",
+        resume=INHERIT,
+        in_scores=True,
+        pytorch=("test_batch_size",),
+        bounds=_SIZE,
     )
     shuffle_batch_order: bool = option(
         False,
@@ -83,6 +91,7 @@ class DataConfig:
         unit="batches",
         modes=(TRAIN,),
         resume=MUST_EQUAL,
+        bounds=Bounds("at least 1 batch", 1, _MAX_SIZE),
     )
     out_of_range: str = option(
         "error",
@@ -91,25 +100,37 @@ class DataConfig:
         resume=WITH_WEIGHTS,
     )
     max_table_size: int | None = option(
-        None, "rows a table has at most; needs --out_of_range hash where a cardinality is larger", unit="rows", resume=MODEL
+        None,
+        "rows a table has at most; needs --out_of_range hash where a cardinality is larger",
+        unit="rows",
+        resume=MODEL,
+        bounds=Bounds("at least 1 row", 1),
     )
     valid_fraction: float = option(
         0.0,
         "share of the training rows, the last ones, that is held out: the best model and the end of training are chosen by it",
         modes=(TRAIN,),
         resume=INHERIT,
+        bounds=Bounds("0 or more and below 1", 0, 1, below=True),
     )
     dataset_subset: float | None = option(
         None,
         "share of the training rows, the first ones, that is trained on; what --valid_fraction holds out is taken off before",
         modes=(TRAIN,),
         resume=INHERIT,
+        bounds=Bounds("above 0 and at most 1", 0, 1, above=True),
     )
     synthetic_dataset_train_batches: int = option(
-        64008, "training batches of --dataset_type synthetic", unit="batches", modes=(TRAIN,), resume=INHERIT, needs="dataset_type synthetic"
+        64008,
+        "training batches of --dataset_type synthetic",
+        unit="batches",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        needs="dataset_type synthetic",
+        bounds=_SIZE,
     )
     synthetic_dataset_valid_batches: int = option(
-        1350, "evaluation batches of --dataset_type synthetic", unit="batches", resume=INHERIT, needs="dataset_type synthetic"
+        1350, "evaluation batches of --dataset_type synthetic", unit="batches", resume=INHERIT, needs="dataset_type synthetic", bounds=_SIZE
     )
     synthetic_dataset_cardinalities: tuple[int, ...] = option(
         (1000,) * 26, "rows of each table of --dataset_type synthetic", unit="rows", resume=INHERIT, pytorch=("synthetic_dataset_table_sizes",)
@@ -127,6 +148,7 @@ class DataConfig:
             "synthetic_dataset_numerical_features",
             "num_numerical_features",
         ),
+        bounds=FROM_0,
     )
     synthetic_dataset_use_feature_spec: bool = option(
         False,
@@ -136,19 +158,11 @@ class DataConfig:
     )
 
     def __post_init__(self):
-        check_types(self)
+        check_options(self)
         check(not self.patterns or self.dataset_type == TFRECORD, "dataset_type", self.dataset_type, f"{TFRECORD}, with patterns of files")
-        for name in ("batch_size", "valid_batch_size", "synthetic_dataset_train_batches", "synthetic_dataset_valid_batches"):
-            check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), f"at least 1 and at most {_MAX_SIZE}")
-        check(self.shuffle_window is None or 1 <= self.shuffle_window <= _MAX_SIZE, "shuffle_window", self.shuffle_window, "at least 1 batch")
-        check(0 <= self.valid_fraction < 1, "valid_fraction", self.valid_fraction, "0 or more and below 1")
-        check(self.dataset_subset is None or 0 < self.dataset_subset <= 1, "dataset_subset", self.dataset_subset, "above 0 and at most 1")
-        check(self.max_table_size is None or self.max_table_size >= 1, "max_table_size", self.max_table_size, "at least 1 row")
         cardinalities = self.synthetic_dataset_cardinalities
         check(len(cardinalities) > 0 and min(cardinalities) >= 1, "synthetic_dataset_cardinalities", cardinalities, "one or more positive numbers")
         check_hotness(self.synthetic_dataset_hotness, cardinalities, self.synthetic_dataset_use_feature_spec)
-        numerical = self.synthetic_dataset_num_numerical_features
-        check(numerical >= 0, "synthetic_dataset_num_numerical_features", numerical, "0 or more")
 
     @property
     def patterns(self) -> dict[str, tuple[str, ...]]:
@@ -185,8 +199,8 @@ class ModelConfig:
         choices=INTERACTIONS,
         resume=MODEL,
     )
-    num_cross_layers: int = option(3, "layers of --interaction cross", resume=MODEL, needs="interaction cross")
-    cross_layer_projection_dim: int = option(512, "rank of each layer of --interaction cross", resume=MODEL, needs="interaction cross")
+    num_cross_layers: int = option(3, "layers of --interaction cross", resume=MODEL, needs="interaction cross", bounds=_WIDTH)
+    cross_layer_projection_dim: int = option(512, "rank of each layer of --interaction cross", resume=MODEL, needs="interaction cross", bounds=_WIDTH)
     wide_pooling: str = option(
         SUM,
         "how --interaction wide_and_deep joins the rows of a list in its linear part: sum, as published, or feature, by the pooling that the feature "
@@ -199,7 +213,7 @@ class ModelConfig:
     embedding_zeros_initializer: bool = option(False, "start the tables at zero: faster to build, for benchmarks", modes=(TRAIN, INFERENCE))
 
     def __post_init__(self):
-        check_types(self)
+        check_options(self)
         dims = self.embedding_dim if isinstance(self.embedding_dim, tuple) else (self.embedding_dim,)
         check(len(dims) > 0 and min(dims) >= 1, "embedding_dim", ",".join(map(str, dims)), "at least 1 column")
         if self.bottom_mlp_dims is None:
@@ -208,8 +222,6 @@ class ModelConfig:
             layers = getattr(self, name)
             sound = len(layers) > 0 and min(layers) >= 1 and max(layers) <= _MAX_SIZE
             check(sound, name, ",".join(map(str, layers)), "one or more positive layer widths")
-        for name in ("num_cross_layers", "cross_layer_projection_dim"):
-            check(1 <= getattr(self, name) <= _MAX_SIZE, name, getattr(self, name), "at least 1")
         if self.interaction == DOT and len(set(dims)) > 1:
             raise ValueError(
                 f"--embedding_dim {','.join(map(str, dims))}: --interaction dot takes tables of one width; --interaction cross or cat takes any"
@@ -222,44 +234,57 @@ class ModelConfig:
         check(self.top_mlp_dims[-1] == 1, "top_mlp_dims", ",".join(map(str, self.top_mlp_dims)), "1 as the last width: one logit a sample")
 
 
+_GOES_ON: Facts = {"modes": (TRAIN,), "resume": INHERIT}
+
+
 @dataclass(frozen=True)
 class TrainingConfig:
     """Length of training, evaluation and checkpoints."""
 
-    epochs: int = option(1, "passes over the training data", unit="epochs", modes=(TRAIN,), resume=INHERIT)
+    epochs: int = option(1, "passes over the training data", unit="epochs", bounds=FROM_1, **_GOES_ON)
     steps_per_epoch: int | None = option(
         None,
         "an epoch ends after so many steps, and the next one goes on in the training data; the default is all rows once",
         unit="steps",
         modes=(TRAIN,),
         resume=MUST_EQUAL,
+        bounds=STEPS_FROM_1,
     )
     max_steps: int = option(
         -1,
         "stop training after this many steps, or a benchmark after this many batches a size; -1 for no limit",
         unit="steps",
         modes=(TRAIN, INFERENCE),
+        bounds=Bounds("at least 1 step, or -1 for no limit", 1, besides=(-1,)),
     )
     evals_per_epoch: int = option(
-        1, "evaluations an epoch, evenly spread; 0 for none", modes=(TRAIN,), resume=INHERIT, replaced_by=("test_freq",), not_with=("test_freq",)
+        1, "evaluations an epoch, evenly spread; 0 for none", replaced_by=("test_freq",), not_with=("test_freq",), bounds=FROM_0, **_GOES_ON
     )
     test_freq: int | None = option(
         None,
         "evaluate every so many steps instead of --evals_per_epoch times an epoch",
         unit="steps",
-        modes=(TRAIN,),
-        resume=INHERIT,
         replaced_by=("evals_per_epoch",),
+        bounds=STEPS_FROM_1,
+        **_GOES_ON,
     )
-    test_after: float = option(0.0, "do not evaluate before this many epochs have passed", unit="epochs", modes=(TRAIN,), resume=INHERIT)
+    test_after: float = option(
+        0.0, "do not evaluate before this many epochs have passed", unit="epochs", bounds=Bounds("0 or more epochs", 0), **_GOES_ON
+    )
     auc_threshold: float | None = option(
-        None, "stop training when the AUC (of the valid split where there is one) reaches this", modes=(TRAIN,), resume=INHERIT
+        None,
+        "stop training when the AUC (of the valid split where there is one) reaches this",
+        bounds=Bounds("above 0 and at most 1", 0, 1, above=True),
+        **_GOES_ON,
     )
     early_stop_patience: int | None = option(
-        None, "stop training when so many evaluations in a row have not improved the best AUC", unit="evaluations", modes=(TRAIN,), resume=INHERIT
+        None, "stop training when so many evaluations in a row have not improved the best AUC", unit="evaluations", bounds=FROM_1, **_GOES_ON
     )
     auc_thresholds: int | None = option(
-        None, "approximate the AUC with this many thresholds, 2 or more; the default is the exact AUC", resume=INHERIT
+        None,
+        "approximate the AUC with this many thresholds, 2 or more; the default is the exact AUC",
+        resume=INHERIT,
+        bounds=Bounds(f"at least 2 and at most {_MAX_THRESHOLDS}", 2, _MAX_THRESHOLDS),
     )
     save_checkpoint_path: str | None = option(None, "folder for checkpoints; one is always written when training ends", modes=(TRAIN,))
     restore_checkpoint_path: str | None = option(
@@ -299,64 +324,52 @@ class TrainingConfig:
         None,
         "write a checkpoint every so many steps",
         unit="steps",
-        modes=(TRAIN,),
-        resume=INHERIT,
         replaced_by=("checkpoint_every_minutes",),
         needs="save_checkpoint_path",
+        bounds=FROM_1,
+        **_GOES_ON,
     )
-    checkpoint_every_epoch: bool = option(False, "write a checkpoint after every epoch", modes=(TRAIN,), resume=INHERIT, needs="save_checkpoint_path")
+    checkpoint_every_epoch: bool = option(False, "write a checkpoint after every epoch", needs="save_checkpoint_path", **_GOES_ON)
     checkpoint_every_minutes: float | None = option(
         None,
         "write a checkpoint when so many minutes have passed",
         unit="minutes",
-        modes=(TRAIN,),
-        resume=INHERIT,
         replaced_by=("checkpoint_every_steps",),
         needs="save_checkpoint_path",
+        bounds=Bounds("more than 0 minutes", 0, above=True),
+        **_GOES_ON,
     )
-    keep_checkpoints: int = option(3, "newest checkpoints to keep", modes=(TRAIN,), resume=INHERIT, needs="save_checkpoint_path")
+    keep_checkpoints: int = option(3, "newest checkpoints to keep", needs="save_checkpoint_path", bounds=FROM_1, **_GOES_ON)
     keep_best_checkpoint: bool = option(
         False,
         "also write a checkpoint at every best AUC, and keep the best; --early_stop_patience does so, too",
-        modes=(TRAIN,),
-        resume=INHERIT,
         needs="save_checkpoint_path",
+        **_GOES_ON,
     )
-    benchmark_warmup_steps: int = option(10, "first steps that throughput and latency leave out", unit="steps", modes=(TRAIN, INFERENCE))
+    benchmark_warmup_steps: int = option(
+        10, "first steps that throughput and latency leave out", unit="steps", modes=(TRAIN, INFERENCE), bounds=STEPS_FROM_0
+    )
     inference_benchmark_steps: int | None = option(
         None, "batches measured of each size; the default is --max_steps, or 1000", unit="batches", modes=(INFERENCE,)
     )
     inference_seconds: float = option(
-        60.0, "end the measurement of a batch size after so long, with the batches done by then", unit="seconds", modes=(INFERENCE,)
+        60.0,
+        "end the measurement of a batch size after so long, with the batches done by then",
+        unit="seconds",
+        modes=(INFERENCE,),
+        bounds=Bounds("more than 0 seconds", 0, above=True),
     )
     inference_benchmark_batch_sizes: tuple[int, ...] = option(
         (), "global batch sizes to measure; the default is --valid_batch_size", unit="samples", modes=(INFERENCE,)
     )
 
     def __post_init__(self):
-        check_types(self)
-        check(self.epochs >= 1, "epochs", self.epochs, "at least 1")
-        check(self.steps_per_epoch is None or self.steps_per_epoch >= 1, "steps_per_epoch", self.steps_per_epoch, "at least 1 step")
-        check(self.max_steps == -1 or self.max_steps >= 1, "max_steps", self.max_steps, "at least 1 step, or -1 for no limit")
-        check(self.evals_per_epoch >= 0, "evals_per_epoch", self.evals_per_epoch, "0 or more")
-        check(self.test_freq is None or self.test_freq >= 1, "test_freq", self.test_freq, "at least 1 step")
-        check(math.isfinite(self.test_after) and self.test_after >= 0, "test_after", self.test_after, "0 or more epochs")
-        check(self.auc_threshold is None or 0 < self.auc_threshold <= 1, "auc_threshold", self.auc_threshold, "above 0 and at most 1")
-        thresholds = self.auc_thresholds
-        check(thresholds is None or 2 <= thresholds <= _MAX_THRESHOLDS, "auc_thresholds", thresholds, f"at least 2 and at most {_MAX_THRESHOLDS}")
-        for name in ("checkpoint_every_steps", "keep_checkpoints", "early_stop_patience"):
-            check((getattr(self, name) or 1) >= 1 and getattr(self, name) != 0, name, getattr(self, name), "at least 1")
-        minutes = self.checkpoint_every_minutes
-        check(minutes is None or (math.isfinite(minutes) and minutes > 0), "checkpoint_every_minutes", minutes, "more than 0 minutes")
-        check(self.benchmark_warmup_steps >= 0, "benchmark_warmup_steps", self.benchmark_warmup_steps, "0 or more steps")
-        check(
-            math.isfinite(self.inference_seconds) and self.inference_seconds > 0, "inference_seconds", self.inference_seconds, "more than 0 seconds"
-        )
-        sizes = self.inference_benchmark_batch_sizes
+        check_options(self)
         if self.allow_growth and self.resume == "auto":
             raise ValueError("--allow_growth and --resume auto exclude each other: a model that has grown starts at step 0; drop one of them")
         if self.overwrite_checkpoints and self.resume == "auto":
             raise ValueError("--overwrite_checkpoints and --resume auto exclude each other: one replaces checkpoints, the other goes on; drop one")
+        sizes = self.inference_benchmark_batch_sizes
         check(all(1 <= size <= _MAX_SIZE for size in sizes), "inference_benchmark_batch_sizes", ",".join(map(str, sizes)), "positive batch sizes")
 
     @property

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from utils.config.option import INHERIT, check, check_types, option
+from utils.config.option import INHERIT, check, check_options, option
 from utils.config.options import EVAL, TRAIN
 from utils.metrics.ranking_metric import DEFAULT, EXPECTED, RankingMetric, parse
 
@@ -24,7 +24,7 @@ class RankingConfig:
     )
 
     def __post_init__(self):
-        check_types(self)
+        check_options(self)
         words = self.ranking_metrics
         try:
             off = words is not None and not parse(words)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from utils.config.option import check, check_types, option
+from utils.config.option import Bounds, check, check_options, option
 from utils.config.options import EXPORT
 
 TRITON, SAVEDMODEL, ONNX = FORMATS = ("triton", "savedmodel", "onnx")
@@ -29,14 +29,29 @@ class ExportConfig:
 
     export_path: str | None = option(None, "folder of a Triton model repository to write into; made where it is missing", modes=(EXPORT,))
     model_name: str = option("dlrm", "name of the model in the repository; further formats are called NAME_savedmodel, NAME_onnx", modes=(EXPORT,))
-    model_version: int = option(1, "number of the version; one that is there is never replaced", modes=(EXPORT,))
+    model_version: int = option(
+        1,
+        "number of the version; one that is there is never replaced",
+        modes=(EXPORT,),
+        bounds=Bounds("a whole number from 1 on", 1, 2**31, below=True),
+    )
     formats: tuple[str, ...] = option(
         (TRITON,), "what is written: triton (Python backend, tables mapped from files), savedmodel (TensorFlow alone), onnx", modes=(EXPORT,)
     )
     inputs: str = option(IDS, "what the model is given: ids, or raw values as they stand in the log", choices=INPUTS, modes=(EXPORT,))
-    max_batch_size: int = option(65536, "samples that the server puts together at most", unit="samples", modes=(EXPORT,))
+    max_batch_size: int = option(
+        65536,
+        "samples that the server puts together at most",
+        unit="samples",
+        modes=(EXPORT,),
+        bounds=Bounds(f"1 to {_MAX_BATCH} samples", 1, _MAX_BATCH),
+    )
     max_queue_delay_us: int = option(
-        1000, "how long the server waits for requests to put together; 0 for no dynamic batching", unit="microseconds", modes=(EXPORT,)
+        1000,
+        "how long the server waits for requests to put together; 0 for no dynamic batching",
+        unit="microseconds",
+        modes=(EXPORT,),
+        bounds=Bounds(f"0 to {_MAX_DELAY_US} microseconds", 0, _MAX_DELAY_US),
     )
     preferred_batch_size: tuple[int, ...] = option(
         (),
@@ -51,21 +66,22 @@ class ExportConfig:
         choices=PRECISIONS,
         modes=(EXPORT,),
     )
-    instances: int = option(1, "copies of the model that the server runs side by side; they share the tables", modes=(EXPORT,))
+    instances: int = option(
+        1,
+        "copies of the model that the server runs side by side; they share the tables",
+        modes=(EXPORT,),
+        bounds=Bounds(f"1 to {_MAX_INSTANCES}", 1, _MAX_INSTANCES),
+    )
     device: str = option(CPU, "where the server computes; tables stay in host memory", choices=DEVICES, modes=(EXPORT,))
 
     def __post_init__(self):
-        check_types(self)
+        check_options(self)
         check(is_name(self.model_name), "model_name", self.model_name, NAME_EXPECTED)
-        check(1 <= self.model_version < 2**31, "model_version", self.model_version, "a whole number from 1 on")
         known = bool(self.formats) and set(self.formats) <= set(FORMATS) and len(set(self.formats)) == len(self.formats)
         check(known, "formats", ",".join(self.formats), f"one or more of {', '.join(FORMATS)}, each once")
-        check(1 <= self.max_batch_size <= _MAX_BATCH, "max_batch_size", self.max_batch_size, f"1 to {_MAX_BATCH} samples")
-        check(0 <= self.max_queue_delay_us <= _MAX_DELAY_US, "max_queue_delay_us", self.max_queue_delay_us, f"0 to {_MAX_DELAY_US} microseconds")
         sizes, shown = self.preferred_batch_size, ",".join(map(str, self.preferred_batch_size))
         within = all(1 <= size <= self.max_batch_size for size in sizes)
         check(within, "preferred_batch_size", shown, f"sizes from 1 to --max_batch_size {self.max_batch_size}")
-        check(1 <= self.instances <= _MAX_INSTANCES, "instances", self.instances, f"1 to {_MAX_INSTANCES}")
 
     @property
     def preferred(self) -> tuple[int, ...]:

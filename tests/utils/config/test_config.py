@@ -367,3 +367,23 @@ def test_options_speak_of_options_that_there_are():
     for name, facts in options.items():
         others = [facts["needs"], *facts["not_with"], *facts["replaced_by"]]
         assert {words.split()[0] for words in others if words} <= options.keys(), name
+
+
+BOUNDED = [(group, field, field.metadata["bounds"]) for group, field in FIELDS if field.metadata.get("bounds")]
+
+
+@pytest.mark.parametrize(("group", "field", "bounds"), BOUNDED, ids=[field.name for _, field, _ in BOUNDED])
+def test_bounds_of_an_option_are_kept(group, field, bounds):
+    whole = field.type in (int, int | None)
+    refused = [float("nan"), float("inf"), 10**400] if not whole else []
+    if bounds.least > -1e300:
+        refused.append(bounds.least if bounds.above else bounds.least - (1 if whole else 1e-6))
+    if bounds.most < 1e300:
+        refused.append(bounds.most if bounds.below else bounds.most + (1 if whole else 1e-6))
+    assert refused
+    for value in set(refused) - set(bounds.besides):
+        with pytest.raises(UserError) as error:
+            build(group, {field.name: value})
+        assert str(error.value) == f"--{field.name} {value}: expected {bounds.expected}"
+    for value in bounds.besides:
+        build(group, {field.name: value})
