@@ -41,7 +41,7 @@ def _groups(config: Config, model: ShardedModel, steps_per_epoch: int) -> tuple[
     dense = [DenseGroup({name: weight for name, weight in weights.items() if name not in own}, dense_rule(options, dim), of_dense)]
     tables = [TableGroup(table_rule(options, dim), of_tables)]
     for group in reversed(groups):
-        rule, schedule = RULES[group.optimizer](options, 1), ConstantSchedule(getattr(options, group.learning_rate))
+        rule, schedule = RULES[group.optimizer](options, 1), ConstantSchedule(group.learning_rate(options))
         tables.insert(0, TableGroup(rule, schedule, group.name))
         if members := {name: weight for name, weight in weights.items() if own.get(name) == group.name}:
             dense.insert(1, DenseGroup(members, rule, schedule))

@@ -1,13 +1,14 @@
 """A model as the rest of the application sees it. Imports no TensorFlow."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from model.embedding.table import Feature, Table
 from model.shapes import InteractionShape
+from utils.config.learning import OptimizerConfig
 from utils.config.options import ModelConfig
 
 if TYPE_CHECKING:
@@ -27,12 +28,12 @@ class WeightGroup:
     Attributes:
         name: `group` of its tables, and the first word of the names of its dense weights.
         optimizer: its rule.
-        learning_rate: the option that has its rate.
+        learning_rate: reads its rate from the options.
     """
 
     name: str
     optimizer: str
-    learning_rate: str
+    learning_rate: Callable[[OptimizerConfig], float]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from model.architectures.architecture import NUMERICALS, VECTORS, Architecture, Layers, LogForm, Operations, T, WeightGroup
 from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, UNIFORM, WIDE, ZEROS, Feature, Table, wide_name
+from utils.config.learning import OptimizerConfig
 from utils.config.options import OF_FEATURE, SUM, WIDE_AND_DEEP, ModelConfig
 from utils.errors import UserError
 
@@ -26,12 +27,16 @@ _PUBLISHED_LOG = LogForm(
 )
 
 
+def _linear_learning_rate(options: OptimizerConfig) -> float:
+    return options.linear_learning_rate
+
+
 class WideAndDeepArchitecture(Architecture):
     """A linear part, which FTRL trains, beside an MLP; see `model.wide_and_deep.WideAndDeep`."""
 
     name = WIDE_AND_DEEP
     logit_parts = (DEEP, WIDE)
-    groups = (WeightGroup(WIDE, "ftrl", "linear_learning_rate"),)
+    groups = (WeightGroup(WIDE, "ftrl", _linear_learning_rate),)
     linear = True
     reads_numericals = "linear layer"
     log = _PUBLISHED_LOG

@@ -165,9 +165,9 @@ def train(training: Training, dataset: Path, world) -> dict:
     from dataloading.batches import BatchReader, Share
     from dataloading.feature_spec import FeatureSpec
     from dataloading.tf_raw import TfRawSplit
+    from model.architectures import architecture_of
     from model.build import Precision, build_model
     from model.embedding.plan import report
-    from model.shapes import dense_elements, interaction_shape
     from run.devices import compute_dtype
     from run.placing import place_tables
     from run.tables import tables_and_features, with_widths
@@ -207,8 +207,7 @@ def train(training: Training, dataset: Path, world) -> dict:
         found["files"] = sorted(path.name for path in open_files() if path.parent == folder / "train")
     check_equal(model)
     found |= {f"after/{name}": values for name, values in pieces(model).items()}
-    stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
-    dense = dense_elements(len(spec.numerical), *stacks, placement.widths, interaction_shape(config.model))
+    dense = architecture_of(config.model).dense_elements(config.model, len(spec.numerical), placement.widths)
     found["plan"] = json.dumps(report(placement, training.batch, 2 if config.device.amp else 4, dense, trainer.groups.tables[-1].rule.needs_squares))
     if training.batch == BATCH and training.features is None:
         with contextlib.closing(TfRawSplit(spec, "test")) as split:
