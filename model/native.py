@@ -40,7 +40,7 @@ def scorer_path() -> Path:
 def _path(name: str, *parts: str) -> Path:
     parts = (*parts, platform.machine(), architecture())
     if architecture() == "native":
-        parts = (*parts, _processor())
+        parts = (*parts, processor())
     sources = [path for path in sorted(SOURCES.iterdir()) if path.suffix in (".cc", ".h") or path.name == "build"]
     digest = hashlib.sha256("\n".join(parts).encode())
     for path in sources:
@@ -58,7 +58,7 @@ def tensorflow_version() -> str:
     return "no tensorflow"
 
 
-def _processor() -> str:
+def processor() -> str:
     """Instruction sets of the processor."""
     try:
         found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
@@ -260,11 +260,12 @@ def native_operations() -> NativeOperations | None:
     path = library_path()
     if os.environ.get("DLRM_NATIVE_OPS") == "0" or on_gpu() or not path.is_file():
         return None
-    return _loaded(path)
+    return library_at(path)
 
 
 @functools.cache
-def _loaded(path: Path) -> NativeOperations:
+def library_at(path: Path) -> NativeOperations:
+    """Load the operations, once in a process."""
     import tensorflow as tf
 
     try:

@@ -118,12 +118,12 @@ class NativeScorer:
         stacked, weights = _layers(layers)
         kind = {DOT: 0, CROSS: 2}.get(interaction.kind, 1)
         shape = _Shape(num_numerical, len(features), len(layers.bottom), len(layers.cross), len(layers.top), kind)
-        self._scorer = library.dlrm_scorer_new(ctypes.byref(shape), described, stacked, threads or len(os.sched_getaffinity(0)))
+        self.handle = library.dlrm_scorer_new(ctypes.byref(shape), described, stacked, threads or len(os.sched_getaffinity(0)))
         del weights  # copied by now
-        if not self._scorer:
+        if not self.handle:
             raise MemoryError("the scorer's weights")
         self._score = library.dlrm_scorer_score
-        weakref.finalize(self, library.dlrm_scorer_delete, self._scorer).atexit = False  # the process ends its threads then
+        weakref.finalize(self, library.dlrm_scorer_delete, self.handle).atexit = False  # the process ends its threads then
 
     def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Logits `[B]` float32 of numericals `[B, M]` float32 and ids `[B, K]` int32, each feature's h side by side, −1 in a list for none.
@@ -137,7 +137,7 @@ class NativeScorer:
             expected = f"[{count}, {self._num_numerical}] and [{count}, {self._num_ids}]"
             raise ValueError(f"numericals {list(numerical.shape)} and ids {list(ids.shape)}: expected {expected}")
         logits = np.empty(count, np.float32)
-        bad = self._score(self._scorer, count, numerical.ctypes.data, ids.ctypes.data, logits.ctypes.data)
+        bad = self._score(self.handle, count, numerical.ctypes.data, ids.ctypes.data, logits.ctypes.data)
         if bad == _NO_MEMORY:
             raise MemoryError(f"{count:,} samples")
         if bad >= 0:

@@ -126,7 +126,8 @@ def _size(spec: FeatureSpec, widths: Sequence[int]) -> str:
     return f"{len(widths)} tables of {_shown(list(dict.fromkeys(widths)))} columns, {parameters:,} parameters"
 
 
-def _rows(parts: Sequence[Weight], start: int, stop: int) -> np.ndarray:
+def rows_of_parts(parts: Sequence[Weight], start: int, stop: int) -> np.ndarray:
+    """Return rows `start` to `stop` of a table whose parts follow each other."""
     firsts = itertools.accumulate((len(part.values) for part in parts), initial=0)
     return np.concatenate([part.values[max(start - first, 0) : max(stop - first, 0)] for first, part in zip(firsts, parts, strict=False)])
 
@@ -163,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for table, rows in found.tables.items():
         name = f"tables/{table}/weights"
         arrays[name] = Array((sum(len(part.values) for part in rows), rows[0].values.shape[1]))
-        parts.append(ArrayPart(name, lambda start, stop, rows=rows: _rows(rows, start, stop)))
+        parts.append(ArrayPart(name, lambda start, stop, rows=rows: rows_of_parts(rows, start, stop)))
     with contextlib.ExitStack() as opened:
         files = {kept_file(name): opened.enter_context(stored_vocabulary(spec, name).open("rb")) for name in metadata[RECORD]}
         folder = save(target, 0, arrays, parts, metadata, World(), files=KeptFiles(files))

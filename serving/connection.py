@@ -52,11 +52,11 @@ class Connection:
         self.over_http = scheme == HTTP
         self._tools = tools(HTTP if self.over_http else GRPC)
         timeouts = {"connection_timeout": 10.0, "network_timeout": _TIMEOUT_S} if self.over_http else {}
-        self._client = self._tools.InferenceServerClient(place.rstrip("/"), **timeouts)
-        metadata = self._asked(lambda: self._client.get_model_metadata(model, self._version, **self._as_json), f"model {model}")
+        self.client = self._tools.InferenceServerClient(place.rstrip("/"), **timeouts)
+        metadata = self._asked(lambda: self.client.get_model_metadata(model, self._version, **self._as_json), f"model {model}")
         self.inputs = [Input(one["name"], one["datatype"], int(one["shape"][-1])) for one in metadata["inputs"]]
         self.versions = [int(number) for number in metadata.get("versions", ())]
-        config = self._asked(lambda: self._client.get_model_config(model, self._version, **self._as_json), f"model {model}")
+        config = self._asked(lambda: self.client.get_model_config(model, self._version, **self._as_json), f"model {model}")
         config = config.get("config", config)
         self.max_batch_size = int(config.get("max_batch_size", 1))
         described = config.get("parameters", {}).get(ROWS, {}).get("string_value", "")
@@ -69,7 +69,7 @@ class Connection:
     def infer(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """Probabilities `[B]` of inputs `[B, width]`. Raises RequestError with the server's words."""
         options = {} if self.over_http else {"client_timeout": _TIMEOUT_S}
-        result = self._asked(lambda: self._client.infer(self.model, self._tensors(arrays), self._version, **options), "request")
+        result = self._asked(lambda: self.client.infer(self.model, self.tensors(arrays), self._version, **options), "request")
         return result.as_numpy(PROBABILITY)[:, 0]
 
     def begin(self, arrays: Mapping[str, np.ndarray], done: Callable[[np.ndarray | None, Exception | None], None]) -> None:
@@ -78,11 +78,11 @@ class Connection:
         def finished(result: Any, error: Exception | None) -> None:
             done(None if error else result.as_numpy(PROBABILITY)[:, 0], error)
 
-        self._client.async_infer(self.model, self._tensors(arrays), finished, self._version, client_timeout=_TIMEOUT_S)
+        self.client.async_infer(self.model, self.tensors(arrays), finished, self._version, client_timeout=_TIMEOUT_S)
 
     def statistics(self) -> dict[str, Any]:
         """The server's figures of the model, of its newest version that answered."""
-        found = self._asked(lambda: self._client.get_inference_statistics(self.model, self._version, **self._as_json), "statistics")
+        found = self._asked(lambda: self.client.get_inference_statistics(self.model, self._version, **self._as_json), "statistics")
         stats = found.get("model_stats", [])
         if not stats:
             return {}
@@ -90,13 +90,14 @@ class Connection:
 
     def load(self) -> None:
         """Have the server load what its repository has of the model now. Raises RequestError where it cannot; it goes on with what it had."""
-        self._asked(lambda: self._client.load_model(self.model), f"loading model {self.model}")
+        self._asked(lambda: self.client.load_model(self.model), f"loading model {self.model}")
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self.client.close()
 
-    def _tensors(self, arrays: Mapping[str, np.ndarray]) -> list[Any]:
+    def tensors(self, arrays: Mapping[str, np.ndarray]) -> list[Any]:
+        """Return a request's input tensors, of arrays by input name."""
         found = []
         for one in self.inputs:
             values = arrays[one.name]

@@ -99,7 +99,7 @@ def _published(config: PublishConfig, model: Path, servers: Sequence[Control]) -
         words = _flags(model, known)
         for folder in _formats(model):
             pin(folder, [ready for server in servers for ready in server.ready(folder.name)])
-        _export(config, words, number)
+        export_version(config, words, number)
     written = [folder for folder in _formats(model) if number in versions(folder)]
     before = live(model)
     if servers:
@@ -207,8 +207,8 @@ def _flags(model: Path, known: Sequence[int]) -> list[str]:
     raise UserError(f"{problem}; it says how the version was exported, and --mode export writes it")
 
 
-def _export(config: PublishConfig, flags: list[str], number: int) -> None:
-    """In a process of its own, whose memory is given back."""
+def export_version(config: PublishConfig, flags: list[str], number: int) -> None:
+    """Export in a process of its own, whose memory is given back."""
     program = str(Path(__file__).resolve().parents[1] / "dlrm.py")
     words = ["--mode", "export", "--restore_checkpoint_path", config.checkpoint, "--export_path", config.repository, "--log_path", ""]
     words += ["--checkpoint_choice", config.checkpoint_choice]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 READY, LOADING, UNAVAILABLE = "READY", "LOADING", "UNAVAILABLE"  # states of a version; beside these UNLOADING
 _LOAD_S = 600.0
-_PATIENCE_S = 3.0
+PATIENCE_S = 3.0
 _DEAD = ("not healthy", "unhealthy", "stub process")  # in Triton's words of a backend that is no more
 _NUMBERS = ("INT", "UINT", "FP", "BOOL")
 
@@ -90,7 +90,7 @@ class Questions:
         body = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(f"http://{self._http}/v2/{what}", data=body, method="GET" if body is None else "POST")
         try:
-            with urllib.request.urlopen(request, timeout=patience_s or _PATIENCE_S) as answer:
+            with urllib.request.urlopen(request, timeout=patience_s or PATIENCE_S) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
             raise Refused(_words(error.read())) from None

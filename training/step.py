@@ -55,7 +55,7 @@ class Trainer:
         together = gradient_slices == 1  # compiled so: with slices, one slice is, for eight of them take eight times as long to compile
         self._packs = compiled.dense and together and self.world.size > 1  # one vector leaves the compiled part, and one comes back
         self._part = tf.function(self._loss_and_gradients, autograph=False, jit_compile=(compiled.dense and not together) or None)
-        self._dense = tf.function(self._dense_part, autograph=False, jit_compile=(compiled.dense and together) or None)
+        self._dense = tf.function(self.dense_part, autograph=False, jit_compile=(compiled.dense and together) or None)
         self._check = tf.function(self._all_finite, autograph=False, jit_compile=compiled.optimizer or None)
         self._apply = tf.function(self._apply_gradients, autograph=False, jit_compile=compiled.optimizer or None)
         self._step = tf.function(self._whole_step, autograph=False)
@@ -110,7 +110,7 @@ class Trainer:
         by_vectors, *by_layers = tape.gradient(scaled, by)
         return loss, self._regularisation.by_vectors(by_vectors, embeddings, weights, scale / num_samples), *by_layers
 
-    def _dense_part(self, numerical, vectors, labels, weights, of_step, factor):
+    def dense_part(self, numerical, vectors, labels, weights, of_step, factor):
         """Loss of this worker's samples, gradients by their vectors, by part and times `factor`, and those of the dense weights, packed.
 
         With a loss scale there is a second number beside the loss, how many of the vectors' gradients are not finite; else there is none.

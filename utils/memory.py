@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 # Address space that is taken beside the tables, for the stacks and heaps of threads above all: measured on 2 processors, 520 MiB.
 _RESERVED, _RESERVED_PER_PROCESSOR = GIB // 2, GIB // 16
-_GROUPS, _OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+GROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def available_bytes() -> int:
@@ -26,9 +26,9 @@ def available_bytes() -> int:
 
 def _left_in_groups() -> Iterator[int]:
     """What each control group that this process is in still allows."""
-    group = _GROUPS
+    group = GROUPS
     with contextlib.suppress(OSError):  # no control groups, or of another form: the machine's figure stands
-        group /= next((line[3:].strip("/\n") for line in _OWN_GROUP.read_text().splitlines() if line.startswith("0::")), "")
+        group /= next((line[3:].strip("/\n") for line in OWN_GROUP.read_text().splitlines() if line.startswith("0::")), "")
     for folder in (group, *group.parents):
         with contextlib.suppress(OSError, ValueError):
             limit = (folder / "memory.max").read_text().strip()

@@ -38,14 +38,14 @@ class Scratch:
     def __init__(self, destination: Path, kind: str, takes: Callable[[Path], bool] | None = None):
         self._made: list[Path] = []
         self.folder: Path | None = None
-        self._lock = -1
+        self.lock = -1
         atexit.register(self.remove)
         try:
             for _ in range(_TRIES):  # another run that ends may take away what this one is about to use
                 with contextlib.suppress(FileNotFoundError):
                     self._make_destination(destination)
                     with uninterrupted():
-                        self.folder, self._lock = _taken(destination, takes) if takes else (None, -1)
+                        self.folder, self.lock = _taken(destination, takes) if takes else (None, -1)
                     remove_abandoned(destination)
                     with uninterrupted():
                         if self.folder is None:
@@ -72,12 +72,12 @@ class Scratch:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             _try_lock(lock)
             with naming(folder):  # after the lock: a file that says nothing and is not locked is one on its way
-                os.write(lock, " ".join(_machine()).encode())
+                os.write(lock, " ".join(machine()).encode())
             os.stat(folder / _LOCK)
         except OSError as error:
             _remove(folder, lock)
             raise FileNotFoundError if isinstance(error, BlockingIOError) else error from None
-        self.folder, self._lock = folder, lock
+        self.folder, self.lock = folder, lock
 
     def entries(self) -> list[Path]:
         """What was put into the folder."""
@@ -88,8 +88,8 @@ class Scratch:
         with uninterrupted():
             atexit.unregister(self.remove)
             with contextlib.suppress(OSError):  # a full disk: then only this machine can tell that it is left
-                os.pwrite(self._lock, f" {_LEFT}".encode(), os.fstat(self._lock).st_size)
-            os.close(self._lock)
+                os.pwrite(self.lock, f" {_LEFT}".encode(), os.fstat(self.lock).st_size)
+            os.close(self.lock)
             self.folder, self._made = None, []
 
     def remove(self) -> None:
@@ -97,7 +97,7 @@ class Scratch:
         with uninterrupted():
             atexit.unregister(self.remove)
             if self.folder is not None:
-                _remove(self.folder, self._lock)
+                _remove(self.folder, self.lock)
                 self.folder = None
             while self._made:
                 with contextlib.suppress(OSError):  # something is there
@@ -119,7 +119,7 @@ def _taken(destination: Path, takes: Callable[[Path], bool]) -> tuple[Path | Non
         if takes(folder):
             with contextlib.suppress(OSError), naming(folder):
                 os.ftruncate(lock, 0)
-                os.pwrite(lock, " ".join(_machine()).encode(), 0)
+                os.pwrite(lock, " ".join(machine()).encode(), 0)
             return folder, lock
         os.close(lock)
     return None, -1
@@ -141,7 +141,7 @@ def _abandoned(destination: Path) -> Iterator[tuple[Path, int]]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.stat(folder / _LOCK)  # its run may have removed it meanwhile
-            abandoned = bool(({_LEFT} | _machine()) & _words(descriptor)) or _rested(folder)
+            abandoned = bool(({_LEFT} | machine()) & _words(descriptor)) or _rested(folder)
         except OSError:  # in use, or a network file system without locks
             abandoned = False
         if abandoned:
@@ -177,7 +177,7 @@ def _try_lock(descriptor: int) -> None:
         pass
 
 
-def _machine() -> set[str]:
+def machine() -> set[str]:
     """What tells this machine from others: its start and its identity. A lock that it holds is seen here whatever the file system."""
     found = set()
     for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):

@@ -39,13 +39,13 @@ def new_table(rows: int, columns: int, fill: RowFiller, make_variable: Callable[
     tensor = tf.raw_ops.Empty(shape=[rows, columns], dtype=tf.float32, init=False)
     if not tensor.device.endswith("CPU:0") or pretends_gpu():
         del tensor
-        return _new_on_device(rows, columns, fill, make_variable)
+        return new_on_device(rows, columns, fill, make_variable)
     _fill_in_place(tensor, fill)
     return make_variable(tensor)
 
 
-def _new_on_device(rows: int, columns: int, fill: RowFiller, make_variable: Callable[[tf.Tensor], tf.Variable]) -> tf.Variable:
-    """The same where the host cannot write the tensor's memory: a constant is made there, other rows are made by threads and copied.
+def new_on_device(rows: int, columns: int, fill: RowFiller, make_variable: Callable[[tf.Tensor], tf.Variable]) -> tf.Variable:
+    """As `new_table` where the host cannot write the tensor's memory: a constant is made there, other rows are made by threads and copied.
 
     Raises:
         RuntimeError: the last rows read back are not those that were written.

@@ -62,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for path in paths:
             _check_log(path, options.destination)
     progress = _progress(options)
-    print(f"{options.target}: {made(NAME, options.target, partial(_make, options, progress), progress.run, options.overwrite)}")
+    print(f"{options.target}: {made(NAME, options.target, partial(make_dataset, options, progress), progress.run, options.overwrite)}")
     return 0
 
 
-def _make(options: Options, progress: Progress) -> str:
+def make_dataset(options: Options, progress: Progress) -> str:
     """Make the dataset in a local folder; returns what is to be said of it."""
     started = time.monotonic()
     refuse_dataset(options.destination, DEFAULT_FILE_NAME, options.overwrite)

@@ -140,7 +140,7 @@ def _started(settings: SparkSettings, folder: Path, log: Path) -> "SparkContext"
         if gateway is not None:
             utils = getattr(gateway.jvm.org.apache.spark.util, "Utils$")
             getattr(utils, "MODULE$").clearLocalRootDirs()  # it would go on using the folder of the first
-        with _locale_of_names():
+        with locale_of_names():
             gateway = gateway or launch_gateway(asked)
         conf = SparkConf(_jvm=gateway.jvm)  # with what spark-submit and spark-defaults.conf say
         for key, value in asked.getAll():
@@ -187,8 +187,8 @@ def _output_to(log: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locale_of_names() -> Iterator[None]:
-    """What is started inside reads names of files as UTF-8, whatever this process's locale is."""
+def locale_of_names() -> Iterator[None]:
+    """Set an environment in which what is started inside reads names of files as UTF-8, whatever this process's locale is."""
     said = next((value for name in ("LC_ALL", "LC_CTYPE", "LANG") if (value := os.environ.get(name))), "")
     before = os.environ.get("LC_ALL")
     if "utf" not in said.lower():

@@ -72,12 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     files = _files(args, reading.unlabelled)
     _check_flags(args, files, rule)
     progress = _progress(args, files)
-    make = partial(_make, args, files, rule, reading, settings, progress)
+    make = partial(make_dataset, args, files, rule, reading, settings, progress)
     print(f"{args.target}: {made(NAME, args.target, make, progress.run, args.overwrite)}")
     return 0
 
 
-def _make(
+def make_dataset(
     args: argparse.Namespace, files: dict[str, list[Source]], rule: SplitRule, reading: Reading, settings: SparkSettings | None, progress: Progress
 ) -> str:
     """Make the dataset in a local folder; returns what is to be said of it."""
@@ -98,7 +98,7 @@ def _make(
         leak = args.dictionary_days == ALL and TRAIN in splits
         learned = [name for name in splits if name == TRAIN or (leak and name != reading.unlabelled)]
         counted = steps.learn(plan, splits, learned, makes=TRAIN in splits and (old is None or args.extend_vocabulary))
-        statistics = {name: _statistics(name, counted[name], tallies[split.group], name != reading.unlabelled) for name, split in splits.items()}
+        statistics = {name: statistics_of(name, counted[name], tallies[split.group], name != reading.unlabelled) for name, split in splits.items()}
         if leak:
             _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, which flatters the model")
         said, plan = plan, plan if old is not None else steps.fitted(plan)
@@ -247,7 +247,7 @@ def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progr
     return Progress(NAME, command | {"number of files of each split": groups}, read, args.dst, args.resume)
 
 
-def _statistics(name: str, counted: Counted, tally: FileCounts, labelled: bool) -> dict[str, Any]:
+def statistics_of(name: str, counted: Counted, tally: FileCounts, labelled: bool) -> dict[str, Any]:
     """The split's part of the dataset's metadata. Raises DatasetError where it holds no rows."""
     if not counted.rows:
         raise DatasetError(f"the {name} split holds no rows: {tally.rows:,} were read; hold out other fractions, or check --split_by")

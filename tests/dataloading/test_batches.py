@@ -28,24 +28,24 @@ class MemorySplit:
     def __init__(self, num_samples, ids=None):
         self.spec, self.name, self.num_samples, self.first_row = SPEC, "train", num_samples, 0
         rows = np.arange(num_samples)
-        self._numerical = np.stack([rows, -rows], axis=1).astype(np.float16)
-        self._ids = ids or [
+        self.numerical = np.stack([rows, -rows], axis=1).astype(np.float16)
+        self.ids = ids or [
             (rows * factor % feature.cardinality).astype(np.int16) for factor, feature in zip((1, 7, 3), SPEC.categorical, strict=True)
         ]
-        self._labels = (rows % 3 == 0).astype(np.uint8)
+        self.labels = (rows % 3 == 0).astype(np.uint8)
 
     def _cut(self, values, start, stop):
         assert 0 <= start < stop <= self.num_samples
         return values[start:stop]
 
     def read_ids(self, feature, start, stop):
-        return self._cut(self._ids[feature], start, stop)
+        return self._cut(self.ids[feature], start, stop)
 
     def read_numerical(self, start, stop):
-        return self._cut(self._numerical, start, stop)
+        return self._cut(self.numerical, start, stop)
 
     def read_labels(self, start, stop):
-        return self._cut(self._labels, start, stop)
+        return self._cut(self.labels, start, stop)
 
     def file(self, feature, row=0):
         return f"{feature}.bin"
@@ -164,7 +164,7 @@ def test_ids_of_other_workers_features_are_not_read():
 
 def test_a_label_that_is_neither_0_nor_1_is_an_error():
     split = MemorySplit(20)
-    split._labels[9] = 2
+    split.labels[9] = 2
     with pytest.raises(DatasetError, match="feature label, row 9: label 2 is not 0 or 1"):
         list(batch_reader(split, 4).epoch())
 
@@ -172,7 +172,7 @@ def test_a_label_that_is_neither_0_nor_1_is_an_error():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_numerical_value_that_is_not_finite_is_an_error(value):
     split = MemorySplit(20)
-    split._numerical[9, 1] = value
+    split.numerical[9, 1] = value
     with pytest.raises(DatasetError, match=f"feature num_1, row 9: value {value} is not finite"):
         list(batch_reader(split, 4).epoch())
 
@@ -213,13 +213,13 @@ def test_prefetching_runs_ahead_by_no_more_than_its_depth():
 @pytest.mark.parametrize("rows", [None, (1000, 250, 7)])
 def test_in_a_window_the_row_that_is_wrong_is_named_and_no_other(rows):
     split = MemorySplit(60)
-    split._ids[1] = np.where(np.arange(60) == 3, 320, split._ids[1])  # beyond the table, and made to fit
-    split._ids[1][5] = 260
-    split._numerical[17, 1] = np.nan
+    split.ids[1] = np.where(np.arange(60) == 3, 320, split.ids[1])  # beyond the table, and made to fit
+    split.ids[1][5] = 260
+    split.numerical[17, 1] = np.nan
     reader = batch_reader(split, 10, window=3, out_of_range="clip", num_rows=rows)
     with pytest.raises(DatasetError, match="row 17"):
         list(reader.epoch())
-    split._numerical[17, 1] = 0
+    split.numerical[17, 1] = 0
     assert sum(batch.num_samples for batch in reader.epoch()) == 60
 
 

@@ -105,14 +105,14 @@ def test_a_batch_is_h_rows_a_feature_whatever_the_number_of_workers(form, stored
 @given(n=st.integers(1, 70), local=st.integers(1, 9), workers=st.sampled_from([1, 2, 4]), window=st.integers(1, 4), held=st.booleans())
 def test_shuffled_and_held_out_rows_take_all_their_columns_along(n, local, workers, window, held):
     spec = rich_spec()
-    split = Rows(spec, n)
-    split = hold_out(split, 0.3)[0] if held and 0 < round(0.3 * n) < n else split
+    source = Rows(spec, n)
+    split = hold_out(source, 0.3)[0] if held and 0 < round(0.3 * n) < n else source
     readers = [batch_reader(split, local * workers, rank=rank, num_workers=workers, window=window, window_seed=3) for rank in range(workers)]
     seen = []
     for parts in zip(*(reader.epoch(1) for reader in readers), strict=True):
         rows = np.concatenate([part.groups for part in parts])
         seen += rows[np.concatenate([part.weights for part in parts]) == 1].tolist()
-        np.testing.assert_array_equal(parts[0].ids, np.concatenate([c[rows].reshape(len(rows), -1).T for c in split_ids(split)]))
+        np.testing.assert_array_equal(parts[0].ids, np.concatenate([c[rows].reshape(len(rows), -1).T for c in source.columns]))
         np.testing.assert_array_equal(np.concatenate([part.numerical for part in parts])[:, 0], rows.astype(np.float16))
     assert sorted(seen) == list(range(split.num_samples))
 
@@ -128,10 +128,6 @@ class Rows(MemorySplit):
 
     def read_group(self, start, stop):
         return np.arange(start, stop)
-
-
-def split_ids(split):
-    return split.columns if isinstance(split, Rows) else split._split.columns
 
 
 def test_samples_in_memory_are_batches_as_stored_ones_are():

@@ -75,8 +75,8 @@ def test_an_epoch_can_start_in_the_middle_of_a_window():
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_fault_is_named_by_its_row_in_the_file(rank):
     split = MemorySplit(64)
-    split._ids[1] = split._ids[1].copy()
-    split._ids[1][37] = 300
+    split.ids[1] = split.ids[1].copy()
+    split.ids[1][37] = 300
     reader = batch_reader(split, 8, features=[1], rank=rank, num_workers=2, window=4)
     with pytest.raises(DatasetError, match=r"row 37: id 300 is not in \[0, 300\)"):
         list(reader.epoch())
@@ -84,7 +84,7 @@ def test_a_fault_is_named_by_its_row_in_the_file(rank):
 
 def test_a_fault_of_a_row_that_one_worker_has_is_named_by_its_row_in_the_file():
     split = MemorySplit(64)
-    split._labels[41] = 2
+    split.labels[41] = 2
     found = []
     for rank in (0, 1):
         try:

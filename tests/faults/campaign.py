@@ -56,30 +56,30 @@ class Campaign:
     """
 
     def __init__(self, folder: Path, seed: int, flags: tuple[str, ...] = RUN, model: str = ""):
-        self._folder, self._draw, self._flags, self._model = folder, random.Random(seed), flags, model
+        self.folder, self.draw, self._flags, self._model = folder, random.Random(seed), flags, model
         self.dataset = write_dataset(folder / "dataset")
         self.unbroken = folder / "unbroken"
         start = time.monotonic()
-        run = self._run(self.unbroken)
+        run = self.run(self.unbroken)
         assert run.end() == 0, run.err
         self.run_s = time.monotonic() - start
 
-    def _run(self, checkpoints: Path, *flags, workers: int = 1, around: tuple = (), dataset: Path | None = None) -> Victim:
+    def run(self, checkpoints: Path, *flags, workers: int = 1, around: tuple = (), dataset: Path | None = None) -> Victim:
         data = ("--dataset_path", dataset or self.dataset, "--save_checkpoint_path", checkpoints, "--checkpoint_every_steps", EVERY)
-        return Victim(self._folder, *data, *self._flags, "--max_steps", STEPS, "--epochs", "4", *flags, workers=workers, around=around)
+        return Victim(self.folder, *data, *self._flags, "--max_steps", STEPS, "--epochs", "4", *flags, workers=workers, around=around)
 
     def kills(self, count: int, in_save: bool, workers: int = 1) -> Row:
         """Kill a worker, resume, kill again, …, and when a run comes to its end compare it with the unbroken one."""
         where = "inside a save" if in_save else "anywhere else"
         several = f", {workers} workers" if workers > 1 else ""
         row = Row(f"`kill -9` of a worker, {where}{several}" + (f", {self._model}" if self._model else ""))
-        chain, folder, ended = 0, self._folder / "chain", True
+        chain, folder, ended = 0, self.folder / "chain", True
         while row.tries < count or not ended:
             if ended:
                 chain += 1
-                folder = self._folder / f"{'save' if in_save else 'other'}-{workers}-{chain}"
+                folder = self.folder / f"{'save' if in_save else 'other'}-{workers}-{chain}"
             before = set(check_all(folder))
-            run = self._run(folder, "--resume", "auto", workers=workers)
+            run = self.run(folder, "--resume", "auto", workers=workers)
             hit = row.tries < count and (self._strike_in_save(run, folder) if in_save else self._strike_anywhere(run))
             code, ended = run.end(), False
             if not hit:
@@ -99,7 +99,7 @@ class Campaign:
         return row
 
     def _strike_in_save(self, run: Victim, folder: Path) -> bool:
-        saves, old, seen = self._draw.randint(1, 2), numbers(folder), set()
+        saves, old, seen = self.draw.randint(1, 2), numbers(folder), set()
 
         def begun() -> bool:
             seen.update(numbers(folder) - old)
@@ -107,21 +107,21 @@ class Campaign:
 
         if not run.wait_until(begun):
             return False
-        time.sleep(self._draw.uniform(0, 0.25) if self._draw.random() < 0.7 else self._draw.uniform(0, 1.0))
+        time.sleep(self.draw.uniform(0, 0.25) if self.draw.random() < 0.7 else self.draw.uniform(0, 1.0))
         return self._strike(run)
 
     def _strike_anywhere(self, run: Victim) -> bool:
-        kind, mark = self._draw.random(), time.monotonic()
+        kind, mark = self.draw.random(), time.monotonic()
         if kind < 0.2:  # while it starts and restores
-            after = self._draw.uniform(0, 0.5 * self.run_s)
+            after = self.draw.uniform(0, 0.5 * self.run_s)
             if not run.wait_until(lambda: time.monotonic() - mark > after):
                 return False
         else:
             begin = run.step
-            wanted = self._draw.randint(1, 20)
+            wanted = self.draw.randint(1, 20)
             if not run.wait_until(lambda: (run.step and not begin and self._set_begin(run)) or run.step >= self._begin + wanted):
                 return False
-            time.sleep(self._draw.uniform(0, 0.05))
+            time.sleep(self.draw.uniform(0, 0.05))
         return self._strike(run)
 
     _begin = 0
@@ -132,14 +132,14 @@ class Campaign:
 
     def _strike(self, run: Victim) -> bool:
         self._begin = 0
-        run.kill(self._draw.randint(0, 7))
+        run.kill(self.draw.randint(0, 7))
         return run.end() != 0
 
     def terminations(self, count: int) -> Row:
         """SIGTERM at random points, resume, …, compare."""
-        row, folder = Row("SIGTERM"), self._folder / "terminated"
+        row, folder = Row("SIGTERM"), self.folder / "terminated"
         for _ in range(count):
-            run, wanted = self._run(folder, "--resume", "auto"), self._draw.randint(1, STEPS // count - 2)
+            run, wanted = self.run(folder, "--resume", "auto"), self.draw.randint(1, STEPS // count - 2)
             mark = lambda: run.step and (self._set_begin(run) or run.step >= self._begin + wanted)  # noqa: E731, B023
             assert run.wait_until(mark)
             self._begin = 0
@@ -149,7 +149,7 @@ class Campaign:
             row.tries += 1
             row.lost.append(max(run.step - max(check_all(folder)), 0))
             row.outcome["exit 143, the step saved"] += 1
-        run = self._run(folder, "--resume", "auto")
+        run = self.run(folder, "--resume", "auto")
         assert run.end() == 0 and not differing(self.unbroken, folder)
         row.outcome["run to the end: bit-identical to the unbroken one"] += 1
         return row
@@ -158,21 +158,21 @@ class Campaign:
         """A random bit of the newest checkpoint: refused in one line; with --restore_fallback the one before is taken."""
         row = Row("a bit flipped in a checkpoint")
         for i in range(count):
-            folder = self._folder / f"flipped-{i}"
+            folder = self.folder / f"flipped-{i}"
             shutil.copytree(self.unbroken, folder)
             newest = folder / (folder / "latest").read_text().strip()
-            path = self._draw.choice(sorted(path for path in newest.rglob("*") if path.is_file()))
+            path = self.draw.choice(sorted(path for path in newest.rglob("*") if path.is_file()))
             content = bytearray(path.read_bytes())
-            bit = self._draw.randrange(8 * len(content))
+            bit = self.draw.randrange(8 * len(content))
             content[bit // 8] ^= 1 << bit % 8
             path.write_bytes(content)
             flags = ("--restore_checkpoint_path", folder)
-            run = self._run(folder, *flags, "--max_steps", STEPS + 1, "--epochs", "5")  # one that is finished reads nothing
+            run = self.run(folder, *flags, "--max_steps", STEPS + 1, "--epochs", "5")  # one that is finished reads nothing
             code, row.tries = run.end(), row.tries + 1
             assert code == 1 and len(run.errors) == 1 and str(newest) in run.errors[0] and "damaged" in run.errors[0], (path, bit, run.err)
             assert "--restore_fallback" in run.errors[0]
             if i == 0:
-                run = self._run(folder, *flags, "--restore_fallback")
+                run = self.run(folder, *flags, "--restore_fallback")
                 assert run.end() == 0, run.err
                 assert "damaged" in run.err and "--restore_fallback: " in run.err
                 assert not differing(self.unbroken, folder)
@@ -185,11 +185,11 @@ class Campaign:
         """A file system that is full in the middle of a save: one line, earlier checkpoints whole. In a mount namespace of its own."""
         row = Row("disk full during a save")
         for i in range(count):
-            disk, copy = self._folder / f"disk-{i}", self._folder / f"copy-{i}"
+            disk, copy = self.folder / f"disk-{i}", self.folder / f"copy-{i}"
             disk.mkdir()
-            size = 4 * (63_009 * 16 * 4 * 3) // 1024 * self._draw.randint(30, 80) // 100  # room for one to three checkpoints
+            size = 4 * (63_009 * 16 * 4 * 3) // 1024 * self.draw.randint(30, 80) // 100  # room for one to three checkpoints
             script = f'mount -t tmpfs -o size={size}k tmpfs "{disk}" || exit 77; "$@"; code=$?; cp -r "{disk}" "{copy}"; exit $code'
-            run = self._run(disk / "c", around=("unshare", "-rm", "sh", "-c", script, "sh"))
+            run = self.run(disk / "c", around=("unshare", "-rm", "sh", "-c", script, "sh"))
             code = run.end()
             if code == 77 or "unshare" in run.err:
                 row.outcome["not tried: this machine allows no mount"] += 1
@@ -206,11 +206,11 @@ class Campaign:
         """A file of the dataset cut short, or deleted before it is opened, while the run goes on."""
         row = Row("a dataset file truncated or deleted")
         for i in range(count):
-            data, folder = self._folder / f"data-{i}", self._folder / f"damaged-{i}"
+            data, folder = self.folder / f"data-{i}", self.folder / f"damaged-{i}"
             shutil.copytree(self.dataset, data)
-            run = self._run(folder, "--test_freq", "60", dataset=data)
+            run = self.run(folder, "--test_freq", "60", dataset=data)
             assert run.wait_until(lambda: run.step >= EVERY + 1)  # noqa: B023
-            victim = self._draw.choice(sorted((data / "train").iterdir()))
+            victim = self.draw.choice(sorted((data / "train").iterdir()))
             if i % 2:
                 shutil.rmtree(data / "test")
             else:
@@ -229,7 +229,7 @@ class Campaign:
         """A checkpoint whose model is another one."""
         row = Row("a checkpoint of another model")
         for flags in (("--embedding_dim", "8", "--bottom_mlp_dims", "8"), ("--top_mlp_dims", "8,1")):
-            run = self._run(self._folder / "other", "--restore_checkpoint_path", self.unbroken, *flags)
+            run = self.run(self.folder / "other", "--restore_checkpoint_path", self.unbroken, *flags)
             assert run.end() == 1 and len(run.errors) == 1 and "the checkpoint's model has" in run.errors[0], run.err
             row.tries += 1
             row.outcome["refused in one line before anything is allocated"] += 1
@@ -237,8 +237,8 @@ class Campaign:
 
     def not_finite(self) -> Row:
         """A loss that is not finite."""
-        row, folder = Row("a loss that is not finite"), self._folder / "nan"
-        run = self._run(folder, "--optimizer", "sgd", "--learning_rate", "3e38")
+        row, folder = Row("a loss that is not finite"), self.folder / "nan"
+        run = self.run(folder, "--optimizer", "sgd", "--learning_rate", "3e38")
         assert run.end() == 1 and len(run.errors) == 1 and "loss" in run.errors[0], run.err
         check_all(folder)
         row.tries += 1

@@ -44,26 +44,26 @@ class Disturbances:
     """
 
     def __init__(self, campaign: Campaign):
-        self._campaign, self._folder, self._draw = campaign, campaign._folder, campaign._draw
+        self.campaign, self.folder, self.draw = campaign, campaign.folder, campaign.draw
 
-    def _run(self, folder: Path, *flags, **options) -> Victim:
-        return self._campaign._run(folder, *flags, **options)
+    def run(self, folder: Path, *flags, **options) -> Victim:
+        return self.campaign.run(folder, *flags, **options)
 
     def _goes_on(self, folder: Path, row: Row, *flags, unbroken: Path | None = None) -> None:
-        run = self._run(folder, "--resume", "auto", *flags)
+        run = self.run(folder, "--resume", "auto", *flags)
         assert run.end() == 0, run.err
-        unbroken = unbroken or self._campaign.unbroken
+        unbroken = unbroken or self.campaign.unbroken
         assert not differing(unbroken, folder)
         assert position(unbroken) == position(folder), (position(unbroken), position(folder))
         row.outcome[IDENTICAL] += 1
 
     def signals_on_evaluations(self, count: int) -> Row:
         """A signal that takes effect on a step with an evaluation; the run's early stop, best AUC and weights are the unbroken one's."""
-        row, unbroken, folder = Row("SIGTERM on a step with an evaluation"), self._folder / "evaluated", self._folder / "evaluations"
-        assert self._run(unbroken, *EVALUATED).end() == 0
+        row, unbroken, folder = Row("SIGTERM on a step with an evaluation"), self.folder / "evaluated", self.folder / "evaluations"
+        assert self.run(unbroken, *EVALUATED).end() == 0
         last = position(unbroken)["step"]
-        for wanted in sorted(self._draw.sample(range(4, last - 4), count)):
-            run = self._run(folder, "--resume", "auto", *EVALUATED)
+        for wanted in sorted(self.draw.sample(range(4, last - 4), count)):
+            run = self.run(folder, "--resume", "auto", *EVALUATED)
             assert run.wait_until(lambda: run.step >= wanted), run.err  # noqa: B023
             run.process.send_signal(signal.SIGTERM)
             assert run.end() == 143, run.err
@@ -75,9 +75,9 @@ class Disturbances:
 
     def hangups(self, count: int) -> Row:
         """SIGHUP, as a closed terminal sends it: the step is saved. Under nohup it changes nothing."""
-        row, folder = Row("SIGHUP"), self._folder / "hangups"
+        row, folder = Row("SIGHUP"), self.folder / "hangups"
         for _ in range(count):
-            run, begin = self._run(folder, "--resume", "auto"), []
+            run, begin = self.run(folder, "--resume", "auto"), []
             assert run.wait_until(lambda: run.step and (begin or begin.append(run.step) or True) and run.step >= begin[0] + 5)  # noqa: B023
             run.process.send_signal(signal.SIGHUP)
             assert run.end() == 129, run.err
@@ -85,7 +85,7 @@ class Disturbances:
             row.tries += 1
             row.outcome["exit 129, the step saved"] += 1
         self._goes_on(folder, row)
-        run = self._run(self._folder / "nohup", around=("nohup",))
+        run = self.run(self.folder / "nohup", around=("nohup",))
         assert run.wait_until(lambda: run.step >= 5)
         run.process.send_signal(signal.SIGHUP)
         assert run.end() == 0, run.err
@@ -94,9 +94,9 @@ class Disturbances:
 
     def dead_launchers(self, count: int) -> Row:
         """`kill -9` or SIGTERM of horovodrun: the workers save and end, the folder's lock is free, nothing runs on."""
-        row, folder = Row("horovodrun killed, 2 workers"), self._folder / "launcher"
+        row, folder = Row("horovodrun killed, 2 workers"), self.folder / "launcher"
         for i in range(count):
-            run, begin = self._run(folder, "--resume", "auto", workers=2), []
+            run, begin = self.run(folder, "--resume", "auto", workers=2), []
             assert run.wait_until(lambda: run.step and (begin or begin.append(run.step) or True) and run.step >= begin[0] + 5)  # noqa: B023
             workers, step = run.workers(), run.step
             assert len(workers) == 2
@@ -112,11 +112,11 @@ class Disturbances:
 
     def odd_paths(self) -> Row:
         """Paths with `..`, links and odd characters, to save to and to go on from."""
-        row, home = Row("a path with `..`, a link, odd characters"), self._folder / "paths"
+        row, home = Row("a path with `..`, a link, odd characters"), self.folder / "paths"
         (home / "here").mkdir(parents=True)
         (home / "link").symlink_to(home / "here")
         for path in ("here/../a", "link/../b", "./c/./d//e", "ü ☃ 'x' $y"):
-            run = self._run(home / path)
+            run = self.run(home / path)
             assert run.wait_until(lambda: run.step >= 20)  # noqa: B023
             run.process.send_signal(signal.SIGTERM)
             assert run.end() == 143, run.err
@@ -126,14 +126,14 @@ class Disturbances:
 
     def used_folders(self) -> Row:
         """A folder that holds another run's checkpoints, or in which one is being written."""
-        row, folder = Row("a folder with another run's checkpoints"), self._folder / "used"
-        shutil.copytree(self._campaign.unbroken, folder)
-        run = self._run(folder)
+        row, folder = Row("a folder with another run's checkpoints"), self.folder / "used"
+        shutil.copytree(self.campaign.unbroken, folder)
+        run = self.run(folder)
         assert run.end() == 1 and len(run.errors) == 1 and "holds checkpoints of another run" in run.errors[0], run.err
-        assert not differing(self._campaign.unbroken, folder)
-        run = self._run(folder, "--resume", "auto")
+        assert not differing(self.campaign.unbroken, folder)
+        run = self.run(folder, "--resume", "auto")
         assert run.end() == 0 and "the run is finished" in run.out, run.err
-        assert position(self._campaign.unbroken) == position(folder)
+        assert position(self.campaign.unbroken) == position(folder)
         row.tries, row.outcome["refused; a finished run changes nothing"] = 2, 2
         return row
 
@@ -148,22 +148,22 @@ class Disturbances:
             "log": (full, ("unshare", "-rm")),
         }
         for name, (script, around) in cases.items():
-            folder, flags = self._folder / f"lost-{name}", ("--log_path", "full/log.json") if name == "log" else ()
-            run = Victim(self._folder, *self._data(folder), *RUN, *self._length(), around=(*around, "bash", "-c", script, "bash"), log=flags)
+            folder, flags = self.folder / f"lost-{name}", ("--log_path", "full/log.json") if name == "log" else ()
+            run = Victim(self.folder, *self._data(folder), *RUN, *self._length(), around=(*around, "bash", "-c", script, "bash"), log=flags)
             code = run.end()
             if around and ("unshare" in run.err or "mount" in run.err):
                 row.outcome["not tried: this machine allows no mount"] += 1
                 continue
             assert code == 0 and "Traceback" not in run.err, (name, code, run.err)
-            assert not differing(self._campaign.unbroken, folder)
+            assert not differing(self.campaign.unbroken, folder)
             row.tries += 1
             row.outcome[IDENTICAL] += 1
         return row
 
     def disagreements(self) -> Row:
         """Workers that were started with other flags, on other rows, with other operations."""
-        row, copy = Row("workers that disagree"), self._folder / "copy"
-        shutil.copytree(self._campaign.dataset, copy)
+        row, copy = Row("workers that disagree"), self.folder / "copy"
+        shutil.copytree(self.campaign.dataset, copy)
         with (copy / "train/cat_1.bin").open("r+b") as file:
             content = file.read()
             file.seek(0)
@@ -175,10 +175,10 @@ class Disturbances:
             "operations": ((), {"DLRM_NATIVE_OPS": "0"}, "warning: worker 1 computes with "),
         }
         for name, (flags, variables, message) in cases.items():
-            folder = self._folder / f"disagree-{name}"
+            folder = self.folder / f"disagree-{name}"
             mine = [sys.executable, ROOT / "dlrm.py", *self._data(folder), *RUN, *self._length(), "--log_path", ""]
             other = ["env", *(f"{key}={value}" for key, value in variables.items()), *mine, *flags]
-            run = Victim(self._folder, command=["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "1", *mine, ":", "-np", "1", *other])
+            run = Victim(self.folder, command=["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "1", *mine, ":", "-np", "1", *other])
             code = run.end()
             assert message in run.err, run.err
             if name == "operations":
@@ -192,30 +192,30 @@ class Disturbances:
 
     def other_code(self) -> Row:
         """A clone in which the learning rate is doubled: a worker that runs it ends all; scripts/elastic leaves its host out."""
-        row, other = Row("a worker or a host with other code"), self._folder / "clone"
+        row, other = Row("a worker or a host with other code"), self.folder / "clone"
         double_the_learning_rate(clone(other))
         for odd in (0, 1):
-            folder = self._folder / f"code-{odd}"
+            folder = self.folder / f"code-{odd}"
             words = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
             for rank in range(3):
                 program = (other if rank == odd else ROOT) / "dlrm.py"
                 words += [":"] * (rank > 0) + ["-np", "1", sys.executable, program, *self._data(folder), *RUN, *self._length(), "--log_path", ""]
-            run = Victim(self._folder, command=words)
+            run = Victim(self.folder, command=words)
             assert run.end() != 0 and len(run.errors) == 1 and not folder.exists(), run.err
             assert f"worker {odd} (host " in run.errors[0] and "training/schedule.py differs" in run.errors[0], run.err
             row.tries, row.outcome["refused in one line before anything is read"] = odd + 1, odd + 1
-        ssh = self._folder / "bin/ssh"
+        ssh = self.folder / "bin/ssh"
         ssh.parent.mkdir()
         ssh.write_text(f"""#!/bin/sh\nfor last; do :; done\nexec sh -c "$(printf %s "$last" | sed 's#{ROOT}/dlrm.py#{other}/dlrm.py#')"\n""")
         ssh.chmod(0o755)
-        folder = self._folder / "code-elastic"
+        folder = self.folder / "code-elastic"
         worker = [sys.executable, "-u", ROOT / "dlrm.py", *self._data(folder), *RUN, *self._length(), "--log_path", ""]
         flags = ["--mpi-args=--oversubscribe", "--hosts", "odd:1,localhost:1"]
         words = ["env", f"PATH={ssh.parent}:{os.environ['PATH']}", sys.executable, ROOT / "scripts/elastic", *flags, "--", *worker]
-        run = Victim(self._folder, command=words)
+        run = Victim(self.folder, command=words)
         assert run.end() == 0, run.err
         assert "host odd has other code than this one: training/schedule.py differs" in run.err, run.err
-        assert not differing(self._campaign.unbroken, folder)
+        assert not differing(self.campaign.unbroken, folder)
         row.tries += 1
         row.outcome["`scripts/elastic` left the host out: bit-identical to the unbroken one"] += 1
         return row
@@ -224,15 +224,15 @@ class Disturbances:
         """A worker that stands still (SIGSTOP) in the middle of a save, and goes on after a while."""
         row = Row("a worker stopped (SIGSTOP) in a save for 3 s, 2 workers")
         for i in range(count):
-            folder, seen = self._folder / f"stopped-{i}", set()
-            saves, run = self._draw.randint(1, 3), self._run(folder, workers=2)
+            folder, seen = self.folder / f"stopped-{i}", set()
+            saves, run = self.draw.randint(1, 3), self.run(folder, workers=2)
 
             def begun(folder=folder, seen=seen, saves=saves) -> bool:
                 seen.update(numbers(folder) if folder.exists() else ())
                 return len(seen) >= saves
 
             assert run.wait_until(begun), run.err
-            time.sleep(self._draw.uniform(0, 0.2))
+            time.sleep(self.draw.uniform(0, 0.2))
             worker = sorted(run.workers())[i % 2]
             os.kill(worker, signal.SIGSTOP)
             time.sleep(3)
@@ -240,7 +240,7 @@ class Disturbances:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGCONT)
             assert run.end() == 0, run.err
-            assert not differing(self._campaign.unbroken, folder)
+            assert not differing(self.campaign.unbroken, folder)
             row.tries += 1
             row.outcome[f"{len(visible)} whole checkpoints meanwhile"] += 1
             row.outcome[IDENTICAL] += 1
@@ -261,7 +261,7 @@ class Disturbances:
         ]
 
     def _data(self, folder: Path) -> tuple:
-        return "--dataset_path", self._campaign.dataset, "--save_checkpoint_path", folder, "--checkpoint_every_steps", EVERY
+        return "--dataset_path", self.campaign.dataset, "--save_checkpoint_path", folder, "--checkpoint_every_steps", EVERY
 
     @staticmethod
     def _length() -> tuple:

@@ -41,7 +41,7 @@ class ServingFaults:
     """
 
     def __init__(self, campaign: Campaign, requests: int):
-        self._campaign, self._folder, self._draw, self._requests = campaign, campaign._folder / "serving", campaign._draw, requests
+        self.campaign, self.folder, self.draw, self._requests = campaign, campaign.folder / "serving", campaign.draw, requests
         self._scores: list[np.ndarray] = []
 
     def all(self, count: int) -> list:
@@ -58,16 +58,16 @@ class ServingFaults:
     def _made(self) -> Path:
         """A repository of its own, with a model of the first of two checkpoints."""
         if not self._scores:
-            self._folder.mkdir()
-            data = write(self._folder / "data", PLAIN)
+            self.folder.mkdir()
+            data = write(self.folder / "data", PLAIN)
             for number, rate in enumerate((0.02, 0.2)):
-                train(data, self._folder / f"c{number}", learning_rate=rate)
-                model = dlrm.load(self._folder / f"c{number}", mmap=True, cpu=True)
+                train(data, self.folder / f"c{number}", learning_rate=rate)
+                model = dlrm.load(self.folder / f"c{number}", mmap=True, cpu=True)
                 drawn, scorer = drawn_rows(model.features, 3), model.over_arrays()
                 self._inputs = {"numerical": drawn.numerical[:40], "categorical": drawn.ids[:40]}
                 self._scores.append(scorer.score(*scorer.checked(*self._inputs.values())))
-        repository = self._folder / f"r{len(list(self._folder.glob('r*')))}"
-        export(self._folder / "c0", repository)
+        repository = self.folder / f"r{len(list(self.folder.glob('r*')))}"
+        export(self.folder / "c0", repository)
         return repository
 
     def _answer(self, server: Server) -> int | None:
@@ -84,12 +84,12 @@ class ServingFaults:
         with Server(self._made(), PORTS, said.append) as server:
             server.wait_until_ready()
             for _ in range(count):
-                for _ in range(self._draw.randint(1, 3)):
+                for _ in range(self.draw.randint(1, 3)):
                     for process in stubs(server):
                         with contextlib.suppress(psutil.Error):
                             process.kill()
                             row.tries += 1
-                    time.sleep(self._draw.uniform(0, 3))
+                    time.sleep(self.draw.uniform(0, 3))
                 eventually(lambda: self._answer(server) == 0, 120)
                 row.outcome["served again"] += 1
         if again := sum("ready again" in text for text in said):
@@ -107,7 +107,7 @@ class ServingFaults:
                 stub.send_signal(signal.SIGSTOP)
                 for _ in range(500):
                     connection.begin(self._inputs, lambda scores, error: None)
-                time.sleep(self._draw.uniform(0, 4))
+                time.sleep(self.draw.uniform(0, 4))
                 with contextlib.suppress(psutil.Error):
                     stub.send_signal(signal.SIGCONT)
                 eventually(lambda: self._answer(server) == 0, 120)
@@ -157,14 +157,14 @@ class ServingFaults:
                 server.wait_until_ready()
                 served = self._answer(server)
                 url = ["--url", f"grpc://{server.grpc}"] if i % 2 else []
-                words = ["-m", "serving.publish", "--repository", repository, "--checkpoint", self._folder / f"c{1 - served}", "--keep", "1", *url]
+                words = ["-m", "serving.publish", "--repository", repository, "--checkpoint", self.folder / f"c{1 - served}", "--keep", "1", *url]
                 with subprocess.Popen([sys.executable, *map(str, words)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
                     newest = versions(repository / "dlrm")[-1]
-                    if self._draw.random() < 0.3:
-                        time.sleep(self._draw.uniform(0, 5))
+                    if self.draw.random() < 0.3:
+                        time.sleep(self.draw.uniform(0, 5))
                     else:
                         eventually(lambda: versions(repository / "dlrm")[-1] > newest or process.poll() is not None, 120)  # noqa: B023
-                        time.sleep(self._draw.uniform(0, 4))
+                        time.sleep(self.draw.uniform(0, 4))
                     process.kill()
                 for stub in stubs(server):
                     with contextlib.suppress(psutil.Error):
@@ -181,10 +181,10 @@ class ServingFaults:
 
     def published_from_a_running_training(self, count: int) -> Row:
         """Exports of a folder whose run keeps one checkpoint and writes a new one at every other step."""
-        row, folder = Row("publishing from a running training that keeps one checkpoint"), self._campaign._folder / "publishing"
-        repository = self._campaign._folder / "published"
-        flags = ("--dataset_path", self._campaign.dataset, "--save_checkpoint_path", folder, "--checkpoint_every_steps", 2, "--keep_checkpoints", 1)
-        run = Victim(self._campaign._folder, *flags, *RUN, "--max_steps", 100 * STEPS, "--epochs", 400)
+        row, folder = Row("publishing from a running training that keeps one checkpoint"), self.campaign.folder / "publishing"
+        repository = self.campaign.folder / "published"
+        flags = ("--dataset_path", self.campaign.dataset, "--save_checkpoint_path", folder, "--checkpoint_every_steps", 2, "--keep_checkpoints", 1)
+        run = Victim(self.campaign.folder, *flags, *RUN, "--max_steps", 100 * STEPS, "--epochs", 400)
         try:
             assert run.wait_until(lambda: run.step > 4), run.err
             for number in range(1, count + 1):
@@ -203,9 +203,9 @@ class ServingFaults:
 
     def fire(self) -> Row:
         """See `serving_fire.py`, which runs alone with more requests."""
-        row, folder = Row(f"{self._requests:,} requests of raw rows under publishing and kills"), self._campaign._folder / "fire"
+        row, folder = Row(f"{self._requests:,} requests of raw rows under publishing and kills"), self.campaign.folder / "fire"
         folder.mkdir()
-        report = under_fire(folder, self._requests, self._draw.randint(0, 999), 15.0)
+        report = under_fire(folder, self._requests, self.draw.randint(0, 999), 15.0)
         assert not report.wrong and not report.lost and not report.faults, (report.wrong[:3], report.lost[:3], report.faults[:3])
         assert report.requests == self._requests
         row.tries = sum(report.done.values())

@@ -69,7 +69,7 @@ class Client(threading.Thread):
     def run(self) -> None:
         try:
             connection = Connection(f"{self._scheme}://{getattr(self._fire.server, self._scheme)}", MODEL)  # HTTP's is of one thread
-            parts = [(start, stop, connection._tensors(self._fire.part(start, stop))) for start, stop in self._fire.places]
+            parts = [(start, stop, connection.tensors(self._fire.part(start, stop))) for start, stop in self._fire.places]
             while self._fire.takes_one():
                 self._send(connection, *self._draw.choice(parts))
         except Exception as error:
@@ -79,7 +79,7 @@ class Client(threading.Thread):
         while True:
             begin = time.monotonic()
             try:
-                found = connection._client.infer(MODEL, tensors).as_numpy("probability")[:, 0]
+                found = connection.client.infer(MODEL, tensors).as_numpy("probability")[:, 0]
                 break
             except Exception as error:  # whatever a client of Triton's makes of a server that is gone
                 self.failed.append(Try(begin, time.monotonic(), " ".join(str(error).split())[:160]))

@@ -69,7 +69,7 @@ class Victim:
                 victim.kill()
                 victim.process.kill()
                 victim.process.wait()
-            victim._close()
+            victim.close()
         cls.started.clear()
 
     def __init__(self, folder: Path, *flags, workers: int = 1, around: tuple = (), log: tuple = (), command: list | None = None):
@@ -143,10 +143,10 @@ class Victim:
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"hangs:\n{self.out[-2000:]}\n{self.err[-2000:]}") from None
-        self._close()
+        self.close()
         return code
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close the pipes when all that was written there has been read; those that something else still holds stay open."""
         for thread, pipe in zip(self._threads, (self.process.stdout, self.process.stderr), strict=True):
             thread.join(60)

@@ -28,9 +28,9 @@ def operations():
 @pytest.fixture
 def afresh():
     """The environment is read anew, and again by the next test."""
-    native._loaded.cache_clear()
+    native.library_at.cache_clear()
     yield
-    native._loaded.cache_clear()
+    native.library_at.cache_clear()
 
 
 # Which run -------------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_the_libraries_names_follow_from_what_they_are_made_of(monkeypatch, tmp_
         changed.setattr(native, "tensorflow_version", lambda: "tensorflow 1.0")
         assert library_path() != names[0] and scorer_path() == names[1]
     with monkeypatch.context() as changed:
-        changed.setattr(native, "_processor", lambda: "another")
+        changed.setattr(native, "processor", lambda: "another")
         assert library_path() != names[0] and scorer_path() != names[1]
         monkeypatch.setenv("DLRM_OPS_ARCH", "x86-64-v3")  # of any processor that has these instructions
         other = library_path(), scorer_path()

@@ -226,7 +226,7 @@ def test_processes_forked_at_any_moment_score_too_and_end(library):
                 signal.alarm(120)  # ends one that waits for ever
                 try:
                     same = number % 5 == 0 or all(np.array_equal(scorer.logits_of(numerical, ids), expected) for _ in range(2))
-                    library.dlrm_scorer_delete(scorer._scorer)  # what ends threads: this process's, or, where it has not scored, its parent's
+                    library.dlrm_scorer_delete(scorer.handle)  # what ends threads: this process's, or, where it has not scored, its parent's
                     os._exit(0 if same else 1)
                 finally:
                     os._exit(2)

@@ -3,6 +3,7 @@
 import importlib
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -32,10 +33,10 @@ def packages(*modules: str) -> None:
             left_out(f"{module} cannot be imported ({error}); ./scripts/install --serving")
 
 
-def started(repository: Path) -> Server:
+def started(repository: Path, say: Callable[[str], None] = lambda text: None) -> Server:
     """A server that is ready."""
     needed()
-    server = Server(repository, PORTS)
+    server = Server(repository, PORTS, say)
     try:
         server.wait_until_ready()
     except BaseException:

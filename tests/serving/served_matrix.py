@@ -153,7 +153,7 @@ def in_flight(connection: Connection, server: Server, rows: Rows) -> Iterator[np
         import tritonclient.http as http
 
         client = http.InferenceServerClient(server.http, concurrency=SINGLES)
-        for request in [client.async_infer(connection.model, connection._tensors(part)) for part in parts]:
+        for request in [client.async_infer(connection.model, connection.tensors(part)) for part in parts]:
             yield request.get_result().as_numpy("probability")[:, 0]
         client.close()
         return

@@ -164,7 +164,7 @@ def servers(monkeypatch):
     found = {name: Stand(name, v1="READY") for name in "ab"}
     monkeypatch.setattr(module, "Control", found.__getitem__)
     monkeypatch.setattr(module, "UNLOADING_S", 0.5)
-    monkeypatch.setattr(module, "_export", copied)
+    monkeypatch.setattr(module, "export_version", copied)
     return found
 
 

@@ -87,9 +87,8 @@ def test_what_nobody_announced_is_served_by_nobody(trained, repository):
 
 def test_the_backend_is_killed_as_soon_as_it_serves_again(trained, repository):
     _, inputs, (first, _) = trained
-    with started(repository) as server:
-        said = server._say = []
-        server._watchdog._say = said.append
+    said = []
+    with started(repository, said.append) as server:
         kill(server)
         for count in (1, 2):
             eventually(lambda: sum("serves again" in text for text in said) >= count)  # noqa: B023

@@ -158,7 +158,7 @@ def test_one_that_is_there_and_does_not_serve_is_killed_before_it_is_loaded(watc
     ids=["no answer", "an error", "a score"],
 )
 def test_requests_that_fail_or_wait_are_no_death(watched, answer, monkeypatch):
-    monkeypatch.setattr("serving.questions._PATIENCE_S", 0.5)
+    monkeypatch.setattr("serving.questions.PATIENCE_S", 0.5)
     server, (process,), said, _ = watched(1)
     looks(server, 2)
     server.answer = answer

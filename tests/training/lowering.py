@@ -46,7 +46,7 @@ def dense_part(model, trainer, arguments) -> str:
         transposed = [tf.transpose(kernel) if kernel.dtype == tf.float32 else None for kernel, _ in kernels]
         layers = [LayerWeights(kernel, bias, other) for (kernel, bias), other in zip(kernels, transposed, strict=True)]
         model.step_weights = lambda: layers
-        return trainer._dense_part(*arguments)
+        return trainer.dense_part(*arguments)
 
     function = tf.function(computed, autograph=False, jit_compile=True)
     return function.experimental_get_compiler_ir(values, made(arguments))(**STAGE)

@@ -50,7 +50,7 @@ def test_a_dynamic_scale_falls_until_gradients_fit_and_the_model_trains():
 def test_a_skipped_step_counts_for_adams_bias_correction():
     """As in the tables' rule, which goes by the number of the step."""
     skipping, plain = (model_and_trainer(*HALF, "--loss_scale", "dynamic", dtype="float16") for _ in range(2))
-    skipping[1].groups.scale._state.assign([2.0**24, 0.0])
+    skipping[1].groups.slots()["loss_scale"].assign([2.0**24, 0.0])
     assert not report_of(skipping[1], 0).finite
     for _, trainer in (skipping, plain):
         trainer.groups.slots()["loss_scale"].assign([1024.0, 0.0])

@@ -93,8 +93,8 @@ def test_every_control_group_above_this_process_counts(tmp_path, monkeypatch):
         (folder / "memory.current").write_text("3000\n")
         (folder / "memory.stat").write_text("anon 2000\ninactive_file 500\n")
     (tmp_path / "own").write_text("1:cpu:/elsewhere\n0::/a.slice/b.service\n")
-    monkeypatch.setattr("utils.memory._GROUPS", tmp_path)
-    monkeypatch.setattr("utils.memory._OWN_GROUP", tmp_path / "own")
+    monkeypatch.setattr("utils.memory.GROUPS", tmp_path)
+    monkeypatch.setattr("utils.memory.OWN_GROUP", tmp_path / "own")
     assert available_bytes() == 2500
     (inner / "memory.max").write_text("3100\n")
     assert available_bytes() == 600

@@ -15,8 +15,8 @@ from utils.scratch import Scratch, remove_abandoned
 def abandoned(destination: Path, kind: str = "staging") -> Path:
     """What a killed run leaves: the kernel has let go of its lock."""
     left = Scratch(destination, kind)
-    os.close(os.dup(left._lock))
-    fcntl.flock(left._lock, fcntl.LOCK_UN)
+    os.close(os.dup(left.lock))
+    fcntl.flock(left.lock, fcntl.LOCK_UN)
     (left.folder / "train").mkdir()
     (left.folder / "train" / "label.bin").write_bytes(bytes(100))
     return left.folder
@@ -76,7 +76,7 @@ def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
 
 
 def test_another_machines_folder_is_removed_when_it_has_rested_a_day(tmp_path, monkeypatch):
-    monkeypatch.setattr(scratch, "_machine", lambda: {"another"})
+    monkeypatch.setattr(scratch, "machine", lambda: {"another"})
     left = abandoned(tmp_path)
     monkeypatch.undo()
     remove_abandoned(tmp_path)

@@ -33,7 +33,7 @@ def test_many_chunks_give_the_same_table(monkeypatch):
 @pytest.mark.parametrize("rows", [1, 37, 38, 1000, 37 * 100])
 def test_chunks_that_are_copied_to_a_device_come_in_order(monkeypatch, rows):
     monkeypatch.setattr(table_memory, "CHUNK_ROWS", 37)  # many more than are made ahead
-    variable = table_memory._new_on_device(rows, 3, count_up, tf.Variable)
+    variable = table_memory.new_on_device(rows, 3, count_up, tf.Variable)
     expected = np.empty((rows, 3), np.float32)
     count_up(expected, 0)
     np.testing.assert_array_equal(variable.numpy(), expected)

@@ -15,7 +15,7 @@ import dlrm
 from dataloading.feature_spec import FeatureSpec
 from dataloading.tf_raw import TfRawSplit
 from preproc import nvidia_checkpoint
-from preproc.nvidia_checkpoint import Weight, _rows, top_rows
+from preproc.nvidia_checkpoint import Weight, rows_of_parts, top_rows
 from tests.cli.runs import ROOT
 from tests.preproc.nvidia.nvidia_forms import CARDINALITIES, Dense, check_refused, cut, edit, padded, paths, remove, resave, write, write_dataset
 from utils.checkpoint.reading import Checkpoint
@@ -202,7 +202,7 @@ def test_rows_are_read_across_parts():
     table = np.arange(20, dtype=np.float32).reshape(10, 2)
     parts = [Weight("", part) for part in np.split(table, [3, 4, 9])]
     for start, stop in itertools.combinations(range(11), 2):
-        np.testing.assert_array_equal(_rows(parts, start, stop), table[start:stop])
+        np.testing.assert_array_equal(rows_of_parts(parts, start, stop), table[start:stop])
 
 
 # As its users run it ------------------------------------------------------------------------------------------------------

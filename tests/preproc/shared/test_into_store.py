@@ -115,7 +115,7 @@ def test_a_file_url_is_a_local_folder(tmp_path, call, words):
 @pytest.mark.parametrize("command", [criteo, table])
 def test_what_is_refused_at_once(tmp_path, call, files, words, command, monkeypatch):
     staging = ("--staging", tmp_path / "staging")
-    monkeypatch.setattr(command, "_make", unexpected)  # nothing is made
+    monkeypatch.setattr(command, "make_dataset", unexpected)  # nothing is made
     message = f"--dst {URL}: --staging is missing: a folder on a disk with the room, in which the dataset is made before it is put there"
     assert error(call, command.main, *words[command], "--dst", URL) == message
     fsspec.filesystem("memory").pipe_file("/bucket/a set/train/label.bin", b"1")
@@ -142,7 +142,7 @@ def test_what_is_refused_at_once(tmp_path, call, files, words, command, monkeypa
     ],
 )
 def test_a_store_that_refuses_a_token(tmp_path, call, files, words, monkeypatch, method, fault, message):
-    monkeypatch.setattr(table, "_make", unexpected)
+    monkeypatch.setattr(table, "make_dataset", unexpected)
     failing(monkeypatch, method, ".dlrm-token-", fault)
     said = error(call, table.main, *words[table], "--dst", URL, "--staging", tmp_path / "staging")
     assert said.startswith(f"{URL}/.dlrm-token-") and message in said, said
@@ -167,7 +167,7 @@ def test_a_put_that_fails_and_is_gone_on_with(tmp_path, call, files, words, monk
     assert f"; what had been put ({len(files())} files) stays for a run with --resume; {whole}" in said
     assert "feature_spec.yaml" not in files() and files()
     puts, honest = [], MemoryFileSystem.put_file
-    monkeypatch.setattr(table, "_make", unexpected)  # nothing of it is made again
+    monkeypatch.setattr(table, "make_dataset", unexpected)  # nothing of it is made again
     monkeypatch.setattr(MemoryFileSystem, "put_file", lambda self, *words, **more: puts.append(words[1]) or honest(self, *words, **more))
     before = files()
     code, out, errors = call(table.main, *flags, "--resume")
@@ -197,15 +197,15 @@ def test_an_interruption(tmp_path, call, files, words, monkeypatch, resume):
 
 def test_two_runs_at_once(tmp_path, call, files, words, monkeypatch):
     """The second is refused while the first makes its dataset; afterwards nothing of either is left."""
-    make, said = table._make, []
+    make, said = table.make_dataset, []
     flags = (*words[table], "--dst", URL, "--staging", tmp_path / "staging")
 
     def meanwhile(*arguments) -> str:
-        monkeypatch.setattr(table, "_make", unexpected)
+        monkeypatch.setattr(table, "make_dataset", unexpected)
         said.append(error(call, table.main, *flags))
         return make(*arguments)
 
-    monkeypatch.setattr(table, "_make", meanwhile)
+    monkeypatch.setattr(table, "make_dataset", meanwhile)
     code, _, errors = call(table.main, *flags)
     assert code == 0, errors
     assert "another run makes the dataset for this --dst there; wait for it" in said[0] and left(tmp_path) == [] and len(files()) > 8

@@ -123,7 +123,7 @@ def test_what_was_complete_is_not_done_again(tmp_path, capfd, monkeypatch, comma
 
 def left(folder: Path, monkeypatch, flags: list[str]) -> Path:
     """What a run leaves that ends when all files are read."""
-    monkeypatch.setattr(table, "_statistics", lambda *words: 1 / 0)
+    monkeypatch.setattr(table, "statistics_of", lambda *words: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         table.main([*flags, "--dst", str(folder / "out"), "--resume"])
     monkeypatch.undo()

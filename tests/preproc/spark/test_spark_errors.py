@@ -92,7 +92,7 @@ def test_java_reads_names_of_files_as_utf8(monkeypatch, before, inside):
         monkeypatch.delenv(name, raising=False)
     for name, value in before.items():
         monkeypatch.setenv(name, value)
-    with spark_session._locale_of_names():
+    with spark_session.locale_of_names():
         assert os.environ.get("LC_ALL") == inside
     assert os.environ.get("LC_ALL") == before.get("LC_ALL")
 
