@@ -86,7 +86,7 @@ def test_preproc_spark(tmp_path):
     figures, printed = quick("preproc_spark", tmp_path, "--folder", tmp_path)
     rates, peaks = figures["table"]["rows_per_s"], figures["table"]["peak_mib"]
     assert set(rates) == {"polars", "local[2]", "1 workers"} and sound(*rates.values(), *peaks.values())
-    assert "hours a day of 180 million" in printed
+    assert "hours for 180 million" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["figures.json"], "something is left behind"
 
 
