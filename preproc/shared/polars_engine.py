@@ -1,4 +1,4 @@
-"""Dictionaries and ids of columns by Polars: memory grows with the distinct values of one column, not with the rows."""
+"""Dictionaries and ids of columns, computed with Polars: memory grows with the distinct values of one column, not with the rows."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ def text_counts(blocks: Iterable[tuple[np.ndarray, pl.Series]]) -> pl.DataFrame:
     """Count each text of a column; missing texts are left out.
 
     Args:
-            blocks: of the column: codes `[n]`, which are indices into texts, and the texts, unique within a block.
+        blocks: of the column: codes `[n]`, which are indices into texts, and the texts, unique within a block.
 
     Returns:
         `value` String and `count` Int64, in no order.
@@ -46,9 +46,9 @@ def dictionary(found: pl.DataFrame, threshold: int, max_ids: int | None) -> pl.D
     """Assign ids from 1 by falling frequency, equal counts by rising value (by bytes); null gets none.
 
     Args:
-            found: `value` String, unique, and `count`.
-            threshold: a value is kept if it occurs at least this often; 0 and 1 keep all.
-            max_ids: the most values that are kept, the most frequent first; None for all.
+        found: `value` String, unique, and `count`.
+        threshold: a value is kept if it occurs at least this often; 0 and 1 keep all.
+        max_ids: the most values that are kept, the most frequent first; None for all.
 
     Returns:
         `value` String, `id` Int32, `count` UInt32, in the order of the ids.
@@ -76,11 +76,11 @@ def text_ids(blocks: Iterable[tuple[T, pl.Series]], vocabulary: pl.DataFrame) ->
     """Yield the ids of texts by a dictionary, block by block.
 
     Args:
-            blocks: any object that identifies the block, and its texts `[n]`.
-            vocabulary: `value` String, unique, and `id`.
+        blocks: any object that identifies the block, and its texts `[n]`.
+        vocabulary: `value` String, unique, and `id`.
 
     Yields:
-            the object of each block, and its ids `[n]` int32; 0 for null and for texts that the dictionary lacks.
+        the object of each block, and its ids `[n]` int32; 0 for null and for texts that the dictionary lacks.
     """
     asked: deque[tuple[T, int]] = deque()
 
