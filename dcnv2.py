@@ -17,7 +17,7 @@ NAME = "dcnv2.py"
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Execute the command line."""
     dlrm.do(sys.argv[1:], NAME, __doc__, *PROGRAMS[NAME])
 
 

@@ -20,7 +20,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-# The modules beside this file have common names. Where one's own module of such a name comes first, nothing of this would work.
+# The modules beside this file have common names. A module of the user's with such a name may come first on the path; fail here with a clear error.
 for _name in ("utils", "run", "model", "training", "preproc", "dataloading", "serving"):
     _spec = importlib.util.find_spec(_name)
     if _spec is None or os.path.dirname(os.path.dirname(os.path.realpath(_spec.origin or ""))) != os.path.dirname(os.path.realpath(__file__)):
@@ -28,7 +28,7 @@ for _name in ("utils", "run", "model", "training", "preproc", "dataloading", "se
             f"dlrm needs its own {_name!r}, but {_spec and _spec.origin} comes first: rename that one, or start Python in another folder"
         )
 
-import utils.forks  # noqa: E402, F401 - after the check; from here on it is known what a process that is forked lacks
+import utils.forks  # noqa: E402, F401 - after the check; from here on it tracks forks and the library threads that a forked process lacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ NAME = "dlrm.py"
 
 
 def do(arguments: "Sequence[str]", program: str, description: str, *translation: Any) -> object:
-    """Do what a command line says; see `run.command.do`."""
+    """Execute a command line; see `run.command.do`."""
     from run.command import do as carried_out
 
     return carried_out(arguments, program, description, *translation)
@@ -57,19 +57,19 @@ def run_command(main: "Callable[[], int | None]", name: str) -> int:
 def load(
     path: "str | Path", *, mmap: bool = False, cpu: bool = False, batch_size: int | None = None, checkpoint_choice: str = "best"
 ) -> "TrainedModel":
-    """A trained model out of a checkpoint.
+    """Load a trained model from a checkpoint.
 
     Args:
-        path: a folder of checkpoints, a step's folder in it, or its file `best`.
-        mmap: leave the tables in the checkpoint's files and read the rows that are asked for: scoring begins at once, and the memory is the
-            system's page cache. The checkpoint must stay where it is; its tables' checksums are not compared.
-        cpu: leave GPUs alone.
-        batch_size: samples that are scored at once; by default what the model was evaluated with. The last bits of a score depend on it.
-        checkpoint_choice: what a folder of checkpoints stands for: "best", its best where one is kept (a line on standard error says so where
-            that is not the newest), or "latest".
+        path: a folder of checkpoints, the folder of one step in it, or its file `best`.
+        mmap: leave the tables in the checkpoint's files and read only the rows that are needed. Scoring starts at once, and the rows are held in
+            the system's page cache. The checkpoint must stay in place; the checksums of its tables are not compared.
+        cpu: do not use GPUs.
+        batch_size: samples scored at once; the default is the batch size that the model was evaluated with. The last bits of a score depend on it.
+        checkpoint_choice: the checkpoint to take from a folder of checkpoints: "best", the best one if one is kept (a line on standard error says
+            so if it is not the newest), or "latest".
 
     Raises:
-        UserError: there is no checkpoint, or it is damaged; the tables do not fit into memory.
+        UserError: there is no checkpoint, the checkpoint is damaged, or the tables do not fit into memory.
     """
     from run.trained import load as loaded
 
@@ -77,17 +77,17 @@ def load(
 
 
 def train(**flags: Any) -> "Trained":
-    """Train as the command line does, in this process.
+    """Train in this process, as the command line does.
 
     Args:
-        flags: those of `dlrm.py --mode train`, without their dashes: `train(dataset_path="DATASET", batch_size=8192, optimizer="adam")`. Lists
-            for what takes words separated by commas; True and False for switches.
+        flags: the flags of `dlrm.py --mode train`, without dashes: `train(dataset_path="DATASET", batch_size=8192, optimizer="adam")`. Pass a
+            list for a flag that takes words separated by commas, and True or False for a switch.
 
     Returns:
-        `figures`, as the log's last line has them (`auc`, `throughput`, …), and `checkpoint`, the folder of `save_checkpoint_path`, for `load`.
+        `figures`, the values of the log's last line (`auc`, `throughput`, …), and `checkpoint`, the folder of `save_checkpoint_path`, for `load`.
 
     Raises:
-        UserError: what the command says in one line.
+        UserError: an error that the command reports in one line.
     """
     from run.python_call import train as trained
 
@@ -95,7 +95,7 @@ def train(**flags: Any) -> "Trained":
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Execute the command line."""
     do(sys.argv[1:], NAME, __doc__)
 
 

@@ -1,4 +1,4 @@
-"""Wide & Deep by the name that NVIDIA's commands call it: see wide_and_deep.py."""
+"""Wide & Deep under the file name that NVIDIA's commands use: see wide_and_deep.py."""
 
 import sys
 

@@ -27,7 +27,7 @@ NAME = "wide_and_deep.py"
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Execute the command line."""
     dlrm.do(sys.argv[1:], NAME, __doc__ + flags_help(), *PROGRAMS[NAME])
 
 

@@ -22,96 +22,96 @@ _HINT = "; mend the dataset, or say what is to become of such ids: --out_of_rang
 
 
 class Split(Protocol):
-    """Rows that can be read by ranges: `TfRawSplit`, `TfRecordSplit` from files, `SyntheticSplit` from a formula, `RowRange` from another split."""
+    """Rows that are read by ranges: `TfRawSplit`, `TfRecordSplit` from files, `SyntheticSplit` from a formula, `RowRange` from another split."""
 
     spec: FeatureSpec
     name: str
     num_samples: int
-    first_row: int  # of the rows that it is cut from, for messages
-    labelled: bool  # whether it has labels; without them it is for prediction, and `read_labels` gives zeros
+    first_row: int  # row number, in the underlying files, of this split's first row; for messages
+    labelled: bool  # whether it has labels; a split without labels is for prediction, and `read_labels` returns zeros
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """`[n]` integer; `[n, h]` of a feature with several ids a sample, -1 for no id."""
+        """Return ids of a feature: `[n]` integer; `[n, h]` for a feature with several ids per sample, -1 for no id."""
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """`[n, M]`, float16 or float32."""
+        """Return numerical features: `[n, M]`, float16 or float32."""
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
-        """`[n]` uint8."""
+        """Return labels: `[n]` uint8."""
 
     def read_group(self, start: int, stop: int) -> np.ndarray:
-        """`[n]`, int32 or int64; asked for where the specification has a group."""
+        """Return groups: `[n]`, int32 or int64. Called only if the specification has a group."""
 
     def file(self, feature: str, row: int = 0) -> str:
-        """The file that a feature is read from, and the record where rows stand in records, for messages; empty where there is none.
+        """Return the file that a feature is read from, with the record if rows are stored in records, for messages; empty if there is no file.
 
         `row` counts from the first row of the files, as messages do."""
 
     def fingerprint(self) -> str:
-        """The same for the same rows, different for others."""
+        """Return a fingerprint: equal for the same rows, different for others."""
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close open files."""
 
 
 class Batch(NamedTuple):
-    """One worker's part of a global batch: the global ids of its features, its own slice of everything else.
+    """One worker's part of a global batch: the global ids of its features, and its slice of all other columns.
 
-    Padding repeats the batch's last real row with weight 0, so that it touches no row of a table that the batch does not touch anyway.
+    Padding repeats the batch's last real row with weight 0, so that padding touches no further row of a table.
     """
 
-    numerical: np.ndarray  # [b, M], float16 or float32 as the dataset's
-    ids: np.ndarray  # [K_r, B] int32 of the whole global batch: each feature's h rows, row j the j-th id of every sample, -1 where there is none
-    local_ids: np.ndarray  # [K_l, b] int32, alike, of the features whose ids are wanted for this worker's slice only
+    numerical: np.ndarray  # [b, M], float16 or float32 as in the dataset
+    ids: np.ndarray  # [K_r, B] int32 for the whole global batch: h rows per feature, row j holds the j-th id of every sample, -1 for no id
+    local_ids: np.ndarray  # [K_l, b] int32, same layout, for the features whose ids are needed for this worker's slice only
     labels: np.ndarray  # [b] uint8
     weights: np.ndarray  # [b] float32, 1 for a real sample, 0 for padding
     num_samples: int  # real samples in the global batch
-    out_of_range: int = 0  # ids that were out of range and made to fit, of the features that this worker counts
-    groups: np.ndarray | None = None  # [b], int32 or int64; None where the dataset has no group
+    out_of_range: int = 0  # ids out of range that were mapped into the table, over the features that this worker counts
+    groups: np.ndarray | None = None  # [b], int32 or int64; None if the dataset has no group
 
 
 @dataclass(frozen=True)
 class Share:
-    """A worker's part of every batch; features by their places in the model's order."""
+    """A worker's part of every batch; features are given by their positions in the model's order."""
 
-    features: Sequence[int] | None = None  # of which it reads the ids of the whole batch; None for all
-    local_features: Sequence[int] = ()  # of which it reads those of its own samples
-    uncounted: Collection[int] = frozenset()  # of which another worker counts the ids out of range
-    uncounted_local: Collection[int] = frozenset()  # the same of `local_features`, beyond those
+    features: Sequence[int] | None = None  # features whose ids it reads for the whole batch; None for all
+    local_features: Sequence[int] = ()  # features whose ids it reads for its own samples only
+    uncounted: Collection[int] = frozenset()  # features whose ids out of range another worker counts
+    uncounted_local: Collection[int] = frozenset()  # further ones among `local_features`
     rank: int = 0
     num_workers: int = 1
 
 
 @dataclass(frozen=True)
 class Order:
-    """In which order the rows are visited."""
+    """The order in which rows are visited."""
 
-    shuffle_seed: int | None = None  # of the batches' order, another one each epoch; None for file order
-    window: int | None = None  # batches among whose rows each batch's are drawn; with a shuffled order it is the windows that change places
-    window_seed: int = 0  # of the order of the rows
+    shuffle_seed: int | None = None  # seed of the order of batches, which differs in each epoch; None for file order
+    window: int | None = None  # batches per shuffle window: rows are shuffled within a window, and `shuffle_seed` then orders whole windows
+    window_seed: int = 0  # seed of the order of rows
 
 
 @dataclass(frozen=True)
 class Ids:
-    """What ids may be."""
+    """The valid ids of each feature, and the treatment of other ids."""
 
-    num_rows: Sequence[int] | None = None  # of each feature's table; None for its cardinality
-    out_of_range: str = ERROR  # what becomes of ids beyond: `error`, `clip` or `hash`, see `ranges.into_range`
+    num_rows: Sequence[int] | None = None  # rows of each feature's table; None for the cardinality
+    out_of_range: str = ERROR  # policy for ids out of range: `error`, `clip` or `hash`, see `ranges.into_range`
 
 
 class BatchReader:
-    """Cuts a split into global batches of B rows and reads one worker's part of each.
+    """A reader that cuts a split into global batches of B rows and reads one worker's part of each.
 
     Args:
-        split: where the rows are.
+        split: the rows.
         batch_size: B.
-        share: which part of a batch is this worker's: b = B / N samples, and some features of all B.
-        order: of the rows.
-        ids: what they may be.
-        short_last: pad the last batch not to B rows but to `padded_rows`.
+        share: this worker's part of a batch: b = B / N samples, and the ids of some features for all B.
+        order: the order of the rows.
+        ids: the valid ids.
+        short_last: pad the last batch to `padded_rows` instead of B rows.
 
     Raises:
-        ValueError: the workers cannot share B evenly.
+        ValueError: B is not a positive multiple of the number of workers.
     """
 
     def __init__(self, split: Split, batch_size: int, share: Share = Share(), order: Order = Order(), ids: Ids = Ids(), short_last: bool = False):
@@ -124,7 +124,7 @@ class BatchReader:
         self._local_features, self._uncounted = tuple(share.local_features), frozenset(share.uncounted)
         self._uncounted_local = self._uncounted | frozenset(share.uncounted_local)
         self._rank, self._num_workers = share.rank, share.num_workers
-        self.out_of_range = 0  # ids made to fit so far, of the features that this worker counts
+        self.out_of_range = 0  # ids mapped into range so far, over the features that this worker counts
         self._num_rows = [feature.cardinality for feature in split.spec.categorical] if ids.num_rows is None else list(ids.num_rows)
         self._out_of_range = ids.out_of_range
 
@@ -132,7 +132,7 @@ class BatchReader:
         return math.ceil(self.split.num_samples / self.batch_size)
 
     def order(self, epoch: int, first: int = 0) -> Iterator[int]:
-        """The batch numbers of an epoch in the order in which they are visited, from the `first`-th on."""
+        """Return the batch numbers of an epoch in visiting order, starting at position `first`."""
         if self._shuffle_seed is None:
             return iter(range(first, len(self)))
         windows = np.random.default_rng([self._shuffle_seed, epoch]).permutation(math.ceil(len(self) / self._window))
@@ -140,19 +140,19 @@ class BatchReader:
         return itertools.islice(itertools.chain.from_iterable(ordered), first, None)
 
     def epoch(self, epoch: int = 0, first: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, from its `first`-th on. Raises DatasetError for a value out of range or a file cut short."""
+        """Yield the batches of an epoch, starting at position `first`. Raises DatasetError for a value out of range or a truncated file."""
         for number in self.order(epoch, first):
             yield self.read(number, epoch)
 
     def read(self, number: int, epoch: int = 0) -> Batch:
-        """Batch `number`: rows number·B on, or as many of its window."""
+        """Read batch `number`: B rows from row number·B on; with a shuffle window, B rows drawn from the batch's window."""
         if self._shuffled is None:
             return self._read(self.split, number)
         self._shuffled.start(epoch)
         try:
             return self._read(self._shuffled, number)
         except DatasetError:
-            self._read_in_file_order(number // self._window)  # raises it with the right row
+            self._read_in_file_order(number // self._window)  # raises the error with the row number of the file, not that of the shuffled order
             raise
 
     def _read_in_file_order(self, window: int) -> None:
@@ -171,7 +171,7 @@ class BatchReader:
         real = max(stop - start - offset, 0)
         numerical, labels = split.read_numerical(*mine), split.read_labels(*mine)
         spec, first_row = split.spec, split.first_row + mine[0]
-        # ReLU turns NaN into 0, so no loss would show it
+        # Checked here because ReLU turns NaN into 0: a NaN would not show in the loss.
         if spec.numerical:
             check_numerical(numerical, spec.numerical, first_row, partial(split.file, spec.numerical[0]))
         check_labels(labels, spec.label, first_row, partial(split.file, spec.label))
@@ -190,7 +190,7 @@ class BatchReader:
         )
 
     def _ids(self, split: Split, features: Sequence[int], start: int, stop: int, size: int, uncounted: Collection[int]) -> tuple[np.ndarray, int]:
-        """`[K, size]`: ids of rows start to stop, the last one repeated up to `size`; and how many of those that it counts were out of range."""
+        """Return ids of rows start to stop as `[K, size]`, the last row repeated up to `size`, and the number of counted ids out of range."""
         described = [split.spec.categorical[feature] for feature in features]
         ids, counted = np.empty((sum(one.hotness for one in described), size), np.int32), 0
         first = 0
@@ -209,22 +209,25 @@ class BatchReader:
 
 
 def padded_rows(count: int, batch_size: int, workers: int = 1) -> int:
-    """Rows that so many are padded to: each worker's is a power of two, and all of them at most a batch. Few shapes, and at most twice the work."""
+    """Return the number of rows that `count` rows are padded to: a power of two per worker, but at most one batch in total.
+
+    This gives few different shapes and at most twice the work.
+    """
     each = -(-count // workers)
     return min(workers << (each - 1).bit_length(), batch_size)
 
 
 def _padded(values: np.ndarray, size: int) -> np.ndarray:
-    """`values` with its last row repeated up to `size` rows."""
+    """Return `values` with its last row repeated up to `size` rows."""
     if len(values) == size:
         return values
     return np.concatenate([values, np.repeat(values[-1:], size - len(values), axis=0)])
 
 
 def prefetched(items: Iterable[T], transform: Callable[[T], object] = lambda item: item, depth: int = 3) -> Iterator:
-    """`transform(item)` for each item, made ahead in a thread: reading a batch overlaps with training on the one before.
+    """Yield `transform(item)` for each item, computed ahead in a thread: reading a batch overlaps with training on the previous one.
 
-    What the thread raises is raised here, at its place in the order.
+    An error of the thread is raised here, at its place in the order.
     """
     ready: queue.Queue = queue.Queue(depth)
     stop = threading.Event()
@@ -244,7 +247,7 @@ def prefetched(items: Iterable[T], transform: Callable[[T], object] = lambda ite
                 if not put(("item", transform(item))):
                     return
             put(("end", None))
-        except BaseException as error:  # handed to the consumer, who raises it
+        except BaseException as error:  # passed to the consumer, which raises it
             put(("error", error))
 
     thread = threading.Thread(target=work, name="prefetch", daemon=True)

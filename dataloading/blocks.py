@@ -1,4 +1,4 @@
-"""Blocks of rows of a split, read by threads and checked, for commands that write them elsewhere."""
+"""Blocks of rows of a split, read by threads and checked, for commands that write the rows to another dataset."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,17 +16,17 @@ from dataloading.synthetic.split import SyntheticSplit
 
 
 class RowBlock(NamedTuple):
-    """Some rows of a split."""
+    """Consecutive rows of a split."""
 
     numerical: np.ndarray  # [n, M]
-    ids: Sequence[np.ndarray]  # of each feature [n], or [n, h] with -1 for no id
-    labels: np.ndarray | None  # [n]; None of a split without
-    probabilities: np.ndarray | None = None  # [n], the true P(click) where it is known
-    groups: np.ndarray | None = None  # [n], where the specification has a group
+    ids: Sequence[np.ndarray]  # for each feature [n], or [n, h] with -1 for no id
+    labels: np.ndarray | None  # [n]; None for a split without labels
+    probabilities: np.ndarray | None = None  # [n], the true P(click) if it is known
+    groups: np.ndarray | None = None  # [n], if the specification has a group
 
 
 def in_order(read: Callable[[int, int], RowBlock], num_samples: int, batch_size: int, workers: int) -> Iterator[RowBlock]:
-    """Blocks of rows in order, read by threads while earlier ones are written. NumPy lets go of the interpreter in the long loops."""
+    """Yield blocks of rows in order; threads read ahead while earlier blocks are written. NumPy releases the GIL in its long loops."""
     starts = iter(range(0, num_samples, batch_size))
 
     def submit(start: int) -> Future[RowBlock]:
@@ -45,7 +45,7 @@ def in_order(read: Callable[[int, int], RowBlock], num_samples: int, batch_size:
 
 
 def stored_rows(split: Split) -> Callable[[int, int], RowBlock]:
-    """Reading of a stored split that checks every value."""
+    """Return a function that reads rows of a stored split and checks every value."""
     spec = split.spec
 
     def read(start: int, stop: int) -> RowBlock:
@@ -64,13 +64,13 @@ def stored_rows(split: Split) -> Callable[[int, int], RowBlock]:
 
 
 def stored_blocks(split: Split, num_samples: int, batch_size: int) -> Iterator[RowBlock]:
-    """The first rows of a stored split, every value checked; the split is closed at their end."""
+    """Yield the first rows of a stored split, every value checked; close the split at the end."""
     with closing(split):
         yield from in_order(stored_rows(split), num_samples, batch_size, workers=1)
 
 
 def drawn_rows(split: SyntheticSplit) -> Callable[[int, int], RowBlock]:
-    """Drawing of synthetic data."""
+    """Return a function that draws rows of synthetic data."""
 
     def read(start: int, stop: int) -> RowBlock:
         return RowBlock(*split.read_rows(start, stop), groups=None if split.spec.group is None else split.read_group(start, stop))

@@ -1,8 +1,7 @@
-"""The tf_raw contract: what a dataset's feature specification and files must hold before anything is trained on it.
+"""The tf_raw contract: the requirements on a dataset's feature specification and files before training.
 
-The quick part looks at the specification and the file sizes and runs at every start; the scan of the rows is
-`dataloading.validate`'s. A dataset that passes here, and has one id a sample of every feature, float16 numericals and no group, can also be
-read by NVIDIA's TensorFlow 2 DLRM.
+The quick check covers the specification and the file sizes and runs at every start; `dataloading.validate` scans the rows. NVIDIA's
+TensorFlow 2 DLRM can also read a dataset that passes here and has one id per sample for every feature, float16 numericals and no group.
 """
 
 import os
@@ -16,16 +15,16 @@ import numpy as np
 from dataloading.feature_spec import CATEGORICAL_DTYPES, LABEL_DTYPE, SPLIT_BINARY, SPLITS, FeatureSpec, FeatureSpecError
 from dataloading.features import VOCABULARY, DatasetError
 
-CSV = "csv"  # type of a chunk that `csv_files.source` reads
-TFRECORDS = "split_tfrecords"  # type of a dataset that `tfrecord.source` reads
-TFRECORD = "tfrecord"  # type of a dataset, and of its chunks, that `tfrecord.split` reads
+CSV = "csv"  # chunk type, read by `csv_files.source`
+TFRECORDS = "split_tfrecords"  # dataset type, read by `tfrecord.source`
+TFRECORD = "tfrecord"  # dataset type and chunk type, read by `tfrecord.split`
 
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """Where one split's columns are: absolute or working-directory-relative paths, categorical ones in the model's order.
+    """The files of one split's columns: paths, absolute or relative to the working directory; categorical ones in the model's order.
 
-    `numerical` is None where there are no numerical features, `group` where there is no group, `label` where the split has no labels.
+    `numerical` is None if there are no numerical features, `group` if there is no group, `label` if the split has no labels.
     """
 
     label: Path | None
@@ -34,18 +33,18 @@ class SplitFiles:
     group: Path | None = None
 
     def all(self) -> tuple[Path, ...]:
-        """Every file of the split."""
+        """Return every file of the split."""
         return tuple(path for path in (self.label, self.numerical, *self.categorical, self.group) if path is not None)
 
 
 def stored_vocabulary(spec: FeatureSpec, feature: str) -> Path | None:
-    """Where the dataset has the values of a feature's ids (value, id, count; in the order of the ids); None where it has none."""
+    """Return the file with the values of a feature's ids (value, id, count; in the order of the ids); None if the dataset has none."""
     path = spec.base_directory / VOCABULARY / f"{feature}.parquet"
-    return path if os.path.isfile(path) else None  # unlike Path.is_file, false for a name too long to be a file's
+    return path if os.path.isfile(path) else None  # unlike Path.is_file, returns False for a name that is too long
 
 
 def split_files(spec: FeatureSpec, split: str) -> SplitFiles:
-    """The files of a split whose specification has no faults."""
+    """Return the files of a split; the specification must have no faults."""
     paths = {chunk.features[0]: spec.base_directory / chunk.files[0] for chunk in spec.sources[split]}
     numerical = paths[spec.numerical[0]] if spec.numerical else None
     categorical = tuple(paths[feature.name] for feature in spec.categorical)
@@ -53,7 +52,7 @@ def split_files(spec: FeatureSpec, split: str) -> SplitFiles:
 
 
 def bytes_per_sample(spec: FeatureSpec, labelled: bool = True) -> dict[str, int]:
-    """Bytes of a sample in the file of each feature, in the order of `SplitFiles.all`; the numerical file is named by its first feature."""
+    """Return the bytes per sample in each file, in the order of `SplitFiles.all`; the key is the file's feature, or its first numerical feature."""
     widths = {spec.label: 1} if labelled else {}
     if spec.numerical:
         widths[spec.numerical[0]] = np.dtype(spec.numerical_dtype).itemsize * len(spec.numerical)
@@ -62,10 +61,10 @@ def bytes_per_sample(spec: FeatureSpec, labelled: bool = True) -> dict[str, int]
 
 
 def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) -> list[str]:
-    """Everything in the specification that the contract forbids, a line each; looks at no file."""
+    """Return everything in the specification that the contract forbids, one line each; reads no file."""
     if fault := _to_transcribe(spec):
         return [fault]
-    if spec.sources is None:  # a generator specification keeps other rules; what follows would only distract
+    if spec.sources is None:  # other rules apply to a generator specification; further faults would only distract
         return ["source_spec is empty: this describes data that is yet to be generated (python -m dataloading.transcribe does)"]
     faults = []
     for feature in spec.categorical:
@@ -85,7 +84,7 @@ def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) 
 
 
 def _dtype_faults(spec: FeatureSpec) -> list[str]:
-    """What the columns of numbers that are no ids may not be."""
+    """Return faults in the dtypes of the numerical features and of the group."""
     faults = []
     for dtype in (lambda: spec.numerical_dtype, lambda: spec.group is None or spec.group_dtype):
         try:
@@ -96,7 +95,7 @@ def _dtype_faults(spec: FeatureSpec) -> list[str]:
 
 
 def _to_transcribe(spec: FeatureSpec) -> str | None:
-    """What to do with CSV files and TFRecords, which nothing here reads but transcribe; None where there are none."""
+    """Return advice for CSV files and TFRecords, which must be transcribed to tf_raw first; None if there are none."""
     folder, kind, what = spec.base_directory, CSV, "CSV files"
     chunks = [(split, chunk) for split, listed in (spec.sources or {}).items() for chunk in listed]
     if records := next((path for split in SPLITS if (path := folder / split / "label" / "format.json").is_file()), None):
@@ -138,16 +137,16 @@ def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
             faults.append(f"chunk [{name}]: feature {first} stands in no channel")
     counts = Counter(seen)
     for name in (*categorical, *spec.numerical, spec.label, *(() if spec.group is None else (spec.group,))):
-        if counts[name] != 1 and not (name == spec.label and counts[name] == 0):  # a split without labels is for prediction
+        if counts[name] != 1 and not (name == spec.label and counts[name] == 0):  # a split without labels is valid: it is for prediction
             faults.append(f"feature {name} stands in {counts[name]} chunks, expected exactly one")
     return faults
 
 
 def file_faults(spec: FeatureSpec, split: str) -> tuple[list[str], int]:
-    """Missing, truncated, empty or disagreeing files of a split whose specification has no faults.
+    """Find missing, truncated, empty or inconsistent files of a split; the specification must have no faults.
 
     Returns:
-        the faults, a line each, and the number of samples (0 where a fault leaves it open).
+        the faults, one line each, and the number of samples (0 if there are faults).
     """
     faults = []
     samples: dict[Path, int] = {}
@@ -155,7 +154,7 @@ def file_faults(spec: FeatureSpec, split: str) -> tuple[list[str], int]:
     for path, width in zip(files.all(), bytes_per_sample(spec, spec.labelled(split)).values(), strict=True):
         try:
             status = path.stat()
-            if not stat.S_ISREG(status.st_mode):  # opening a named pipe would wait for ever
+            if not stat.S_ISREG(status.st_mode):  # opening a named pipe would block forever
                 faults.append(f"{path}: not a regular file")
                 continue
             size = status.st_size
@@ -178,10 +177,10 @@ def file_faults(spec: FeatureSpec, split: str) -> tuple[list[str], int]:
 
 
 def check_quick(spec: FeatureSpec, splits: tuple[str, ...]) -> dict[str, int]:
-    """Check the specification and the files of `splits`; returns the samples of each.
+    """Check the specification and the files of `splits`; return the number of samples of each split.
 
     Raises:
-        DatasetError: the first fault, and how many more there are.
+        DatasetError: there is a fault; the message has the first one and the number of others.
     """
     faults = spec_faults(spec, splits)
     samples = {}

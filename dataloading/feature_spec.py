@@ -1,6 +1,6 @@
-"""The feature specification: which features a dataset has, which files hold them and which part of the model reads them.
+"""The feature specification: the features of a dataset, the files that hold them, and the part of the model that reads them.
 
-The YAML form is the one contract between preprocessing, datasets and the model; it is the format of NVIDIA's recommender
+The YAML form is the single contract between preprocessing, datasets and the model. It is the format of NVIDIA's recommender
 examples (their "Dataset Feature Specification"), so that their datasets load here and ours load there.
 """
 
@@ -59,10 +59,10 @@ DEFAULT_FILE_NAME = "feature_spec.yaml"
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """A parsed feature specification; `categorical` and `numerical` stand in the model's order.
+    """A parsed feature specification; `categorical` and `numerical` are in the model's order.
 
-    `dtypes` holds every feature's stated dtype. `sources` is None in a generator specification, which describes data
-    that is yet to be drawn. `path` is the YAML file it came from; the files of the chunks are relative to its folder.
+    `dtypes` holds the stated dtype of every feature. `sources` is None in a generator specification, which describes synthetic data that is
+    not drawn yet. `path` is the YAML file that was read; the files of the chunks are relative to its folder.
     """
 
     categorical: tuple[Categorical, ...]
@@ -72,21 +72,21 @@ class FeatureSpec:
     sources: Mapping[str, tuple[Chunk, ...]] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     path: Path | None = None
-    group: str | None = None  # the feature whose rows of one value belong together; None where there is none
+    group: str | None = None  # the feature that groups rows: rows with the same value belong together; None for no group
 
     @property
     def cardinalities(self) -> tuple[int, ...]:
-        """Rows of each categorical feature's table, in the model's order."""
+        """The number of rows of each categorical feature's table, in the model's order."""
         return tuple(feature.cardinality for feature in self.categorical)
 
     @property
     def hotness(self) -> tuple[int, ...]:
-        """Ids a sample of each categorical feature, in the model's order."""
+        """The number of ids per sample of each categorical feature, in the model's order."""
         return tuple(feature.hotness for feature in self.categorical)
 
     @property
     def embedding_dims(self) -> dict[str, int | None]:
-        """Columns of each embedding table, by its name, as any of its features states them; None where none does."""
+        """The number of columns of each embedding table, by table name, as stated by any feature that uses it; None if none states it."""
         dims: dict[str, int | None] = {}
         for feature in self.categorical:
             dims[feature.table_name] = dims.get(feature.table_name) or feature.embedding_dim
@@ -94,10 +94,10 @@ class FeatureSpec:
 
     @property
     def numerical_dtype(self) -> str:
-        """Of the numerical features: float16 or float32, the same for all.
+        """The dtype of the numerical features: float16 or float32, the same for all.
 
         Raises:
-            FeatureSpecError: it is another one, or not the same for all.
+            FeatureSpecError: the dtype is another one, or differs between features.
         """
         first = self.dtypes[self.numerical[0]] if self.numerical else NUMERICAL_DTYPE
         for name in self.numerical:
@@ -109,19 +109,19 @@ class FeatureSpec:
 
     @property
     def group_dtype(self) -> str:
-        """Of the group column, which there is. Raises FeatureSpecError where it is neither int32 nor int64."""
+        """The dtype of the group column, which must exist. Raises FeatureSpecError where it is neither int32 nor int64."""
         dtype = self.dtypes[self.group]
         if dtype not in GROUP_DTYPES:
             raise FeatureSpecError(f"feature {self.group}: dtype is {dtype}, the group must be {' or '.join(GROUP_DTYPES)}")
         return dtype
 
     def labelled(self, split: str) -> bool:
-        """Whether a split has labels; one whose chunks list none is for prediction only. Labels of a generator specification are drawn."""
+        """Return whether a split has labels. A split without a label chunk is for prediction only; a generator specification always has labels."""
         return self.sources is None or any(self.label in chunk.features for chunk in self.sources.get(split, ()))
 
     @property
     def base_directory(self) -> Path:
-        """The folder that the chunks' files are relative to."""
+        """The folder that the files of the chunks are relative to."""
         return self.path.parent if self.path else Path(".")
 
     @classmethod
@@ -130,12 +130,11 @@ class FeatureSpec:
 
         Args:
             path: the YAML file.
-            flags: the flags that say where it is, for the error where it is missing.
+            flags: the flags that set the path, for the error message if the file is missing.
 
         Raises:
-            FeatureSpecError: the file is missing, is not YAML, lacks what every specification needs, or holds what
-                nothing here reads. Whether the dataset behind it keeps the tf_raw contract is `contract.check_quick`'s
-                question.
+            FeatureSpecError: the file is missing, is not YAML, lacks a required entry, or holds an unknown entry. `contract.check_quick`
+                checks whether the dataset itself meets the tf_raw contract.
         """
         path = Path(path)
         if "\0" not in str(path) and not path.exists():
@@ -147,11 +146,11 @@ class FeatureSpec:
 
     @classmethod
     def from_dict(cls, content: Any, path: Path | None = None) -> "FeatureSpec":
-        """Build a specification from the YAML file's content. Raises FeatureSpecError; see `from_yaml`."""
+        """Build a specification from the content of the YAML file. Raises FeatureSpecError; see `from_yaml`."""
         return cls(**parsed(content, f"{path}: " if path else ""), path=path)
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of the YAML file."""
+        """Return the content of the YAML file."""
         features = {feature.name: _entries(feature) for feature in self.categorical}
         grouping = [] if self.group is None else [self.group]
         for name in (*self.numerical, self.label, *grouping):
@@ -175,19 +174,19 @@ class FeatureSpec:
         }
 
     def to_yaml(self) -> str:
-        """The YAML text, features in the model's order."""
+        """Return the YAML text, features in the model's order."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, width=120)
 
     def as_tf_raw(self, splits: Iterable[str], metadata: Mapping[str, Any] | None = None, unlabelled: Collection[str] = ()) -> "FeatureSpec":
-        """The specification of a tf_raw dataset that holds these features in these splits: one file per chunk, the smallest dtypes.
+        """Return the specification of a tf_raw dataset with these features and splits: one file per chunk, the smallest dtypes.
 
         Args:
-            splits: their names.
-            metadata: of the dataset; that of this specification where it is None.
-            unlabelled: those of the splits that have no labels.
+            splits: names of the splits.
+            metadata: metadata of the dataset; None for the metadata of this specification.
+            unlabelled: the splits that have no labels.
 
         Raises:
-            FeatureSpecError: two features would share a file name, a name cannot be one, or a column is of a type that such a dataset does not hold.
+            FeatureSpecError: two features would share a file name, a name cannot be a file name, or tf_raw cannot hold the type of a column.
         """
         categorical = tuple(replace(feature, dtype=smallest_dtype(feature.cardinality), alpha=None) for feature in self.categorical)
         files = {feature.name: file_name(feature.name) for feature in categorical}
@@ -211,7 +210,7 @@ class FeatureSpec:
 
 
 def _entries(feature: Categorical) -> dict[str, Any]:
-    """What the YAML file says of a feature: nothing that is so anyway."""
+    """Return the YAML entries of a feature, without those that equal their defaults."""
     entries: dict[str, Any] = {"cardinality": feature.cardinality}
     if feature.alpha is not None or feature.hotness != 1:
         entries["hotness"] = feature.hotness
@@ -230,17 +229,17 @@ def generator_spec(
     metadata: Mapping[str, Any] | None = None,
     hotness: Sequence[int] = (1,),
 ) -> FeatureSpec:
-    """A generator specification: what synthetic data is to look like, before there is any.
+    """Return a generator specification, which describes synthetic data before it is drawn.
 
     Args:
         cardinalities: rows of each table, `[F]`.
         num_numerical: M.
         alpha: exponent of the power law that ids are drawn from.
-        metadata: of the specification.
-        hotness: ids a sample of each feature, `[F]`; one number stands for all.
+        metadata: metadata of the specification.
+        hotness: ids per sample of each feature, `[F]`; a single number applies to all features.
 
     Raises:
-        FeatureSpecError: there are not as many hotnesses as features, or one is above the feature's cardinality.
+        FeatureSpecError: the number of hotnesses differs from the number of features, or a hotness exceeds its feature's cardinality.
     """
     rows = list(map(int, cardinalities))
     ids = list(map(int, hotness)) * (len(rows) if len(hotness) == 1 else 1)
@@ -255,7 +254,7 @@ def generator_spec(
 
 
 def _not_there(path: Path, flags: str) -> str:
-    """What to say where there is no specification."""
+    """Return the error message for a missing specification."""
     if url := url_of(str(path.parent)):
         url = without_secrets(url)
         return f"{url}: datasets are read from local files; python -m dataloading.fetch {url} FOLDER brings it here"

@@ -1,4 +1,4 @@
-"""What a feature specification lists: categorical features, the files of some features, and the types they are stored in."""
+"""The entries of a feature specification: categorical features, chunks of features and their files, and stored types."""
 
 from dataclasses import dataclass
 
@@ -13,36 +13,36 @@ GROUP_DTYPES = ("int32", "int64")
 LABEL_DTYPE = "bool"
 SUM, MEAN = POOLINGS = ("sum", "mean")
 SPLITS = ("train", "valid", "test")
-VOCABULARY = "vocabulary"  # folder of a dataset: FEATURE.parquet says which value every id stands for
+VOCABULARY = "vocabulary"  # folder of a dataset: FEATURE.parquet maps each id to its value
 
 
 class DatasetError(UserError):
-    """A dataset that does not keep the tf_raw contract."""
+    """A dataset that violates the tf_raw contract."""
 
 
 class FeatureSpecError(UserError):
-    """A feature specification that cannot be read or does not keep the contract."""
+    """A feature specification that cannot be read or violates the contract."""
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """One categorical feature: ids in [0, cardinality), `hotness` of them a sample.
+    """A categorical feature: ids in [0, cardinality), `hotness` ids per sample.
 
-    Where hotness is above 1, -1 stands for no id, so that lists may be shorter; `pooling` says what becomes of a sample's vectors.
+    Where hotness is above 1, -1 means "no id" and pads shorter lists; `pooling` says how the embedding vectors of a sample are combined.
     """
 
     name: str
     cardinality: int
     dtype: str
     hotness: int = 1
-    alpha: float | None = None  # exponent of the power law that synthetic ids are drawn from; None where data is real
+    alpha: float | None = None  # exponent of the power law that synthetic ids are drawn from; None for real data
     pooling: str = SUM
-    table: str | None = None  # name of the embedding table, which several features may share; None for one of its own
-    embedding_dim: int | None = None  # columns of the table; None for what the run's options say
+    table: str | None = None  # name of the embedding table, which several features may share; None for a table of its own
+    embedding_dim: int | None = None  # columns of the table; None for the width that the run's options set
 
     @property
     def table_name(self) -> str:
-        """Name of its embedding table."""
+        """The name of the feature's embedding table."""
         return self.table or self.name
 
 
@@ -56,7 +56,7 @@ class Chunk:
 
 
 def smallest_dtype(cardinality: int) -> str:
-    """The dtype of a categorical file: the first of int8, int16, int32 with `cardinality < iinfo(dtype).max`.
+    """Return the dtype of a categorical file: the first of int8, int16, int32 with `cardinality < iinfo(dtype).max`.
 
     Raises:
         FeatureSpecError: the cardinality does not fit 32 bits.
@@ -68,14 +68,14 @@ def smallest_dtype(cardinality: int) -> str:
 
 
 def file_name(feature: str) -> str:
-    """The file of a categorical feature in its split's folder: `cat_0` and `cat_0.bin` both live in `cat_0.bin`."""
+    """Return the file name of a categorical feature: `cat_0.bin` for both `cat_0` and `cat_0.bin`. Raises FeatureSpecError for an impossible name."""
     if not feature or "/" in feature or "\0" in feature or feature.startswith("."):
         raise FeatureSpecError(f"feature name {feature!r} cannot be a file name; expected no '/', and no '.' at the start")
     return feature if feature.endswith(".bin") else f"{feature}.bin"
 
 
 def check_drawable(feature: Categorical) -> None:
-    """Raise FeatureSpecError where a sample of synthetic data cannot have so many different ids."""
+    """Raise FeatureSpecError where the hotness exceeds the cardinality: the ids of a synthetic sample are distinct."""
     if feature.hotness > feature.cardinality:
         raise FeatureSpecError(
             f"feature {feature.name}: hotness {feature.hotness} is above its cardinality {feature.cardinality}, and a sample's ids are drawn without "

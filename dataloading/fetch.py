@@ -32,10 +32,10 @@ _BLOCK_BYTES = 8 << 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code.
+    """Run the command; return its exit code.
 
     Raises:
-        UserError: there is no dataset, it is not whole, it does not fit the disk, or the folder holds one already. Nothing is left there then.
+        UserError: there is no dataset, it is incomplete, it does not fit on the disk, or the folder already holds one. No partial files are left.
     """
     parser = Parser(prog=f"python -m {NAME}", description=__doc__)
     parser.add_argument("url", metavar="URL", help="folder of the dataset in a store")
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fetched(store: StoreFolder, sizes: Mapping[str, int], folder: Path) -> dict[str, int]:
-    """Fetch the dataset into a folder and check it; returns its files and their bytes."""
+    """Fetch the dataset into a folder and check it; return its files and their sizes in bytes."""
     _copy(store, DEFAULT_FILE_NAME, sizes[DEFAULT_FILE_NAME], folder, tqdm(disable=True))
     spec = FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME)
     if spec.sources is None:

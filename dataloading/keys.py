@@ -1,6 +1,6 @@
-"""`SPLIT/keys.parquet`: columns that the model does not read and predictions carry, so that these can be joined with what the rows came from.
+"""`SPLIT/keys.parquet`: columns that the model does not read. Predictions carry them, so that they can be joined with the source of the rows.
 
-Its rows are those of the split, in their order; its columns are whatever preprocessing kept.
+The file has one row for each row of the split, in the same order; its columns are those that preprocessing kept.
 """
 
 import os
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     import polars as pl
 
 KEYS = "keys.parquet"
-TAKEN = ("row", "score", "label", "group")  # columns that predictions have of their own
+TAKEN = ("row", "score", "label", "group")  # names of the predictions' own columns
 
 
 def stored_keys(spec: FeatureSpec, split: str) -> Path | None:
-    """Where a split has its keys; None where it has none."""
+    """Return the keys file of a split; None if it has none."""
     path = spec.base_directory / split / KEYS
     return path if os.path.lexists(path) else None
 
 
 def keys_faults(spec: FeatureSpec, split: str, samples: int) -> list[str]:
-    """What is wrong with the keys of a split of so many rows, a line each; only the end of the file is read."""
+    """Return the faults of the keys of a split with `samples` rows, one line each; reads only the end of the file."""
     path = stored_keys(spec, split)
     if path is None:
         return []
-    import polars as pl  # only where there are keys
+    import polars as pl  # imported late: Polars is needed only for keys
 
     try:
-        if not path.is_file():  # opening a named pipe would wait for ever
+        if not path.is_file():  # opening a named pipe would block forever
             return [f"{path}: not a regular file"]
         keys = pl.scan_parquet(path, glob=False)
         names, rows = keys.collect_schema().names(), keys.select(pl.len()).collect().item()
@@ -44,13 +44,13 @@ def keys_faults(spec: FeatureSpec, split: str, samples: int) -> list[str]:
 
 
 def check_keys(spec: FeatureSpec, split: str, samples: int) -> None:
-    """Raise DatasetError for the first fault, see `keys_faults`."""
+    """Raise DatasetError for the first fault; see `keys_faults`."""
     for fault in keys_faults(spec, split, samples):
         raise DatasetError(fault)
 
 
 def read_keys(spec: FeatureSpec, split: str) -> "pl.DataFrame | None":
-    """The keys of a split, all in memory; None where it has none. Raises DatasetError where they cannot be read."""
+    """Read the keys of a split into memory; return None if it has none. Raises DatasetError where they cannot be read."""
     path = stored_keys(spec, split)
     if path is None:
         return None
@@ -63,7 +63,7 @@ def read_keys(spec: FeatureSpec, split: str) -> "pl.DataFrame | None":
 
 
 def copy_keys(spec: FeatureSpec, split: str, rows: int, target: Path) -> None:
-    """Write the keys of the first rows of a split, where it has such, to another file."""
+    """Write the keys of the first `rows` rows of a split to another file; do nothing if the split has no keys."""
     path = stored_keys(spec, split)
     if path is None:
         return

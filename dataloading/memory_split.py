@@ -1,4 +1,4 @@
-"""Rows in memory as a split."""
+"""A split of rows that are held in memory."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ _LABEL = "label"
 
 
 class MemorySplit:
-    """Samples without labels, read by ranges of rows as those of a file are.
+    """Samples without labels, read by ranges of rows like those of a file.
 
     Args:
-        categorical: the features in the model's order, or, where each has one id a sample and a table of its own, the rows of each one's table.
-        numerical_names: of the numerical features.
+        categorical: the features in the model's order; or, if each has one id per sample and a table of its own, the table rows by feature name.
+        numerical_names: names of the numerical features.
         numerical: `[n, M]`.
         ids: `[F, n]` int32, or F arrays `[n]` or `[n, h]` int32.
         numerical_dtype: float16 or float32; the numericals are rounded to it.
@@ -39,31 +39,31 @@ class MemorySplit:
         self.num_samples, self._numerical, self._ids = len(numerical), np.asarray(numerical, numerical_dtype), ids
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """`[n]` int32, `[n, h]` of a feature with several ids a sample."""
+        """Return ids of a feature: `[n]` int32, `[n, h]` for a feature with several ids per sample."""
         return self._ids[feature][start:stop]
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """`[n, M]`, float16 or float32."""
+        """Return numerical features: `[n, M]`, float16 or float32."""
         return self._numerical[start:stop]
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
-        """`[n]` uint8, all 0: nobody asks."""
+        """Return `[n]` uint8, all 0, because there are no labels."""
         return np.zeros(stop - start, np.uint8)
 
     def read_group(self, start: int, stop: int) -> np.ndarray:
-        """Never called: there is none."""
+        """Raise ValueError: there is no group."""
         raise ValueError("samples in memory have no group")
 
     def file(self, feature: str, row: int = 0) -> str:
-        """Empty: there is none."""
+        """Return an empty text: there is no file."""
         return ""
 
     def fingerprint(self) -> str:
-        """The same for the same rows."""
+        """Return a fingerprint: equal for the same rows."""
         found = hashlib.blake2b(self._numerical.tobytes(), digest_size=16)
         for column in self._ids:
             found.update(column.tobytes())
         return found.hexdigest()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""

@@ -1,6 +1,6 @@
-"""Whether what a run's options have it hold of the data fits the memory, asked before anything is read.
+"""Checks, before any row is read, that the data which a run will hold fits into memory.
 
-Counted is what is certainly held, so what is refused cannot work; what is accepted may still need more.
+The checks count only memory that is certainly needed: a refused run cannot work, and an accepted run may still need more.
 """
 
 import math
@@ -14,20 +14,20 @@ from utils.config.config import Config
 from utils.config.options import INFERENCE, PREDICT, TRAIN, DataConfig
 from utils.memory import available_bytes, check_fits
 
-# Of a scored row: logit and label as they came, and the logit put together, and again in the order of the rows; with groups: these three times, and
-# logit and label as they came and in the order of the rows.
+# Bytes per scored row. Without groups: logit and label as received, the concatenated logits, and the logits again in row order. With groups: logit
+# and label as received and in row order; the group itself is counted three times besides.
 _SCORE_BYTES, _GROUPED_BYTES = 13, 10
 
 
 def check_memory(config: Config, spec: FeatureSpec, splits: Mapping[str, Split], workers: int, available: int | None = None) -> None:
-    """Raise UserError where what a run holds of its data does not fit this machine; its tables are another question.
+    """Raise UserError where the data that a run holds does not fit into this machine's memory; embedding tables are checked elsewhere.
 
     Args:
-        config: of the run.
+        config: options of the run.
         spec: the features.
-        splits: what is read.
-        workers: of this machine.
-        available: bytes of memory that are free; the default is to ask.
+        splits: the splits that are read.
+        workers: number of workers on this machine.
+        available: bytes of free memory; None to query the system.
     """
     available = available_bytes() if available is None else available
     sizes = [("valid_batch_size", config.data.valid_batch_size)]
@@ -48,43 +48,43 @@ def check_batch(flag: str, batch_size: int, spec: FeatureSpec, available: int) -
     """Raise UserError where one global batch does not fit.
 
     Args:
-        flag: its name.
-        batch_size: B; a last, partial batch is padded to it.
+        flag: the flag that sets the batch size.
+        batch_size: B; a partial last batch is padded to B.
         spec: the features.
-        available: bytes of memory that are free on this machine.
+        available: bytes of free memory on this machine.
     """
-    row = 4 * sum(spec.hotness) + _bytes_of_others(spec) + 4  # ids, and a weight
+    row = 4 * sum(spec.hotness) + _bytes_of_others(spec) + 4  # int32 ids, other columns, float32 weight
     check_fits(row * batch_size, f"--{flag} {batch_size}: the rows of a batch", available)
 
 
 def check_scores(split: Split, available: int, grouped: bool = False) -> None:
-    """Raise UserError where the scores of a whole split do not fit, of which the exact AUC needs all, nor those with their groups (`grouped`)."""
+    """Raise UserError where the scores of a whole split, with their groups if `grouped`, do not fit; the exact AUC needs all of them."""
     row = _GROUPED_BYTES + 3 * _group_bytes(split.spec) if grouped else _SCORE_BYTES
     what = f"the scores{' and groups' if grouped else ''} of the {split.num_samples:,} rows of the {split.name} split"
     check_fits(row * split.num_samples, what, available)
 
 
 def _holds_groups(config: Config, spec: FeatureSpec) -> bool:
-    """Whether a scored row's group is held: for metrics by group, or to be written."""
+    """Return whether the groups of scored rows are held: for metrics by group, or to be written."""
     if spec.group is None:
         return False
     return config.run.mode == PREDICT or bool(config.ranking.metrics(config.run.mode, grouped=True))
 
 
 def check_shuffle(config: DataConfig, split: Split, workers: int, available: int) -> None:
-    """Raise UserError where the rows of a window, or the order of the batches, do not fit.
+    """Raise UserError where the rows of a shuffle window, or the order of the batches, do not fit.
 
     Args:
-        config: how rows and batches are shuffled.
-        split: what is trained on.
-        workers: of this machine, among whom the features are shared out.
-        available: bytes of memory that are free on this machine.
+        config: the shuffle options.
+        split: the training rows.
+        workers: number of workers on this machine; they divide the features among themselves.
+        available: bytes of free memory on this machine.
     """
     window = config.shuffle_window or 1
     if config.shuffle_window is not None:
         rows = min(window * config.batch_size, split.num_samples)
         ids = sum(_id_bytes(config, split.spec))
-        others = 8 + _bytes_of_others(split.spec)  # the rows' order, and what every worker holds
+        others = 8 + _bytes_of_others(split.spec)  # the order of the rows, and the columns that every worker holds
         check_fits(rows * (ids + workers * others), f"--shuffle_window {window}: the {rows:,} rows of a window", available)
     if config.shuffle_batch_order:
         windows = math.ceil(split.num_samples / (window * config.batch_size))
@@ -98,7 +98,7 @@ def _id_bytes(config: DataConfig, spec: FeatureSpec) -> list[int]:
 
 
 def _bytes_of_others(spec: FeatureSpec) -> int:
-    """Of a row without its ids: numericals, label and group."""
+    """Return the bytes of a row without its ids: numericals, label and group."""
     return np.dtype(spec.numerical_dtype).itemsize * len(spec.numerical) + 1 + _group_bytes(spec)
 
 

@@ -22,10 +22,11 @@ NAME = "dataloading.put"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code.
+    """Run the command; return its exit code.
 
     Raises:
-        UserError: there is no sound dataset, the store holds one already or refuses. What was put is removed then, unless --resume.
+        UserError: the dataset is missing or damaged, the store already holds one, or the store refuses. Uploaded files are then removed, unless
+            --resume is given.
     """
     parser = Parser(prog=f"python -m {NAME}", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DATASET", help="folder of the dataset")

@@ -6,28 +6,29 @@ import numpy as np
 
 from dataloading.features import DatasetError
 
-ERROR, CLIP, HASH = "error", "clip", "hash"  # what may be done with ids out of range
-NO_ID = -1  # in a list of ids
+ERROR, CLIP, HASH = "error", "clip", "hash"  # policies for ids out of range
+NO_ID = -1  # padding in a list of ids
 
-Place = str | Callable[[int], str]  # of a file, or what says it of a row
+Place = str | Callable[[int], str]  # a file, or a function that returns the file of a row
 
 
 def check_ids(ids: np.ndarray, cardinality: int, feature: str, first_row: int, path: Place = "", hint: str = "") -> None:
-    """Check that every id is in [0, cardinality), or, in lists of ids, -1 for no id.
+    """Check that every id is in [0, cardinality); lists of ids may also hold -1 for no id.
 
-    One maximum over the ids read as unsigned: a negative id is then larger than any valid one, so the check costs one
-    pass over the narrow type (0.1 ms for 26 features of 65536 rows) and no temporary; for lists, of which -1 is a part, two passes.
+    The check takes one maximum over the ids viewed as unsigned integers, where a negative id is larger than any valid one. It costs one
+    pass over the narrow type (0.1 ms for 26 features of 65536 rows) and no temporary. Lists need two passes, because -1 is valid in them.
 
     Args:
         ids: `[n]`, or lists `[n, h]`, any integer dtype.
         cardinality: rows of the feature's table.
-        feature: its name, for the message.
-        first_row: the dataset's row that `ids[0]` belongs to.
-        path: the file the ids came from, or what says it of a row, for the message.
-        hint: what can be done about it, for the message.
+        feature: the feature's name, for the message.
+        first_row: the dataset's row of `ids[0]`.
+        path: the file of the ids, or a function that returns the file of a row, for the message.
+        hint: advice that ends the message.
 
     Raises:
-        DatasetError: names the file, the feature, the first bad row, in lists the place from 0, its id and the cardinality.
+        DatasetError: an id is out of range; the message names the file, the feature, the first bad row, its id and the cardinality, and for
+            lists the position in the list, from 0.
     """
     outside = outside_range(ids, cardinality)
     if outside is None:
@@ -44,17 +45,17 @@ def _beginning(path: Place, row: int) -> str:
 
 
 def placed(row: int, place: int | None = None) -> str:
-    """Where a value stands, for messages."""
+    """Return the position of a value, for messages."""
     return f"row {row}" if place is None else f"row {row}, place {place} of its list"
 
 
 def into_range(ids: np.ndarray, rows: int, how: str) -> tuple[np.ndarray, int]:
-    """Ids made to fit a table, and how many had to be changed.
+    """Map ids out of range to rows of a table; return the ids and the number of changed ones.
 
     Args:
-        ids: `[n]`, or lists `[n, h]`, in which -1 stays what it is: no id; any integer dtype; not changed.
-        rows: of the table.
-        how: `clip` takes the nearest row (the first for negative ids), `hash` the id modulo the rows.
+        ids: `[n]`, or lists `[n, h]`, any integer dtype; -1 in a list means no id and stays. The array is not modified.
+        rows: rows of the table.
+        how: `clip` takes the nearest row (the first for negative ids), `hash` takes the id modulo `rows`.
     """
     outside = outside_range(ids, rows)
     if outside is None:
@@ -67,12 +68,12 @@ def into_range(ids: np.ndarray, rows: int, how: str) -> tuple[np.ndarray, int]:
 
 
 def outside_range(ids: np.ndarray, rows: int) -> np.ndarray | None:
-    """Which ids are not in [0, rows), nor -1 in a list, in the shape of the ids, bool; None where all are: that takes no temporary."""
+    """Return a bool mask, in the shape of the ids, of those not in [0, rows) and, in a list, not -1; None, without a temporary, if there are none."""
     if ids.size == 0:
         return None
     if ids.ndim > 1:
         return None if int(ids.max()) < rows and int(ids.min()) >= NO_ID else (ids < NO_ID) | (ids >= rows)
-    # A table may have more rows than the ids' type can name; what is negative as a signed number is out of range even then.
+    # A table may have more rows than the ids' type can address; negative ids are out of range even then.
     bound = min(rows, int(np.iinfo(ids.dtype).max) + 1)
     unsigned = ids.view(f"u{ids.dtype.itemsize}")
     return None if int(unsigned.max()) < bound else unsigned >= bound
@@ -84,11 +85,11 @@ def check_labels(labels: np.ndarray, feature: str, first_row: int, path: Place =
     Args:
         labels: `[n]` uint8.
         feature: the label's name, for the message.
-        first_row: the dataset's row that `labels[0]` belongs to.
-        path: the file they came from, or what says it of a row, for the message.
+        first_row: the dataset's row of `labels[0]`.
+        path: the file of the labels, or a function that returns the file of a row, for the message.
 
     Raises:
-        DatasetError: names the file, the first bad row and its value.
+        DatasetError: a label is another value; the message names the file, the first bad row and its value.
     """
     if labels.size == 0 or int(labels.max()) <= 1:
         return
@@ -102,13 +103,13 @@ def check_numerical(numerical: np.ndarray, features: Sequence[str], first_row: i
     Args:
         numerical: `[n, M]`.
         features: M names, for the message.
-        first_row: the dataset's row that `numerical[0]` belongs to.
-        path: the file they came from, or what says it of a row, for the message.
+        first_row: the dataset's row of `numerical[0]`.
+        path: the file of the values, or a function that returns the file of a row, for the message.
 
     Raises:
-        DatasetError: names the file, the feature, the first bad row and its value.
+        DatasetError: a value is NaN or infinite; the message names the file, the feature, the first bad row and its value.
     """
-    # A float16 is finite where not all bits of its exponent are set: 30 times as fast as isfinite, which converts to float32.
+    # A float16 is finite unless all bits of its exponent are set. Testing the bits is 30 times as fast as isfinite, which converts to float32.
     if numerical.size == 0 or (numerical.dtype == np.float16 and int((numerical.view(np.uint16) & 0x7C00).max()) < 0x7C00):
         return
     finite = np.isfinite(numerical)

@@ -1,4 +1,4 @@
-"""Some consecutive rows of a split as a split of their own: the rows of `train` that are kept for validation."""
+"""A range of consecutive rows of a split as a split of its own, for example the rows of `train` that are held out for validation."""
 
 import hashlib
 
@@ -9,7 +9,7 @@ from dataloading.features import DatasetError
 
 
 class RowRange:
-    """Rows first to last of a split; files and features are the split's."""
+    """Rows first to last of a split, with the files and features of the split."""
 
     def __init__(self, split: Split, name: str, first: int, last: int):
         self._split, self.first_row = split, split.first_row + first
@@ -17,39 +17,39 @@ class RowRange:
         self.spec, self.name, self.labelled = split.spec, name, split.labelled
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """`[n]` integer, `[n, h]` of a feature with several ids a sample."""
+        """Return ids of a feature: `[n]` integer, `[n, h]` for a feature with several ids per sample."""
         return self._split.read_ids(feature, self._first + start, self._first + stop)
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """`[n, M]`, float16 or float32."""
+        """Return numerical features: `[n, M]`, float16 or float32."""
         return self._split.read_numerical(self._first + start, self._first + stop)
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
-        """`[n]` uint8."""
+        """Return labels: `[n]` uint8."""
         return self._split.read_labels(self._first + start, self._first + stop)
 
     def read_group(self, start: int, stop: int) -> np.ndarray:
-        """`[n]`, int32 or int64."""
+        """Return groups: `[n]`, int32 or int64."""
         return self._split.read_group(self._first + start, self._first + stop)
 
     def file(self, feature: str, row: int = 0) -> str:
-        """Where a feature is read from: that of the split, whose rows `row` counts."""
+        """Return the file that a feature is read from; `row` counts the rows of the underlying split."""
         return self._split.file(feature, row)
 
     def fingerprint(self) -> str:
-        """The same for the same rows of the same split."""
+        """Return a fingerprint: equal for the same rows of the same split."""
         return hashlib.blake2b(f"{self._split.fingerprint()} {self._first} {self.num_samples}".encode(), digest_size=16).hexdigest()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the underlying split."""
         self._split.close()
 
 
 def hold_out(split: Split, fraction: float) -> tuple[RowRange, RowRange]:
-    """The first rows of a split to train on and its last ones, the given fraction of all, to validate on.
+    """Divide a split into its first rows, for training, and its last rows, for validation: the given fraction of all.
 
     Raises:
-        DatasetError: one of them would be empty.
+        DatasetError: one of the two parts would be empty.
     """
     held = round(split.num_samples * fraction)
     if not 0 < held < split.num_samples:
@@ -61,7 +61,7 @@ def hold_out(split: Split, fraction: float) -> tuple[RowRange, RowRange]:
 
 
 def first_rows(split: Split, share: float) -> RowRange:
-    """The first rows of a split, the given share of all. Raises DatasetError where that is none."""
+    """Return the first rows of a split, the given share of all. Raises DatasetError where the share holds no row."""
     count = round(split.num_samples * share)
     if not count:
         raise DatasetError(f"--dataset_subset {share}: none of the {split.num_samples} rows of {split.name} would be left; expected some")

@@ -1,7 +1,7 @@
-"""A split whose rows change places within windows: a shuffle that reads its files once, in order, and keeps one window in memory.
+"""A split whose rows are shuffled within windows. The shuffle reads its files once, in order, and keeps one window in memory.
 
-Which rows make a batch is random; inside it they stand in file order, for the order of a sum's terms teaches nothing, and reading memory upwards is
-twice as fast.
+The choice of rows for a batch is random. Within a batch the rows stay in file order: their order does not matter for training, and reading memory
+in ascending order is twice as fast.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from dataloading.feature_spec import FeatureSpec
 
 
 class ShuffledRows:
-    """The rows of a split, those of each window of consecutive batches dealt out anew: a function of the seed, the epoch and the window.
+    """The rows of a split, shuffled among the batches of each window. The order is a function of the seed, the epoch and the window.
 
     Args:
         split: a `batches.Split`.
-        batch_size: rows that stay together, B.
-        window: batches of a window; what is read at once must lie in one.
-        seed: of the dealing.
+        batch_size: rows of a batch, B.
+        window: consecutive batches of a window; one read must not cross a window's end.
+        seed: seed of the shuffle.
     """
 
     def __init__(self, split, batch_size: int, window: int, seed: int):
@@ -26,40 +26,40 @@ class ShuffledRows:
         self.name, self.num_samples, self.first_row, self.labelled = split.name, split.num_samples, split.first_row, split.labelled
         self._split, self._batch_size, self._window, self._seed = split, batch_size, window * batch_size, seed
         self._epoch = 0
-        self._held: tuple[int, int] | None = None  # epoch and window of what follows
+        self._held: tuple[int, int] | None = None  # epoch and window of the order and the columns held below
         self._order = np.empty(0, np.intp)
         self._columns: dict[str, np.ndarray] = {}
 
     def start(self, epoch: int) -> None:
-        """From now on the order is that of this epoch."""
+        """Use the row order of this epoch from now on."""
         self._epoch = epoch
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """`[n]` integer, `[n, h]` of a feature with several ids a sample."""
+        """Return ids of a feature: `[n]` integer, `[n, h]` for a feature with several ids per sample."""
         return self._read(f"ids {feature}", lambda *rows: self._split.read_ids(feature, *rows), start, stop)
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """`[n, M]`, float16 or float32."""
+        """Return numerical features: `[n, M]`, float16 or float32."""
         return self._read("numerical", self._split.read_numerical, start, stop)
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
-        """`[n]` uint8."""
+        """Return labels: `[n]` uint8."""
         return self._read("labels", self._split.read_labels, start, stop)
 
     def read_group(self, start: int, stop: int) -> np.ndarray:
-        """`[n]`, int32 or int64."""
+        """Return groups: `[n]`, int32 or int64."""
         return self._read("group", self._split.read_group, start, stop)
 
     def file(self, feature: str, row: int = 0) -> str:
-        """Where a feature is read from: that of the split, whose rows `row` counts."""
+        """Return the file that a feature is read from; `row` counts the rows of the underlying split."""
         return self._split.file(feature, row)
 
     def fingerprint(self) -> str:
-        """That of the split: they are the same rows."""
+        """Return the fingerprint of the underlying split, because the rows are the same."""
         return self._split.fingerprint()
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the underlying split."""
         self._split.close()
 
     def _read(self, key: str, read: Callable[[int, int], np.ndarray], start: int, stop: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What the rows of one tf_raw file hold, found in one pass of bounded memory: figures for a table, and every fault."""
+"""A scan of one tf_raw file, in one pass with bounded memory: statistics for a table, and every fault."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from dataloading.ranges import NO_ID, placed
 from dataloading.tf_raw import ColumnFile
 
 BLOCK_BYTES = 16 << 20
-MAX_COUNTED_ROWS = 100_000_000  # of a table; counting distinct ids takes a byte of memory per row of it
+MAX_COUNTED_ROWS = 100_000_000  # rows of a table; counting distinct ids takes a byte of memory per row
 
 Progress = Callable[[int], object]  # called with the bytes of each block
 
 
 @dataclass
 class Figures:
-    """What was found in one feature's column. `distinct` is None where counting is not worth its memory, the last two where there are no lists."""
+    """The statistics of one feature's column. `distinct` is None if counting would take too much memory, the last two if there are no lists."""
 
     feature: str
     samples: int
@@ -26,22 +26,22 @@ class Figures:
     high: float | None = None
     mean: float | None = None
     distinct: int | None = None
-    zero_share: float | None = None  # of id 0 or value 0
+    zero_share: float | None = None  # share of id 0 or value 0
     faults: list[str] = field(default_factory=list)
-    mean_length: float | None = None  # ids a sample
-    empty_share: float | None = None  # of samples without an id
+    mean_length: float | None = None  # ids per sample
+    empty_share: float | None = None  # share of samples without an id
 
 
 @dataclass
 class _Bad:
-    """Bad rows of one kind: the first and their number."""
+    """The bad rows of one kind: the first one and their number."""
 
     count: int = 0
     place: str = ""
     value: float = 0
 
     def add(self, bad: np.ndarray, values: np.ndarray, first_row: int) -> None:
-        """Add a block: which of its values `[n]` or `[n, h]` are bad, and the values."""
+        """Add a block: a mask `[n]` or `[n, h]` of its bad values, and the values."""
         found = int(np.count_nonzero(bad if bad.ndim == 1 else bad.any(axis=1)))
         if found and not self.count:
             row, *place = (int(index) for index in np.unravel_index(int(np.argmax(bad)), bad.shape))
@@ -68,11 +68,11 @@ def _blocks(path: Path, dtype: str, width: int, samples: int, progress: Progress
 
 
 def scan_ids(path: Path, feature: Categorical, samples: int, progress: Progress) -> Figures:
-    """Ids of a categorical file against [0, cardinality), or, in lists, -1 for no id.
+    """Check the ids of a categorical file against [0, cardinality); lists may also hold -1 for no id.
 
     Args:
         path: the file.
-        feature: whose ids it holds.
+        feature: the feature of the ids.
         samples: rows of the file.
         progress: called with the bytes of each block.
     """
@@ -106,7 +106,7 @@ def scan_ids(path: Path, feature: Categorical, samples: int, progress: Progress)
 
 
 def scan_labels(path: Path, feature: str, samples: int, progress: Progress) -> Figures:
-    """Labels of a label file against {0, 1}; `mean` is the click rate."""
+    """Check the labels of a label file against {0, 1}; `mean` is the click rate."""
     counts, bad = np.zeros(256, np.int64), _Bad()
     for start, labels in _blocks(path, "uint8", 1, samples, progress):
         counts += np.bincount(labels, minlength=256)
@@ -121,7 +121,7 @@ def scan_labels(path: Path, feature: str, samples: int, progress: Progress) -> F
 
 
 def scan_group(path: Path, feature: str, dtype: str, samples: int, progress: Progress) -> Figures:
-    """Values of the group file: any whole number, which cannot be wrong."""
+    """Collect the range of the group file's values; every integer is valid."""
     figures = Figures(feature, samples)
     for _, groups in _blocks(path, dtype, 1, samples, progress):
         low, high = int(groups.min()), int(groups.max())
@@ -131,7 +131,7 @@ def scan_group(path: Path, feature: str, dtype: str, samples: int, progress: Pro
 
 
 def scan_numerical(path: Path, features: tuple[str, ...], dtype: str, samples: int, progress: Progress) -> list[Figures]:
-    """Values of the numerical file, which have to be finite; the figures leave NaN and infinities out."""
+    """Check that the values of the numerical file are finite; the statistics exclude NaN and infinities."""
     width = len(features)
     bad = [_Bad() for _ in features]
     low, high = np.full(width, np.inf), np.full(width, -np.inf)

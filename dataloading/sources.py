@@ -1,4 +1,4 @@
-"""The dataset that the options name: stored or drawn."""
+"""Opening of the dataset that the options name, stored or synthetic."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ SYNTHETIC_ALPHA = 1.45  # the power law of the criteo_*_synthetic variants
 
 
 def read_spec(config: DataConfig) -> FeatureSpec:
-    """The feature specification of the data. Raises FeatureSpecError; DatasetError where there are no records of `--dataset_type tfrecord`."""
+    """Load the feature specification of the data. Raises FeatureSpecError, and DatasetError where `--dataset_type tfrecord` finds no records."""
     if config.dataset_type == "synthetic" and not config.synthetic_dataset_use_feature_spec:
         rows, num_numerical = config.synthetic_dataset_cardinalities, config.synthetic_dataset_num_numerical_features
         return generator_spec(rows, num_numerical, SYNTHETIC_ALPHA, hotness=config.synthetic_dataset_hotness)
@@ -31,17 +31,17 @@ def read_spec(config: DataConfig) -> FeatureSpec:
 
 
 def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, labels: bool = True) -> Split:
-    """A split, its files checked (`contract.check_quick`) but not opened yet.
+    """Return a split. The files of a tf_raw split are checked (`contract.check_quick`) but not opened yet.
 
     Args:
-        config: which data.
+        config: options of the data.
         spec: the features.
-        split: its name.
-        seed: of synthetic data.
-        labels: whether they are needed.
+        split: name of the split.
+        seed: seed of synthetic data.
+        labels: whether labels are needed.
 
     Raises:
-        DatasetError: its files are damaged, or it has no labels and they are needed.
+        DatasetError: the files are damaged, or labels are needed and the split has none.
     """
     if config.dataset_type != "synthetic":
         found = TfRawSplit(spec, split) if config.dataset_type == "tf_raw" else TfRecordSplit(spec, split)
@@ -60,14 +60,14 @@ def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, lab
 
 
 def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn: Callable[[str], None]) -> dict[str, Split]:
-    """What a training run reads: `train`, `test` where there is one, and `valid` where the dataset has one or `--valid_fraction` cuts one off.
+    """Open the splits of a training run: `train`, `test` if there is one, and `valid` if the dataset has one or `--valid_fraction` holds one out.
 
-    A `test` or `valid` split without labels is left out, with a warning: there is nothing to evaluate.
+    A `test` or `valid` split without labels is skipped with a warning, because it cannot be evaluated.
 
-    `--dataset_subset` leaves the first of the training rows.
+    `--dataset_subset` keeps only the first training rows.
 
     Raises:
-        DatasetError: a split's files are damaged, or nothing would be left to train on.
+        DatasetError: the files of a split are damaged, or no rows would be left to train on.
     """
     stored = config.dataset_type != "synthetic"
     names = ["train"] + [name for name in ("valid", "test") if not stored or spec.sources is None or _evaluates(spec, name, warn)]
@@ -90,14 +90,14 @@ def _evaluates(spec: FeatureSpec, split: str, warn: Callable[[str], None]) -> bo
 
 
 def check_evaluated(splits: Mapping[str, Split], spec: FeatureSpec, options: TrainingConfig) -> None:
-    """Raise DatasetError where the options go by evaluations and there are no rows to evaluate."""
+    """Raise DatasetError where the options depend on evaluations and there are no rows to evaluate."""
     if options.need_evaluations and not {"valid", "test"} & set(splits):
         flag = options.need_evaluations[0]
         raise DatasetError(f"{flag} needs rows to evaluate: {spec.path} has no valid and no test split; add --valid_fraction, or drop {flag}")
 
 
 def check_grouped(options: RankingConfig, mode: str, spec: FeatureSpec) -> None:
-    """Raise DatasetError where metrics by group are asked for, in a mode that has them, and the rows have no groups."""
+    """Raise DatasetError where the options request metrics by group, in a mode that has them, and the rows have no groups."""
     needing = options.need_groups(mode)
     if needing and spec.group is None:
         flag, data = needing[0], spec.path or "the synthetic data"
@@ -105,7 +105,7 @@ def check_grouped(options: RankingConfig, mode: str, spec: FeatureSpec) -> None:
 
 
 def table_rows(config: DataConfig, spec: FeatureSpec) -> tuple[int, ...]:
-    """Rows of each feature's table: its cardinality, at most `--max_table_size`.
+    """Return the rows of each feature's table: its cardinality, at most `--max_table_size`.
 
     Raises:
         DatasetError: a table would be smaller than its cardinality without `--out_of_range hash`.

@@ -1,4 +1,4 @@
-"""A model from the configuration."""
+"""Building of a model from the configuration."""
 
 from typing import NamedTuple
 
@@ -14,9 +14,9 @@ from utils.distributed import World
 
 
 class Precision(NamedTuple):
-    """In which dtype dense layers compute, weights being float32, and what XLA compiles: as in `compiled`.
+    """The compute dtype of the dense layers (weights are float32), and the value of `--xla`, see `compilation.compiled`.
 
-    XLA does not see into the C++ operations, so what it compiles is made of TensorFlow's.
+    XLA cannot compile the C++ operations, so the parts that it compiles use TensorFlow's operations.
     """
 
     dtype: str = "float32"
@@ -34,15 +34,15 @@ def build_model(
     seed: int,
     precision: Precision = FLOAT32,
 ) -> ShardedModel:
-    """A model with all its weights allocated, dense ones equal on every worker.
+    """Return a model with all its weights allocated; the dense weights are equal on every worker.
 
     Args:
-        config: layer widths.
-        placement: of the tables and the features that are looked up in them.
+        config: the layer widths.
+        placement: the placement of the tables, with the features that are looked up in them.
         world: this worker and the collectives.
         num_numerical: M; without numerical features there is no bottom MLP.
-        seed: of the initial weights.
-        precision: and what XLA compiles.
+        seed: the seed of the initial weights.
+        precision: the compute dtype, and the parts that XLA compiles.
     """
     embedding = DistributedEmbedding(placement, world, seed=seed, compute_dtype=precision.dtype, native=native_operations())
     model = with_tables(config, embedding, num_numerical, seed, precision)
@@ -51,7 +51,7 @@ def build_model(
 
 
 def with_tables(config: ModelConfig, embedding, num_numerical: int, seed: int, precision: Precision = FLOAT32) -> ShardedModel:
-    """A model around an embedding, which is built here with all other weights; arguments as in `build_model`."""
+    """Return a model around an embedding, and build the embedding and all other weights; arguments as in `build_model`."""
     policy = precision.dtype if precision.dtype == "float32" else f"mixed_{precision.dtype}"
     native = None if compiled(precision.xla).dense else native_operations()
     model = architecture_of(config).build(config, embedding, num_numerical, Layers(seed, policy, native))
@@ -60,6 +60,6 @@ def with_tables(config: ModelConfig, embedding, num_numerical: int, seed: int, p
 
 
 def synchronise(model: ShardedModel) -> None:
-    """Give every worker the first one's dense weights."""
+    """Broadcast the first worker's dense weights to all workers."""
     for name, weight in model.dense_weights().items():
         weight.value.assign(model.embedding.world.broadcast(weight.value.numpy(), f"broadcast/{name}"))

@@ -1,4 +1,4 @@
-"""What `--xla` compiles: what was measured to be faster compiled, by device (docs/performance.md), or all that is dense."""
+"""The parts that `--xla` compiles: by device, those measured to be faster compiled (docs/performance.md), or everything dense."""
 
 import os
 from collections.abc import Callable
@@ -13,23 +13,23 @@ ALL = "all"
 
 
 class Compiled(NamedTuple):
-    """Which parts of the step XLA compiles."""
+    """The parts of the step that XLA compiles."""
 
     dense: bool = False  # MLPs, interaction, loss and their gradients
-    optimizer: bool = False  # of the dense weights
+    optimizer: bool = False  # the update of the dense weights
 
 
 def compiled(xla: bool | str) -> Compiled:
-    """The parts that are compiled on this process's device; `--xla all` compiles both on any.
+    """Return the parts that XLA compiles on this process's device; `--xla all` compiles both on any device.
 
-    On a CPU, XLA's matrix products are slower than oneDNN's (up to 10% in float32, by a factor of three in bfloat16), so the dense part is left
-    to them, and to the C++ operations, which XLA cannot see into; the optimizer's update is one pass instead of several.
+    On a CPU, XLA's matrix products are slower than oneDNN's (up to 10% in float32, by a factor of three in bfloat16), so oneDNN and the C++
+    operations, which XLA cannot compile, compute the dense part. The compiled optimizer update is one pass over memory instead of several.
     """
     return Compiled(dense=xla == ALL or (bool(xla) and on_gpu()), optimizer=bool(xla))
 
 
 def compilation_described(config: Config) -> str:
-    """What is compiled, as a part of the line that announces a run; empty where nothing is."""
+    """Return the compiled parts as text for the line that announces a run; empty where nothing is compiled."""
     parts, words = compiled(config.device.xla), []
     if parts.dense:
         words.append("dense forward and backward pass" if config.run.mode == TRAIN else "dense forward pass")
@@ -39,16 +39,16 @@ def compilation_described(config: Config) -> str:
 
 
 def warn_without_effect(config: Config, warn: Callable[[str], None]) -> None:
-    """Say so where `--xla` was given and nothing is compiled."""
+    """Warn where `--xla` was given but nothing is compiled."""
     if "xla" in config.given and config.device.xla and not compilation_described(config):
         warn(f"--xla has no effect with --mode {config.run.mode} on a CPU; --xla all compiles the dense forward pass")
 
 
 def on_gpu() -> bool:
-    """Whether this process builds for a GPU: where it computes on one, see `runtime.configure_tensorflow`, or pretends to."""
+    """Return whether this process builds for a GPU: it computes on one (see `runtime.configure_tensorflow`) or pretends to."""
     return pretends_gpu() or bool(tf.config.get_visible_devices("GPU"))
 
 
 def pretends_gpu() -> bool:
-    """Whether a CPU is to do what a GPU would (DLRM_BUILD_FOR=GPU in the environment): for tests of those branches where there is none."""
+    """Return whether a CPU takes the GPU's code branches (DLRM_BUILD_FOR=GPU in the environment), to test them without a GPU."""
     return os.environ.get("DLRM_BUILD_FOR") == "GPU"

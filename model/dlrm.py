@@ -1,4 +1,4 @@
-"""The Deep Learning Recommendation Model, composed of its parts."""
+"""The Deep Learning Recommendation Model as a composition of its layers."""
 
 from collections.abc import Sequence
 
@@ -18,10 +18,9 @@ class DLRM(ShardedModel):
     """Deep Learning Recommendation Model (Naumov et al., arXiv:1906.00091); with a `CrossNetwork` as its interaction, DCN V2 (arXiv:2008.13535).
 
     numerical `[b, M]` -> bottom MLP `[b, W]`; ids `[K_r, B]` -> embedding `[b, F, D]`, or `[b, C]` where tables differ in width; interaction of both;
-    top MLP -> logits `[b]`. The dot interaction wants W = D. Without numerical features (M = 0) there is no bottom MLP.
+    top MLP -> logits `[b]`. The dot interaction requires W = D. Without numerical features (M = 0) there is no bottom MLP.
 
-    The parts are objects, so that each can be replaced; `dense` is everything after the lookup, the part that is data
-    parallel and that XLA compiles.
+    The parts are objects, so each can be replaced. `dense` is everything after the lookup: the part that is data parallel and that XLA compiles.
     """
 
     command = "dlrm.py"
@@ -31,7 +30,7 @@ class DLRM(ShardedModel):
         self.embedding, self.bottom_mlp, self.interaction, self.top_mlp = embedding, bottom_mlp, interaction, top_mlp
 
     def build_weights(self, num_numerical: int) -> None:
-        """Create every weight, for M numerical features; the tables are allocated here."""
+        """Create all weights for M numerical features, and allocate the tables."""
         self.embedding.build()
         widths, bottom = self.embedding.widths, None
         if self.bottom_mlp is not None:
@@ -48,7 +47,8 @@ class DLRM(ShardedModel):
     def dense(
         self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None
     ) -> tf.Tensor:
-        """numerical `[b, M]`, embeddings as `embedding` gives them -> logits `[b]` float32; `slices` and `drop` as in `Mlp.forward`."""
+        """Return logits `[b]` float32 for numerical `[b, M]` and the output of `embedding`; `slices` and `drop` as in `Mlp.forward`."""
+        # `weights` holds the layers of the bottom MLP, the interaction and the top MLP, one after another.
         last, dtype = len(weights) - len(self.top_mlp.stack), self.interaction.compute_dtype
         first, bottom = 0, None
         if self.bottom_mlp is not None:
@@ -60,10 +60,10 @@ class DLRM(ShardedModel):
 
     @property
     def bottom_width(self) -> int:
-        """Columns of the bottom MLP's output, 0 where there is none."""
+        """The number of columns of the bottom MLP's output; 0 without a bottom MLP."""
         return self.bottom_mlp.stack[-1].units if self.bottom_mlp is not None else 0
 
     @property
     def dense_parts(self) -> list[Mlp | Interaction]:
-        """Bottom MLP, interaction and top MLP, as far as there are."""
+        """Bottom MLP (if there is one), interaction and top MLP."""
         return [part for part in (self.bottom_mlp, self.interaction, self.top_mlp) if part is not None]

@@ -1,7 +1,8 @@
-"""The C++ operations (`ops/`), where they were built: what TensorFlow's own do, in far fewer passes over memory.
+"""The C++ operations (`ops/`), where they are built: the same work as TensorFlow's operations in far fewer passes over memory.
 
-`ops/build`, which `scripts/install` calls, compiles them for the sources, the TensorFlow and the processor at hand. Where that was not done, on
-a GPU, or with `DLRM_NATIVE_OPS=0` in the environment, TensorFlow's operations do the work. `DLRM_AMX=0` keeps them from the processor's matrix tiles.
+`ops/build`, which `scripts/install` calls, compiles the operations for the current sources, TensorFlow and processor. Where they are not built, on a
+GPU, or with `DLRM_NATIVE_OPS=0` in the environment, TensorFlow's operations are used. With `DLRM_AMX=0` the C++ operations do not use the processor's
+matrix tiles.
 """
 
 import ctypes
@@ -23,17 +24,17 @@ SOURCES = Path(__file__).resolve().parents[1] / "ops"
 
 
 def architecture() -> str:
-    """What the compiler builds for, `-march`: "native", or the value of `DLRM_OPS_ARCH` (an image for other machines: x86-64-v3)."""
+    """Return the compiler's target, `-march`: "native", or the value of `DLRM_OPS_ARCH` (for an image for other machines: x86-64-v3)."""
     return os.environ.get("DLRM_OPS_ARCH") or "native"
 
 
 def library_path() -> Path:
-    """Where the library for these sources, this TensorFlow and this processor is, or belongs."""
+    """Return the path of the library for these sources, this TensorFlow and this processor, whether or not it is built."""
     return _path("row_ops", tensorflow_version())
 
 
 def scorer_path() -> Path:
-    """Where the scorer's library is, or belongs, which knows no TensorFlow; see `native_scorer`."""
+    """Return the path of the scorer's library, which does not use TensorFlow, whether or not it is built; see `native_scorer`."""
     return _path("scorer")
 
 
@@ -49,7 +50,7 @@ def _path(name: str, *parts: str) -> Path:
 
 
 def tensorflow_version() -> str:
-    """Of the installed package, which it takes no import to know."""
+    """Return the name and version of the installed TensorFlow package, without importing it."""
     for package in ("tensorflow", "tensorflow-cpu"):
         try:
             return f"{package} {importlib.metadata.version(package)}"
@@ -59,7 +60,7 @@ def tensorflow_version() -> str:
 
 
 def processor() -> str:
-    """Instruction sets of the processor."""
+    """Return the instruction sets of the processor."""
     try:
         found = re.search(r"^(?:flags|Features)\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
     except OSError:
@@ -68,7 +69,7 @@ def processor() -> str:
 
 
 class RowRule(NamedTuple):
-    """An optimizer's arithmetic in one step, as the C++ operation wants it: see `ops/row_rules.h`."""
+    """An optimizer's arithmetic in one step, as the C++ operation takes it; see `ops/row_rules.h`."""
 
     name: str
     scalars: object  # float32 [s] tensor
@@ -76,30 +77,30 @@ class RowRule(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """Which of a layer's units a step leaves out: those whose random bits are below the threshold; see `layers.dropout.Dropout`."""
+    """The dropout mask of a layer in a step: it drops the units whose random bits are below the threshold; see `layers.dropout.Dropout`."""
 
-    key: int  # of the generator, below 2^32
+    key: int  # the generator's key, below 2^32
     threshold: int  # below 2^32
-    scale: float  # of the units that are kept
+    scale: float  # factor of the units that are kept
     step: object  # int64 scalar tensor
-    first: object  # the same: the number of the first sample in the global batch
+    first: object  # int64 scalar tensor: the number of the first sample in the global batch
 
 
 class Lookup(NamedTuple):
-    """A feature's lookup in one of the tables that an operation is given."""
+    """A feature's lookup in one of the tables passed to an operation."""
 
-    table: int  # its place among those given
-    id_row: int  # first of its rows of `ids`
-    hotness: int = 1  # rows of `ids` that it takes
-    mean: bool = False
+    table: int  # index in the tables
+    id_row: int  # the first of its rows of `ids`
+    hotness: int = 1  # number of rows of `ids`
+    mean: bool = False  # True: the vectors are averaged; False: summed
 
 
 class NativeOperations:
     """The operations of a loaded library, on tables in host memory.
 
     Attributes:
-        tiles: whether bfloat16's interaction goes through the processor's matrix tiles (Intel AMX); False where there are none.
-        key: names what computes; equal keys give equal bits.
+        tiles: whether the bfloat16 interaction uses the processor's matrix tiles (Intel AMX); False where there are none.
+        key: identifies the compiled operations; equal keys give equal bits.
     """
 
     def __init__(self, path: Path, tiles: bool):
@@ -113,15 +114,15 @@ class NativeOperations:
         self.key = f"{key} with AMX" if self.tiles else key
 
     def look_up(self, tables: Sequence, ids, lookups: Sequence[Lookup], dtype):
-        """Vectors of features side by side: a row of a table each, or the sum or the mean of several.
+        """Return the vectors of the features side by side: one table row each, or the sum or the mean of several.
 
-        Sums are of float32, from zero, in the order of the ids; no id gives zeros.
+        Sums are accumulated in float32, from zero, in the order of the ids; a sample without ids gets zeros.
 
         Args:
             tables: variables `[V, width]` float32.
-            ids: `[K, B]` int32; -1 is no id where a feature may have several.
-            lookups: of the features; several may be in one table.
-            dtype: of the result; float32, bfloat16 or float16.
+            ids: `[K, B]` int32; -1 means no id where a feature may have several.
+            lookups: the lookups of the features; several may be in one table.
+            dtype: the dtype of the result: float32, bfloat16 or float16.
 
         Returns:
             `[B, sum of the lookups' widths]`, in the order of the lookups.
@@ -143,23 +144,23 @@ class NativeOperations:
         columns: Sequence[int],
         loss_scale: float,
     ) -> None:
-        """Update the rows that the ids name, in place; no row is touched if any id is out of range.
+        """Update the rows that the ids name, in place; no row changes if any id is out of range.
 
-        The gradients of a row are summed in float32, from zero, in the order of the lookups in its table, then of the ids of a sample, then of the
-        samples; each is divided by the loss scale and, after a mean, by the sample's number of ids. Then the row is updated once.
+        The gradients of a row are summed in float32, from zero: in the order of the lookups in its table, then of the ids of a sample, then of the
+        samples. Each gradient is divided by the loss scale and, for a mean, by the sample's number of ids. Then the row is updated once.
 
         Args:
-            rule: the optimizer's.
+            rule: the optimizer's rule.
             tables: variables `[V, width]` float32.
-            slots: the optimizer's, of their tables' shapes or `[V, 1]`: all of the first table, then all of the second, …
-            ids: `[K, B]` int32; -1 is no id where a feature may have several.
-            lookups: of the features; several may be in one table.
-            gradients: of the B samples, in equal consecutive parts, `[B / parts, …]` in float32, bfloat16 or float16.
-            columns: for each lookup its first column in a sample's gradient, flattened.
-            loss_scale: what gradients are divided by, in float32.
+            slots: the optimizer's slots, of their tables' shapes or `[V, 1]`: all slots of the first table, then all of the second, …
+            ids: `[K, B]` int32; -1 means no id where a feature may have several.
+            lookups: the lookups of the features; several may be in one table.
+            gradients: the gradients of the B samples, in equal consecutive parts, `[B / parts, …]` in float32, bfloat16 or float16.
+            columns: each lookup's first column in a sample's flattened gradient.
+            loss_scale: the divisor of the gradients, applied in float32.
 
         Raises:
-            tf.errors.InvalidArgumentError: an id is out of range, a table or slot is named twice, or a table's ids are more than 2^30.
+            tf.errors.InvalidArgumentError: an id is out of range, a table or slot is given twice, or a table has more than 2^30 ids.
         """
         import tensorflow as tf
 
@@ -177,14 +178,14 @@ class NativeOperations:
         )
 
     def blocks_to_samples(self, flat, samples: int, length: int, blocks: Blocks, others: Sequence, other_columns: Sequence[int]):
-        """Samples' vectors out of what came from the workers.
+        """Assemble the samples' vectors from the blocks received from the workers.
 
         Args:
-            flat: `[samples · columns of all blocks]`.
-            samples, length: of the result.
-            blocks: where each column is in `flat`.
-            others: further columns of the result, `[samples, any]` each in the same dtype.
-            other_columns: the first column of each of them.
+            flat: the received blocks, `[samples · columns of all blocks]`.
+            samples, length: the shape of the result.
+            blocks: the position of each column in `flat`.
+            others: further columns of the result, `[samples, any]` each, in the same dtype.
+            other_columns: the first column of each of `others` in the result.
 
         Returns:
             `[samples, length]`.
@@ -195,17 +196,17 @@ class NativeOperations:
         )
 
     def samples_to_blocks(self, parts: Sequence, blocks: Blocks):
-        """The way back: samples' vectors in consecutive parts `[n, length]` -> `[samples · columns of all blocks]`."""
+        """Invert `blocks_to_samples`: samples' vectors in consecutive parts `[n, length]` -> `[samples · columns of all blocks]`."""
         runs = {name: list(values) for name, values in vars(blocks).items()}
         flat = self._library.dlrm_samples_to_blocks(parts=list(parts), **runs)
         flat.set_shape([sum(part.shape[0] for part in parts) * sum(blocks.widths)])
         return flat
 
     def interact(self, bottom, embeddings):
-        """The dot interaction, bottom `[b, D]`, embeddings `[b, F, D]` -> `[b, D+P]`, see `DotInteraction`; with its gradient.
+        """Compute the dot interaction of bottom `[b, D]` and embeddings `[b, F, D]`, `[b, D+P]`, with its gradient; see `DotInteraction`.
 
-        Last bits differ from TensorFlow's: the products are summed in another order. It is the same order for every sample, whatever the
-        number of threads and of slices.
+        The last bits differ from TensorFlow's, because the products are summed in another order. The order is the same for every sample and for any
+        number of threads and slices.
         """
         import tensorflow as tf
 
@@ -219,11 +220,11 @@ class NativeOperations:
         return interact(bottom, embeddings)
 
     def bias_relu(self, products, bias):
-        """`relu(products + bias)`, products `[b, out]`, bias `[out]` float32, summed in float32."""
+        """Return `relu(products + bias)` for products `[b, out]` and bias `[out]` float32; the sum is computed in float32."""
         return self._library.dlrm_bias_relu(products=products, bias=bias)
 
     def bias_relu_dropout(self, products, bias, mask: Mask):
-        """The same, and then dropout; the units that are left out are −0."""
+        """Compute `bias_relu` followed by dropout; dropped units are −0."""
         import tensorflow as tf
 
         place = tf.stack([mask.step, mask.first])
@@ -232,19 +233,19 @@ class NativeOperations:
         )
 
     def relu_gradient(self, upstream, outputs, scale: float = 1.0):
-        """The gradient of `relu(x + bias)` by x, `[b, out]` like `upstream`, and by the bias, `[out]` float32; `outputs` are the layer's.
+        """Return the gradients of `relu(x + bias)` with respect to x, `[b, out]` like `upstream`, and to the bias, `[out]` float32.
 
-        With the scale of a mask, those of `bias_relu_dropout`.
+        `outputs` are the outputs of the layer. With the scale of a mask, return the gradients of `bias_relu_dropout`.
         """
         return self._library.dlrm_relu_gradient(upstream=upstream, outputs=outputs, scale=scale)
 
     def sum_in_pairs(self, parts: Sequence):
-        """Sum of tensors of one shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""
+        """Sum tensors of equal shape, in float32 and in the order of `ordered_sums.pairwise_sum`."""
         return self._library.dlrm_sum_in_pairs(parts=list(parts))
 
 
 def _attributes(lookups: Sequence[Lookup]) -> dict[str, list]:
-    """As the operations want them."""
+    """Convert lookups to the attributes of the operations."""
     return {
         "lookup_tables": [lookup.table for lookup in lookups],
         "id_rows": [lookup.id_row for lookup in lookups],
@@ -254,7 +255,7 @@ def _attributes(lookups: Sequence[Lookup]) -> dict[str, list]:
 
 
 def native_operations() -> NativeOperations | None:
-    """The operations, or None where TensorFlow's are to be used. Call once the device is chosen."""
+    """Return the operations, or None where TensorFlow's are to be used. Call this only after the device is chosen."""
     from model.compilation import on_gpu
 
     path = library_path()
@@ -265,7 +266,7 @@ def native_operations() -> NativeOperations | None:
 
 @functools.cache
 def library_at(path: Path) -> NativeOperations:
-    """Load the operations, once in a process."""
+    """Load the operations, once in a process. Raises UserError where that fails."""
     import tensorflow as tf
 
     try:
@@ -275,13 +276,16 @@ def library_at(path: Path) -> NativeOperations:
 
 
 def operations_key() -> str:
-    """What this worker computes with, to be compared over workers: where keys differ, last bits may. Call once the device is chosen."""
+    """Return a key of this worker's operations, for comparison between workers: where keys differ, last bits may differ.
+
+    Call this only after the device is chosen.
+    """
     operations = native_operations()
     return operations.key if operations else "TensorFlow's operations"
 
 
 def operations_description() -> str:
-    """The same for people, and why it is not the C++ operations on a CPU."""
+    """Describe this worker's operations for the user; on a CPU without the C++ operations, say why."""
     from model.compilation import on_gpu
 
     operations = native_operations()

@@ -1,6 +1,6 @@
 """The C++ scorer (`ops/scorer.h`): a whole model from ids to logits in float32, without TensorFlow.
 
-`ops/build` compiles it. Where that was not done, or with `DLRM_NATIVE_OPS=0` in the environment, `native_scorer_library` gives None.
+`ops/build` compiles it. Where it is not built, or with `DLRM_NATIVE_OPS=0` in the environment, `native_scorer_library` returns None.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, INT8
 from utils.errors import UserError
 
 _KINDS = {FLOAT32: 0, BFLOAT16: 1, FLOAT16: 2, INT8: 3}  # RowKind of ops/scorer.h
-_NO_MEMORY = -2
+_NO_MEMORY = -2  # a return code of dlrm_scorer_score; -1 is success, 0 or more the position of an id that is out of range
 
 
 class Stored(Protocol):
@@ -32,12 +32,12 @@ class Stored(Protocol):
     shape: tuple[int, ...]
 
     def chunks(self) -> Chunks:
-        """Where it lies, valid as long as this object."""
+        """Return the chunks that hold the table; they are valid as long as this object lives."""
 
 
 @dataclass(frozen=True)
 class StoredFeature:
-    """A categorical feature and the table it is looked up in."""
+    """A categorical feature and the table that it is looked up in."""
 
     name: str
     table: Stored
@@ -47,7 +47,7 @@ class StoredFeature:
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """Weights of a layer: kernel `[in, out]`, bias `[out]` or None, and whether a ReLU follows."""
+    """The weights of a layer: kernel `[in, out]`, bias `[out]` or None; `relu` tells whether a ReLU follows."""
 
     kernel: np.ndarray
     bias: np.ndarray | None
@@ -56,7 +56,7 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class DenseLayers:
-    """All of a model's layers; of a cross layer V, then U."""
+    """All layers of a model; a cross layer is V followed by U."""
 
     bottom: Sequence[DenseLayer]
     cross: Sequence[DenseLayer]
@@ -64,7 +64,7 @@ class DenseLayers:
 
     @property
     def all(self) -> list[DenseLayer]:
-        """In the model's order."""
+        """All layers in the model's order."""
         return [*self.bottom, *self.cross, *self.top]
 
 
@@ -90,17 +90,17 @@ class _Shape(ctypes.Structure):
 
 
 class NativeScorer:
-    """Scores samples by a model whose tables lie in memory, mapped ones for instance. Safe from several threads, which do not wait for each other.
+    """Scores samples by a model whose tables lie in memory, memory-mapped ones for instance. Thread-safe; concurrent calls do not block each other.
 
-    A sample's logit has the same bits whatever batch it comes in and whatever the number of threads; TensorFlow's differ in the last ones.
+    A sample's logit is bit-identical for every batch it comes in and every number of threads; the last bits differ from TensorFlow's.
 
     Args:
-        library: see `native_scorer_library`.
+        library: the library of `native_scorer_library`.
         num_numerical: M.
-        features: in the model's order; their tables are kept, not copied.
-        layers: copied.
-        interaction: of them.
-        threads: for one call of many samples, the caller's among them; None for as many as the process may use.
+        features: the features in the model's order; their tables are referenced, not copied.
+        layers: the dense layers; their weights are copied.
+        interaction: the interaction of the features.
+        threads: threads for one call with many samples, including the caller's; None for as many as the process may use.
     """
 
     def __init__(
@@ -119,17 +119,20 @@ class NativeScorer:
         kind = {DOT: 0, CROSS: 2}.get(interaction.kind, 1)
         shape = _Shape(num_numerical, len(features), len(layers.bottom), len(layers.cross), len(layers.top), kind)
         self.handle = library.dlrm_scorer_new(ctypes.byref(shape), described, stacked, threads or len(os.sched_getaffinity(0)))
-        del weights  # copied by now
+        del weights  # the library has copied them; until here they had to stay alive
         if not self.handle:
             raise MemoryError("the scorer's weights")
         self._score = library.dlrm_scorer_score
-        weakref.finalize(self, library.dlrm_scorer_delete, self.handle).atexit = False  # the process ends its threads then
+        weakref.finalize(self, library.dlrm_scorer_delete, self.handle).atexit = False  # at exit the process ends the scorer's threads itself
 
     def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Logits `[B]` float32 of numericals `[B, M]` float32 and ids `[B, K]` int32, each feature's h side by side, −1 in a list for none.
+        """Return logits `[B]` float32 for numericals `[B, M]` float32 and ids `[B, K]` int32.
+
+        The h ids of a feature stand side by side; −1 in a list means no id.
 
         Raises:
-            ValueError: another shape, or an id that is not in its table.
+            MemoryError: the scorer has not enough memory for the samples.
+            ValueError: an input has a wrong shape, or an id is not in its table.
         """
         numerical, ids = np.ascontiguousarray(numerical, np.float32), np.ascontiguousarray(ids, np.int32)
         count = len(ids)
@@ -149,7 +152,7 @@ class NativeScorer:
 
 
 def _features(features: Sequence[StoredFeature]) -> tuple[ctypes.Array, list]:
-    """As C++ has them, and what they point to."""
+    """Convert features to their C++ structures; return these and the objects that their pointers refer to."""
     found, kept = (_Feature * len(features))(), []
     for one, feature in zip(found, features, strict=True):
         arrays, precision, scales = chunks = feature.table.chunks()
@@ -173,7 +176,7 @@ def _layers(layers: DenseLayers) -> tuple[ctypes.Array, list]:
 
 
 def dense_layers(read: Callable[[str], np.ndarray], config: ModelConfig, num_numerical: int) -> DenseLayers:
-    """A model's layers out of its weights by name, `bottom_mlp/0/kernel` for instance."""
+    """Build a model's layers from its weights; `read` returns a weight by name, `bottom_mlp/0/kernel` for instance."""
 
     def mlp(name: str, count: int, last_relu: bool) -> list[DenseLayer]:
         return [DenseLayer(read(f"{name}/{i}/kernel"), read(f"{name}/{i}/bias"), last_relu or i < count - 1) for i in range(count)]
@@ -188,7 +191,7 @@ def dense_layers(read: Callable[[str], np.ndarray], config: ModelConfig, num_num
 
 
 def native_scorer_library() -> ctypes.CDLL | None:
-    """The scorer's library; None where it is not built or switched off. Raises UserError where it cannot be loaded."""
+    """Return the scorer's library; None where it is not built or is switched off. Raises UserError where it cannot be loaded."""
     path = scorer_path()
     if os.environ.get("DLRM_NATIVE_OPS") == "0" or not path.is_file():
         return None

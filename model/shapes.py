@@ -1,4 +1,4 @@
-"""Shapes of a DLRM's dense part, by arithmetic. Imports no TensorFlow."""
+"""Arithmetic of the shapes of a DLRM's dense part. Imports no TensorFlow."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,23 +8,23 @@ from utils.config.options import CROSS, DOT, ModelConfig
 
 
 def pair_count(num_vectors: int) -> int:
-    """Pairs of different vectors: P of F + 1 vectors."""
+    """Return the number of pairs of different vectors; F + 1 vectors make P pairs."""
     return num_vectors * (num_vectors - 1) // 2
 
 
 class InteractionShape(NamedTuple):
-    """What joins the bottom MLP's output and the embeddings: "dot", "cat", or "cross" with so many layers of rank `projection`."""
+    """The interaction of the bottom MLP's output and the embeddings: "dot", "cat", or "cross" with `layers` layers of rank `projection`."""
 
     kind: str = DOT
     layers: int = 0
     projection: int = 0
 
     def width(self, bottom: int, widths: Sequence[int]) -> int:
-        """Of what the top MLP takes, for a bottom MLP's output of this width (0: there is none) and the features' embedding widths D_f."""
+        """Return the width of the top MLP's input; `bottom`: width of the bottom MLP's output (0 without one), `widths`: D_f of the features."""
         return bottom + (pair_count(len(widths) + (bottom > 0)) if self.kind == DOT else sum(widths))
 
     def products(self, width: int) -> list[tuple[int, int]]:
-        """(in, out) of its matrix products with weights, for inputs of this width; the first of each pair has no bias."""
+        """Return (in, out) of the interaction's products with weights, for inputs of this width; the first of each pair has no bias."""
         return [(width, self.projection), (self.projection, width)] * self.layers if self.kind == CROSS else []
 
 
@@ -32,7 +32,7 @@ DOTS = InteractionShape()
 
 
 def interaction_shape(config: ModelConfig) -> InteractionShape:
-    """Of a model's options."""
+    """Return the interaction shape of a model's options."""
     crosses = config.interaction == CROSS
     return InteractionShape(config.interaction, config.num_cross_layers * crosses, config.cross_layer_projection_dim * crosses)
 
@@ -40,13 +40,13 @@ def interaction_shape(config: ModelConfig) -> InteractionShape:
 def layer_shapes(
     num_numerical: int, bottom: Sequence[int], top: Sequence[int], widths: Sequence[int], interaction: InteractionShape = DOTS
 ) -> list[tuple[int, int]]:
-    """(in, out) of every layer of the bottom MLP, the interaction and the top MLP.
+    """Return (in, out) of every layer of the bottom MLP, the interaction and the top MLP.
 
     Args:
         num_numerical: M; without numerical features there is no bottom MLP.
         bottom, top: widths of the MLPs' layers.
         widths: D_f of the categorical features.
-        interaction: of them.
+        interaction: the interaction of the features.
     """
     bottom = bottom if num_numerical else ()
     width = interaction.width(bottom[-1] if bottom else 0, widths)
@@ -55,6 +55,7 @@ def layer_shapes(
 
 
 def dense_elements(num_numerical: int, bottom: Sequence[int], top: Sequence[int], widths: Sequence[int], interaction: InteractionShape = DOTS) -> int:
-    """Weights of both MLPs, and of the interaction; arguments as in `layer_shapes`."""
+    """Return the number of weights of both MLPs and the interaction; arguments as in `layer_shapes`."""
     shapes = layer_shapes(num_numerical, bottom, top, widths, interaction)
+    # The first product of each cross layer has no bias, so its `projection` bias terms are subtracted again.
     return sum((inputs + 1) * outputs for inputs, outputs in shapes) - interaction.layers * interaction.projection

@@ -1,4 +1,4 @@
-"""Wide & Deep (Cheng et al., arXiv:1606.07792), composed of its parts."""
+"""Wide & Deep (Cheng et al., arXiv:1606.07792) as a composition of its layers."""
 
 from collections.abc import Sequence
 
@@ -9,23 +9,23 @@ from model.embedding.distributed import DistributedEmbedding
 from model.layers.mlp import Drop, LayerWeights, Mlp, Start
 from model.sharded_model import ShardedModel
 
-# As Keras starts its Dense layers.
+# The initialisation of Keras's Dense layers.
 GLOROT_UNIFORM = Start(keras.initializers.GlorotUniform, lambda seed, width: keras.initializers.Zeros())
 
 
 class WideAndDeep(ShardedModel):
     """A linear part and an MLP over the same features, whose outputs are added (section 3 of the paper).
 
-    Every source of ids is looked up in two tables: a deep one of any width and a wide one of one column. The embedding gives `[b, C]`: the deep
-    vectors, side by side, and then the F wide ones.
+    The ids of every source are looked up in two tables: a deep table of any width and a wide table of one column. The embedding returns `[b, C]`:
+    the deep vectors side by side, followed by the F wide ones.
     wide = sum of the wide vectors + linear layer of the numerical features; deep = MLP of [numerical `[b, M]`, deep vectors]; logit = wide + deep.
 
-    Both are trained together, each part with its optimizer; `dense` is everything after the lookup.
+    Both parts are trained together, each by its own optimizer. `dense` is everything after the lookup.
 
     Args:
-        embedding: of the deep features and, after them, as many wide ones.
-        linear: one layer of one unit, called "wide"; None without numerical features.
-        mlp: the deep part, called "deep", its last layer of one unit.
+        embedding: the embedding of the deep features and, after them, of as many wide ones.
+        linear: one layer of one unit, named "wide"; None without numerical features.
+        mlp: the deep part, named "deep"; its last layer has one unit.
     """
 
     command = "wide_and_deep.py"
@@ -35,7 +35,7 @@ class WideAndDeep(ShardedModel):
         self.embedding, self.linear, self.mlp = embedding, linear, mlp
 
     def build_weights(self, num_numerical: int) -> None:
-        """Create every weight, for M numerical features; the tables are allocated here."""
+        """Create all weights for M numerical features, and allocate the tables."""
         self.embedding.build()
         if self.linear is not None:
             with keras.name_scope("wide"):
@@ -52,7 +52,7 @@ class WideAndDeep(ShardedModel):
     def dense(
         self, numerical: tf.Tensor, embeddings: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None
     ) -> tf.Tensor:
-        """numerical `[b, M]`, embeddings as `embedding` gives them -> logits `[b]` float32; `slices` and `drop` as in `Mlp.forward`."""
+        """Return logits `[b]` float32 for numerical `[b, M]` and the output of `embedding`; `slices` and `drop` as in `Mlp.forward`."""
         last, columns = len(self.mlp.stack), self._deep_columns
         width = sum(self.embedding.widths)
         deep, wide = tf.split(tf.reshape(embeddings, [-1, width]), [columns, width - columns], axis=1)

@@ -1,5 +1,5 @@
 import sys
 from pathlib import Path
 
-if sys.argv[:1] == ["-m"]:  # `python -m preproc.…`: whatever folder it starts in, this project's modules come before those that lie there
+if sys.argv[:1] == ["-m"]:  # `python -m preproc.…`: this project's modules take precedence over those in the working directory
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -42,12 +42,15 @@ from utils.encoding import transforms
 from utils.errors import UserError
 
 NAME = "preproc.nvidia_checkpoint"
-WIDE = "wide"  # the end of the name of the linear part's tables
+WIDE = "wide"  # suffix of the names of the linear part's tables
 
 
 def top_rows(order: Sequence[int], dim: int, bottom_first: bool) -> np.ndarray:
-    """For each input of our top MLP, `[D + P]`: bottom output, then pairs (1,0), (2,0), (2,1), … — its row of NVIDIA's first kernel."""
-    place = np.zeros(len(order) + 1, np.int64)  # where our vector i stands among theirs; the bottom MLP's output is first in both
+    """Return, for each input of our top MLP, its row in NVIDIA's first kernel, `[D + P]`.
+
+    Our inputs are the bottom MLP's output, then the pairs (1,0), (2,0), (2,1), ….
+    """
+    place = np.zeros(len(order) + 1, np.int64)  # the index of our vector i among theirs; the bottom MLP's output is first in both
     place[np.asarray(order) + 1] = np.arange(1, len(order) + 1)
     one, other = (place[index] for index in np.tril_indices(len(place), -1))
     high, low = np.maximum(one, other), np.minimum(one, other)
@@ -56,7 +59,14 @@ def top_rows(order: Sequence[int], dim: int, bottom_first: bool) -> np.ndarray:
 
 
 class Converted(NamedTuple):
-    """Of our checkpoint: dense weights, and each table in parts by rows, by their names in it; what its manifest keeps; its size in words."""
+    """The content of our checkpoint.
+
+    Attributes:
+        dense: dense weights, by their names in it.
+        tables: each table in parts by rows, by their names in it.
+        metadata: metadata for its manifest.
+        size: description of its size, for a message.
+    """
 
     dense: dict[str, np.ndarray]
     tables: dict[str, Sequence[Weight]]
@@ -65,13 +75,13 @@ class Converted(NamedTuple):
 
 
 def convert(source: Source, spec: FeatureSpec, folder: Path) -> Converted:
-    """Check all of a DLRM or DCNv2, and put it in our order. Raises UserError."""
+    """Check all weights of a DLRM or DCNv2, and convert them to our order. Raises UserError."""
     check_lookups(spec)
     numerical, layers = len(spec.numerical), source.cross_layers
     widths = check_tables(source.tables, spec, one_width=not layers)
     bottom = check_mlp(source.dense, "bottom_mlp", {numerical, padded(numerical)}, None if layers else widths[0], folder)
     inputs = bottom[-1] + (sum(widths) if layers else len(widths) * (len(widths) + 1) // 2)
-    # The first CUDA kernel of the dot interaction padded by one.
+    # The first version of the CUDA kernel of the dot interaction padded its output by one.
     top = check_mlp(source.dense, "top_mlp", {inputs, padded(inputs)} | (set() if layers else {inputs + 1}), 1, folder)
     shape = {"embedding_dim": _one_or_each(widths), "bottom_mlp_dims": bottom, "top_mlp_dims": top}
     cross = ""
@@ -80,7 +90,7 @@ def convert(source: Source, spec: FeatureSpec, folder: Path) -> Converted:
         shape |= {"interaction": CROSS, "num_cross_layers": layers, "cross_layer_projection_dim": rank}
         cross = f"{layers} cross layers of rank {rank}, "
     dense = {f"dense/{name}": weight.values for name, weight in source.dense.items()}
-    # Other rows multiply padding, which is 0: they were never trained, and what they hold does not matter.
+    # The other rows are multiplied by padding, which is 0: they were never trained and can be dropped.
     rows = np.arange(inputs) if layers else top_rows(source.order, widths[0], source.bottom_first)
     for mlp, kept in (("bottom_mlp", np.arange(numerical)), ("top_mlp", rows)):
         dense[f"dense/{mlp}/0/kernel"] = dense[f"dense/{mlp}/0/kernel"][kept]
@@ -90,7 +100,7 @@ def convert(source: Source, spec: FeatureSpec, folder: Path) -> Converted:
 
 
 def convert_wide_and_deep(source: WideAndDeepSource, spec: FeatureSpec) -> Converted:
-    """The same of a Wide & Deep, which was checked when it was opened."""
+    """Convert a Wide & Deep, whose weights were checked when it was opened."""
     shape = {"interaction": WIDE_AND_DEEP, "embedding_dim": _one_or_each(source.widths), "top_mlp_dims": source.layers, "wide_pooling": SUM}
     tables: dict[str, Sequence[Weight]] = {}
     for feature, deep, wide in zip(spec.categorical, source.deep, source.wide, strict=True):
@@ -144,7 +154,7 @@ def _converted(folder: Path, spec: FeatureSpec, dot_interaction: str | None) -> 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, open, check, write; returns the exit code."""
+    """Parse the flags, convert the checkpoint and write it; return the exit code."""
     parser = Parser(prog=NAME, description=__doc__)
     parser.add_argument(
         "--nvidia_checkpoint", type=Path, required=True, metavar="FOLDER", help="what NVIDIA's --save_checkpoint_path or --model_dir named"

@@ -26,11 +26,11 @@ NAME = "preproc.sample_log"
 CARDINALITIES = (20000, 500, 300, 1000, 3000, 4, 1200, 90, 60, 9000, 2500, 1800, 11, 400, 900, 80, 4, 150, 15, 9000, 5000, 8000, 1400, 700, 95, 35)
 MISSING = 0.03  # share of each field
 _ALPHA, _ROWS_AT_ONCE = 1.2, 1 << 16
-_ODD = 2654435761  # times an odd number, modulo 2^32, no two ids become one value
+_ODD = 2654435761  # multiplication by an odd number, modulo 2^32, maps distinct ids to distinct values
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, draw, say what was written. Raises UserError where that cannot be."""
+    """Parse the flags, write the logs and print their sizes. Raises UserError where a flag is invalid or a file exists."""
     parser = Parser(prog=f"python -m {NAME}", description=__doc__)
     parser.add_argument("--dst", type=Path, required=True, metavar="FOLDER", help="where day_0.tsv, day_1.tsv, … go; made where missing")
     parser.add_argument("--rows", type=int, nargs="+", default=[60000, 20000], metavar="N", help="rows of each day (default: 60000 20000)")
@@ -57,11 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(file, day: int, start: int, stop: int, seed: int) -> int:
-    """Append rows; returns the clicks among them."""
+    """Append rows to a log; return the number of clicks among them."""
     split = SyntheticSplit(generator_spec(CARDINALITIES, len(NUMERICAL), _ALPHA), f"day_{day}", stop, seed)
     numerical, ids, labels, _ = split.read_rows(start, stop)
     missing = np.random.default_rng((seed, day, start)).random((len(FIELDS), stop - start)) < MISSING
-    counts = np.rint(3 * np.exp(4 * numerical.astype(np.float64)) - 3).astype(np.int64)  # log(x + 3), which preprocessing takes, is even again
+    counts = np.rint(3 * np.exp(4 * numerical.astype(np.float64)) - 3).astype(np.int64)  # preprocessing takes log(x + 3), which is uniform again
     columns = {LABEL: labels}
     columns |= dict(zip(NUMERICAL, counts.T, strict=True))
     columns |= {name: (column.astype(np.uint64) * _ODD + place) % 2**32 for place, (name, column) in enumerate(zip(CATEGORICAL, ids, strict=True))}

@@ -1,4 +1,4 @@
-"""Child processes of tests: with the dispositions of signals that a test needs, whatever it was started with, and ended in any case."""
+"""Child processes of tests: started with the signal dispositions that a test needs, and always ended."""
 
 import signal
 import subprocess
@@ -13,11 +13,11 @@ _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def dispositions(ignored: Sequence[int] = ()) -> Iterator[None]:
-    """What is started inside hears SIGHUP, SIGINT and SIGTERM, or ignores those of `ignored`.
+    """Start children inside this block with default dispositions of SIGHUP, SIGINT and SIGTERM, except that they ignore those of `ignored`.
 
-    A child inherits what is ignored: SIGINT where the suite was started in the background of a script, SIGHUP under
-    nohup. What has a handler is not inherited, so handlers here are default dispositions there; no `preexec_fn`, which
-    may hang in a process with threads.
+    A child inherits ignored signals: SIGINT where a script started the suite in the background, SIGHUP under nohup. Signals
+    with a handler are reset to their default in the child, so a handler is set here for the time of the block. `preexec_fn`
+    would do the same, but may hang in a process with threads.
     """
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
@@ -25,7 +25,7 @@ def dispositions(ignored: Sequence[int] = ()) -> Iterator[None]:
             if number in ignored:
                 signal.signal(number, signal.SIG_IGN)
             elif before[number] == signal.SIG_IGN:
-                signal.signal(number, lambda *_: None)  # here it goes on being ignored
+                signal.signal(number, lambda *_: None)  # this process keeps ignoring it
         yield
     finally:
         for number, handler in before.items():
@@ -34,7 +34,7 @@ def dispositions(ignored: Sequence[int] = ()) -> Iterator[None]:
 
 @contextmanager
 def child(words: Sequence[object], ignored: Sequence[int] = (), cwd: Path = ROOT, **options) -> Iterator[subprocess.Popen]:
-    """A command that hears signals as one started in a terminal does; killed when the block is left and it still runs."""
+    """Run a command with the signal dispositions of one started in a terminal; kill it if it still runs when the block is left."""
     pipe = subprocess.PIPE
     with dispositions(ignored):
         process = subprocess.Popen(list(map(str, words)), cwd=cwd, stdout=pipe, stderr=pipe, text=True, **options)
@@ -48,7 +48,7 @@ def child(words: Sequence[object], ignored: Sequence[int] = (), cwd: Path = ROOT
 
 
 def found(folder: Path, pattern: str) -> set[Path]:
-    """What a folder holds by a pattern; nothing where another process removes a folder while it is looked into."""
+    """Return the paths in a folder that match a pattern; none where another process removes a folder during the search."""
     try:
         return set(folder.glob(pattern))
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def found(folder: Path, pattern: str) -> set[Path]:
 
 
 def wait_for(condition: Callable[[], object], process: subprocess.Popen, limit_s: float = 60) -> None:
-    """Wait until something is so; fails where the process ends before, or never comes to it."""
+    """Wait until a condition holds; fail where the process ends first or the time limit passes."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert process.poll() is None, f"ended with {process.returncode}: {process.communicate()}"

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def clone(folder: Path) -> Path:
-    """A copy of the program elsewhere: newer files, without what is compiled."""
+    """Copy the program to another folder: the files get new modification times, and compiled files are left out."""
     for name in (*program.ENTRY, *program.ROOMS):
         path = ROOT / name
         if path.is_dir():
@@ -21,7 +21,7 @@ def clone(folder: Path) -> Path:
 
 
 def double_the_learning_rate(folder: Path) -> None:
-    """Change a copy's code by two characters."""
+    """Change a copy's code, so that its learning rate is doubled."""
     path = folder / "training/schedule.py"
     text = path.read_text()
     changed = text.replace("return self.base *", "return 2 * self.base *")

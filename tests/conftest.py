@@ -1,4 +1,4 @@
-"""TensorFlow is set up once for all tests: on the CPU, with few threads, so that a test's cost is its own; files that share models run in turn."""
+"""Set-up of TensorFlow, once for all tests, on the CPU and with few threads, so that tests that run at the same time slow each other little."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ tf.config.set_visible_devices([], "GPU")
 tf.config.threading.set_inter_op_parallelism_threads(1)
 tf.config.threading.set_intra_op_parallelism_threads(2)
 
-# A run on a busy machine is slow now and then; a test that is too slow is what pytest-timeout is for.
+# Hypothesis's deadline would fail tests on a busy machine; pytest-timeout ends a test that is too slow.
 settings.register_profile("repository", deadline=None)
 settings.load_profile("repository")
 
-# What `trained` of tests/distributed/conftest.py gives, the first to ask for makes while all others wait.
+# These share the fixture `trained` of tests/distributed/conftest.py: in several processes the first would make it while the others wait.
 TRAINED = {"test_equality.py", "test_traffic.py", "test_updates.py"}
-# Files of minutes, begun first, so that none is alone at the end.
+# Files that take minutes start first, so that none of them runs alone at the end.
 LONG = (
     "test_equality",
     "test_gpu_first_run",
@@ -38,7 +38,7 @@ LONG = (
 
 
 class ByFile(LoadFileScheduling):
-    """A file's tests run in one process, and so do those of the files that share models."""
+    """A scheduler that runs a file's tests in one process, and all files of `TRAINED` in one process, too."""
 
     def _split_scope(self, nodeid):
         scope = super()._split_scope(nodeid)
@@ -47,7 +47,7 @@ class ByFile(LoadFileScheduling):
 
 def pytest_configure(config):
     if hasattr(config.option, "loadscopereorder"):
-        config.option.loadscopereorder = False  # by the number of tests, which says little
+        config.option.loadscopereorder = False  # would sort files by their number of tests, which says little about their time
 
 
 def pytest_addoption(parser):
@@ -66,7 +66,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """One loud line about what was left out because something is not installed."""
+    """Print one loud line about tests that were left out because something is not installed."""
     reports = terminalreporter.stats.get("skipped", ())
     if line := summary([str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple | list)]):
         terminalreporter.write_line(line, red=True, bold=True)

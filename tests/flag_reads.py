@@ -1,6 +1,6 @@
-"""Which flags the program reads, by the types of its expressions: a name that another object's attribute shares is no read of a flag.
+"""The flags that a program reads, found by the types of its expressions: the attribute of another object that has a flag's name is no read of it.
 
-A check in a `__post_init__` is no read, and neither is a property of the options that nobody asks for.
+A check in a `__post_init__` is no read, and neither is a property of the options that nothing reads.
 """
 
 import ast
@@ -8,11 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-Flag = tuple[str, str]  # the class of options and the field, or the property of options
+Flag = tuple[str, str]  # the class of options, and the name of its field or property
 
 
 class Reads:
-    """What a program's sources read of some classes.
+    """The flags that a program's sources read of some classes of options.
 
     Args:
         sources: the text of each module, by its path.
@@ -23,9 +23,9 @@ class Reads:
         trees = [ast.parse(text) for path, text in sources.items()]
         self._groups = frozenset(groups)
         self._bases: dict[str, list[str]] = {}
-        self._members: dict[str, dict[str, str]] = defaultdict(dict)  # of a class: an attribute's class
+        self._members: dict[str, dict[str, str]] = defaultdict(dict)  # by class: the class of each attribute
         self._returns: dict[str, str] = {}
-        self._found: dict[Flag | None, set[Flag]] = defaultdict(set)  # by the property of options that reads; None where anything else does
+        self._found: dict[Flag | None, set[Flag]] = defaultdict(set)  # by the property of the options that reads them; None for all other readers
         classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         for node in classes:
             self._bases[node.name] = [base.id for base in node.bases if isinstance(base, ast.Name)]
@@ -41,7 +41,7 @@ class Reads:
             self._body(tree.body, {}, None)
 
     def flags(self) -> set[Flag]:
-        """What is read, at first hand or by a property that is read."""
+        """Return the flags that are read directly or through a property that is itself read."""
         found, todo = set(), set(self._found[None])
         while todo:
             found |= todo
@@ -49,13 +49,13 @@ class Reads:
         return found
 
     def _named(self, annotation: ast.expr | None) -> str | None:
-        """The class of this program that an annotation names."""
+        """Return the class of this program that an annotation names; None where it names none, or several."""
         names = [node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)] if annotation is not None else []
         known = [name for name in names if name in self._bases]
         return known[0] if len(known) == 1 and set(names) <= {known[0], "None", "tuple", "Iterator"} else None
 
     def _declare_fields(self, node: ast.ClassDef) -> None:
-        """Find the classes of a class's annotated attributes and of its properties."""
+        """Collect the classes of a class's annotated attributes and of its properties."""
         members = self._members[node.name]
         for item in node.body:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and (name := self._named(item.annotation)):
@@ -64,7 +64,7 @@ class Reads:
                 members[item.name] = name
 
     def _declare_own(self, node: ast.ClassDef) -> None:
-        """Find the classes of what a class's methods write into `self`."""
+        """Collect the classes of the attributes that a class's methods assign to `self`."""
         members = self._members[node.name]
         for item in node.body:
             if isinstance(item, ast.FunctionDef):
@@ -101,7 +101,7 @@ class Reads:
         return self._class_of(node.value, names) if isinstance(node, ast.NamedExpr) else None
 
     def _of_lambdas(self, node: ast.AnnAssign) -> dict[str, str]:
-        """The arguments of lambdas that an assignment's annotation gives the classes of."""
+        """Return the classes of the lambdas' arguments, where the assignment's annotation gives them."""
         calls = [one.slice.elts[0] for one in ast.walk(node.annotation) if isinstance(one, ast.Subscript) and ast.unparse(one.value) == "Callable"]
         classes = [self._named(one) for one in calls[0].elts] if calls and isinstance(calls[0], ast.List) else []
         lambdas = [one.args.args for one in ast.walk(node.value) if isinstance(one, ast.Lambda)] if node.value is not None else []
@@ -116,7 +116,7 @@ class Reads:
             return self._body(node.body, names, node.name)
         if isinstance(node, ast.FunctionDef):
             if node.name == "__post_init__":
-                return None  # it checks what it reads, and acts on nothing
+                return None  # it only checks values
             inside = names | self._arguments(node, owner)
             return self._body(node.body, inside, None, (owner, node.name) if owner in self._groups else reader)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and (group := self._class_of(node.value, names)) in self._groups:
@@ -133,7 +133,7 @@ class Reads:
 
 
 def _pairs(node: ast.AST) -> Iterable[tuple[ast.expr, ast.expr]]:
-    """Targets of an assignment and their values."""
+    """Yield the targets of an assignment with their values."""
     if isinstance(node, ast.NamedExpr):
         yield node.target, node.value
     if isinstance(node, ast.AnnAssign) and node.value is not None:

@@ -9,13 +9,13 @@ MARK = "NOT RUN"
 
 
 def left_out(why: str) -> NoReturn:
-    """Skip the test, of which the last lines of the run then speak; fail it where `CI` is true."""
+    """Skip the test and say so in the last lines of the run; fail it where the variable `CI` is true."""
     if os.environ.get("CI") == "true":
         pytest.fail(why)
     pytest.skip(f"{MARK}: {why}")
 
 
 def summary(reasons: list[str]) -> str | None:
-    """One line about all the tests that were left out; None where none was."""
+    """Return one line about all tests that were left out; None where none was."""
     found = [reason.partition(f"{MARK}: ")[2] for reason in reasons if f"{MARK}: " in reason]
     return f"{MARK}: {len(found)} tests, the first because {found[0]}" if found else None

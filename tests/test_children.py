@@ -1,4 +1,4 @@
-"""Children of tests hear signals whatever the suite was started with, and end with their test."""
+"""Child processes of tests react to signals however the suite was started, and end with their test."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""`scripts/figures`: what stands below a command is compared with what it prints now."""
+"""`scripts/figures` compares the output quoted below a command with the output the command prints now."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def document(tmp_path):
     ("block", "code", "said"),
     [
         ("$ echo AUC 0.75, 1,000 samples\nAUC 0.75, 1,000 samples", 0, "stands"),
-        ("$ echo AUC 0.75, 9 samples/s in 3.5 s\nAUC 0.75, 11 samples/s in 7.25 s", 0, "stands"),  # rates and times are a machine's
+        ("$ echo AUC 0.75, 9 samples/s in 3.5 s\nAUC 0.75, 11 samples/s in 7.25 s", 0, "stands"),  # rates and times depend on the machine
         ("$ echo AUC 0.75012\nAUC 0.75010", 0, "last digits: 0.75010 -> 0.75012 in: AUC 0.75012"),
         ("$ echo AUC 0.75\nAUC 0.76", 1, "moved: 0.76 -> 0.75 in: AUC 0.75"),
         ("$ echo other words\nAUC 0.76", 1, "+ other words"),

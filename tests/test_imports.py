@@ -1,4 +1,4 @@
-"""Who may import whom, and how long a file may be."""
+"""The rules of which part may import which, and of the length of files."""
 
 import ast
 import os
@@ -20,12 +20,12 @@ def name_of(path):
 
 
 def for_types(node):
-    """Whether it is `if TYPE_CHECKING:`, which nothing runs."""
+    """Return True for an `if TYPE_CHECKING:` block, which never runs."""
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def imports(path, top_level=False):
-    """Names of the modules that a file imports, anywhere or only when it is imported itself."""
+    """Return the names of the modules that a file imports: anywhere, or only those that are imported as soon as the file itself is."""
     tree = ast.parse(path.read_text())
     nodes = list(ast.walk(tree))
     if top_level:
@@ -90,7 +90,7 @@ def test_what_breaks_a_rule_is_named(tmp_path, files, line):
 
 
 def local_file(module):
-    """The file of a local module or of the module that a name is imported from; None where it is not ours."""
+    """Return the file of a local module, or of the module that a name is imported from; None where it is not ours."""
     parts = module.split(".")
     for count in (len(parts), len(parts) - 1):
         path = ROOT.joinpath(*parts[:count]).with_suffix(".py")
@@ -137,7 +137,7 @@ DOORS = ("preproc.table", "preproc.criteo", "preproc.outbrain", "dataloading.val
 
 @pytest.mark.parametrize("door", [*DOORS, "benchmarks.train_step"])
 def test_a_command_runs_this_projects_modules_whatever_lies_in_the_folder(tmp_path, door):
-    """A user's own utils.py, model.py, run/ beside his data, and on PYTHONPATH."""
+    """The user has modules of his own with the same names (utils.py, model.py, run/) in the folder and on PYTHONPATH."""
     names = ("utils", "model", "training", "run")
     write(tmp_path, {f"{name}.py": f"raise SystemExit('the {name} of the user')" for name in names})
     write(tmp_path, {"preproc/notes.txt": "", "serving/notes.txt": "", "run/__init__.py": "raise SystemExit('the run of the user')"})
@@ -148,7 +148,7 @@ def test_a_command_runs_this_projects_modules_whatever_lies_in_the_folder(tmp_pa
 
 
 def test_importing_a_room_leaves_the_path_as_it_is(tmp_path):
-    """Only a command puts the project first: a program of the user's that imports a part of it keeps its own modules."""
+    """Only a command puts the project first on the path: a user's program that imports a part of the project keeps its own modules."""
     write(tmp_path, {"utils.py": "mine = 1", "program.py": "import dataloading, utils\nprint(utils.mine)"})
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     result = subprocess.run([sys.executable, "program.py", "-m"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Every launch of ours notices a host that is silent: the settings, and who reads them."""
+"""Every launcher notices a host that has gone silent: the TCP keepalive settings, and the scripts that read them."""
 
 import re
 import subprocess
@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[1]
 LAUNCHERS = [
     path
     for path in (*sorted((ROOT / "scripts").iterdir()), ROOT / "slurm_multinode.sh")
-    if path.is_file() and re.search(r"^(?!#).*\bhorovodrun -np", path.read_text(), re.M) and path.name != "install"  # its proof is one host
+    if path.is_file()
+    and re.search(r"^(?!#).*\bhorovodrun -np", path.read_text(), re.M)
+    and path.name != "install"  # it starts workers on one host only, as a check
 ]
 
 

@@ -1,4 +1,4 @@
-"""No flag that nothing reads, no command in the documentation that does not exist."""
+"""Every flag is read somewhere, and every command in the documentation exists."""
 
 import ast
 import dataclasses
@@ -20,11 +20,11 @@ FIELDS = [field.name for group in GROUPS for field in dataclasses.fields(group)]
 FOLDERS = ("utils", "model", "training", "run", "serving", "dataloading", "preproc")
 
 
-NAMING = ("ineffective.py", "inherit.py")  # they name flags and act on none
+NAMING = ("ineffective.py", "inherit.py")  # they name flags but do not use their values
 
 
 def program():
-    """The text of every module that a run may execute."""
+    """Return the text of every module that a run may execute, by its path."""
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")] + sorted(ROOT.glob("*.py"))
     return {path: path.read_text() for path in paths if path.name not in NAMING}
 
@@ -78,10 +78,10 @@ class Config:
         ("class A:\n    config: Config\nclass B(A):\n    pass\ndef f(run: B):\n    return run.config.some.size", True),
         ("def f() -> Config:\n    return made()\ndef g():\n    config = f()\n    return (config.some.size for _ in range(3))", True),
         ("RULES: Mapping[str, Callable[[Some, int], Rule]] = {'a': lambda options, dim: Rule(options.size)}", True),
-        ("def f(queue: Queue):\n    return queue.size", False),  # another thing's
+        ("def f(queue: Queue):\n    return queue.size", False),  # an attribute of another class
         ("def f(array):\n    return array.size", False),
-        ("NAMES = ('size',)", False),  # a word
-        ("def f(config: Config):\n    config.some.size = 3", False),  # written
+        ("NAMES = ('size',)", False),  # a string
+        ("def f(config: Config):\n    config.some.size = 3", False),  # an assignment, not a read
         ("def f(config: Config):\n    options = config.some\n    options = array()\n    return options.size", False),
     ],
 )
@@ -97,7 +97,7 @@ def test_legacy_flags_are_no_flags_of_ours():
 
 
 def commands(path):
-    """Commands in a file's code blocks (or of a docstring), lines that end in a backslash joined."""
+    """Yield the commands of a file's code blocks (or of a module's docstring), with lines that end in a backslash joined."""
     text = path.read_text()
     blocks = re.findall(r"^```[a-z]*\n(.*?)^```", text, re.M | re.S) if path.suffix == ".md" else [ast.get_docstring(ast.parse(text))]
     for block in blocks:

@@ -1,7 +1,7 @@
-"""What a user, or a file that lies elsewhere, can name: it stays where it is, whatever moves.
+"""Names and file formats that users and stored files depend on: they stay valid whatever moves inside the program.
 
-`fixtures/written_before.tar.gz`: a dataset, a checkpoint after 7 of 16 steps of FLAGS, a repository, raw rows and their scores after 7 and after 16
-steps, all by commit 9d7037b; in `exported` the repository as commit e269328 wrote it. This file imports nothing but what it lists.
+`fixtures/written_before.tar.gz` holds a dataset, a checkpoint after 7 of 16 steps of FLAGS, a repository, raw rows and their scores after 7 and
+after 16 steps, all written by commit 9d7037b; and in `exported` the repository as commit e269328 wrote it. This file imports only the names it lists.
 """
 
 import ast
@@ -69,7 +69,7 @@ FLAGS = {"batch_size": 128, "valid_batch_size": 512, "optimizer": "adam", "learn
     "bottom_mlp_dims": "8,4",
     "top_mlp_dims": "8,1",
 }
-# In the place of a command: what is not in `allowed` of the packages that are pinned cannot be imported.
+# Runs a command as if the modules that its first argument names were not installed.
 WITH_FEW_PACKAGES = """
 import runpy, sys
 left_out = set(sys.argv.pop(1).split(","))
@@ -125,13 +125,13 @@ def test_python_names(name):
 
 
 def test_an_error_is_one_class():
-    """Whoever catches what a call raises names it by the module that is documented."""
+    """The documented module exports the very class of error that a call raises."""
     with pytest.raises(UserError, match="no such"):
         dlrm.load(ROOT / "nowhere")
 
 
 def copied_folders(dockerfile):
-    """The files that an image has, and the distributions that it installs."""
+    """Return the files that an image copies, and the distributions that it installs."""
     lines = re.sub(r"\\\n", " ", (ROOT / dockerfile).read_text()).splitlines()
     places = [line.split()[1:-1] for line in lines if line.startswith("COPY")]
     (installed,) = (re.findall(r"'\^\(([\w|]+)\)=='", line)[0].split("|") for line in lines if "grep -E" in line)
@@ -139,7 +139,7 @@ def copied_folders(dockerfile):
 
 
 def without(installed):
-    """Modules of what requirements.txt pins beside what is installed."""
+    """Return the modules of the packages that requirements.txt pins and that are not installed."""
     pinned = {name.lower() for name in re.findall(r"^([\w-]+)==", (ROOT / "requirements.txt").read_text(), re.M)}
     names = {"tensorflow": ["tensorflow", "keras"] if "keras" not in installed else ["tensorflow"], "pyyaml": ["yaml"]}
     given = {one.lower() for one in installed}
@@ -170,7 +170,7 @@ def test_an_image_has_what_its_commands_import(dockerfile, tmp_path):
 
 @pytest.fixture
 def before(tmp_path):
-    """What older commits wrote."""
+    """Unpack the files that older commits wrote."""
     with tarfile.open(Path(__file__).parent / "fixtures/written_before.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     return tmp_path / "written"
@@ -200,7 +200,7 @@ def test_an_older_run_is_continued(before):
 
 
 def here(repository):
-    """A repository that was moved to this machine: its `config.pbtxt` names this project and environment."""
+    """Make a repository written elsewhere usable here: let its `config.pbtxt` name this project and this environment."""
     made = subprocess.run([sys.executable, "-m", "serving.stub_environment"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for path in repository.rglob("config.pbtxt"):
         text = re.sub(r'(EXECUTION_ENV_PATH" value: { string_value: )"[^"]*"', rf'\1"{made.split()[-1]}"', path.read_text())
@@ -210,7 +210,7 @@ def here(repository):
 
 @contextlib.contextmanager
 def served(repository):
-    """What `scripts/serve` says first, and what it then says to its end."""
+    """Serve a repository; yield the first line of `scripts/serve` that says it is ready, or its error."""
     if find_spec("tritonclient") is None:
         left_out("tritonclient cannot be imported; ./scripts/install --serving")
     ports = [word for name in ("http", "grpc", "metrics") for word in (f"--{name}_port", "0")]
@@ -244,7 +244,7 @@ def test_an_older_export_is_served(before):
 
 
 def test_an_export_without_rows_is_refused_in_a_line(before):
-    """One of 9d7037b: that it answers right here cannot be known."""
+    """A repository that commit 9d7037b wrote has no rows, so that its answers cannot be checked here."""
     with served(before / "repository") as said:
         assert said.startswith("serve: error: ") and "rows.npz: is missing" in said and "export it again" in said
 

@@ -1,4 +1,4 @@
-"""requirements.txt names every package that the program imports, with its pin."""
+"""requirements.txt pins every package that the program imports."""
 
 import re
 import sys
@@ -7,7 +7,7 @@ import pytest
 from test_imports import ENTRY, ROOT, SOURCES, house, imports, name_of
 
 LOCAL = {*house.MAY_IMPORT, *ENTRY, "tests"}
-# Where the name of the package is another than that of the module.
+# Packages whose name differs from that of their module.
 PACKAGES = {
     "yaml": "pyyaml",
     "sklearn": "scikit-learn",
@@ -19,14 +19,14 @@ PACKAGES = {
 
 
 def pins(name):
-    """Packages of a requirements file, lower case, and what is said of their version."""
+    """Return the packages of a requirements file in lower case, each with its version as stated there."""
     lines = [line.split("#")[0].strip() for line in (ROOT / name).read_text().splitlines()]
     found = [re.fullmatch(r"([\w.-]+?)\s*([=@].*)?", line) for line in lines if line]
     return {match[1].lower(): match[2] for match in found}
 
 
 def imported(paths):
-    """Packages, and a file that imports each."""
+    """Return the imported packages, each with one file that imports it."""
     found = {}
     for path in paths:
         for module in imports(path):
@@ -43,7 +43,7 @@ PROGRAM = [path for path in SOURCES if not name_of(path).startswith("tests/")]
 def test_what_the_program_imports_is_pinned(package, path):
     optional = ("requirements-optional.txt", "requirements-spark.txt", "requirements-serving.txt")
     names = {name: pin for file in ("requirements.txt", *optional) for name, pin in pins(file).items()}
-    if path.startswith("benchmarks/"):  # peers that are measured beside us
+    if path.startswith("benchmarks/"):  # peers that benchmarks measure the project against
         names |= pins("requirements-dev.txt") | pins("benchmarks/requirements-peers.txt")
     assert package in names, f"{path} imports {package}"
 
@@ -67,6 +67,6 @@ def test_the_optional_package_has_its_address_and_its_commit():
 
 
 def test_versions_stand_in_one_place():
-    """scripts/install, the Dockerfile and the program take them from there."""
+    """scripts/install, the Dockerfile and the program take versions from the requirements files."""
     for path in (ROOT / "scripts/install", ROOT / "Dockerfile", *(ROOT / "serving").glob("*.py")):
         assert not re.search(r"(?i)(tensorflow|horovod|mpi4py|dllogger|numpy)\S*(=|@v?)\d+\.\d", path.read_text()), path

@@ -1,1 +1,1 @@
-"""Training a model: the step, the loop, its optimizers, saving and evaluation."""
+"""Training of a model: the step, the loop, the optimizers, saving and evaluation."""

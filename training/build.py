@@ -1,4 +1,4 @@
-"""A trainer from the configuration: groups of weights, their rules and schedules."""
+"""Building of a trainer from the configuration: the groups of weights, their rules and schedules."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from utils.config.learning import OptimizerConfig
 
 
 def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epoch: int = 1) -> Trainer:
-    """The trainer of a model; allocates the optimizers' slots. `steps_per_epoch` is for schedules that go by epochs."""
+    """Return the trainer of a model, and allocate the optimizers' slots. `steps_per_epoch` is for schedules measured in epochs."""
     scale = LossScale(config.device.loss_scale if dtype == "float16" else 1.0)
     dense, tables = _groups(config, model, steps_per_epoch)
     return Trainer(
@@ -33,8 +33,8 @@ def build_trainer(config: Config, model: ShardedModel, dtype: str, steps_per_epo
 
 
 def _groups(config: Config, model: ShardedModel, steps_per_epoch: int) -> tuple[tuple[DenseGroup, ...], tuple[TableGroup, ...]]:
-    """The groups of the model's dense weights and of its tables, with their rules and schedules."""
-    options, weights, dim = config.optimizer, model.dense_weights(), model.embedding.widths[0]  # a rule knows what it is for another width
+    """Return the groups of the model's dense weights and of its tables, with their rules and schedules."""
+    options, weights, dim = config.optimizer, model.dense_weights(), model.embedding.widths[0]  # for other widths, see `Rule.of_width`
     of_dense, of_tables = build_schedules(options, steps_per_epoch, config.training.epochs)
     groups = architecture_of(config.model).groups
     own = {name: group.name for name in weights for group in groups if name.startswith(f"{group.name}/")}
@@ -54,7 +54,7 @@ def _regularisation(config: Config) -> Regularisation:
 
 
 def build_schedules(options: OptimizerConfig, steps_per_epoch: int = 1, epochs: int = 1) -> tuple[Schedule, Schedule]:
-    """The learning-rate schedules of the dense weights and of the tables; of Wide & Deep's deep part."""
+    """Return the learning-rate schedules of the dense weights and of the tables; for Wide & Deep, those of its deep part."""
     if (warmup := options.deep_warmup_epochs) is not None:
         steps = warmup * steps_per_epoch, (warmup + (epochs - warmup) / 2) * steps_per_epoch
         dense = WideAndDeepSchedule(options.learning_rate, *steps)

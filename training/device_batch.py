@@ -1,4 +1,4 @@
-"""A batch on the device, and what the host keeps of it: nothing that the host needs is read back."""
+"""Batches on the device. The host keeps its own copy, so it reads nothing back."""
 
 from typing import NamedTuple, Protocol
 
@@ -9,7 +9,7 @@ from model.compilation import on_gpu
 
 
 class HostBatch(Protocol):
-    """What the reader gives, see `dataloading.batches.Batch`; shapes `[b, M]`, `[F_r, B]`, `[F_l, b]`, `[b]`, `[b]`; groups `[b]` or None."""
+    """A batch from the reader, see `dataloading.batches.Batch`; shapes `[b, M]`, `[F_r, B]`, `[F_l, b]`, `[b]`, `[b]`; groups `[b]` or None."""
 
     numerical: np.ndarray
     ids: np.ndarray
@@ -32,17 +32,17 @@ class StepInputs(NamedTuple):
 
 
 class TensorBatch(NamedTuple):
-    """A batch on the device, and as the host has it."""
+    """A batch on the device, with its copy on the host."""
 
     inputs: StepInputs
     host: HostBatch
 
 
 def to_device(batch: HostBatch) -> TensorBatch:
-    """Copy a batch to the device; called from the prefetching thread, so that no step waits for it.
+    """Copy a batch to the device. The prefetching thread calls this, so no step waits for the copy.
 
-    For a GPU ids are int64, because TensorFlow keeps int32 in host memory there, and numericals travel as they are. On a CPU they become float32
-    here: oneDNN complains of float16 inputs, and M columns weigh little.
+    For a GPU ids are int64, because TensorFlow keeps int32 tensors in host memory there, and numericals are copied in their own dtype. On a CPU
+    numericals become float32 here: oneDNN complains about float16 inputs, and M columns take little memory.
     """
     ids = np.int64 if on_gpu() else np.int32
     numerical = batch.numerical if on_gpu() else batch.numerical.astype(np.float32)

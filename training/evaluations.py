@@ -1,4 +1,4 @@
-"""The evaluations of a training run: when, what they say of the best model, and whether training ends."""
+"""The evaluations of a training run: their schedule, the choice of the best model, and early ends of training."""
 
 import math
 import time
@@ -14,19 +14,19 @@ from utils.metrics.binary import Metrics
 
 
 def logged(split: str, metrics: Metrics) -> dict[str, Any]:
-    """What the log has of an evaluation."""
+    """Return the log entry of an evaluation."""
     prefix = "" if split == "test" else f"{split}_"
     by_group = {f"{prefix}{name}": value for name, value in ranking_figures(metrics).items()}
     return {f"{prefix}auc": metrics.auc, f"{split}_loss": metrics.log_loss, "samples": metrics.samples, **by_group}
 
 
 def ranking_figures(metrics: Metrics | None) -> dict[str, float | int | None]:
-    """The metrics by group, by the keys of the log; empty where there are none."""
+    """Return the metrics by group under their log keys; empty where there are none."""
     return metrics.ranking.figures() if metrics and metrics.ranking else {}
 
 
 class Evaluation(NamedTuple):
-    """How the model is scored: on which split the best model is chosen, what scores it there, and what the log has of it."""
+    """The evaluation of a model: the split that the best model is chosen on, a function that scores it there, and one that makes the log entry."""
 
     split: str
     score: Callable[[], Metrics]
@@ -34,24 +34,24 @@ class Evaluation(NamedTuple):
 
 
 class Evaluated(NamedTuple):
-    """The model after a step, and how it scored."""
+    """The metrics of the model after a step."""
 
     step: int
     metrics: Metrics
 
 
 class Evaluations:
-    """Evaluates where the schedule says, and keeps account in the position.
+    """Evaluates the model on schedule, and records results in the position.
 
     Args:
-        evaluation: None where there is no split to evaluate on.
-        config: of the run.
-        position: of the run, changed here.
-        batches: of an epoch.
-        console, log: where to report.
+        evaluation: the evaluation to run; None where there is no split to evaluate on.
+        config: the configuration of the run.
+        position: the position of the run, updated here.
+        batches: the number of batches in an epoch.
+        console, log: outputs for messages and figures.
 
     Attributes:
-        last, best: of those of this process; None before the first.
+        last, best: the last and the best evaluation in this process; None before the first.
     """
 
     def __init__(self, evaluation: Evaluation | None, config: Config, position: Position, batches: int, console: Console, log: RunLog):
@@ -61,23 +61,23 @@ class Evaluations:
         self.last: Evaluated | None = None
         self.best: Evaluated | None = None
         self._reason_said = False
-        self._samples, self._seconds = 0, 0.0  # of all evaluations
+        self._samples, self._seconds = 0, 0.0  # totals over all evaluations
 
     @property
     def _split(self) -> str:
         return self._evaluation.split if self._evaluation else "test"
 
     def after_step(self, last: bool) -> None:
-        """Note whether an evaluation is due; the run's last model is always evaluated, for the final figures, where any is."""
+        """Record whether an evaluation is due. If the run evaluates at all, its last model is always evaluated, for the final figures."""
         wanted = self._evaluation is not None and bool(self._options.evals_per_epoch or self._options.test_freq)
         self._position.evaluation_due = self._is_point() or (last and wanted)
 
     def is_due(self) -> bool:
-        """Whether the model is to be evaluated now."""
+        """Return whether the model is to be evaluated now."""
         return self._position.evaluation_due and self._evaluation is not None
 
     def run(self) -> bool:
-        """Evaluate; returns whether the model is the best so far.
+        """Evaluate the model; return whether it is the best so far.
 
         Raises:
             NonFiniteLossError: the split's loss is not finite.
@@ -88,14 +88,14 @@ class Evaluations:
         self.last = Evaluated(position.step, metrics)
         self._samples += metrics.samples
         self._seconds += time.perf_counter() - start
-        if not math.isfinite(metrics.log_loss):  # the losses so far were those of the weights before the last step
+        if not math.isfinite(metrics.log_loss):  # the training losses so far do not cover the last step's update
             raise NonFiniteLossError(
                 f"step {position.step - 1}: the {self._split} loss after it is {metrics.log_loss}; nothing is saved. Try a lower --learning_rate or "
                 "a longer --warmup_steps"
             )
         self._log.log((position.epoch, position.step), self._evaluation.logged(self._split, metrics))
         position.evaluation_due, position.last_auc = False, metrics.auc
-        if self._is_point():  # not where only --max_steps cut the run: one that was never cut has no evaluation there
+        if self._is_point():  # not where only --max_steps ended the run: a longer run has no evaluation there
             position.evals_without_gain += 1
         best = self._is_best(metrics)
         if metrics.auc is not None and metrics.auc > (position.best_auc or 0.0):
@@ -106,7 +106,7 @@ class Evaluations:
         return best
 
     def _is_best(self, metrics: Metrics) -> bool:
-        """Whether no model was better, which is kept in the position of a metric by group."""
+        """Return whether the model beats all earlier ones; record a metric by group in the position if it does."""
         chosen_by, before = self._config.ranking.chosen_by, self._position.best(self._config.ranking)
         value = metrics.auc if chosen_by is None else metrics.ranking.values[chosen_by]
         best = value is not None and value > (before or 0.0)
@@ -115,7 +115,7 @@ class Evaluations:
         return best
 
     def end_training(self) -> bool:
-        """Whether what they found ends the run, which is said once."""
+        """Return whether the results end the run, and report the reason once."""
         reason = reason_to_end(self._config, self._position, self._split)
         if reason and not self._reason_said:
             self._reason_said = True
@@ -123,7 +123,7 @@ class Evaluations:
         return reason is not None
 
     def figures(self) -> Mapping[str, Any]:
-        """The final ones: of the last evaluation, of the best model, and samples/s over all evaluations."""
+        """Return the final figures: of the last evaluation, of the best model, and samples/s over all evaluations."""
         metrics, chosen_by = self.last and self.last.metrics, self._config.ranking.chosen_by
         best = {} if chosen_by is None else {f"best_{chosen_by.key}": self._position.best(self._config.ranking)}
         return {
@@ -137,7 +137,7 @@ class Evaluations:
         }
 
     def _is_point(self) -> bool:
-        """Whether the schedule has an evaluation after the step just done."""
+        """Return whether the schedule has an evaluation after the last step done."""
         options, position = self._options, self._position
         schedule = options.evals_per_epoch, options.test_freq, position.epoch, options.test_after
         return self._evaluation is not None and evaluates_after(position.batch - 1, self._batches, *schedule)

@@ -1,4 +1,4 @@
-"""Scores of a trained model: every row of a split exactly once."""
+"""Scoring of a trained model: every row of a split exactly once."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -12,28 +12,28 @@ from model.sharded_model import ShardedModel
 from training.device_batch import StepInputs, TensorBatch
 from utils.distributed import World
 
-AfterBatch = Callable[[TensorBatch, np.ndarray], None]  # told of a batch and this worker's logits [b] of it, padding included
+AfterBatch = Callable[[TensorBatch, np.ndarray], None]  # called with a batch and this worker's logits [b], padding included
 
 
 class SplitScores(NamedTuple):
-    """Every real sample of a split, in file order."""
+    """The logits and labels of every real sample of a split, in file order."""
 
     logits: np.ndarray  # [n] float32
     labels: np.ndarray  # [n] uint8
-    groups: np.ndarray | None = None  # [n] int32 or int64; None where they were not asked for
+    groups: np.ndarray | None = None  # [n] int32 or int64; None where they were not requested
 
 
 class Evaluator:
     """Computes logits batch by batch.
 
     Args:
-        model: built.
-        xla: what XLA compiles, see `compilation.compiled`; the model was built with the same.
+        model: the model, built.
+        xla: the value of `--xla`, see `compilation.compiled`; the model must have been built with the same value.
     """
 
     def __init__(self, model: ShardedModel, xla: bool | str = False):
         self._model, self.world = model, model.embedding.world
-        # `partial`: TensorFlow counts the traces of a function by its code, and would take those of several models for one model's.
+        # `partial`: TensorFlow counts a function's traces by its code, and would attribute the traces of several models to one function.
         self._dense = tf.function(partial(self._after_lookup), autograph=False, jit_compile=compiled(xla).dense or None)
         self._logits = tf.function(partial(self._forward), autograph=False)
 
@@ -44,11 +44,11 @@ class Evaluator:
         return self._dense(batch.numerical, self._model.embedding(batch.ids, batch.local_ids))
 
     def logits(self, batch: TensorBatch) -> np.ndarray:
-        """This worker's logits `[b]` of a batch, padding included, on the host: the device has finished when this returns."""
+        """Return this worker's logits `[b]` of a batch, padding included, on the host: the device has finished when this returns."""
         return self._logits(batch.inputs).numpy()
 
     def graph(self, inputs: StepInputs) -> tf.Graph:
-        """The graph of scores of inputs of these shapes; nothing is computed."""
+        """Return the scoring graph for inputs of these shapes, without running it."""
         return self._logits.get_concrete_function(StepInputs(*(tf.TensorSpec.from_tensor(tensor) for tensor in inputs))).graph
 
     def score(
@@ -60,14 +60,14 @@ class Evaluator:
         groups: bool = False,
         after: AfterBatch | None = None,
     ) -> SplitScores | None:
-        """Every real sample of a split in file order, on the first worker; None on the others.
+        """Score every real sample of a split; return the scores in file order on the first worker, None on the others.
 
         Args:
             batches: the split's batches, in file order.
             num_samples: n.
-            seen: called with the number of global samples after each batch.
-            groups: whether the samples' groups are wanted; the dataset has them then.
-            after: called after each batch.
+            seen: called after each batch with the number of its real samples on all workers.
+            groups: whether to collect the samples' groups, which the dataset must then have.
+            after: called after each batch, see `AfterBatch`.
 
         Raises:
             ValueError: the batches do not hold n samples.
@@ -87,7 +87,7 @@ class Evaluator:
 
 
 class Scores:
-    """What every worker collects for its own slices of the batches, put together in the batches' order."""
+    """A collection of every worker's scores for its own slices of the batches, merged in the order of the batches."""
 
     def __init__(self, world: World):
         self._world = world
@@ -97,7 +97,7 @@ class Scores:
         self._real: list[int] = []
 
     def add(self, logits: np.ndarray, labels: np.ndarray, num_samples: int, groups: np.ndarray | None = None) -> None:
-        """Add this worker's slices `[b]` of a global batch whose first `num_samples` samples are real; groups in all batches or in none."""
+        """Add this worker's slices `[b]` of a global batch whose first `num_samples` samples are real; pass groups for all batches or for none."""
         self._logits.append(logits)
         self._labels.append(labels)
         if groups is not None:
@@ -105,7 +105,7 @@ class Scores:
         self._real.append(num_samples)
 
     def merged(self) -> SplitScores | None:
-        """All real samples on the first worker, None on the others. Every worker must call this."""
+        """Return all real samples on the first worker, None on the others. Every worker must call this."""
         columns = {"logits": self._logits, "labels": self._labels} | ({"groups": self._groups} if self._groups else {})
         gathered = {name: self._gathered(np.concatenate(values), name) for name, values in columns.items()}
         return SplitScores(**gathered) if self._world.first else None
@@ -114,7 +114,7 @@ class Scores:
         everything = self._world.gather_to_first(mine, f"scores_{name}")
         if not self._world.first:
             return everything
-        # Worker by worker, each its slices of all batches; batch by batch is the order of the rows.
+        # The gathered values are ordered by worker, then by batch. Rows are ordered by batch, then by worker.
         ends = np.cumsum([len(slices) for slices in self._labels])
         by_batch = zip(*(np.split(own, ends[:-1]) for own in np.split(everything, self._world.size)), strict=True)
         return np.concatenate([np.concatenate(slices)[:real] for slices, real in zip(by_batch, self._real, strict=True)])

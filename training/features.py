@@ -1,4 +1,4 @@
-"""The features of a model: those that a checkpoint names in its manifest, and those of the data at hand."""
+"""The features of a model: those that a checkpoint names in its manifest, and those of the current dataset."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ _PARTICULARS = {"table": str, "hotness": int, "pooling": str}
 
 @dataclass(frozen=True)
 class ModelFeatures:
-    """Features in the model's order.
+    """The features of a model, in the model's order.
 
     Attributes:
-        categorical: V of each feature's table.
-        numerical: names.
-        numerical_dtype: in which the dataset holds them.
-        particulars: of the features that have any: `table` where it has another name than the feature, `hotness` above 1, `pooling` other than sum.
+        categorical: V of each categorical feature's table, by the feature's name.
+        numerical: names of the numerical features.
+        numerical_dtype: the dtype of the numerical features in the dataset.
+        particulars: non-default properties by feature: `table` if its name differs from the feature's, `hotness` above 1, `pooling` other than sum.
     """
 
     categorical: Mapping[str, int]
@@ -31,7 +31,7 @@ class ModelFeatures:
 
     @classmethod
     def of(cls, tables: Iterable[Table], features: Sequence[Feature], numerical: Sequence[str], dtype: str = FLOAT16) -> "ModelFeatures":
-        """Those of a dataset; of a model's features, those that bear the names of its columns."""
+        """Return the features of a dataset; of a model's features, only those named like their columns count."""
         features = [one for one in features if one.name == one.source]
         rows = {table.name: table.rows for table in tables}
         particulars = {}
@@ -42,32 +42,32 @@ class ModelFeatures:
         return cls({feature.name: rows[feature.table] for feature in features}, tuple(numerical), particulars, dtype)
 
     def to_dict(self) -> dict[str, Any]:
-        """For the manifest."""
+        """Return the features as plain values for the manifest."""
         plain = {"numerical": list(self.numerical), "categorical": dict(self.categorical)}
         if self.particulars:
             plain["particulars"] = {name: dict(facts) for name, facts in self.particulars.items()}
         return plain | ({"numerical_dtype": self.numerical_dtype} if self.numerical_dtype != FLOAT16 else {})
 
     def table(self, feature: str) -> str:
-        """The name of a categorical feature's table."""
+        """Return the name of a categorical feature's table."""
         return self.particulars.get(feature, {}).get("table", feature)
 
     def pooling(self, feature: str) -> str:
-        """Of a categorical feature's vectors."""
+        """Return the pooling of a categorical feature's vectors."""
         return self.particulars.get(feature, {}).get("pooling", SUM)
 
     def hotness(self, feature: str) -> int:
-        """Ids a sample of a categorical feature."""
+        """Return the number of ids a sample of a categorical feature."""
         return self.particulars.get(feature, {}).get("hotness", 1)
 
     @property
     def tables(self) -> dict[str, int]:
-        """V of each table, by its name."""
+        """V of each table, by the table's name."""
         return {self.table(feature): rows for feature, rows in self.categorical.items()}
 
 
 def saved_features(checkpoint: Checkpoint) -> ModelFeatures:
-    """What a checkpoint's model has. Raises CheckpointError where its manifest does not say."""
+    """Return the features of a checkpoint's model. Raises CheckpointError where the manifest does not name them correctly."""
     saved = checkpoint.manifest.get("features")
     saved = saved if isinstance(saved, Mapping) else {}
     rows, known, particulars, dtype = (saved.get(name) for name in ("categorical", "numerical", "particulars", "numerical_dtype"))
@@ -80,7 +80,7 @@ def saved_features(checkpoint: Checkpoint) -> ModelFeatures:
 
 
 def saved_widths(checkpoint: Checkpoint) -> dict[str, int]:
-    """D of each of its model's tables, by the table's name. Raises CheckpointError where it has no such array."""
+    """Return D of each table of a checkpoint's model, by the table's name. Raises CheckpointError where a table's array is missing."""
     return {name: checkpoint.shape(f"tables/{name}/weights")[-1] for name in saved_features(checkpoint).tables}
 
 
@@ -94,7 +94,7 @@ def _sound_particulars(particulars: Any, rows: Mapping[str, int]) -> bool:
 
 
 def check_names(checkpoint: Checkpoint, names: Sequence[str]) -> None:
-    """Compare the checkpoint's categorical features with the data's by name and order. Raises CheckpointError where they differ."""
+    """Compare the checkpoint's categorical features with the dataset's by name and order. Raises CheckpointError where they differ."""
     saved = saved_features(checkpoint).categorical
     for name in names:
         if name not in saved:
@@ -110,10 +110,10 @@ def check_names(checkpoint: Checkpoint, names: Sequence[str]) -> None:
 
 
 def check_features(checkpoint: Checkpoint, now: ModelFeatures) -> None:
-    """Compare the checkpoint's features with the data's, before anything is allocated. Lists may be longer or shorter than they were.
+    """Compare the checkpoint's features with the dataset's, before anything is allocated. The hotness of a feature may differ.
 
     Raises:
-        CheckpointError: a feature is missing or new, a table has another number of rows, or a feature another table or pooling.
+        CheckpointError: a feature is missing or new, a table has another number of rows, or a feature has another table or pooling.
     """
     before = saved_features(checkpoint)
     check_names(checkpoint, list(now.categorical))
@@ -129,7 +129,7 @@ def check_features(checkpoint: Checkpoint, now: ModelFeatures) -> None:
 
 
 def check_lookups(checkpoint: Checkpoint, before: ModelFeatures, now: ModelFeatures) -> None:
-    """Raise CheckpointError where a feature of both is looked up in another table than it was, or its vectors are pooled in another way."""
+    """Raise CheckpointError where a feature that both have is looked up in another table than before, or pooled in another way."""
     for name in before.categorical:
         if name not in now.categorical:
             continue

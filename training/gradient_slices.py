@@ -1,4 +1,4 @@
-"""The flag `--gradient_slices`: its default, and what a run says of it. Imports no TensorFlow; see `model.ordered_sums`."""
+"""The flag `--gradient_slices`: its default, and a run's messages about it; see `model.ordered_sums`. Imports no TensorFlow."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,18 +8,18 @@ from utils.config.config import Config
 from utils.config.options import TRAIN
 
 MOST = 8
-SAMPLES = 1024  # of a slice: its activations stay in the second-level cache, and more slices cost time
+SAMPLES = 1024  # the fewest samples of a slice: its activations stay in the second-level cache, and more slices cost time
 
 
 def default_gradient_slices(batch_size: int, device: str) -> int:
-    """The slices where `--gradient_slices` says nothing; they do not depend on N, so that a run can go on with another.
+    """Return the default of `--gradient_slices`. It does not depend on N, so a run can be resumed with another number of workers.
 
     Args:
         batch_size: B.
-        device: "CPU" or "GPU"; on a GPU, where repeated ids are added in no fixed order, slices buy nothing.
+        device: "CPU" or "GPU". On a GPU, where gradients of repeated ids are added in no fixed order, slices have no benefit.
 
     Returns:
-        a power of two that divides B, at most 8, and leaves 1,024 samples a slice or more; 1 where none does.
+        the largest power of two up to 8 that divides B and leaves 1,024 samples or more a slice; 1 where none does, and on a GPU.
     """
     slices = 1
     while device == "CPU" and slices < MOST and batch_size % (2 * slices) == 0 and batch_size >= 2 * slices * SAMPLES:
@@ -28,12 +28,12 @@ def default_gradient_slices(batch_size: int, device: str) -> int:
 
 
 def gradient_slices(config: Config, device: str) -> int:
-    """The slices of a run on this device ("CPU" or "GPU")."""
+    """Return the number of slices of a run on this device ("CPU" or "GPU")."""
     return config.device.gradient_slices or default_gradient_slices(config.data.batch_size, device)
 
 
 def gradient_slices_described(config: Config, workers: int, device: str) -> str:
-    """One line: for which N the bits are the same, and why not for others, or for any."""
+    """Describe in one line the N for which the bits of the weights are equal, or the reason why they depend on N."""
     slices, batch_size = gradient_slices(config, device), config.data.batch_size
     depends = "the bits of the weights depend on the number of workers"
     if device == "GPU":
@@ -52,14 +52,14 @@ def gradient_slices_described(config: Config, workers: int, device: str) -> str:
 
 
 def settled(config: Config, device: str, workers: int, warn: Callable[[str], None]) -> Config:
-    """The configuration with the slices in it, as a checkpoint keeps them; warns where `--gradient_slices` cannot do what it is for."""
+    """Return the configuration with the number of slices filled in, as checkpoints keep it; warn where `--gradient_slices` has no effect."""
     if line := _warning(config, workers, device):
         warn(line)
     return replace(config, device=replace(config.device, gradient_slices=gradient_slices(config, device)))
 
 
 def _warning(config: Config, workers: int, device: str) -> str | None:
-    """A line where `--gradient_slices` was asked for and cannot do what it is for; None where it can."""
+    """Return a warning where `--gradient_slices` was given but has no effect; else None."""
     slices, batch_size = config.device.gradient_slices, config.data.batch_size
     if config.run.mode != TRAIN or "gradient_slices" not in config.given or slices is None or slices == 1:
         return None

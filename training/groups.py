@@ -1,4 +1,4 @@
-"""Groups of weights, each with its optimizer and its learning-rate schedule: dense weights by name, and the embedding tables."""
+"""Groups of weights, each with its optimizer and learning-rate schedule: dense weights by name, and embedding tables."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -15,9 +15,9 @@ class DenseGroup:
     """Dense weights that one optimizer trains.
 
     Args:
-        weights: by name.
-        rule: of the optimizer; Keras's does the work.
-        schedule: of the learning rate.
+        weights: the weights by name.
+        rule: the optimizer's rule; Keras's optimizer of this rule computes the updates.
+        schedule: the schedule of the learning rate.
     """
 
     def __init__(self, weights: Mapping[str, keras.Variable], rule: Rule, schedule: Schedule):
@@ -26,7 +26,7 @@ class DenseGroup:
         self._optimizer.build(list(self.weights.values()))
 
     def slots(self) -> dict[str, tf.Variable]:
-        """The optimizer's slots as `weight/slot`; its learning rate and step are set every step and not among them."""
+        """Return the optimizer's slots as `weight/slot`, without its learning rate and step, which are set in every step."""
         found = {}
         for name, weight in self.weights.items():
             begins = f"{weight.path.replace('/', '_')}_"
@@ -35,11 +35,11 @@ class DenseGroup:
         return found
 
     def slots_by_number(self) -> dict[str, tf.Variable]:
-        """The same by their place among Keras's variables, as checkpoints of format 2 name them."""
+        """Return the slots by their index among Keras's variables, as checkpoints of format 2 name them."""
         return {str(i): variable.value for i, variable in enumerate(self._optimizer.variables) if len(variable.shape)}
 
     def apply(self, gradients: Sequence[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
-        """Update the weights in step number `step`, from 0: Adam's bias correction goes by it, whatever steps were skipped."""
+        """Update the weights in step number `step`, from 0, which Adam's bias correction uses even if earlier steps were skipped."""
         if self._skips_rate_0:
             tf.cond(learning_rate > 0, lambda: self._apply(gradients, learning_rate, step), lambda: None)
         else:
@@ -60,26 +60,26 @@ class TableGroup(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """All weights that are trained."""
+    """The groups of all weights that are trained."""
 
     dense: tuple[DenseGroup, ...]
-    tables: tuple[TableGroup, ...]  # none: they are frozen
-    scale: LossScale = NO_SCALE  # of the loss; where there is one, a step whose gradients overflow is skipped
+    tables: tuple[TableGroup, ...]  # empty: the tables are frozen
+    scale: LossScale = NO_SCALE  # with a loss scale, a step whose gradients overflow is skipped
 
     def learning_rates(self, step: int) -> tuple[float, ...]:
-        """Of each dense group in turn, then of each group of tables (0 where they are frozen); of step `step`, from 0."""
+        """Return the learning rates in step `step`, from 0, of each dense group, then of each group of tables (a single 0 where they are frozen)."""
         rates = [group.schedule(step) for group in self.tables] or [0.0]
         return (*(group.schedule(step) for group in self.dense), *rates)
 
     @property
     def num_rates(self) -> int:
-        """Learning rates of a step."""
+        """The number of learning rates in a step."""
         return len(self.dense) + max(len(self.tables), 1)
 
     def table_slots(self, name: str) -> tuple[Slot, ...]:
-        """What is kept beside the tables of a group."""
+        """Return the optimizer slots of a group's tables."""
         return next((group.rule.slots for group in self.tables if group.name == name), ())
 
     def slots(self) -> dict[str, tf.Variable]:
-        """Of the dense weights, see `DenseGroup.slots`, and of the loss scale."""
+        """Return the slots of the dense weights, see `DenseGroup.slots`, and the state of the loss scale."""
         return {name: variable for group in self.dense for name, variable in group.slots().items()} | self.scale.slots()

@@ -1,7 +1,7 @@
-"""A checkpoint's weights in a model that has grown: more rows in its tables, more features, or the features in another order.
+"""Transfer of a checkpoint's weights to a model that has grown: more rows in its tables, more features, or features in another order.
 
-What is new starts so that the scores of what was there do not change: rows beyond the old ones are drawn as in a new
-model, and the dense weights that read a new feature, or its products with the others, are zero, as is its table in a linear part.
+New weights are initialised so that the scores of old samples do not change: additional rows are drawn as in a new model; the dense weights that
+read a new feature, or its products with other features, are zero; so is a new feature's table in a linear part.
 """
 
 import itertools
@@ -21,15 +21,15 @@ from utils.checkpoint.reading import Checkpoint
 
 
 class Growth:
-    """How the features of a checkpoint stand in a model.
+    """The mapping from a checkpoint's features to those of a grown model.
 
     Args:
-        checkpoint: whose features they are.
-        before: the features of its model.
-        now: the model's.
+        checkpoint: the checkpoint.
+        before: the features of the checkpoint's model.
+        now: the features of the grown model.
 
     Raises:
-        CheckpointError: a feature of the checkpoint is gone, or a table has become smaller.
+        CheckpointError: a feature of the checkpoint is missing, a table has become smaller, or the change is of another kind that is not supported.
     """
 
     def __init__(self, checkpoint: Checkpoint, before: ModelFeatures, now: ModelFeatures):
@@ -65,24 +65,24 @@ class Growth:
         self.new_rows = {name: rows - before.tables[name] for name, rows in now.tables.items() if rows > before.tables.get(name, rows)}
 
     def is_new(self, table: str) -> bool:
-        """Whether the checkpoint has no table of this name."""
+        """Return whether the checkpoint has no table of this name."""
         return table not in self._rows
 
     def known_rows(self, table: str) -> int:
-        """Rows of a table in the checkpoint; 0 of a new one."""
+        """Return the number of rows of a table in the checkpoint; 0 for a new table."""
         return self._rows.get(table, 0)
 
     def started(self, tables: Iterable[Table]) -> tuple[Table, ...]:
-        """The model's tables; of the linear part's the new ones start at zero: their rows are terms of the score."""
+        """Return the model's tables; new tables of the linear part start at zero, because their rows are terms of the score."""
         return tuple(replace(table, initializer=ZEROS) if table.group == WIDE and self.is_new(table.name) else table for table in tables)
 
     def dense(self, name: str, values: np.ndarray, bottom: int, widths: Sequence[int]) -> np.ndarray:
-        """A dense weight of the checkpoint for the grown model; those that read no features come back as they are.
+        """Convert a dense weight of the checkpoint for the grown model; weights that read no features are returned unchanged.
 
         Args:
-            name: of its array.
-            values: as they were.
-            bottom: columns of the bottom MLP's output, 0 where there is none.
+            name: the name of the weight's array in the checkpoint.
+            values: the weight in the checkpoint.
+            bottom: columns of the bottom MLP's output; 0 without a bottom MLP.
             widths: D_f of the model's features.
         """
         read = self._architecture.reads(name.removeprefix("dense/"))
@@ -97,7 +97,7 @@ class Growth:
         return _grown(values, axis, places, count)
 
     def _block(self, block: str, bottom: int, widths: Sequence[int]) -> tuple[list[int], int]:
-        """Return where each element of an old block stands in the new one, and how many there are now."""
+        """Return the new position of each element of an old block, and the size of the new block."""
         if block == NUMERICALS:
             return [self._now.numerical.index(known) for known in self._before.numerical], len(self._now.numerical)
         if block == BOTTOM:
@@ -105,13 +105,13 @@ class Growth:
         return self._pairs(bottom > 0) if block == PAIRS else self._columns(widths)
 
     def _columns(self, widths: Sequence[int]) -> tuple[list[int], int]:
-        """The columns of the vectors, side by side."""
+        """Map the columns of the vectors, which lie side by side; returns as in `_block`."""
         first = dict(zip(self._now.categorical, itertools.accumulate(widths, initial=0), strict=False))
         width = dict(zip(self._now.categorical, widths, strict=True))
         return [first[name] + i for name in self._before.categorical for i in range(width[name])], sum(widths)
 
     def _pairs(self, first: bool) -> tuple[list[int], int]:
-        """The products of all pairs of vectors; `first`: the bottom output is the first of them."""
+        """Map the products of all pairs of vectors; `first`: the bottom MLP's output is the first vector. Returns as in `_block`."""
         order = list(self._now.categorical)
         places = [*range(first), *(first + order.index(name) for name in self._before.categorical)]
         count = first + len(order)
@@ -126,9 +126,9 @@ class Growth:
 
 
 def _grown(values: np.ndarray, axis: int, places: Sequence[int], count: int) -> np.ndarray:
-    """Zeros with the values at these places along an axis of `count`."""
+    """Return an array of zeros, of size `count` along `axis`, with the values at these places."""
     if values.shape[axis] != len(places):
-        return values  # the shape says what is wrong, and is checked
+        return values  # a later check of the shape reports the error
     grown = np.zeros([*values.shape[:axis], count, *values.shape[axis + 1 :]], values.dtype)
     grown[(slice(None),) * axis + (list(places),)] = values
     return grown

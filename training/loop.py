@@ -1,4 +1,4 @@
-"""The training loop: epochs, evaluations, checkpoints, the log, and when to stop."""
+"""The training loop: epochs, evaluations, checkpoints, the log, and the end of training."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -24,27 +24,27 @@ class TrainingData(Protocol):
     """The training split, epoch by epoch."""
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches in an epoch."""
 
     def batches(self, epoch: int, first: int) -> Iterable[TensorBatch]:
-        """Those of epoch number `epoch` from number `first` on, on the device."""
+        """Yield the batches of epoch number `epoch`, from batch number `first` on, on the device."""
 
 
 class Training:
     """A training run.
 
     Args:
-        trainer: does the steps.
-        data: what it trains on.
-        config: of the run.
-        console, log: where to report.
-        evaluation: how the model is scored; None for no evaluations.
-        saver: writes checkpoints; None for none.
-        position: where to start.
+        trainer: runs the training steps.
+        data: the training data.
+        config: the configuration of the run.
+        console, log: outputs for progress and figures.
+        evaluation: the evaluation of the model; None for no evaluations.
+        saver: writes checkpoints; None for no checkpoints.
+        position: the position to start from.
 
     Attributes:
-        position, evaluations: how far the run has come, and how the model scored.
-        single_steps: what the log has of single ones.
+        position, evaluations: the progress of the run, and the model's evaluations.
+        single_steps: logs figures of single steps.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Training:
         self.single_steps = SingleSteps(config, self._limit, log, self._meter, self._reports.read)
 
     def run(self) -> Mapping[str, Any]:
-        """Train; returns the run's final figures.
+        """Train, and return the run's final figures.
 
         Raises:
-            NonFiniteLossError: with the step's number.
-            Stopped: a signal asked for it; the step was finished and a checkpoint written.
+            NonFiniteLossError: the loss or a gradient is not finite; the message names the step.
+            Stopped: a signal asked to stop; the step was finished, and a checkpoint written if the run writes any.
         """
         try:
             with self._stop, self._console.progress(self._limit - self.position.step, "training", "steps") as progress:
                 self._run_epochs(progress)
-        except AgreedError:  # on every worker after the same step: what was begun before it is worth keeping
+        except AgreedError:  # all workers are here after the same step, so the checkpoint begun before it can be completed
             self._checkpoints.finish()
             raise
         finally:
@@ -125,7 +125,7 @@ class Training:
         position.step, position.batch, position.samples = position.step + 1, position.batch + 1, position.samples + samples
         self._checkpoints.after_step()
         self._profile.after_step(position.step)
-        self._reports.read(leave=1)  # the step before has certainly finished: looking at its report makes nothing wait
+        self._reports.read(leave=1)  # the previous step has certainly finished, so reading its report does not wait
         self.single_steps.after_step(position.step, samples, self._meter.step(samples))
         self.evaluations.after_step(last=position.step >= self._limit)
 
@@ -151,7 +151,7 @@ class Training:
         self._meter.resume()
 
     def _end_early(self) -> None:
-        """Write a checkpoint and end as the signal asked. Every worker comes here after the same step."""
+        """Write a checkpoint and raise Stopped, as a signal asked. Every worker comes here after the same step."""
         signum, reason = self._stop.heard(self._trainer.world.everyone((self._stop.signum, self._stop.reason), "stop"))
         after = f"after step {self.position.step}"
         if not self._checkpoints.wanted:

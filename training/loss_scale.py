@@ -1,4 +1,4 @@
-"""The loss scale of float16 training: static, or one that finds itself (Micikevicius et al., arXiv:1710.03740, section 3.2)."""
+"""The loss scale of float16 training: static, or dynamic (Micikevicius et al., arXiv:1710.03740, section 3.2)."""
 
 import tensorflow as tf
 
@@ -9,33 +9,33 @@ GROWTH_STEPS = 2000  # steps without an overflow after which the scale is double
 
 
 class LossScale:
-    """What the loss is multiplied by before the backward pass, and gradients are divided by.
+    """The factor that multiplies the loss before the backward pass and divides the gradients after it.
 
-    A step whose gradients are not finite is skipped. With "dynamic" the scale is halved then, and doubled after 2,000 steps in a row that were not.
+    A step whose gradients are not finite is skipped. The "dynamic" scale is halved in that case, and doubled after 2,000 steps in a row without one.
 
     Args:
-        value: 1 or more, or "dynamic"; 1 where the compute dtype needs none.
+        value: 1 or more, or "dynamic"; 1 where the compute dtype needs no scale.
 
     Attributes:
-        scales: whether there is one; only then are steps skipped.
+        scales: whether there is a loss scale; only then are steps skipped.
     """
 
     def __init__(self, value: float | str = 1.0):
         self._dynamic = value == DYNAMIC
         self._static = START if self._dynamic else float(value)
         self.scales = self._dynamic or self._static != 1
-        self._state = tf.Variable([START, 0.0]) if self._dynamic else None  # the scale, and steps since it was changed
+        self._state = tf.Variable([START, 0.0]) if self._dynamic else None  # the scale, and the number of steps since its last change
 
     def now(self) -> float | tf.Tensor:
-        """The scale of this step; a number where it is static."""
+        """Return the scale of this step; a Python number where it is static."""
         return self._static if self._state is None else self._state[0]
 
     def slots(self) -> dict[str, tf.Variable]:
-        """What a checkpoint keeps, by name."""
+        """Return the state that a checkpoint keeps, by name."""
         return {} if self._state is None else {SLOT: self._state}
 
     def after_step(self, finite: tf.Tensor) -> None:
-        """Adjust: `finite` is above 0 where the step's gradients were."""
+        """Adjust a dynamic scale; `finite` is above 0 if the step's gradients were finite."""
         if self._state is None:
             return
         scale, good = self._state[0], self._state[1] + 1

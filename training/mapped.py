@@ -1,4 +1,4 @@
-"""Scores of a model whose tables stay in the files of a checkpoint."""
+"""Scoring by a model whose tables stay in the files of a checkpoint."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,20 +16,20 @@ from utils.distributed import World
 
 
 class RowReader(Protocol):
-    """A table `[V, D]` that is not in memory: a checkpoint's array, or a file of fewer bits."""
+    """A table `[V, D]` that is not in memory: a checkpoint's array, or a file with fewer bits a number."""
 
     shape: tuple[int, ...]
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """Rows by their numbers, `[n] -> [n, D]` float32."""
+        """Return rows by their numbers, `[n] -> [n, D]` float32."""
 
 
 class MappedTables:
-    """Takes the place of the embedding in a model that only scores.
+    """A replacement for the embedding in a model that only scores.
 
     Args:
-        placement: of the tables and features on one worker.
-        tables: `[V, D_f]` each.
+        placement: the placement of the tables and features on one worker.
+        tables: the tables, `[V, D_f]` each.
     """
 
     shards = replicated = ()
@@ -39,16 +39,19 @@ class MappedTables:
         self._lookups = [(ids, tables[placement.table_of[ids.feature]]) for ids in ids_of(placement)]
 
     def build(self) -> None:
-        """Nothing is allocated."""
+        """Do nothing: there is nothing to allocate."""
 
     def look_up(self, ids: np.ndarray) -> np.ndarray:
-        """ids `[K, B]` -> vectors `[B, F, D]` float32, or `[B, C]` where tables differ in width; what `DistributedEmbedding` gives, bit by bit."""
+        """Look up ids `[K, B]`; return vectors `[B, F, D]` float32, or `[B, C]` where tables differ in width.
+
+        The vectors are bit-identical to those of `DistributedEmbedding`.
+        """
         found = [_pooled(table, ids[one.rows.start : one.rows.stop], one.mean) for one, table in self._lookups]
         return np.concatenate(found, axis=1) if len(set(self.widths)) > 1 else np.stack(found, axis=1)
 
 
 def _pooled(table: RowReader, ids: np.ndarray, mean: bool) -> np.ndarray:
-    """Of `[h, B]` ids the sum or the mean of their rows, `[B, D_f]`."""
+    """Return the sum or the mean of the rows of ids `[h, B]`: `[B, D_f]`."""
     if len(ids) == 1:
         return table.rows(ids[0])
     total = np.zeros((ids.shape[1], table.shape[1]), np.float32)
@@ -59,11 +62,11 @@ def _pooled(table: RowReader, ids: np.ndarray, mean: bool) -> np.ndarray:
 
 
 class MappedEvaluator(Evaluator):
-    """The evaluator of a model whose tables stay where they are.
+    """The evaluator of a model whose tables stay in their files.
 
     Args:
-        model: built, with `MappedTables`.
-        dtype: in which its dense layers compute.
+        model: the model, built with `MappedTables`.
+        dtype: the compute dtype of its dense layers.
         xla: as in `Evaluator`.
     """
 
@@ -76,16 +79,16 @@ class MappedEvaluator(Evaluator):
         return super()._after_lookup(numerical, tf.cast(vectors, self._dtype))
 
     def logits(self, batch: TensorBatch) -> np.ndarray:
-        """Logits `[b]` of a batch, padding included, on the host."""
+        """Return the logits `[b]` of a batch, padding included, on the host."""
         return self._dense(batch.inputs.numerical, tf.convert_to_tensor(self._model.embedding.look_up(batch.host.ids))).numpy()
 
     def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Logits `[b]` of numericals `[b, M]` float32 and ids `[b, K]`, without a batch around them: one graph whatever b is."""
+        """Return logits `[b]` for plain arrays, numericals `[b, M]` float32 and ids `[b, K]`; one graph serves every b."""
         vectors = self._model.embedding.look_up(ids.T)
         return self._graph(numerical.shape[1], vectors.shape[1:])(tf.convert_to_tensor(numerical), tf.convert_to_tensor(vectors)).numpy()
 
     def _graph(self, num_numerical: int, vector_shape: tuple[int, ...]):
-        """The dense part for any b. Two threads may make it at the same time; either will do."""
+        """Return the graph of the dense part for any b. If two threads build it at the same time, either graph is valid."""
         if self._any_batch is None:
             specs = tf.TensorSpec([None, num_numerical], tf.float32), tf.TensorSpec([None, *vector_shape], tf.float32)
             self._any_batch = tf.function(partial(self._after_lookup), autograph=False).get_concrete_function(*specs)

@@ -1,4 +1,4 @@
-"""Scores of a model in memory by the C++ scorer: what `--mode inference` measures where it can stand for TensorFlow."""
+"""Scoring by the C++ scorer of a model in memory, which `--mode inference` measures where the scorer supports the model."""
 
 import numpy as np
 
@@ -14,15 +14,15 @@ from utils.config.serving import FLOAT32
 
 
 class NativeEvaluator(Evaluator):
-    """The evaluator of a model in a process alone, on a CPU, in float32. Scores are TensorFlow's to 1e-6; last bits differ.
+    """The evaluator of a model in a single process, on a CPU, in float32. Scores equal TensorFlow's to 1e-6; the last bits differ.
 
     Args:
-        model: built; its weights are not changed while this lives.
-        config: its layers.
+        model: the model, built; its weights must not change while this object lives.
+        config: the options of the model's layers.
         num_numerical: M.
 
     Raises:
-        ValueError: a table is split by columns, or the library is not there.
+        ValueError: a table is cut by columns, or the library is not built.
     """
 
     def __init__(self, model: ShardedModel, config: ModelConfig, num_numerical: int):
@@ -38,17 +38,17 @@ class NativeEvaluator(Evaluator):
         self._scorer = NativeScorer(library, num_numerical, features, layers, architecture_of(config).native_shape(config))
 
     def logits(self, batch: TensorBatch) -> np.ndarray:
-        """As `Evaluator`."""
+        """Return the logits `[b]` of a batch, see `Evaluator.logits`."""
         return self._scorer.logits_of(batch.inputs.numerical.numpy(), batch.host.ids.T)
 
 
 class _Table:
-    """A variable's rows, which are not copied."""
+    """A view of a variable's rows, without a copy."""
 
     def __init__(self, local: LocalShard):
         self._values = np.from_dlpack(local.weights.value())[local.first : local.first + local.shard.rows]
         self.shape = self._values.shape
 
     def chunks(self) -> Chunks:
-        """As `Stored`."""
+        """Return the rows as a single chunk, see `Stored.chunks`."""
         return Chunks([self._values], FLOAT32)

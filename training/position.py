@@ -1,4 +1,4 @@
-"""How far a run has come, when it evaluates, and when it is at its end."""
+"""The progress of a run, the schedule of its evaluations, and the conditions that end it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,43 +11,43 @@ from utils.config.ranking import RankingConfig
 
 @dataclass
 class Position:
-    """How far a run has come: what a checkpoint keeps so that a resumed run neither repeats nor skips a batch."""
+    """The progress of a run, which checkpoints keep so that a resumed run neither repeats nor skips a batch."""
 
     step: int = 0  # training steps done
     epoch: int = 0
-    batch: int = 0  # batches of this epoch done
+    batch: int = 0  # batches done in this epoch
     samples: int = 0
     best_auc: float | None = None
     evals_without_gain: int = 0  # evaluations since the best model
-    best_epoch: float | None = None  # of the best model: 1.5 is after half of the second epoch
-    last_auc: float | None = None  # of the newest evaluation
-    evaluation_due: bool = False  # after the last step there should have been an evaluation, and was none: a signal came before it
-    best_ranking: dict[str, float] = field(default_factory=dict)  # by the keys of metrics by group that the best model was chosen by
+    best_epoch: float | None = None  # epoch of the best model: 1.5 is after half of the second epoch
+    last_auc: float | None = None  # AUC of the latest evaluation
+    evaluation_due: bool = False  # the evaluation after the last step has not run yet, because a signal came before it
+    best_ranking: dict[str, float] = field(default_factory=dict)  # best value of each metric by group that chose the best model, by its key
 
     def best(self, ranking: RankingConfig) -> float | None:
-        """The best value so far of the metric that the best model is chosen by."""
+        """Return the best value so far of the metric that chooses the best model."""
         return self.best_auc if ranking.chosen_by is None else self.best_ranking.get(ranking.chosen_by.key)
 
     @staticmethod
     def saved_best(position: Mapping[str, Any], ranking: RankingConfig) -> float | None:
-        """The same of a position as a checkpoint keeps it."""
+        """Return the same as `best` for a position as a checkpoint keeps it."""
         return position.get("best_auc") if ranking.chosen_by is None else (position.get("best_ranking") or {}).get(ranking.chosen_by.key)
 
     def to_dict(self) -> dict[str, Any]:
-        """As checkpoints keep it: with `best_ranking` only where there is one, so that nothing changes for runs without groups."""
+        """Return the position as checkpoints keep it. `best_ranking` is left out where it is empty, so nothing changes for runs without groups."""
         return {name: value for name, value in asdict(self).items() if name != "best_ranking" or value}
 
 
 def evaluates_after(step: int, batches: int, evals_per_epoch: int, test_freq: int | None, epoch: int, test_after: float) -> bool:
-    """Whether the model is evaluated after a step.
+    """Return whether the model is evaluated after a step.
 
     Args:
-        step: of the epoch, 0 to batches−1.
-        batches: of an epoch.
-        evals_per_epoch: so many evaluations, evenly spread, the last after the last step; at most one a step.
-        test_freq: instead, one after every test_freq-th step of the whole run; None to leave it to evals_per_epoch.
-        epoch: number of the epoch, from 0.
-        test_after: none before so many epochs have passed.
+        step: the number of the step in the epoch, 0 to batches−1.
+        batches: the number of batches in an epoch.
+        evals_per_epoch: evaluations in an epoch, evenly spread, the last one after the last step; at most one a step.
+        test_freq: evaluate after every test_freq-th step of the whole run instead; None to use evals_per_epoch.
+        epoch: the number of the epoch, from 0.
+        test_after: the number of epochs before the first evaluation.
     """
     if epoch + (step + 1) / batches < test_after:
         return False
@@ -58,18 +58,18 @@ def evaluates_after(step: int, batches: int, evals_per_epoch: int, test_freq: in
 
 
 def steps_in_all(options: TrainingConfig, batches: int) -> int:
-    """The step that a run ends with, where nothing ends it before.
+    """Return the number of steps of a run that nothing ends early.
 
     Args:
-        options: of the run.
-        batches: of an epoch.
+        options: the training options of the run.
+        batches: the number of batches in an epoch.
     """
     steps = options.epochs * batches
     return steps if options.max_steps == -1 else min(steps, options.max_steps)
 
 
 def reason_to_end(config: Config, position: Position, split: str) -> str | None:
-    """Why training ends before its last step; None where it does not. `split` is what the model is chosen by."""
+    """Return the reason why training ends before its last step; None where it does not. `split` is the split that chooses the best model."""
     options = config.training
     threshold, patience, last = options.auc_threshold, options.early_stop_patience, position.last_auc
     if threshold is not None and last is not None and last >= threshold:
@@ -82,7 +82,7 @@ def reason_to_end(config: Config, position: Position, split: str) -> str | None:
 
 
 def reason_finished(config: Config, position: Position, batches: int, split: str) -> str | None:
-    """Why a run that stands at `position` has nothing left to do; None where it has."""
+    """Return the reason why a run at `position` has nothing left to do; None where it has."""
     options = config.training
     if position.evaluation_due:
         return None

@@ -1,4 +1,4 @@
-"""What keeps weights from following few samples too closely: terms of the loss, and dropout."""
+"""Regularisation: additional terms of the loss, and dropout."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -10,10 +10,10 @@ from model.layers.mlp import Drop
 
 
 class Regularisation(NamedTuple):
-    """Terms that the loss is minimised with, and that the reported loss leaves out.
+    """Terms that are minimised together with the loss, and dropout. The reported loss does not include the terms.
 
-    `embedding_l2` / 2 times the mean over the samples of the squares of the vectors they look up: rows are drawn to 0 as often as they are looked up,
-    so nothing happens to a row that no batch touches. `mlp_l2` / 2 times the squares of the kernels.
+    The terms are `embedding_l2` / 2 times the mean over the samples of the squares of the vectors that they look up, and `mlp_l2` / 2 times the
+    squares of the kernels. A row is pulled towards 0 as often as it is looked up, so rows that no batch touches do not change.
     """
 
     embedding_l2: float = 0.0
@@ -21,9 +21,10 @@ class Regularisation(NamedTuple):
     dropout: Dropout | None = None
 
     def firsts(self, first: int) -> Callable[[tf.Tensor], tf.Tensor | None]:
-        """Called with something of the samples of each part of the batch in turn; the first of all has the number `first` in the global batch.
+        """Return a function that numbers the first sample of each part of the batch.
 
-        Gives the number of the part's first sample, an int64 scalar; None where nothing goes by it.
+        Call the function with any per-sample tensor of each part in turn; the first part begins at sample number `first` of the global batch. It
+        returns the number of the part's first sample, an int64 scalar; None without dropout, which alone uses it.
         """
         places = [first]
 
@@ -34,20 +35,23 @@ class Regularisation(NamedTuple):
         return next_first
 
     def drop(self, step: tf.Tensor, first: tf.Tensor | None) -> Drop | None:
-        """Dropout of some samples in a step, as `Mlp.forward` takes it; `first` as `firsts` gives it."""
+        """Return the dropout of some samples in a step, as `Mlp.forward` takes it, or None; `first` is the result of the function of `firsts`."""
         if not self.dropout:
             return None
         return self.dropout.at(Place(step, first))
 
     def by_vectors(self, gradients: tf.Tensor, vectors: tf.Tensor, weights: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
-        """The gradients by vectors `[b, …]`, with the term's: the samples count with `weights` `[b]`, each with `scale` over all samples."""
+        """Add the L2 term's gradients to those with respect to the vectors, `[b, …]`; samples are weighted by `weights` `[b]` times `scale`.
+
+        `scale` includes the division by the number of samples in the global batch.
+        """
         if not self.embedding_l2:
             return gradients
         factors = tf.cast(self.embedding_l2 * scale * weights, vectors.dtype)
         return gradients + tf.reshape(factors, [-1] + [1] * (len(vectors.shape) - 1)) * vectors
 
     def by_weights(self, gradients: Mapping[str, tf.Tensor], values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The gradients by dense weights, by name, with the term's."""
+        """Add the L2 term's gradients to those of the dense weights, by name."""
         if not self.mlp_l2:
             return dict(gradients)
         return {name: gradient + self.mlp_l2 * values[name] if name.endswith("/kernel") else gradient for name, gradient in gradients.items()}

@@ -1,4 +1,4 @@
-"""What the workers tell each other with every step: one small vector, which travels with the dense gradients."""
+"""Reports that the workers exchange in every step: one small vector, summed together with the dense gradients."""
 
 import math
 from collections import deque
@@ -10,60 +10,60 @@ import tensorflow as tf
 
 from utils.errors import AgreedError
 
-SKIPPED_IN_A_ROW = 30  # under a loss scale; a dynamic one has found its place in fewer
+SKIPPED_IN_A_ROW = 30  # skipped steps that end a run with a loss scale; a dynamic scale settles in fewer
 
 
 class NonFiniteLossError(AgreedError):
-    """The loss or a gradient became infinite or not a number; both are summed over the workers, so every one of them sees it."""
+    """The loss or a gradient became infinite or NaN; both are summed over the workers, so every worker sees it."""
 
 
 class WorkerReport(NamedTuple):
-    """What one worker brings; each number is summed over the workers."""
+    """One worker's report; each number is summed over the workers."""
 
-    stop: bool = False  # it was asked for an end
-    out_of_range: int = 0  # ids of its part of the batch
-    save_due: bool = False  # by its clock a checkpoint is due
+    stop: bool = False  # a signal asked it to stop
+    out_of_range: int = 0  # ids out of range in its part of the batch
+    save_due: bool = False  # a checkpoint is due by its clock
     writing: bool = False  # it is still writing a checkpoint
 
     def pack(self) -> tuple[float, ...]:
-        """As the step takes it."""
+        """Return the report as numbers, as the step takes it."""
         return tuple(map(float, self))
 
 
 class StepReport(NamedTuple):
-    """What every worker hears of a step, all the same."""
+    """The report of a step, the same on every worker."""
 
     loss: float
-    finite: bool  # the summed gradients are
-    stop: bool  # some worker was asked for an end
-    out_of_range: int  # ids of the global batch
-    save_due: bool  # by some worker's clock
-    writing: bool  # some worker is
+    finite: bool  # the summed gradients are finite
+    stop: bool  # a signal asked some worker to stop
+    out_of_range: int  # ids out of range in the global batch
+    save_due: bool  # a checkpoint is due by some worker's clock
+    writing: bool  # some worker is still writing a checkpoint
 
     @staticmethod
     def pack(loss: tf.Tensor, finite: tf.Tensor, summed: tf.Tensor) -> tf.Tensor:
-        """float32 `[6]` of the loss, 1 where the gradients are finite and else 0, and the sum over the workers of what they brought, `[4]`."""
+        """Return float32 `[6]`: the loss, 1 if the gradients are finite and else 0, and the sum of the workers' reports, `[4]`."""
         return tf.concat([[loss], [finite], summed], axis=0)
 
     @classmethod
     def unpack(cls, values: np.ndarray) -> "StepReport":
-        """What `pack` made."""
+        """Return the report that `pack` packed."""
         loss, finite, stop, out_of_range, save_due, writing = (float(value) for value in values)
         return cls(loss, bool(finite), stop > 0, int(out_of_range), save_due > 0, writing > 0)
 
 
 class Reports:
-    """The reports of a run's steps, read when the device has come to them anyway, so that nothing waits.
+    """The reports of a run's steps, read only after the device has finished them, so that reading does not wait.
 
     Args:
         heard: called with every step's number (from 0) and report.
-        skips: whether a step whose gradients are not finite was skipped, as under a loss scale, and is no error.
+        skips: True with a loss scale: a step whose gradients are not finite was skipped and is no error.
 
     Attributes:
-        stop, save_due: whether a report said so since `start_again`, `save_due` since a checkpoint was begun.
-        out_of_range: ids, of all steps of the run.
-        skipped: steps of the run.
-        mean_loss: of the steps since `start_again`; NaN before the first.
+        stop, save_due: whether any report said so, `save_due` since the last checkpoint was begun.
+        out_of_range: ids out of range in all steps of the run.
+        skipped: skipped steps of the run.
+        mean_loss: the mean loss of the steps since `start_again`; NaN before the first.
     """
 
     def __init__(self, heard: Callable[[int, StepReport], None], skips: bool = False):
@@ -76,14 +76,14 @@ class Reports:
         self.mean_loss = math.nan
 
     def add(self, step: int, packed: tf.Tensor) -> None:
-        """Take a step's report, perhaps still being computed."""
+        """Add a step's report, which the device may still be computing."""
         self._unread.append((step, packed))
 
     def read(self, leave: int = 0) -> None:
-        """Look at all reports but the newest `leave`.
+        """Read all reports but the newest `leave`.
 
         Raises:
-            NonFiniteLossError: with the step's number.
+            NonFiniteLossError: the loss or a gradient of a step is not finite; the message names the step.
         """
         while len(self._unread) > leave:
             step, packed = self._unread.popleft()
@@ -108,7 +108,7 @@ class Reports:
             self.end(SKIPPED_IN_A_ROW)
 
     def end(self, steps: int) -> None:
-        """Raise NonFiniteLossError where the last `steps` steps, at least one, were all skipped: the run has come to nothing."""
+        """Raise NonFiniteLossError where the last `steps` steps (one or more) were all skipped, so the run has not trained."""
         if 0 < steps <= self._skipped_in_a_row:
             raise NonFiniteLossError(
                 f"{self._last_skipped}, and {steps} steps in a row were skipped for it; nothing is saved. Try --loss_scale dynamic or a smaller one, "

@@ -1,4 +1,4 @@
-"""When a training run writes checkpoints: begun between two steps, written while the next ones run."""
+"""The checkpoints of a training run: begun between two steps, and written while the following steps run."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -21,13 +21,13 @@ class Saver:
     """Begins to write checkpoints of a model and its training.
 
     Args:
-        model: whose weights.
-        groups: whose slots.
-        options: where to, and how many to keep.
-        metadata: what the manifest keeps beside the position; anything JSON can say.
-        alone: what else is in the folder is another run's, and is removed when the first checkpoint is visible.
-        files: what each keeps beside the arrays.
-        best: the step that is the run's best so far; None where there is none.
+        model: the model, whose weights are written.
+        groups: the groups of weights, whose slots are written.
+        options: the folder to write to, and the number of checkpoints to keep.
+        metadata: entries of the manifest beside the position; any JSON values.
+        alone: the folder's other checkpoints belong to another run, and are removed once the first checkpoint is visible.
+        files: files that each checkpoint keeps beside the arrays.
+        best: the checkpoint that is the run's best so far; None where there is none.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Saver:
         best: Path | None = None,
     ):
         self._files = files
-        self._settle: Callable[[Path], None] | None = lambda folder: adopt_best(folder, best)  # once
+        self._settle: Callable[[Path], None] | None = lambda folder: adopt_best(folder, best)  # for the first checkpoint only
         self._model, self._groups, self._metadata, self._alone = model, groups, metadata, alone
         self._path, self._keep = Path(options.save_checkpoint_path), options.keep_checkpoints
 
     def begin(self, position: Position, best: bool) -> tuple[Saving, Snapshot]:
-        """Begin to write a checkpoint of now; `best`: it is the best so far. Every worker calls this after the same step."""
+        """Begin to write a checkpoint of the current state; `best`: it is the best so far. Every worker calls this after the same step."""
         model, groups = self._model, self._groups
         frozen, metadata = snapshot(model), {**self._metadata, "position": position.to_dict()}
         written, everything = parts(model, groups, frozen), arrays(model, groups)
@@ -58,39 +58,39 @@ class Saver:
 
 
 class Checkpoints:
-    """The checkpoints of a run, at most one being written at a time.
+    """The checkpoints of a run; at most one is being written at a time.
 
     Every worker calls `write`, `finish` and `heard` after the same steps.
 
     Args:
-        saver: begins to write one; None for no checkpoints.
-        options: how often.
-        position: of the run; the steps done so far are saved already.
-        say: is told of every checkpoint that is complete.
+        saver: begins to write a checkpoint; None for no checkpoints.
+        options: the intervals between checkpoints.
+        position: the position of the run; the steps done so far are saved already.
+        say: called with a message for every completed checkpoint.
     """
 
     def __init__(self, saver: Saver | None, options: TrainingConfig, position: Position, say: Callable[[str], None] = lambda text: None):
         self._saver, self._options, self._position, self._say = saver, options, position, say
         self._saving: Saving | None = None
         self._snapshot: Snapshot | None = None
-        self._written = False  # by this worker
+        self._written = False  # this worker has written all its parts
         self._saved_at, self._time = position.step, time.monotonic()
-        self._begun_at = -1  # by this run
+        self._begun_at = -1  # step of this run's last checkpoint
         self._start = self._waited = 0.0
 
     @property
     def wanted(self) -> bool:
-        """Whether the run writes checkpoints at all."""
+        """True if the run writes checkpoints at all."""
         return self._saver is not None
 
     def state(self) -> tuple[bool, bool]:
-        """What this worker tells the others with a step: that the minutes have passed; that it is still writing."""
+        """Return this worker's report to the others: whether the minutes between checkpoints have passed, and whether it is still writing."""
         minutes = self._options.checkpoint_every_minutes
         passed = self.wanted and minutes is not None and time.monotonic() - self._time >= 60 * minutes
         return passed, self._saving is not None and not self._written
 
     def is_due(self, passed: bool, ends_epoch: bool = False) -> bool:
-        """Whether a checkpoint is to be written now; `passed`: by some worker's clock the minutes have."""
+        """Return whether a checkpoint is to be written now; `passed`: the minutes have passed by some worker's clock."""
         step = self._position.step
         if not self.wanted or self._saved_at == step:
             return False
@@ -98,7 +98,7 @@ class Checkpoints:
         return passed or (every is not None and step % every == 0) or (ends_epoch and self._options.checkpoint_every_epoch)
 
     def write(self, best: bool = False, wait: bool = False) -> None:
-        """Begin to write a checkpoint, and with `wait` finish it; nothing is written twice."""
+        """Begin to write a checkpoint, and with `wait` finish it. A step that this run has saved already is not written again."""
         self.finish()
         step = self._position.step
         if step == self._begun_at:
@@ -111,7 +111,7 @@ class Checkpoints:
             self.finish()
 
     def before_step(self, batch: TensorBatch) -> None:
-        """Keep what the step will overwrite."""
+        """Keep copies of the rows that the step will overwrite; where the copies exceed the limit, continue writing first."""
         if self._saving is None or self._written:
             return
         start = time.monotonic()
@@ -122,19 +122,19 @@ class Checkpoints:
         self._waited += time.monotonic() - start
 
     def after_step(self) -> None:
-        """Write on."""
+        """Continue writing."""
         if self._saving is not None and not self._written:
             start = time.monotonic()
             self._written = self._saving.advance()
             self._waited += time.monotonic() - start
 
     def heard(self, step: int, writing: bool) -> None:
-        """Hear whether a worker was still writing when step number `step` was done; when none is, the checkpoint becomes visible."""
+        """Take the report of step number `step`: whether any worker was still writing. If none was, the checkpoint becomes visible."""
         if self._saving is not None and step >= self._saved_at and not writing:
             self.finish()
 
     def finish(self) -> None:
-        """Finish the checkpoint that is being written, if there is one."""
+        """Finish the checkpoint that is being written, if any."""
         saving, self._saving, self._snapshot = self._saving, None, None
         if saving is None:
             return
@@ -144,7 +144,7 @@ class Checkpoints:
         self._say(f"checkpoint written: {folder} ({now - self._start:.1f} s, of which training waited {self._waited + now - start:.1f} s)")
 
     def abandon(self) -> None:
-        """Leave nothing of the checkpoint that is being written."""
+        """Discard the checkpoint that is being written, if any."""
         saving, self._saving, self._snapshot = self._saving, None, None
         if saving is not None:
             saving.abandon()

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: linear warm-up, a plateau, polynomial decay; that of NVIDIA's Wide & Deep; none."""
+"""Learning-rate schedules: linear warm-up, plateau and polynomial decay; the schedule of NVIDIA's Wide & Deep; a constant."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ Schedule = Callable[[int], float]  # learning rate of a step, counted from 0
 class LearningRateSchedule:
     """Learning rate as a pure function of the step, counted from 0.
 
-    base·(1 − (warmup_steps−s)/(warmup_steps·2^warmup_factor)) below warmup_steps: from 0 with factor 0; base below decay_start_step; then
-    base·((end−s)/decay_steps)^decay_power with end = decay_start_step + decay_steps, but not below base·end_factor, which it is from `end` on,
-    never rising again. With decay_steps 0 it does not fall.
+    Below warmup_steps: base·(1 − (warmup_steps−s)/(warmup_steps·2^warmup_factor)), which starts at 0 with factor 0. Below decay_start_step: base.
+    Then base·((end−s)/decay_steps)^decay_power with end = decay_start_step + decay_steps, but at least base·end_factor. From `end` on:
+    base·end_factor; it never rises again. With decay_steps 0 there is no decay.
     """
 
     base: float
@@ -24,7 +24,7 @@ class LearningRateSchedule:
     end_factor: float = 0.0
 
     def __call__(self, step: int) -> float:
-        """Learning rate of step `step`."""
+        """Return the learning rate of step `step`."""
         if step < self.warmup_steps:
             if not self.warmup_factor:
                 return self.base * step / self.warmup_steps
@@ -37,9 +37,9 @@ class LearningRateSchedule:
 
 @dataclass(frozen=True)
 class WideAndDeepSchedule:
-    """The published one of the deep part: base·s/warmup_steps below warmup_steps, s = max(1, step); then base/4; after drop_step base/8.
+    """The published schedule of the deep part: base·s/warmup_steps below warmup_steps, s = max(1, step); then base/4; after drop_step base/8.
 
-    There is no plateau at `base`. The steps need not be whole.
+    There is no plateau at `base`. warmup_steps and drop_step need not be whole numbers.
     """
 
     base: float
@@ -47,7 +47,7 @@ class WideAndDeepSchedule:
     drop_step: float
 
     def __call__(self, step: int) -> float:
-        """Learning rate of step `step`."""
+        """Return the learning rate of step `step`."""
         step = max(1, step)
         if step < self.warmup_steps:
             return self.base * step / self.warmup_steps
@@ -61,5 +61,5 @@ class ConstantSchedule:
     base: float
 
     def __call__(self, step: int) -> float:
-        """Learning rate of step `step`."""
+        """Return the learning rate of step `step`."""
         return self.base

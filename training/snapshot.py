@@ -1,4 +1,4 @@
-"""The tables as they are at one moment, readable while training changes them."""
+"""Snapshots of the tables at one moment, readable while training changes them."""
 
 from collections.abc import Callable, Iterable
 
@@ -10,40 +10,40 @@ from model.embedding.shard import LocalShard
 from model.embedding.table_memory import VariableRows, gather_rows
 from utils.memory import available_bytes
 
-KEPT_BYTES = 512 << 20  # rows that are kept for a checkpoint being written; beyond that training waits for the disk
-KEPT_SHARE = 4  # beside a GPU, whose steps touch as many bytes in a few milliseconds, this part of the free host memory may be kept
+KEPT_BYTES = 512 << 20  # bytes of rows kept for a checkpoint being written; beyond this limit training waits for the disk
+KEPT_SHARE = 4  # with a GPU, whose steps touch that many bytes in a few milliseconds, 1/4 of the free host memory may be kept
 
 
 def kept_bytes(local_workers: int) -> int:
-    """How much a worker may keep of what training changes while a checkpoint is written; one of so many on its machine."""
+    """Return the bytes of changed rows that a worker may keep while a checkpoint is written; `local_workers` share the machine."""
     return max(KEPT_BYTES, available_bytes() // KEPT_SHARE // local_workers) if on_gpu() else KEPT_BYTES
 
 
 class FrozenRows:
-    """A table's rows as they are now, to be read once, in order, while training goes on.
+    """A snapshot of a table's rows, to be read once, in order, while training continues.
 
-    Before a step changes rows that were not read yet, a copy of them is kept, once. So what it costs is the rows
-    that training touches until the reader has passed them, not the table.
+    Before a step changes rows that were not read yet, a copy of them is kept, once. So the memory needed is that of the rows that training touches
+    before they are read, not of the whole table.
 
     Args:
-        rows: of the table.
-        settle: called before rows are read: fetches copies that were taken and are not kept yet.
+        rows: the rows of the table.
+        settle: called before rows are read; fetches copies that were taken but are not kept yet.
     """
 
     def __init__(self, rows: VariableRows, settle: Callable[[], None]):
         self.stored, self._settle = rows, settle
         self._rows = rows.count
         self._next = 0  # first row that was not read yet
-        self._kept: list[tuple[np.ndarray, np.ndarray]] = []  # rows' numbers, ascending, and their values
+        self._kept: list[tuple[np.ndarray, np.ndarray]] = []  # numbers of rows, ascending, and their values
         self._is_kept = np.zeros(self._rows, bool)
 
     @property
     def bytes(self) -> int:
-        """Memory that kept rows take."""
+        """The memory of the kept rows."""
         return sum(values.nbytes for _, values in self._kept)
 
     def wanted(self, distinct: np.ndarray) -> np.ndarray:
-        """Of rows that are about to change, ascending and without repetition, those to be kept; they count as kept from now on."""
+        """Return those of the rows about to change (ascending, distinct) that must be kept, and mark them as kept."""
         if self._next == self._rows:
             return distinct[:0]
         wanted = distinct[np.searchsorted(distinct, self._next) :]
@@ -52,11 +52,11 @@ class FrozenRows:
         return wanted
 
     def keep(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Keep the values `[n, columns]` of rows that `wanted` gave."""
+        """Keep the values `[n, columns]` of rows that `wanted` returned."""
         self._kept.append((rows, values))
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows start to stop, `[n, columns]`, as they were."""
+        """Return rows start to stop, `[n, columns]`, as they were at the time of the snapshot."""
         self._settle()
         values = self.stored.read(start, stop)
         for numbers, rows in self._kept:
@@ -65,17 +65,17 @@ class FrozenRows:
         self._next = stop
         self._kept = [(numbers, rows) for numbers, rows in self._kept if numbers[-1] >= stop]
         if stop == self._rows:
-            self._is_kept = np.empty(0, bool)  # it takes a byte a row
+            self._is_kept = np.empty(0, bool)  # free it: it takes one byte a row
         return values
 
 
 class Snapshot:
-    """The shards that this worker holds, weights and optimizer slots, as they are now.
+    """A snapshot of this worker's shards: weights and optimizer slots.
 
     Args:
-        shards: of this worker.
-        places: for each of them the rows of the batch's `ids` that name the rows a step changes.
-        limit: of the bytes that may be kept; beyond it, training is to wait.
+        shards: the shards of this worker.
+        places: for each shard, the rows of the batch's `ids` that hold the numbers of the table rows that a step changes.
+        limit: the number of bytes that may be kept; beyond it, training must wait.
     """
 
     def __init__(self, shards: Iterable[LocalShard], places: Iterable[tuple[int, ...]], limit: int = KEPT_BYTES):
@@ -83,22 +83,22 @@ class Snapshot:
         self._shards = [
             (place, {kind: FrozenRows(rows, self._settle) for kind, rows in one.kinds().items()}) for one, place in zip(shards, places, strict=True)
         ]
-        self._copies: list[tuple[tf.Tensor, list[tuple[FrozenRows, np.ndarray]]]] = []  # perhaps still being made by the device
-        self._copied = 0  # bytes of them
+        self._copies: list[tuple[tf.Tensor, list[tuple[FrozenRows, np.ndarray]]]] = []  # the device may still be making them
+        self._copied = 0  # bytes of the copies
 
     def rows(self, number: int, kind: str) -> FrozenRows:
-        """The rows of the number-th shard, of its weights or of a slot."""
+        """Return the rows of the number-th shard: of its weights or of a slot."""
         return self._shards[number][1][kind]
 
     @property
     def bytes(self) -> int:
-        """Memory that kept rows take."""
+        """The memory of the kept rows and of the copies."""
         return self._copied + sum(frozen.bytes for _, kinds in self._shards for frozen in kinds.values())
 
     def protect(self, ids: np.ndarray) -> int:
-        """Keep what a step over `ids`, `[K_r, B]`, would overwrite before it is read; returns the bytes kept in all.
+        """Keep the rows that a step over `ids`, `[K_r, B]`, would overwrite before they are read; return the bytes kept in all.
 
-        The copies are taken by one operation for each variable, and fetched from the device a step later: nothing waits for it.
+        One operation for each variable takes the copies. They are fetched from the device a step later, so nothing waits for the device.
         """
         self._settle()
         distinct: dict[tuple[int, ...], np.ndarray] = {}
@@ -106,7 +106,7 @@ class Snapshot:
         for place, kinds in self._shards:
             if place not in distinct:
                 found = np.unique(ids[list(place)])
-                distinct[place] = found[np.searchsorted(found, 0) :]  # without −1, which is none
+                distinct[place] = found[np.searchsorted(found, 0) :]  # drop −1, which means no id
             for frozen in kinds.values():
                 rows = frozen.wanted(distinct[place])
                 if len(rows):
@@ -119,11 +119,11 @@ class Snapshot:
         return self.bytes
 
     def _settle(self) -> None:
-        """Fetch the copies that were taken."""
+        """Fetch the copies that were taken, and keep them."""
         copies, self._copies, self._copied = self._copies, [], 0
         for copy, wanted in copies:
             values, start = copy.numpy(), 0
             for frozen, rows in wanted:
                 mine = values[start : start + len(rows)]
-                frozen.keep(rows, mine if len(wanted) == 1 else mine.copy())  # a part would keep the whole in memory
+                frozen.keep(rows, mine if len(wanted) == 1 else mine.copy())  # a view would keep the whole array in memory
                 start += len(rows)

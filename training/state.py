@@ -1,4 +1,4 @@
-"""A model's weights to a checkpoint and back."""
+"""Transfer of a model's weights and optimizer slots to a checkpoint and back."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from utils.checkpoint.reading import Checkpoint
 from utils.checkpoint.writing import Array, ArrayPart
 from utils.cluster.agreement import compare_weights
 
-SLOTS_BY_WEIGHT = 3  # the format of checkpoints from which on the dense weights' slots are named by their weights
+SLOTS_BY_WEIGHT = 3  # the first format of checkpoints that names dense slots by their weights
 
 
 def arrays(model: ShardedModel, groups: Groups | None = None) -> dict[str, Array]:
-    """Everything that a checkpoint of the model, and of its training, holds, by name; the same on every worker."""
+    """Return all arrays of a checkpoint of the model and, with `groups`, of its training, by name; the same on every worker."""
     placement = model.embedding.placement
     widths: dict[int, int] = {shard.table: shard.width for shards in placement.workers for shard in shards}
     found = {name: Array(tuple(variable.shape)) for name, variable in _shared(model, groups).items()}
@@ -34,17 +34,17 @@ def arrays(model: ShardedModel, groups: Groups | None = None) -> dict[str, Array
 
 
 def snapshot(model: ShardedModel) -> Snapshot:
-    """The sharded tables of this worker as they are now."""
+    """Take a snapshot of this worker's sharded tables."""
     return Snapshot(model.embedding.sharded, model.embedding.changed_by, kept_bytes(model.embedding.world.local_size))
 
 
 def parts(model: ShardedModel, groups: Groups | None = None, frozen: Snapshot | None = None) -> list[ArrayPart]:
-    """What this worker writes: its shards, and on the first worker also what all hold.
+    """Return the parts that this worker writes: its shards and, on the first worker, also the weights that every worker holds.
 
     Args:
-        model: whose weights.
-        groups: whose optimizers' slots, too.
-        frozen: the sharded tables, to be read while training goes on.
+        model: the model, whose weights are written.
+        groups: the groups, whose optimizer slots are written; None for weights only.
+        frozen: a snapshot of the sharded tables, to be read while training continues.
     """
     embedding = model.embedding
     written = []
@@ -52,7 +52,7 @@ def parts(model: ShardedModel, groups: Groups | None = None, frozen: Snapshot | 
         for name, variable in _shared(model, groups).items():
             values = variable.numpy()
             written.append(ArrayPart(name, lambda start, stop, values=values: values[start:stop]))
-        for local in embedding.replicated:  # a step changes rows of them that other workers looked up
+        for local in embedding.replicated:  # read at once: a step also changes rows that only other workers looked up, which no snapshot keeps
             for kind, rows in local.kinds(groups is not None).items():
                 written.append(ArrayPart(f"tables/{local.name}/{kind}", rows.read))
     for number, local in enumerate(embedding.sharded):
@@ -65,14 +65,17 @@ def parts(model: ShardedModel, groups: Groups | None = None, frozen: Snapshot | 
 
 
 def _columns(local: LocalShard, kind: str) -> tuple[int, int] | None:
-    """Those that a shard's worker writes; of one number a row, of which every shard of a table has a copy, the first shard's."""
+    """Return the columns that a shard's worker writes.
+
+    Of a slot with one number a row every shard of the table has a copy; only the first shard's is written, and the others return None.
+    """
     if kind not in local.per_row:
         return local.shard.first, local.shard.last
     return (0, 1) if local.shard.first == 0 else None
 
 
 def _shared(model: ShardedModel, groups: Groups | None) -> dict[str, tf.Variable]:
-    """What every worker holds a copy of, by its name in a checkpoint; replicated tables apart."""
+    """Return the variables that every worker holds a copy of, by their names in a checkpoint; replicated tables are not included."""
     slots = groups.slots() if groups else {}
     return {f"dense/{name}": weight.value for name, weight in model.dense_weights().items()} | {
         f"optimizer/{name}": variable for name, variable in slots.items()
@@ -83,9 +86,9 @@ def restore(model: ShardedModel, checkpoint: Checkpoint, growth: Growth | None =
     """Overwrite the model's weights with the checkpoint's.
 
     Args:
-        model: whose weights.
-        checkpoint: of the same model, or of one that it has grown from.
-        growth: how; what is new keeps the values it has, see `Growth`.
+        model: the model, whose weights are overwritten.
+        checkpoint: a checkpoint of the same model, or of one that it has grown from.
+        growth: the mapping to the grown model, or None. New rows and tables keep the values that they have, see `Growth`.
 
     Raises:
         CheckpointError: an array is missing, damaged, or of another shape than the model's.
@@ -105,7 +108,7 @@ def restore_optimizer(model: ShardedModel, groups: Groups, checkpoint: Checkpoin
     """Overwrite the optimizers' slots with the checkpoint's. Raises CheckpointError like `restore`."""
     for name, variable in _saved_slots(groups, checkpoint).items():
         if name == DYNAMIC_SCALE and f"optimizer/{name}" not in checkpoint.names("optimizer/"):
-            continue  # it was static until here
+            continue  # the loss scale was static until here
         values = checkpoint.read(f"optimizer/{name}")
         _check_shape(checkpoint, f"optimizer/{name}", values.shape, tuple(variable.shape))
         variable.assign(values)
@@ -116,10 +119,10 @@ def restore_optimizer(model: ShardedModel, groups: Groups, checkpoint: Checkpoin
 
 
 def _saved_slots(groups: Groups, checkpoint: Checkpoint) -> Mapping[str, tf.Variable]:
-    """The dense weights' slots by their names in the checkpoint."""
+    """Return the dense weights' slots by their names in the checkpoint."""
     if checkpoint.manifest["format"] >= SLOTS_BY_WEIGHT:
         return groups.slots()
-    (group,) = groups.dense  # there was one
+    (group,) = groups.dense  # models of that format had one group
     return group.slots_by_number()
 
 
@@ -133,7 +136,10 @@ def _restore_shard(local: LocalShard, kind: str, checkpoint: Checkpoint, shape: 
 
 
 def digest(model: ShardedModel, groups: Groups | None = None) -> str:
-    """A hash of what every worker holds a copy of: dense weights, their optimizer's slots, replicated tables with theirs."""
+    """Return a hash of everything that every worker holds a copy of: dense weights, replicated tables and the slots of both.
+
+    In a single process it is empty, because there is nothing to compare.
+    """
     found = hashlib.blake2b(digest_size=16)
     if model.embedding.world.size == 1:
         return ""
@@ -147,10 +153,10 @@ def digest(model: ShardedModel, groups: Groups | None = None) -> str:
 
 
 def check_equal(model: ShardedModel, groups: Groups | None = None) -> None:
-    """Check, by a hash, that what every worker holds a copy of is still the same everywhere.
+    """Check, by a hash, that replicated weights and slots are still equal on all workers.
 
     Raises:
-        DivergedError: with the workers that differ from the first.
+        DivergedError: they differ; the message names the workers that differ from the first.
     """
     compare_weights(model.embedding.world.everyone(digest(model, groups), "weights_digest"))
 

@@ -19,19 +19,19 @@ NOTHING = Compiled()
 
 
 class Trainer:
-    """Trains a model by one step at a time.
+    """Trains a model, one step at a time.
 
-    The loss is the mean binary cross-entropy over the real samples of the global batch. Lookups and sparse updates
-    are never compiled by XLA: they work on resources in place.
+    The loss is the mean binary cross-entropy over the real samples of the global batch. Each worker computes its samples' share of this mean, so
+    losses and gradients are summed over workers, not averaged. XLA never compiles lookups and sparse updates: they work on resources in place.
 
     Args:
-        model: built.
-        groups: of the weights, with their optimizers and the loss scale; the tables' slots are allocated here.
-        compiled: what XLA compiles.
-        gradient_slices: of the global batch, see `ordered_sums`; they cost nothing at large batches (a slice's activations stay in the cache) and
-            time at small ones. The loss is a mean over the global batch, so sums over workers are right.
-        native: sums the slices' gradients; None for TensorFlow's own operations.
-        regularisation: what is minimised beside the loss, and dropout.
+        model: the model, built.
+        groups: the groups of weights, with their optimizers and the loss scale; the tables' slots are allocated here.
+        compiled: the parts that XLA compiles.
+        gradient_slices: the number of slices of the global batch, see `ordered_sums`. They are free at large batches (a slice's activations stay in
+            the cache) and cost time at small ones.
+        native: the C++ operations that sum the slices' gradients; None for TensorFlow's own operations.
+        regularisation: the terms that are minimised beside the loss, and dropout.
     """
 
     def __init__(
@@ -50,10 +50,11 @@ class Trainer:
         self.scaled = self._scale.scales
         for tables in groups.tables:
             model.embedding.add_slots(tables.rule, tables.name)
-        # A worker alone on a GPU has the dense part multiply the vectors' gradients by what the tables' update would have to.
+        # On a single GPU the dense part multiplies the vectors' gradients by the factors that the tables' update would have to apply.
         self._folds = on_gpu() and self.world.size == 1 and not model.embedding.replicated
-        together = gradient_slices == 1  # compiled so: with slices, one slice is, for eight of them take eight times as long to compile
-        self._packs = compiled.dense and together and self.world.size > 1  # one vector leaves the compiled part, and one comes back
+        # Without slices XLA compiles the whole dense part; with slices only the part for one, for eight take eight times as long to compile.
+        together = gradient_slices == 1
+        self._packs = compiled.dense and together and self.world.size > 1  # the compiled parts pass dense gradients as a single vector
         self._part = tf.function(self._loss_and_gradients, autograph=False, jit_compile=(compiled.dense and not together) or None)
         self._dense = tf.function(self.dense_part, autograph=False, jit_compile=(compiled.dense and together) or None)
         self._check = tf.function(self._all_finite, autograph=False, jit_compile=compiled.optimizer or None)
@@ -61,49 +62,52 @@ class Trainer:
         self._step = tf.function(self._whole_step, autograph=False)
 
     def step(self, batch: TensorBatch, step: int, learning_rate: float | Sequence[float]) -> tf.Tensor:
-        """Train on a batch; returns its loss, a float32 scalar, perhaps still being computed."""
+        """Train on a batch; return its loss, a float32 scalar that the device may still be computing."""
         return self.reporting_step(batch, step, learning_rate, WorkerReport())[0]
 
     def reporting_step(self, batch: TensorBatch, step: int, learning_rate: float | Sequence[float], mine: WorkerReport) -> tf.Tensor:
-        """Train on a batch.
+        """Train on a batch and return the workers' report.
 
         Args:
-            batch: this worker's part of it.
-            step: from 0.
-            learning_rate: of all groups, or of each (`Groups.learning_rates`).
-            mine: what this worker tells the others; it travels with the dense gradients.
+            batch: this worker's part of the batch.
+            step: the number of the step, from 0.
+            learning_rate: one learning rate for all groups, or one for each (`Groups.learning_rates`).
+            mine: this worker's report to the others; it is summed together with the dense gradients.
 
         Returns:
-            a packed `StepReport`, perhaps still being computed; the same on every worker.
+            a packed `StepReport`, the same on every worker; the device may still be computing it.
         """
         count = self.groups.num_rates
         rates = [learning_rate] * count if isinstance(learning_rate, float | int) else list(learning_rate)
-        # One small tensor: everything that changes from step to step and is not data. float64 holds the step's number.
+        # One small tensor holds everything but the data that changes from step to step. It is float64 to hold the step's number exactly.
         return self._step(batch.inputs, tf.constant([step, batch.host.num_samples, *rates, *mine.pack()], tf.float64))
 
     def graph(self, inputs: StepInputs) -> tf.Graph:
-        """The graph of a step for inputs of these shapes; nothing is computed."""
+        """Return the graph of a step for inputs of these shapes, without running it."""
         specs = StepInputs(*(tf.TensorSpec.from_tensor(tensor) for tensor in inputs))
         message = tf.TensorSpec([self.groups.num_rates + 2 + len(WorkerReport().pack())], tf.float64)
         return self._step.get_concrete_function(specs, message).graph
 
     def learning_rates(self, step: int) -> tuple[float, ...]:
-        """See `Groups.learning_rates`."""
+        """Return the learning rates of a step, see `Groups.learning_rates`."""
         return self.groups.learning_rates(step)
 
     def check_copies(self) -> None:
-        """Check that what every worker holds a copy of is still the same everywhere. Raises DivergedError."""
+        """Check that replicated weights and slots are still equal on all workers. Raises DivergedError where they differ."""
         check_equal(self.model, self.groups)
 
     def _loss_and_gradients(self, numerical, embeddings, labels, weights, of_step, layers, first, slices):
-        """Loss of a part of the batch, and its gradients by the embeddings and the layers' weights; `slices` as in `mlp.dense`."""
+        """Return the loss of a part of the batch, and its gradients with respect to the embeddings and the layers' weights.
+
+        The gradients are multiplied by the loss scale. `slices` as in `mlp.dense`.
+        """
         step, num_samples, scale = of_step
         drop = self._regularisation.drop(step, first)
         by = [embeddings, *(value for layer in layers for value in layer.trained)]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(by)
             logits = self.model.dense(numerical, embeddings, layers, slices, drop)
-            # Slice by slice: the bits of exp and log depend on an element's place in its tensor.
+            # Slice by slice, because the last bits of exp and log depend on an element's position in its tensor.
             per_slice = (tf.split(part, slices or 1) for part in (logits, labels, weights))
             loss = pairwise_sum([_cross_entropy(*parts) / num_samples for parts in zip(*per_slice, strict=True)])
             scaled = loss * scale
@@ -111,9 +115,10 @@ class Trainer:
         return loss, self._regularisation.by_vectors(by_vectors, embeddings, weights, scale / num_samples), *by_layers
 
     def dense_part(self, numerical, vectors, labels, weights, of_step, factor):
-        """Loss of this worker's samples, gradients by their vectors, by part and times `factor`, and those of the dense weights, packed.
+        """Return the loss of this worker's samples, and its gradients with respect to the vectors and to the dense weights.
 
-        With a loss scale there is a second number beside the loss, how many of the vectors' gradients are not finite; else there is none.
+        The loss is the first element of a vector; with a loss scale, its second element counts the vectors' gradients that are not finite. The
+        vectors' gradients come in parts, multiplied by `factor` if `_folds` is set. The dense weights' gradients are packed if `_packs` is set.
         """
         layers, scale, firsts = self.model.step_weights(), of_step[2], self._regularisation.firsts(self.rank * labels.shape[0])
         loss, by_vector, gradients = self._sums.over_samples(
@@ -149,7 +154,7 @@ class Trainer:
                 embedding.update(updates, batch.ids, by_vector, step, table_scale)
                 embedding.update_replicated(updates, replicated, step)
 
-        if self.scaled:  # the same branch on every worker: what is asked for is a sum over them
+        if self.scaled:  # every worker takes the same branch: `finite` is derived from sums over the workers
             tf.cond(finite > 0, update, lambda: None)
             self._scale.after_step(finite)
         else:
@@ -166,24 +171,26 @@ class Trainer:
             group.apply([by_name[name] for name in group.weights], rates[number], step)
 
     def _unpacked(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Of the dense weights, each by itself."""
+        """Return the dense weights' gradients as one tensor for each weight."""
         return unpacked(gradients[0], [weight.shape for weight in self.model.dense_weights().values()]) if self._packs else gradients
 
 
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Weighted sum of the binary cross-entropies."""
+    """Return the weighted sum of the samples' binary cross-entropies."""
     return tf.reduce_sum(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits) * weights)
 
 
 def all_finite(sums: Sequence[tf.Tensor], under_scale: tf.Tensor | None) -> tf.Tensor:
-    """1 where summed gradients are finite, else 0, as float32.
+    """Return 1 if the summed gradients are finite, else 0, as float32.
 
-    Reading all of them takes 5% of a step of 128 samples. It needs a column of each kernel's gradient: an input that is not finite is
-    in each of them, and what comes from above shows in the bias's gradient. With a loss scale single elements overflow: all are read.
+    Reading all gradients takes 5% of a step of 128 samples. Without a loss scale, one column of each kernel's gradient is enough: an input that is
+    not finite appears in every column, and an upstream gradient that is not finite appears in the bias's gradient. With a loss scale single elements
+    can overflow, so all gradients are read.
 
     Args:
-        sums: of the dense weights' gradients, and of replicated tables.
-        under_scale: with a loss scale, the loss and then how many of the vectors' gradients are not finite; 0 where those are not as they should be.
+        sums: the summed gradients of the dense weights and of replicated tables.
+        under_scale: with a loss scale, the loss followed by the number of the vectors' gradients that are not finite; otherwise None. The result is
+            also 0 where the loss is not finite or this number is not 0.
     """
     if under_scale is None:
         sums = [gradient if len(gradient.shape) == 1 else gradient[:, 0] for gradient in sums]
@@ -194,5 +201,5 @@ def all_finite(sums: Sequence[tf.Tensor], under_scale: tf.Tensor | None) -> tf.T
 
 
 def _count_not_finite(values: tf.Tensor) -> tf.Tensor:
-    """How many elements are not finite, as float32: it is summed with the gradients."""
+    """Return the number of elements that are not finite, as float32, because it is summed together with the gradients."""
     return tf.reduce_sum(tf.cast(tf.logical_not(tf.math.is_finite(values)), tf.float32))

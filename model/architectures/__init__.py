@@ -12,24 +12,24 @@ _TABLE: dict[str, Architecture] = {
 
 
 def architecture_of(config: ModelConfig) -> Architecture:
-    """The model of these options."""
+    """Return the architecture that these options choose."""
     return _TABLE[config.interaction]
 
 
 def architecture_named(interaction: object) -> Architecture:
-    """The model of a value of `--interaction` as a manifest has it; DLRM's where it is none, which is said elsewhere."""
+    """Return the architecture for a manifest's value of `--interaction`; DLRM's for an unknown value, which other code reports."""
     return _TABLE.get(interaction if isinstance(interaction, str) else DOT, _TABLE[DOT])
 
 
 def register(interaction: str, architecture: Architecture) -> None:
-    """Add a model to the table, before flags are parsed: `--interaction` takes its name from then on, in this process.
+    """Add a model to the table. Call this before flags are parsed: `--interaction` accepts the name from then on, in this process.
 
     Args:
-        interaction: the value of the flag; not one that there is.
-        architecture: of the model.
+        interaction: the new value of the flag.
+        architecture: the model's architecture.
 
     Raises:
-        ValueError: there is such a value.
+        ValueError: the value exists already.
     """
     if interaction in _TABLE:
         raise ValueError(f"--interaction {interaction} is there already")

@@ -1,4 +1,4 @@
-"""A model as the rest of the application sees it. Imports no TensorFlow."""
+"""The interface between a model and the rest of the application. Imports no TensorFlow."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from model.native import NativeOperations
     from model.sharded_model import ShardedModel
 
-# What the elements of a dense weight's axis stand for: the numerical features, the bottom MLP's output, the columns of the features' vectors, or the
-# products of all pairs of vectors.
+# Meanings of the elements along a dense weight's axis: the numerical features, the bottom MLP's output, the columns of the features' vectors, or the
+# dot products of all pairs of vectors.
 NUMERICALS, BOTTOM, VECTORS, PAIRS = "numericals", "bottom", "vectors", "pairs"
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """Weights with a rule and a constant learning rate of their own.
+    """Weights with an optimizer rule and a constant learning rate of their own.
 
     Attributes:
-        name: `group` of its tables, and the first word of the names of its dense weights.
-        optimizer: its rule.
-        learning_rate: reads its rate from the options.
+        name: the `group` of its tables and the first word of its dense weights' names.
+        optimizer: the name of its optimizer rule.
+        learning_rate: a function that reads its learning rate from the options.
     """
 
     name: str
@@ -38,13 +38,13 @@ class WeightGroup:
 
 @dataclass(frozen=True)
 class LogForm:
-    """What the log of a model's run has beside the keys that all have.
+    """Additional log keys of a model's runs, beside the keys that every run logs.
 
     Attributes:
-        evaluation: keys of an evaluation, and of which of its figures each is the name; a figure that there is not is left out.
-        batch: the same of a training batch, and of the lines while a split is evaluated; their values are texts of four digits.
-        also: other names of figures of the last line: of the known key its second name.
-        every: batches between two lines of an evaluation.
+        evaluation: log key -> the name of an evaluation figure. Missing figures are left out.
+        batch: the same for a training batch and for the lines logged during an evaluation; values are strings with four decimals.
+        also: known key -> its second name, for the last line of the log.
+        every: batches between two log lines during an evaluation.
     """
 
     evaluation: Mapping[str, str]
@@ -55,7 +55,7 @@ class LogForm:
 
 @dataclass(frozen=True)
 class Layers:
-    """How dense layers are made: the seed of their weights, the policy of their dtypes, and the C++ operations, None where XLA compiles them."""
+    """Settings of dense layers: the seed of the weights, the Keras dtype policy, and the C++ operations (None where XLA compiles the layers)."""
 
     seed: int
     policy: str
@@ -63,46 +63,46 @@ class Layers:
 
 
 class Operations(Protocol[T]):
-    """What an exported graph is made of; T stands for a tensor of the format. `Architecture.logits` composes them.
+    """The operations that an exported graph consists of; T is the export format's tensor type. `Architecture.logits` composes them.
 
     Attributes:
         numerical: `[B, M]` float32, rounded as in the dataset; None where M is 0.
-        vectors: of each feature `[B, D_f]`, pooled.
+        vectors: the pooled vectors of each feature, `[B, D_f]`.
     """
 
     numerical: T | None
     vectors: Sequence[T]
 
     def mlp(self, name: str, inputs: T) -> T:
-        """Apply the layers of this name, with ReLU after each but the one that gives logits."""
+        """Apply the MLP of this name, with a ReLU after every layer except the one that gives logits."""
 
     def cross(self, inputs: T) -> T:
-        """Apply the cross layers, as far as there are."""
+        """Apply the cross layers, if the model has any."""
 
     def products(self, vectors: Sequence[T]) -> T:
         """Return the dot products `[B, P]` of all pairs of n vectors `[B, D]`."""
 
     def concatenated(self, parts: Sequence[T]) -> T:
-        """Put the columns side by side."""
+        """Concatenate the columns."""
 
     def summed(self, parts: Sequence[T]) -> T:
         """Add tensors `[B, 1]` in float32."""
 
 
 class Architecture(ABC):
-    """All that the application asks of a model besides the computation of its `keras.Model`.
+    """Everything that the application needs from a model, apart from the computation in its `keras.Model`.
 
-    A new model is a subclass and `model.architectures.register`; nothing else names it.
+    To add a model, write a subclass and call `model.architectures.register`; no other code names the model.
 
     Attributes:
-        name: in manifests and the model card.
-        logit_parts: the MLPs whose last layers give logits: they have no ReLU, and their products are float32.
-        groups: weights with rules of their own; all others go by `--optimizer` and `--embedding_optimizer`.
-        linear: there is for each table a second one, of one column, whose rows are terms of the logit; `looked_up` adds them after the others.
+        name: the name in manifests and in the model card.
+        logit_parts: the MLPs whose last layers give logits: these layers have no ReLU, and their products are float32.
+        groups: weights with optimizer rules of their own; `--optimizer` and `--embedding_optimizer` apply to all others.
+        linear: each table has a second table of one column whose rows are terms of the logit; `looked_up` appends these tables.
         one_width: all tables have the same width.
-        reads_numericals: the layer that the numerical features go into, for messages.
-        log: what its log has besides; None for nothing.
-        unrecorded: options that its checkpoints may lack, as they were before there were such options.
+        reads_numericals: the layer that takes the numerical features, for messages.
+        log: additional log keys; None for none.
+        unrecorded: options that older checkpoints lack, with the values that those checkpoints were trained with.
     """
 
     name: str
@@ -116,60 +116,60 @@ class Architecture(ABC):
 
     @abstractmethod
     def build(self, config: ModelConfig, embedding: Any, num_numerical: int, layers: Layers) -> "ShardedModel":
-        """Return the model around an embedding; `build_weights` has not been called.
+        """Return the model around an embedding, before `build_weights` is called.
 
         Args:
-            config: layer widths.
-            embedding: `DistributedEmbedding`, or another that looks up the same features.
+            config: the layer widths.
+            embedding: a `DistributedEmbedding`, or another embedding of the same features.
             num_numerical: M.
-            layers: how they are made.
+            layers: settings of the dense layers.
         """
 
     @abstractmethod
     def layer_shapes(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> list[tuple[int, int]]:
-        """Return (in, out) of every dense layer; `widths`: D_f of all features that are looked up."""
+        """Return (in, out) of every dense layer; `widths` holds D_f of all features that are looked up."""
 
     @abstractmethod
     def logits(self, operations: Operations[T]) -> T:
-        """Compose the forward pass after the lookup, for exported graphs: `[B, 1]`."""
+        """Compose the forward pass after the lookup, for exported graphs; return logits `[B, 1]`."""
 
     def dense_elements(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> int:
-        """Return how many dense weights there are; arguments as in `layer_shapes`."""
+        """Return the number of dense weights; arguments as in `layer_shapes`."""
         return sum((inputs + 1) * outputs for inputs, outputs in self.layer_shapes(config, num_numerical, widths))
 
     def check(self, config: ModelConfig, num_categorical: int, widths: Sequence[int], num_numerical: int) -> None:  # noqa: B027 - most check nothing
-        """Raise UserError where the model cannot be made of so many features of these widths."""
+        """Raise UserError where the model does not support these numbers and widths of features."""
 
     def looked_up(
         self, config: ModelConfig, tables: tuple[Table, ...], features: tuple[Feature, ...]
     ) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
-        """Return the tables and features that the model looks up, of those of the dataset. Raises UserError where names meet."""
+        """Return the tables and features that the model looks up, given the dataset's. Raises UserError where names collide."""
         return tables, features
 
     def list_note(self, config: ModelConfig, averaged: Sequence[str]) -> str | None:
-        """Return a warning about a checkpoint's way with lists of ids; None for none.
+        """Return a warning about the way a checkpoint pools lists of ids; None for no warning.
 
         Args:
-            config: of the checkpoint.
+            config: the checkpoint's model options.
             averaged: names of the features whose vectors are averaged.
         """
         return None
 
     def native_shape(self, config: ModelConfig) -> InteractionShape | None:
-        """Return what the C++ scorer needs to know of the model; None where it cannot stand for TensorFlow."""
+        """Return the interaction for the C++ scorer; None where the scorer does not support the model."""
         return None
 
     def reads(self, weight: str) -> tuple[int, tuple[str, ...]] | None:
-        """Return which axis of a dense weight stands for the features, and what its elements are, in this order; None of other weights.
+        """Return the axis of a dense weight that runs over features, and the blocks along it in order; None for other weights.
 
-        A model that grows gets zeros at the places of new features.
+        When a model grows, the elements of new features along this axis are zero.
 
         Args:
-            weight: its name, `top_mlp/0/kernel` for instance.
+            weight: the name of the weight, `top_mlp/0/kernel` for instance.
         """
         return None
 
     @property
     def optimizers(self) -> frozenset[str]:
-        """The rules that train some of its weights, whatever the options say."""
+        """Names of the optimizer rules that the model's own groups use, independent of the options."""
         return frozenset(group.optimizer for group in self.groups)

@@ -1,4 +1,4 @@
-"""DLRM, with any interaction; with cross layers it is DCN V2. Imports no TensorFlow."""
+"""The architecture of DLRM with any of its interactions; with cross layers it is DCN V2. Imports no TensorFlow."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ BOTTOM_MLP, TOP_MLP = "bottom_mlp", "top_mlp"
 
 
 class DlrmArchitecture(Architecture):
-    """Bottom MLP of the numerical features, interaction of its output and the embeddings, top MLP; see `model.dlrm.DLRM`.
+    """A bottom MLP of the numerical features, an interaction of its output and the embeddings, and a top MLP; see `model.dlrm.DLRM`.
 
     Args:
         interaction: `dot`, `cross` or `cat`.
@@ -28,7 +28,8 @@ class DlrmArchitecture(Architecture):
         self.interaction, self.one_width = interaction, interaction == DOT
 
     def build(self, config: ModelConfig, embedding: Any, num_numerical: int, layers: Layers) -> "DLRM":
-        """As `Architecture`."""
+        """See `Architecture.build`."""
+        # Imported here because the layers import TensorFlow, which this module must not.
         from model.dlrm import DLRM
         from model.layers.cross import Concatenation, CrossNetwork
         from model.layers.interaction import DotInteraction
@@ -44,15 +45,15 @@ class DlrmArchitecture(Architecture):
         return DLRM(embedding, bottom, joins, top)
 
     def layer_shapes(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> list[tuple[int, int]]:
-        """As `Architecture`."""
+        """See `Architecture.layer_shapes`."""
         return layer_shapes(num_numerical, config.bottom_mlp_dims, config.top_mlp_dims, widths, interaction_shape(config))
 
     def dense_elements(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> int:
-        """As `Architecture`; the first product of a cross layer has no bias."""
+        """See `Architecture.dense_elements`; the first product of a cross layer has no bias."""
         return dense_elements(num_numerical, config.bottom_mlp_dims, config.top_mlp_dims, widths, interaction_shape(config))
 
     def logits(self, operations: Operations[T]) -> T:
-        """As `Architecture`."""
+        """See `Architecture.logits`."""
         bottom = [] if operations.numerical is None else [operations.mlp(BOTTOM_MLP, operations.numerical)]
         parts = [*bottom, *operations.vectors]
         if self.interaction == DOT:
@@ -63,7 +64,7 @@ class DlrmArchitecture(Architecture):
         return operations.mlp(TOP_MLP, joined)
 
     def check(self, config: ModelConfig, num_categorical: int, widths: Sequence[int], num_numerical: int) -> None:
-        """Dot products want the bottom MLP's output as wide as the tables, and two vectors."""
+        """Raise UserError where the dot interaction has unequal widths, or fewer than two vectors."""
         if self.interaction != DOT:
             return
         if num_numerical and config.bottom_mlp_dims[-1] != widths[0]:
@@ -75,11 +76,11 @@ class DlrmArchitecture(Architecture):
             raise UserError("--interaction dot: one categorical feature and no numerical ones make no pair; --interaction cat takes them")
 
     def native_shape(self, config: ModelConfig) -> InteractionShape:
-        """As `Architecture`."""
+        """See `Architecture.native_shape`."""
         return interaction_shape(config)
 
     def reads(self, weight: str) -> tuple[int, tuple[str, ...]] | None:
-        """As `Architecture`."""
+        """See `Architecture.reads`."""
         if weight == f"{BOTTOM_MLP}/0/kernel":
             return 0, (NUMERICALS,)
         if weight == f"{TOP_MLP}/0/kernel":

@@ -1,4 +1,4 @@
-"""Wide & Deep. Imports no TensorFlow."""
+"""The architecture of Wide & Deep. Imports no TensorFlow."""
 
 import itertools
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from model.wide_and_deep import WideAndDeep
 
 DEEP = "deep"
-# NVIDIA's keys.
+# The log keys of NVIDIA's Wide & Deep.
 _PUBLISHED_LOG = LogForm(
     evaluation=MappingProxyType(
         {"binary_accuracy_val": "binary_accuracy", "auc_val": "auc", "loss_val": "log_loss", "streaming_map_val": "map_at_12"}
@@ -32,7 +32,7 @@ def _linear_learning_rate(options: OptimizerConfig) -> float:
 
 
 class WideAndDeepArchitecture(Architecture):
-    """A linear part, which FTRL trains, beside an MLP; see `model.wide_and_deep.WideAndDeep`."""
+    """A linear part trained by FTRL, beside an MLP; see `model.wide_and_deep.WideAndDeep`."""
 
     name = WIDE_AND_DEEP
     logit_parts = (DEEP, WIDE)
@@ -40,10 +40,11 @@ class WideAndDeepArchitecture(Architecture):
     linear = True
     reads_numericals = "linear layer"
     log = _PUBLISHED_LOG
-    unrecorded = MappingProxyType({"wide_pooling": OF_FEATURE})  # the linear part averaged where the deep part does
+    unrecorded = MappingProxyType({"wide_pooling": OF_FEATURE})  # in older checkpoints the linear part averages where the deep part does
 
     def build(self, config: ModelConfig, embedding: Any, num_numerical: int, layers: Layers) -> "WideAndDeep":
-        """As `Architecture`."""
+        """See `Architecture.build`."""
+        # Imported here because the layers import TensorFlow, which this module must not.
         from model.layers.mlp import Mlp
         from model.wide_and_deep import GLOROT_UNIFORM, WideAndDeep
 
@@ -52,12 +53,13 @@ class WideAndDeepArchitecture(Architecture):
         return WideAndDeep(embedding, linear, Mlp(config.top_mlp_dims, None, seed, DEEP, policy, native, GLOROT_UNIFORM))
 
     def layer_shapes(self, config: ModelConfig, num_numerical: int, widths: Sequence[int]) -> list[tuple[int, int]]:
-        """The deep part's layers, and the linear layer of the numerical features."""
+        """Return (in, out) of the deep part's layers and of the linear layer of the numerical features."""
+        # `widths` lists the deep features first, then as many wide ones of one column, which no layer reads.
         inputs = num_numerical + sum(widths[: len(widths) // 2])
         return [*itertools.pairwise((inputs, *config.top_mlp_dims)), *([(num_numerical, 1)] if num_numerical else [])]
 
     def logits(self, operations: Operations[T]) -> T:
-        """As `Architecture`."""
+        """See `Architecture.logits`."""
         vectors, numerical = operations.vectors, operations.numerical
         deep, wide = vectors[: len(vectors) // 2], vectors[len(vectors) // 2 :]
         joined = operations.concatenated([*([] if numerical is None else [numerical]), *deep])
@@ -67,7 +69,7 @@ class WideAndDeepArchitecture(Architecture):
     def looked_up(
         self, config: ModelConfig, tables: tuple[Table, ...], features: tuple[Feature, ...]
     ) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
-        """The deep ones, and then beside each a wide one: a column that starts as Keras's Embedding does, trained by FTRL."""
+        """Return the deep tables and features, followed by a wide one for each: one column, initialised like Keras's Embedding, trained by FTRL."""
         for name in (*(table.name for table in tables), *(feature.name for feature in features)):
             wide = wide_name(name)
             if any(wide in (other.name, other.table) for other in features):
@@ -86,7 +88,7 @@ class WideAndDeepArchitecture(Architecture):
         return (*deep, *flat), (*features, *wide)
 
     def list_note(self, config: ModelConfig, averaged: Sequence[str]) -> str | None:
-        """As `Architecture`: of a checkpoint whose linear part averages the rows of a list."""
+        """Return a warning for a checkpoint whose linear part averages the rows of a list; see `Architecture.list_note`."""
         if config.wide_pooling == SUM or not averaged:
             return None
         return (
@@ -95,7 +97,7 @@ class WideAndDeepArchitecture(Architecture):
         )
 
     def reads(self, weight: str) -> tuple[int, tuple[str, ...]] | None:
-        """As `Architecture`."""
+        """See `Architecture.reads`."""
         if weight == f"{WIDE}/0/kernel":
             return 0, (NUMERICALS,)
         return (0, (NUMERICALS, VECTORS)) if weight == f"{DEEP}/0/kernel" else None

@@ -1,1 +1,1 @@
-"""Embedding tables, where they are placed, and the lookup and update over all workers."""
+"""Embedding tables, their placement, and their lookup and update across all workers."""

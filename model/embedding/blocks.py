@@ -1,4 +1,4 @@
-"""Where each table's columns lie when workers exchange vectors: block by block, a worker's columns together."""
+"""The layout of the columns when workers exchange vectors: one block for each worker, which holds that worker's columns."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,20 +9,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Runs of columns that are consecutive both in a worker's block and in a sample's vectors `[C]`; lists by run, in columns.
+    """Runs of columns that are consecutive both in a worker's block and in a sample's vectors `[C]`.
 
-    For n samples, run i of sample s begins at element `before[i]·n + s·strides[i] + places[i]` of the blocks, laid one after another.
+    Every list has one entry for each run, counted in columns. For n samples, run i of sample s begins at element
+    `before[i]·n + s·strides[i] + places[i]` of the concatenated blocks.
     """
 
-    before: list[int]  # of all blocks before the run's own
-    strides: list[int]  # of the run's own block
-    places: list[int]  # before the run in its block
-    columns: list[int]  # before the run in a sample's vectors
-    widths: list[int]
+    before: list[int]  # columns of all blocks before the run's own block
+    strides: list[int]  # columns of the run's own block
+    places: list[int]  # columns before the run in its block
+    columns: list[int]  # columns before the run in a sample's vectors
+    widths: list[int]  # columns of the run
 
     @classmethod
     def of(cls, placement: "Placement") -> "Blocks":
-        """Those of the shards that single workers hold."""
+        """Return the runs of the shards that single workers hold (replicated tables are not exchanged)."""
         runs: list[list[int]] = []
         before = 0
         for worker, lookups in enumerate(placement.lookups):

@@ -1,4 +1,4 @@
-"""Embedding tables sharded over workers: lookup, exchange by alltoall, and in-place update of the rows a batch touched."""
+"""Embedding tables sharded over workers: lookup, exchange by alltoall, and in-place update of the rows that a batch touched."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -24,38 +24,39 @@ Scale = float | tf.Tensor
 
 
 class GroupUpdate(NamedTuple):
-    """How the tables of a group are changed in one step."""
+    """The optimizer rule and learning rate of a group of tables in one step."""
 
-    rule: Any  # of the optimizer, see `training.optimizers.rule`
-    learning_rate: tf.Tensor | None  # float32 scalar; None where the gradients were multiplied by it, which a `linear` rule allows
-    group: str | None = None  # of the tables; None for all tables
+    rule: Any  # the optimizer's rule, see `training.optimizers.rule`
+    learning_rate: tf.Tensor | None  # float32 scalar; None where the gradients are already multiplied by it, which a `linear` rule allows
+    group: str | None = None  # the group of the tables; None for all tables
 
     def changes(self, shards: ShardGroup) -> bool:
-        """Whether these shards are of the group."""
+        """Return whether these shards belong to the group."""
         return self.group in (None, shards.group)
 
 
 class DistributedEmbedding(keras.layers.Layer):
-    """F features in embedding tables over N workers: ids -> vectors `[b, F, D]`, in the order of the features.
+    """Embedding tables of F features, sharded over N workers: ids -> vectors `[b, F, D]`, in the order of the features.
 
-    Where tables differ in width they are `[b, C]`, side by side, C the sum of the widths. The vectors of a feature's h ids are summed, or averaged.
+    Where tables differ in width, the vectors are `[b, C]`, side by side; C is the sum of the widths. The vectors of a feature's h ids are summed or
+    averaged.
 
-    A worker gets the ids of the whole global batch for the features whose tables it holds, `[K_r, B]`, looks them up, sends each worker the pooled
-    vectors of its b = B/N samples (one alltoall, in the compute dtype); the gradient goes the same way back (another one). Replicated
+    A worker reads the ids of the whole global batch, `[K_r, B]`, for the features whose tables it holds. It looks them up and sends each worker the
+    pooled vectors of that worker's b = B/N samples (one alltoall, in the compute dtype). A second alltoall sends the gradients back. Replicated
     tables are looked up by every worker for its own samples, and their gradients are summed together with those of the dense weights.
 
-    Ids: a feature with h ids a sample takes h consecutive rows, of which row j holds every sample's j-th; −1 where it has none.
+    Ids: a feature with h ids a sample takes h consecutive rows; row j holds every sample's j-th id, or −1 where a sample has no j-th id.
 
-    Tables are float32 whatever the compute dtype. Gradients do not flow through `call`: the trainer takes the gradient of
-    its output and hands it to `update`, which touches the looked-up rows only (a dense gradient of a table would be as
-    large as the table). They do through `look_up_whole`.
+    Tables are float32 for every compute dtype. Gradients do not flow through `call`: the trainer takes the gradient with respect to its output and
+    passes it to `update`, which touches the looked-up rows only (a dense gradient of a table would be as large as the table). Gradients do flow
+    through `look_up_whole`.
 
     Args:
-        placement: of the tables and the features in the model's order: which worker holds what.
+        placement: the shards of each worker, and the features in the model's order.
         world: this worker and the collectives.
-        seed: of the initial rows, see `UniformRows`.
-        compute_dtype: dtype of the vectors.
-        native: looks up and updates the sharded tables where all of them are in host memory; None for TensorFlow's own operations.
+        seed: the seed of the initial rows, see `UniformRows`.
+        compute_dtype: the dtype of the vectors.
+        native: the C++ operations, which look up and update the sharded tables where all of them are in host memory; None for TensorFlow's own.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class DistributedEmbedding(keras.layers.Layer):
         self.view = placement.view(world.rank)
 
     def build(self, input_shape=None):
-        """Allocate and initialise this worker's tables, in place."""
+        """Allocate this worker's tables and initialise them in place."""
         placement, rank = self.placement, self.world.rank
         read, own = (ids_of(placement, features) for features in (self.view.global_features, self.view.local_features))
         whole = [Shard(table, placement.rows[table], 0, placement.tables[table].dim) for table in placement.replicated]
@@ -87,7 +88,7 @@ class DistributedEmbedding(keras.layers.Layer):
         self.replicated: list[LocalShard] = [local for group in self.replicated_groups for local in group.shards]
         found = {(lookup.feature, lookup.local.shard): lookup for group in self.groups for lookup in group.lookups}
         self._lookups: list[LocalLookup] = [found[lookup] for lookup in placement.lookups[rank]]
-        if on_gpu() or not self.sharded:
+        if on_gpu() or not self.sharded:  # the C++ operations work on tables in host memory only
             self._native = None
         self._exchange = Exchange(placement, self.world, self._native)
         self._update = ShardUpdate(placement, self.world, self._native)
@@ -95,7 +96,7 @@ class DistributedEmbedding(keras.layers.Layer):
 
     @property
     def shards(self) -> list[LocalShard]:
-        """All that this worker holds."""
+        """All shards that this worker holds, replicated tables included."""
         return [*self.sharded, *self.replicated]
 
     def _weight(self, name: str, initial: tf.Tensor) -> tf.Variable:
@@ -106,17 +107,17 @@ class DistributedEmbedding(keras.layers.Layer):
         return self.add_weight(name=name, shape=initial.shape, initializer=initializer, autocast=False).value
 
     def add_slots(self, rule, group: str | None = None) -> None:
-        """Allocate the slots of an optimizer's rule beside every shard of a group's tables, or of all tables."""
+        """Allocate the slots of an optimizer's rule for every shard of a group's tables, or of all tables."""
         for shards in (*self.groups, *self.replicated_groups):
             if group in (None, shards.group):
                 shards.add_slots(rule)
 
     def call(self, ids, local_ids):
-        """Look up.
+        """Look up the vectors of this worker's samples.
 
         Args:
-            ids: `[K_r, B]` int32, on a GPU int64, of the features `view.global_features`.
-            local_ids: `[K_l, b]` of the same dtype, of the features `view.local_features`.
+            ids: `[K_r, B]` int32, on a GPU int64, the ids of the features `view.global_features`.
+            local_ids: `[K_l, b]` of the same dtype, the ids of the features `view.local_features`.
 
         Returns:
             `[b, F, D]`, or `[b, C]`; see `vector_dtype`.
@@ -125,26 +126,29 @@ class DistributedEmbedding(keras.layers.Layer):
         return self._shaped(self._exchange.vectors(self._look_up(ids), own))
 
     def _shaped(self, vectors: tf.Tensor) -> tf.Tensor:
-        """Vectors side by side, `[b, C]`, as `call` gives them."""
+        """Reshape vectors side by side, `[b, C]`, to the result of `call`."""
         return vectors if len(set(self.widths)) > 1 else tf.reshape(vectors, [vectors.shape[0] or -1, len(self.widths), self.widths[0]])
 
     def look_up_whole(self, ids) -> tf.Tensor:
-        """ids `[B, K]` of all features -> vectors `[B, F, D]`, or `[B, C]`, in the compute dtype, in a process alone; gradients flow to the tables.
+        """Look up ids `[B, K]` of all features in a single process: vectors `[B, F, D]`, or `[B, C]`, in the compute dtype.
+
+        Gradients flow to the tables.
 
         Raises:
-            ValueError: there are other workers, or ids of another number, see `whole_vectors`.
+            ValueError: there are other workers, or the number of ids is wrong, see `whole_vectors`.
         """
         if self.world.size > 1:
             raise ValueError(f"the model is called in a process alone, there are {self.world.size} workers; dlrm.py trains and evaluates on several")
         return self._shaped(whole_vectors(self.shards, self.placement.table_of, ids_of(self.placement), ids, self._compute_dtype))
 
     def _look_up(self, ids: tf.Tensor) -> tf.Tensor:
-        """Vectors of this worker's lookups, side by side: `[B, columns]`."""
+        """Return the vectors of this worker's lookups, side by side: `[B, columns]`."""
         if self._native is not None:
             weights, lookups = [local.weights for local in self.sharded], native_lookups(self._lookups, self.sharded)
             return self._native.look_up(weights, ids, lookups, self.vector_dtype)
         if not self.sharded:
-            # Not tf.zeros: of constants TensorFlow computes an exchange once, while it makes the graph, and the others wait in the next step.
+            # Not tf.zeros: TensorFlow computes an exchange of constants only once, while it builds the graph; in the next step the other workers
+            # would wait for this one.
             return tf.reshape(tf.cast(ids, self.vector_dtype), [ids.shape[1], 0])
         packs = [pack for group in self.groups for pack in group.packs]
         vectors = [tf.cast(some, self.vector_dtype) for group in self.groups for some in group.look_up(ids)]
@@ -152,23 +156,24 @@ class DistributedEmbedding(keras.layers.Layer):
 
     @property
     def vector_dtype(self) -> tf.DType:
-        """Of the vectors: the compute dtype, in which they travel; float32 on a single GPU, where the dense part casts them while it reads them."""
+        """The dtype of the vectors: the compute dtype, in which workers exchange them; float32 on a single GPU, where the dense part casts them."""
         return tf.float32 if on_gpu() and self.world.size == 1 else self._compute_dtype
 
     @property
     def changed_by(self) -> list[tuple[int, ...]]:
-        """For each of this worker's shards, the rows of `ids` that name the rows of it which a step changes."""
+        """For each of this worker's shards, the rows of `ids` that hold the ids looked up in it, whose table rows a step changes."""
         return [tuple(row for one in self._lookups if one.local is local for row in one.ids.rows) for local in self.sharded]
 
     def update(self, updates: Sequence[GroupUpdate], ids: tf.Tensor, gradients: Gradients, step: tf.Tensor, loss_scale: Scale = 1.0) -> None:
         """Apply the gradients of the sharded tables' vectors, in place.
 
         Args:
-            updates: of the groups of tables.
+            updates: the updates of the groups of tables.
             ids: `[K_r, B]` as in the lookup.
-            gradients: of the global loss by this worker's vectors, of their shape and dtype; whole, or in equal consecutive parts.
-            step: from 0.
-            loss_scale: what the gradients were multiplied by; they travel so and are divided in float32.
+            gradients: gradients of the global loss with respect to this worker's vectors, of their shape and dtype; whole, or in equal consecutive
+                parts.
+            step: the number of the step, from 0.
+            loss_scale: the factor that the gradients were multiplied by. Workers exchange the scaled gradients; the division is in float32.
         """
         parts, columns = self._exchange.gradients(parts_of(gradients), ids.shape[1])
         begins = {id(lookup): column for lookup, column in zip(self._lookups, columns, strict=True)} if parts else {}
@@ -178,15 +183,15 @@ class DistributedEmbedding(keras.layers.Layer):
             self._update.apply(one.rule, [target for target in targets if one.changes(target.group)], ids, parts, scalars, loss_scale)
 
     def replicated_gradients(self, local_ids: tf.Tensor, gradients: Gradients, loss_scale: float | tf.Tensor, slices: int) -> list[tf.Tensor]:
-        """This worker's part of the replicated tables' gradients, to be summed over the workers; see `replicated.replicated_gradients`."""
+        """Return this worker's part of the replicated tables' gradients, to be summed over the workers; see `replicated.replicated_gradients`."""
         before = self.placement.columns_before
         return replicated_gradients(self.replicated_groups, local_ids, parts_of(gradients), before, loss_scale, slices)
 
     def update_replicated(self, updates: Sequence[GroupUpdate], sums: Sequence[tf.Tensor], step: tf.Tensor) -> None:
-        """Apply these sums to the replicated tables, in place; the other arguments as in `update`."""
+        """Apply the summed gradients to the replicated tables, in place; the other arguments as in `update`."""
         update_replicated(self.replicated_groups, updates, sums, step)
 
 
 def parts_of(gradients: Gradients) -> list[tf.Tensor]:
-    """Gradients that are whole or in parts, as parts."""
+    """Return gradients, which are one tensor or a sequence of parts, as a list of parts."""
     return [gradients] if tf.is_tensor(gradients) else list(gradients)

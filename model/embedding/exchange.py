@@ -1,4 +1,4 @@
-"""The two alltoalls of a step: vectors from the workers that hold the shards to those that hold the samples, and gradients the other way."""
+"""The two alltoalls of a step: vectors go from the workers that hold the shards to those that hold the samples, and gradients go back."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +12,12 @@ from utils.distributed import World
 
 
 class Exchange:
-    """What a worker sends and receives for the shards of a placement.
+    """The exchange of vectors and gradients between the workers of a placement.
 
     Args:
-        placement: of the tables.
+        placement: the placement of the tables.
         world: this worker and the collectives.
-        native: cuts and joins columns; None for TensorFlow's own operations.
+        native: the C++ operations that split and join columns; None for TensorFlow's own operations.
     """
 
     def __init__(self, placement: Placement, world: World, native: NativeOperations | None):
@@ -26,11 +26,11 @@ class Exchange:
         self._before, self._length = placement.columns_before, placement.columns_before[-1]
 
     def vectors(self, mine: tf.Tensor, replicated: Mapping[int, tf.Tensor]) -> tf.Tensor:
-        """Send every worker its samples' columns; gives `[b, C]` of this worker's samples, C the columns of all features.
+        """Send every worker its samples' columns; return `[b, C]` for this worker's samples, C the columns of all features.
 
         Args:
-            mine: `[B, columns of this worker's lookups]`.
-            replicated: of each feature of a replicated table, by its place, the vectors of this worker's samples `[b, D_f]`.
+            mine: the vectors that this worker looked up, `[B, columns of this worker's lookups]`.
+            replicated: for each feature of a replicated table, by its index, the vectors of this worker's samples, `[b, D_f]`.
         """
         local_batch = mine.shape[0] // self._world.size
         if self._world.size == 1 and not replicated:  # every shard is here, in order
@@ -46,7 +46,7 @@ class Exchange:
         return tf.concat([by_place[key] for key in sorted(by_place)], axis=1)
 
     def _received(self, flat: tf.Tensor | None, local_batch: int) -> Iterator[tuple[tuple[int, int], tf.Tensor]]:
-        """Cut what came into lookups: ((feature, first column of its table), `[b, width]`)."""
+        """Yield the received vectors lookup by lookup: ((feature, first column of its table), `[b, width]`)."""
         start = 0
         for worker, lookups in enumerate(self._placement.lookups):
             if not lookups:
@@ -58,14 +58,14 @@ class Exchange:
                 yield (feature, shard.first), vectors
 
     def gradients(self, parts: Sequence[tf.Tensor], batch: int) -> tuple[list[tf.Tensor], list[int]]:
-        """The gradients by what this worker looks up for the whole global batch.
+        """Exchange the gradients; return those of this worker's lookups for the whole global batch.
 
         Args:
-            parts: of the gradients of this worker's samples `[b, …]`, C numbers a sample, equal consecutive ones.
+            parts: the gradients of this worker's samples `[b, …]`, C numbers a sample, in equal consecutive parts.
             batch: B.
 
         Returns:
-            parts of the gradients for the global batch, `[n, columns]` each, and each lookup's first column in them.
+            the gradients for the global batch in parts, `[n, columns]` each, and each lookup's first column in them.
         """
         placement, mine = self._placement, self._placement.lookups[self._world.rank]
         flat = [tf.reshape(part, [part.shape[0], self._length]) for part in parts]
@@ -82,7 +82,7 @@ class Exchange:
         return [tf.reshape(received, [batch, sum(widths)])], [sum(widths[:i]) for i in range(len(widths))]
 
     def _outgoing(self, own: tf.Tensor) -> tf.Tensor:
-        """The gradients of this worker's samples, `[b, C]`, cut for the workers that hold the shards."""
+        """Return the gradients of this worker's samples, `[b, C]`, as the concatenated blocks for the workers that hold the shards."""
         place = [[self._before[feature] + shard.first for feature, shard in lookups] for lookups in self._placement.lookups]
         begins = sorted({*self._before, *itertools.chain.from_iterable(place)})
         pieces = tf.split(own, [stop - start for start, stop in itertools.pairwise(begins)], axis=1)
@@ -95,5 +95,5 @@ class Exchange:
 
 
 def must_run(received: tf.Tensor) -> None:
-    """Keep an exchange that brings this worker nothing: TensorFlow leaves out one whose result nobody wants, and the others wait."""
+    """Keep an exchange in the graph that returns nothing to this worker: TensorFlow prunes unused operations, and the other workers would wait."""
     tf.debugging.Assert(tf.equal(tf.size(received), 0), [tf.size(received)])

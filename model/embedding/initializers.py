@@ -1,4 +1,4 @@
-"""Initial values of embedding rows, from a counter-based generator: they depend on (seed, feature, row) and nothing else."""
+"""Initial values of embedding rows from a counter-based generator: they depend only on (seed, feature, row)."""
 
 import hashlib
 import math
@@ -10,28 +10,28 @@ from model.embedding.table import GLOROT_NORMAL, KERAS_UNIFORM, ZEROS, Table
 
 _ROWS_AT_ONCE = 2048  # 1 MiB at D = 128: the three passes over it stay in the cache
 _FLOATS_PER_COUNT = 8  # a Philox4x64 counter gives 256 bits, and a float32 takes 32
-_KERAS_BOUND = 0.05  # of its RandomUniform, the start of its Embedding
+_KERAS_BOUND = 0.05  # the bound of Keras's RandomUniform, the default initializer of its Embedding
 _CUT = 0.02275013194817921  # share of a normal distribution below -2 standard deviations
-_CUT_STDDEV = 0.87962566103423978  # of a standard normal distribution cut at 2 standard deviations
-# The quantile of the normal distribution around its middle, by a ratio of polynomials (Acklam 2003).
+_CUT_STDDEV = 0.87962566103423978  # standard deviation of a standard normal distribution truncated at 2 standard deviations
+# The central part of the normal distribution's quantile function, as a ratio of polynomials (Acklam 2003).
 _ABOVE = (-39.69683028665376, 220.9460984245205, -275.9285104469687, 138.3577518672690, -30.66479806614716, 2.506628277459239)
 _BELOW = (-54.47609879822406, 161.5858368580409, -155.6989798598866, 66.80131188771972, -13.28068155288572, 1.0)
 
 
 class UniformRows:
-    """Rows uniform in ±1/sqrt(V), V the rows of the table, or within another bound.
+    """Rows drawn uniformly from ±1/sqrt(V), V the rows of the table, or from ±`bound`.
 
-    Row r of a feature takes its numbers from counters r·ceil(D/8) on of a Philox generator (Salmon et al., "Parallel random
-    numbers: as easy as 1, 2, 3", 2011) whose key is a hash of (seed, feature). So values depend neither on the number of workers nor on
-    how tables are cut into chunks or columns, and any row can be drawn alone.
+    Row r of a feature takes its numbers from a Philox generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), from counter
+    r·ceil(D/8) on; the generator's key is a hash of (seed, feature). So values depend neither on the number of workers nor on the division of tables
+    into chunks or columns, and any row can be drawn alone.
 
     Args:
-        seed: of the run.
-        feature: name of the feature.
+        seed: the seed of the run.
+        feature: the name that seeds the rows.
         num_rows: V.
         dim: D, the width of the whole table.
         columns: first and last+1 column to keep, where this worker holds a slice of the columns.
-        bound: in place of 1/sqrt(V).
+        bound: the bound that replaces 1/sqrt(V).
     """
 
     def __init__(self, seed: int, feature: str, num_rows: int, dim: int, columns: tuple[int, int] | None = None, bound: float | None = None):
@@ -46,6 +46,7 @@ class UniformRows:
         philox = np.random.Philox(key=self._key)
         philox.advance(start * self._counts_per_row)
         generator = np.random.Generator(philox)
+        # Rows are drawn in whole counts of 8 numbers; columns beyond D, or of other workers, are dropped.
         drawn_width = self._counts_per_row * _FLOATS_PER_COUNT
         whole = self._columns == (0, drawn_width) and out.flags.c_contiguous
         for i in range(0, len(out), _ROWS_AT_ONCE):
@@ -57,15 +58,15 @@ class UniformRows:
                 target[:] = drawn[:, self._columns[0] : self._columns[1]]
 
     def _distribute(self, drawn: np.ndarray) -> None:
-        """Numbers uniform in [0, 1) to the rows' distribution, in place."""
+        """Transform numbers uniform in [0, 1) to the rows' distribution, in place."""
         drawn *= np.float32(2 * self._bound)
         drawn -= np.float32(self._bound)
 
 
 class GlorotNormalRows(UniformRows):
-    """Rows as Keras's GlorotNormal has them (Glorot & Bengio, AISTATS 2010): normal, cut, with standard deviation sqrt(2/(V+D)).
+    """Rows like those of Keras's GlorotNormal (Glorot & Bengio, AISTATS 2010): truncated normal, standard deviation sqrt(2/(V+D)).
 
-    Each number is the quantile of one that `UniformRows` takes; arguments as there.
+    Each number is the quantile at the number that `UniformRows` draws; arguments as there.
     """
 
     def __init__(self, seed: int, feature: str, num_rows: int, dim: int, columns: tuple[int, int] | None = None):
@@ -73,7 +74,7 @@ class GlorotNormalRows(UniformRows):
         self._stddev = math.sqrt(2 / (num_rows + dim)) / _CUT_STDDEV
 
     def _distribute(self, drawn: np.ndarray) -> None:
-        """See `UniformRows`."""
+        """Transform numbers uniform in [0, 1) to their quantiles of the truncated normal distribution, in place."""
         drawn -= np.float32(0.5)
         drawn *= np.float32(1 - 2 * _CUT)
         square = drawn * drawn
@@ -92,13 +93,13 @@ def _polynomial(coefficients: Sequence[float], values: np.ndarray) -> np.ndarray
 
 
 class ConstantRows:
-    """Rows of one value: zeros, or the start of an optimizer's slot."""
+    """Rows of one value: zeros, or the initial value of an optimizer's slot."""
 
     def __init__(self, value: float):
         self.value = value
 
     def __call__(self, out: np.ndarray, start: int) -> None:
-        """Write `out`, `[n, columns]` float32."""
+        """Fill `out`, `[n, columns]` float32, with the value."""
         out[:] = self.value
 
 
@@ -106,8 +107,8 @@ class StackedRows:
     """Rows of several tables, one after another in one variable.
 
     Args:
-        fillers: of the tables.
-        first: the row of the variable where each begins; ascending.
+        fillers: the fillers of the tables.
+        first: the row of the variable where each table begins; ascending.
     """
 
     def __init__(self, fillers: Sequence, first: Sequence[int]):
@@ -123,7 +124,7 @@ class StackedRows:
 
 
 def rows_of(table: Table, seed: int, columns: tuple[int, int]):
-    """What fills columns first to last of a table: uniform in ±1/sqrt(V) or, as Keras's Embedding, in ±0.05; Glorot normal; zeros."""
+    """Return the filler of columns first to last of a table: uniform in ±1/sqrt(V) or, like Keras's Embedding, in ±0.05; Glorot normal; zeros."""
     if table.initializer == ZEROS:
         return ConstantRows(0.0)
     if table.initializer == GLOROT_NORMAL:

@@ -1,4 +1,4 @@
-"""Lookups of one hotness and one pooling in shards that share variables: one gather for each number of an id in its list."""
+"""Lookups of equal hotness and pooling in shards that share variables: one gather for each position in the lists of ids."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -11,7 +11,7 @@ class Pack:
     """Lookups whose vectors lie side by side, `[B, n·width]`.
 
     Args:
-        lookups: n of them, of one width, hotness and pooling.
+        lookups: n lookups of the same width, hotness and pooling.
     """
 
     def __init__(self, lookups: Sequence[LocalLookup]):
@@ -22,7 +22,7 @@ class Pack:
         return len(self.lookups)
 
     def rows(self, ids: tf.Tensor, number: int = 0) -> tf.Tensor:
-        """The number-th ids of the batch's `[K, B]` as rows of the variables, sample by sample: `[B·n]`; −1 where there is none."""
+        """Return the number-th ids of the samples, out of `[K, B]`, as rows of the variables, sample by sample: `[B·n]`; −1 for no id."""
         if len(self) == 1:
             return self.lookups[0].rows(ids, number)
         places = [lookup.ids.first + number for lookup in self.lookups]
@@ -31,9 +31,9 @@ class Pack:
         return tf.reshape(tf.transpose(shifted(chosen, first, self.hotness > 1)), [-1])
 
     def pooled(self, ids: tf.Tensor, gather: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-        """The vectors, `[K, B] -> [B, n·width]` float32: sums in the order of the lists, or means.
+        """Return the pooled vectors, `[K, B] -> [B, n·width]` float32: sums in the order of the lists, or means.
 
-        `gather` gives rows of the variables, `[m] -> [m, width]`. Only one id a sample and lookup is gathered at a time.
+        `gather` returns rows of the variables, `[m] -> [m, width]`. It gathers only one id a sample and lookup at a time.
         """
         if self.hotness == 1:
             total = gather(self.rows(ids))
@@ -48,14 +48,14 @@ class Pack:
         return total if len(self) == 1 else tf.reshape(total, [ids.shape[1], len(self) * self.width])
 
     def divided(self, gradients: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-        """The gradients of the rows, `[B·n, width]`, of those of the vectors: a mean's by how many ids there are."""
+        """Return the gradients of the rows, `[B·n, width]`, given those of the vectors: a mean's gradients are divided by the number of ids."""
         if not self._mean:
             return gradients
         return gradients / tf.reshape(tf.concat([lookup.ids.count(ids) for lookup in self.lookups], axis=1), [-1, 1])
 
 
 def packs_of(lookups: Iterable[LocalLookup]) -> list[Pack]:
-    """Lookups in shards that share variables, by hotness and pooling."""
+    """Group lookups in shards that share variables by hotness and pooling."""
     alike: dict[tuple[int, bool], list[LocalLookup]] = {}
     for lookup in lookups:
         alike.setdefault((lookup.ids.hotness, lookup.ids.mean), []).append(lookup)
@@ -63,7 +63,8 @@ def packs_of(lookups: Iterable[LocalLookup]) -> list[Pack]:
 
 
 def joined(packs: Sequence[Pack], vectors: Sequence[tf.Tensor], order: Sequence[LocalLookup]) -> tf.Tensor:
-    """The packs' vectors `[B, n·width]` as those of the lookups in `order`, `[B, columns]`."""
+    """Rearrange the packs' vectors, `[B, n·width]` each, into the order of the lookups in `order`, `[B, columns]`."""
+    # Consecutive lookups that are neighbours in a pack, too, are cut out together, to make few slices.
     place = {id(lookup): (number, i) for number, pack in enumerate(packs) for i, lookup in enumerate(pack.lookups)}
     pieces: list[list[int]] = []
     for number, i in (place[id(lookup)] for lookup in order):
@@ -76,7 +77,7 @@ def joined(packs: Sequence[Pack], vectors: Sequence[tf.Tensor], order: Sequence[
 
 
 def columns_of(part: tf.Tensor, columns: Sequence[int], width: int) -> tf.Tensor:
-    """Of gradients `[n, columns]` those of some lookups, side by side: `[n, lookups·width]`; `columns` are where each lookup's begin."""
+    """Select the gradients of some lookups out of `[n, columns]`: `[n, lookups·width]`; `columns` holds each lookup's first column."""
     runs: list[list[int]] = []
     for column in columns:
         if runs and runs[-1][1] == column:

@@ -1,6 +1,6 @@
-"""Which worker holds which table, or which columns of it: a pure function, no TensorFlow and no Horovod.
+"""The assignment of tables, or of their columns, to workers: a pure function without TensorFlow and Horovod.
 
-Tables are model parallel: each lies on one worker, or, where it is too large, its columns lie on several. Small ones may be
+Tables are model parallel: each lies on one worker or, where it is too large, has its columns spread over several. Small tables may be
 replicated instead. Letters as in the docstrings of the model: V rows, D columns, N workers.
 """
 
@@ -16,16 +16,16 @@ from model.embedding.table import NO_SLOTS, Feature, Storage, Table
 __all__ = ["GIB", "STRATEGIES", "UNLIMITED", "Memory", "Placement", "PlacementError", "Shard", "View", "place", "single"]
 
 STRATEGIES = ("memory_balanced", "memory_optimized", "basic")
-_LOAD = "load"  # by what a sample reads, without regard to memory as long as it fits: tried where tables are not read alike
+_LOAD = "load"  # balances the columns that a sample reads, with memory only as a limit: tried where samples read unequal amounts from tables
 GIB = 1 << 30
 
 
 class PlacementError(ValueError):
-    """The tables do not fit the workers; the message says by how many GiB."""
+    """The tables do not fit the workers; the message states how many GiB are missing."""
 
 
 class Memory(NamedTuple):
-    """Bytes for tables on a worker: on its device and, for its largest tables, further ones in host memory."""
+    """Bytes available for tables on a worker: on its device and, for its largest tables, in host memory in addition."""
 
     device: float = math.inf
     host: float = 0
@@ -35,7 +35,7 @@ UNLIMITED = Memory()
 
 
 def single(tables: Sequence[Table], features: Sequence[Feature] = ()) -> Placement:
-    """Every table whole on one worker; `features` as in `Placement`."""
+    """Return the placement of whole tables on a single worker; `features` as in `Placement`."""
     shards = tuple(Shard(i, table.rows, 0, table.dim) for i, table in enumerate(tables))
     return Placement(tuple(tables), (shards,), hosted=(frozenset(),), features=tuple(features))
 
@@ -54,19 +54,19 @@ def place(
     """Place tables on workers.
 
     Args:
-        tables: of any widths.
+        tables: tables of any widths.
         num_workers: N.
-        features: that are looked up in them; the default is one a table.
-        strategy: "memory_balanced" evens out what is looked up and then what is stored; "memory_optimized" puts the fewest bytes on the
-            fullest worker; "basic" deals tables round robin.
-        memory: of one worker.
-        storage: what the optimizer keeps beside them.
+        features: the features that are looked up in the tables; by default one for each table.
+        strategy: "memory_balanced" balances the looked-up columns first and the stored elements second; "memory_optimized" minimises the
+            bytes on the fullest worker; "basic" deals tables round robin.
+        memory: the memory of one worker.
+        storage: the optimizer's slots beside the tables.
         column_slice_threshold: tables of more elements than this are cut into shards by columns.
-        data_parallel_threshold: tables of at most so many elements are replicated.
+        data_parallel_threshold: tables of at most this many elements are replicated.
 
     Raises:
-        PlacementError: the tables do not fit however they are cut.
-        ValueError: an unknown strategy, or a feature without a table.
+        PlacementError: the tables do not fit, however they are cut.
+        ValueError: the strategy is unknown, or a feature has no table.
     """
     if strategy not in STRATEGIES:
         raise ValueError(f"strategy {strategy!r}: expected one of {', '.join(STRATEGIES)}")
@@ -81,7 +81,7 @@ def place(
     solutions, stuck = [], []
     uneven = len({one.dim * one.reads for one in dealt.values()}) > 1
     for name in _tried(strategy, uneven):
-        # The fullest worker can only come near the mean where shards are smaller than that.
+        # The fullest worker can come near the mean only where shards are smaller than the mean.
         wanted = min(capacity, needed / num_workers / 2) if name == strategy == "memory_optimized" else capacity
         dealer = _Dealer(dealt, num_workers, name, capacity, storage)
         solution = dealer.cut_until_it_fits(dealer.first_parts(column_slice_threshold, wanted))
@@ -123,7 +123,7 @@ def _next_divisor(dim: int, parts: int) -> int:
 
 
 def _tried(strategy: str, uneven: bool) -> tuple[str, ...]:
-    """What is tried: the best under the strategy's objective wins, so nothing is worse than dealing round robin."""
+    """Return the strategies to try. The best result under the strategy's objective wins, so none is worse than dealing round robin."""
     return {
         "memory_balanced": (*STRATEGIES, _LOAD) if uneven else STRATEGIES,
         "memory_optimized": ("memory_optimized", "basic"),
@@ -138,7 +138,7 @@ def _objective(workers: tuple[tuple[Shard, ...], ...], strategy: str, reads: Seq
 
 
 class _Table(NamedTuple):
-    """A table that is dealt: V, D, and how many of its rows a sample reads."""
+    """A table to deal: V, D, and the number of its rows that a sample reads."""
 
     rows: int
     dim: int
@@ -147,7 +147,7 @@ class _Table(NamedTuple):
 
 @dataclass(frozen=True)
 class _Dealer:
-    """Cuts tables, by their place, into equal shards by columns, and deals these to N workers."""
+    """Cuts tables into equal shards by columns and deals the shards to N workers; `tables` is keyed by index."""
 
     tables: Mapping[int, _Table]
     num_workers: int
@@ -156,9 +156,10 @@ class _Dealer:
     storage: Storage
 
     def first_parts(self, threshold: float, wanted: float) -> dict[int, int]:
-        """For each table the fewest equal shards of at most `threshold` elements and `wanted` bytes, D where none is; one a worker at least.
+        """Return for each table the fewest equal shards of at most `threshold` elements and `wanted` bytes, or D shards where no number suffices.
 
-        By load, shards are also to be no heavier than the mean of the workers.
+        All tables together get at least one shard for each worker, as far as columns allow. By load, no shard may be heavier than the workers' mean
+        load, either.
         """
         mean = sum(table.dim * table.reads for table in self.tables.values()) / self.num_workers if self.strategy == _LOAD else math.inf
         parts = {
@@ -178,11 +179,11 @@ class _Dealer:
         return parts
 
     def _elements(self, i: int, count: int) -> int:
-        """Of a shard of the i-th table, cut into so many."""
+        """Return the number of elements of a shard when the i-th table is cut into `count` shards."""
         return self.tables[i].rows * (self.tables[i].dim // count)
 
     def _cut_for_everyone(self, parts: dict[int, int]) -> None:
-        """Cut the largest shards until there is one a worker, as far as columns allow."""
+        """Cut the largest shards until there is one for each worker, as far as columns allow."""
         heap = [(-self._elements(i, count), i) for i, count in parts.items()]
         heapq.heapify(heap)
         total = sum(parts.values())
@@ -196,10 +197,10 @@ class _Dealer:
             heapq.heappush(heap, (-self._elements(i, count), i))
 
     def cut_until_it_fits(self, parts: dict[int, int]) -> tuple[tuple[Shard, ...], ...] | Shard:
-        """Deal the shards; while some fit nowhere, cut their tables (or else the largest that still can be cut) and deal again.
+        """Deal the shards. While some fit nowhere, cut their tables (or else the largest one that can still be cut) and deal again.
 
         Returns:
-            the shards of each worker, or a shard that fits nowhere though nothing can be cut any further.
+            the shards of each worker, or a shard that fits nowhere although no table can be cut any further.
         """
         while True:
             shards = [shard for i, count in parts.items() for shard in self._shards(i, count)]
@@ -207,7 +208,8 @@ class _Dealer:
             if not stuck:
                 return dealt
             largest = max(shard.rows * shard.width for shard in stuck)
-            # The small ones may fit once the large ones are cut. Cutting one table a time took minutes for 2,000 tables on 1,024 workers.
+            # Cut only the large ones, since small shards may fit once these are cut; and cut all of them, since one table at a time took minutes
+            # for 2,000 tables on 1,024 workers.
             tables = {shard.table for shard in stuck if 2 * shard.rows * shard.width >= largest and parts[shard.table] < self.tables[shard.table].dim}
             if not tables:
                 table = max((i for i in parts if parts[i] < self.tables[i].dim), key=lambda i: self._elements(i, parts[i]), default=None)
@@ -222,11 +224,11 @@ class _Dealer:
         return [Shard(table, self.tables[table].rows, i * width, (i + 1) * width) for i in range(parts)]
 
     def _load(self, shard: Shard) -> int:
-        """Columns that are read of it for a sample."""
+        """Return the number of the shard's columns that a sample reads, over all its ids."""
         return shard.width * self.tables[shard.table].reads
 
     def _deal(self, shards: Sequence[Shard]) -> tuple[tuple[tuple[Shard, ...], ...], list[Shard]]:
-        """Assign shards to workers; returns the shards of each worker, and those that fit nowhere."""
+        """Assign shards to workers; return the shards of each worker, and the shards that fit nowhere."""
         if self.strategy == "basic":
             return self._deal_round_robin(shards)
         if self.strategy == _LOAD:
@@ -245,7 +247,7 @@ class _Dealer:
             set_aside = []
             while heap:
                 stored, _, worker = heapq.heappop(heap)
-                if stored + size > self.capacity:  # the emptiest of those left is too full
+                if stored + size > self.capacity:  # the emptiest worker left is too full
                     set_aside.append((stored, loads[worker], worker))
                     stuck.append(shard)
                     break
@@ -255,7 +257,7 @@ class _Dealer:
                     heapq.heappush(heap, (stored + size, loads[worker], worker))
                     break
                 if loads[worker] < load_limit:
-                    set_aside.append((stored, loads[worker], worker))  # full for this shard, not for a lighter one
+                    set_aside.append((stored, loads[worker], worker))  # this shard is too heavy for the worker, a lighter one may not be
             else:
                 stuck.append(shard)
             for entry in set_aside:
@@ -263,7 +265,7 @@ class _Dealer:
         return _in_order(dealt), stuck
 
     def _deal_by_load(self, shards: Sequence[Shard]) -> tuple[tuple[tuple[Shard, ...], ...], list[Shard]]:
-        """The heaviest first, each to the worker that has the least to read and has room."""
+        """Deal the heaviest shards first, each to the worker with the least load that has room for it."""
         dealt: list[list[Shard]] = [[] for _ in range(self.num_workers)]
         heap = [(0, 0, worker) for worker in range(self.num_workers)]  # load, bytes, worker
         stuck = []
@@ -302,7 +304,7 @@ def _in_order(dealt: list[list[Shard]]) -> tuple[tuple[Shard, ...], ...]:
 
 
 def _hosted(placement: Placement, worker: int, memory: float) -> frozenset[Shard]:
-    """The largest shards of a worker, as many as its device cannot hold."""
+    """Return the largest shards of a worker, as many as its device cannot hold: these live in host memory."""
     excess = placement.stored(worker) - memory
     hosted = set()
     for shard in sorted(placement.workers[worker], key=lambda shard: (-placement.size(shard), shard.table, shard.first)):

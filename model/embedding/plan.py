@@ -1,4 +1,4 @@
-"""The placement that the options ask for, and the plan of it: what every worker would hold, look up and send. Imports no TensorFlow."""
+"""The placement that the options ask for, and its plan: what every worker would hold, look up and send. Imports no TensorFlow."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from utils.config.options import TRAIN
 from utils.errors import AgreedError, UserError
 
 _FLOAT_BYTES = 4
-_REPORT = 5  # the loss, and what workers tell each other in every step (`training.report.WorkerReport`)
+_REPORT = 5  # numbers that workers sum in every step: the loss and the four of `training.report.WorkerReport`
 
 
 def build_placement(
@@ -24,16 +24,16 @@ def build_placement(
     host_memory: float = 0,
     storage: Storage = NO_SLOTS,
 ) -> Placement:
-    """Where the tables go.
+    """Place the tables as the options ask.
 
     Args:
-        config: of the run.
-        tables: of the model.
+        config: the configuration of the run.
+        tables: the tables of the model.
         features: as in `place`.
         num_workers: N.
-        memory: bytes for tables on one worker's device, where `--worker_memory_gb` says nothing.
-        host_memory: bytes beside it, in host memory.
-        storage: what the tables' optimizer keeps beside them; nothing where they are not trained.
+        memory: bytes for tables on one worker's device, where `--worker_memory_gb` is not given.
+        host_memory: further bytes for tables in host memory.
+        storage: the slots of the tables' optimizer; none where the tables are not trained.
 
     Raises:
         UserError: the tables do not fit.
@@ -59,7 +59,7 @@ def build_placement(
 
 
 def check_shared(flag: str, size: int, num_workers: int) -> None:
-    """Raise UserError, with the nearest sizes that work, where N workers cannot share a global batch evenly."""
+    """Raise UserError, which names the nearest sizes that work, where N workers cannot share a global batch evenly."""
     if size % num_workers:
         below, above = size // num_workers * num_workers, -(-size // num_workers) * num_workers
         near = f"{below} and {above}" if below else str(above)
@@ -67,10 +67,10 @@ def check_shared(flag: str, size: int, num_workers: int) -> None:
 
 
 def share_batches(config: Config, num_workers: int) -> Config:
-    """The configuration with batches that N workers can share evenly: an evaluation batch that nobody asked for is rounded up to that.
+    """Return the configuration with batches that N workers can share evenly: the default evaluation batch is rounded up to a multiple of N.
 
     Raises:
-        UserError: N does not divide a batch that was asked for.
+        UserError: N does not divide a batch size that the user gave.
     """
     if "valid_batch_size" not in config.given:
         rounded = -(-config.data.valid_batch_size // num_workers) * num_workers
@@ -85,10 +85,10 @@ def share_batches(config: Config, num_workers: int) -> Config:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one worker sends to others in a training step.
+    """Bytes that one worker sends to the others in a training step.
 
-    `vectors` and `gradients` are the two alltoalls of the embedding, `squares` the exchange of row-wise Adagrad's sums, `dense` the sum of the
-    dense gradients.
+    `vectors` and `gradients` are the two alltoalls of the embedding, `squares` is the exchange of row-wise Adagrad's sums, `dense` the sum of the
+    dense gradients over the workers.
     """
 
     vectors: int
@@ -98,29 +98,32 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all four."""
         return self.vectors + self.gradients + self.squares + self.dense
 
 
 def summed_elements(placement: Placement, dense: int) -> int:
-    """float32 numbers summed over the workers in a step: loss and report, dense gradients, replicated tables' gradients with a count a row."""
+    """Return the count of float32 numbers summed over workers in a step: loss, report, dense gradients, replicated tables' gradients and counts.
+
+    A replicated table has one count a row beside its gradients, see `replicated.replicated_gradients`.
+    """
     return _REPORT + dense + sum(placement.rows[table] * (placement.tables[table].dim + 1) for table in placement.replicated)
 
 
 def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: int, dense: int, squares: bool = False) -> Traffic:
-    """What a worker sends in a step.
+    """Return the bytes that a worker sends in a step.
 
     Args:
-        placement: of the tables.
-        worker: its rank.
+        placement: the placement of the tables.
+        worker: the rank of the worker.
         batch_size: B.
         vector_bytes: size of a number in the compute dtype, 4 or 2.
-        dense: weights of the MLPs.
-        squares: whether the tables' optimizer wants the squares of whole rows.
+        dense: the number of dense weights.
+        squares: whether the tables' optimizer needs the squares of whole rows.
 
     Returns:
-        the vectors of its columns for the other workers' samples; the gradients of its own samples by the others' columns; its share of
-        a sum that moves no more than a ring does (everyone's parts out, the sums back).
+        the vectors of its columns for the other workers' samples; the gradients of its own samples for the others' columns; its share of
+        a sum that moves no more bytes than a ring allreduce (all workers' parts out, the sums back); and the sums of squares, if needed.
     """
     workers = len(placement.workers)
     local = batch_size // workers
@@ -138,11 +141,12 @@ def traffic(placement: Placement, worker: int, batch_size: int, vector_bytes: in
 
 
 def report(placement: Placement, batch_size: int, vector_bytes: int, dense: int, squares: bool = False) -> dict:
-    """The plan as plain values.
+    """Return the plan as plain values.
 
-    Arguments are those of `traffic`.
+    Arguments as in `traffic`.
 
-    `minimum_alltoall_bytes` is what any placement without replicas must send: every vector whose table is elsewhere, and its gradient.
+    `minimum_alltoall_bytes` is the least that any placement without replicas must send: every vector whose table lies on another worker, and its
+    gradient.
     """
     workers, names = [], [table.name for table in placement.tables]
     for rank, shards in enumerate(placement.workers):
@@ -191,12 +195,12 @@ def report(placement: Placement, batch_size: int, vector_bytes: int, dense: int,
 
 
 def as_json(plan: dict) -> str:
-    """The report as JSON."""
+    """Return the report as JSON."""
     return json.dumps(plan, indent=1)
 
 
 def as_table(plan: dict) -> str:
-    """The report as text: a line a worker, then the totals."""
+    """Return the report as text: one line for each worker, then the totals."""
     lines = [
         f"{plan['embedding_parameters']:,} embedding parameters, {plan['embedding_bytes'] / GIB:.2f} GiB; {plan['num_workers']} workers, "
         f"global batch {plan['batch_size']}",
@@ -224,7 +228,7 @@ def as_table(plan: dict) -> str:
 
 
 def _holds(slices: Sequence[dict]) -> str:
-    """The largest slices first, with their columns; the rest counted."""
+    """List the four largest slices with their columns, `*` for host memory, and count the rest."""
     largest = sorted(slices, key=lambda shard: -shard["bytes"])
     words = [f"{shard['table']}[{shard['columns'][0]}:{shard['columns'][1]}]{'*' if shard['host'] else ''}" for shard in largest[:4]]
     more = len(largest) - len(words)

@@ -1,4 +1,4 @@
-"""Tables that every worker holds whole: their gradients are summed over the workers like those of dense weights."""
+"""Tables that every worker holds as a whole: their gradients are summed over the workers like those of dense weights."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from model.ordered_sums import pairwise_sum
 
 
 def replicated_vectors(groups: Sequence[ShardGroup], ids: tf.Tensor, dtype: tf.DType) -> dict[int, tf.Tensor]:
-    """For each feature of a replicated table, by its place, the vectors of this worker's samples, `[K_l, b] -> [b, D_f]`."""
+    """Return the vectors of this worker's samples for each feature of a replicated table, by the feature's index: `[K_l, b] -> [b, D_f]`."""
     found = {}
     for group in groups:
         for pack, vectors in zip(group.packs, group.look_up(ids), strict=True):
@@ -23,15 +23,16 @@ def replicated_vectors(groups: Sequence[ShardGroup], ids: tf.Tensor, dtype: tf.D
 def replicated_gradients(
     groups: Sequence[ShardGroup], ids: tf.Tensor, parts: Sequence[tf.Tensor], before: Sequence[int], loss_scale: float | tf.Tensor, slices: int
 ) -> list[tf.Tensor]:
-    """For each group of replicated tables, the gradient of its rows and how often each was touched: `[rows, D+1]` float32.
+    """Return for each group of replicated tables its rows' gradients and, in a last column, how often each was touched: `[rows, D+1]` float32.
 
     Args:
-        groups: of the replicated tables.
+        groups: the groups of replicated tables.
         ids: `[K_l, b]`.
-        parts: of the gradients of this worker's samples `[b, …]`, C numbers a sample, equal consecutive ones.
-        before: where each feature's columns begin among the C.
-        loss_scale: what they were multiplied by.
-        slices: of the b samples; their sums are added pairwise, so that the order does not depend on N. The parts divide them.
+        parts: the gradients of this worker's samples `[b, …]`, C numbers a sample, in equal consecutive parts.
+        before: each feature's first column among the C.
+        loss_scale: the factor that the gradients were multiplied by.
+        slices: the number of slices of the b samples, a multiple of the number of parts. The slices' sums are added pairwise, so that the order does
+            not depend on N.
     """
     parts, out = [slice_ for part in parts for slice_ in tf.split(part, slices // len(parts))], []
     for group in groups:
@@ -54,7 +55,7 @@ def _list_sums(group: ShardGroup, ids: tf.Tensor, gradients: tf.Tensor, columns:
     total = tf.zeros([group.num_rows, group.width + 1])
     for mine, numbers in group.lists(ids, gradients, columns):
         for rows in numbers:
-            there = (rows >= 0)[:, tf.newaxis]  # the first row is as good as any for a gradient of 0, touched 0 times
+            there = (rows >= 0)[:, tf.newaxis]  # where there is no id, row 0 gets a gradient and a count of 0, which change nothing
             total = tf.tensor_scatter_nd_add(total, tf.maximum(rows, 0)[:, tf.newaxis], tf.where(there, _with_count(mine), 0.0))
     return total
 
@@ -64,7 +65,7 @@ def _with_count(gradients: tf.Tensor) -> tf.Tensor:
 
 
 def update_replicated(groups: Sequence[ShardGroup], updates: Sequence, sums: Sequence[tf.Tensor], step: tf.Tensor) -> None:
-    """Apply the sums over the workers of `replicated_gradients`, to the touched rows only; `updates` as in `DistributedEmbedding.update`."""
+    """Apply the gradients of `replicated_gradients`, summed over the workers, to the touched rows; `updates` as in `DistributedEmbedding.update`."""
     for one in updates:
         mine = [(group, total) for group, total in zip(groups, sums, strict=True) if one.changes(group)]
         scalars = one.rule.scalars(one.learning_rate, step) if mine else None
@@ -75,6 +76,6 @@ def update_replicated(groups: Sequence[ShardGroup], updates: Sequence, sums: Seq
 
 
 def unscaled(gradients: tf.Tensor, loss_scale: float | tf.Tensor) -> tf.Tensor:
-    """float32 gradients of a loss that was multiplied by `loss_scale`."""
+    """Divide the gradients of a loss that was multiplied by `loss_scale`, in float32."""
     gradients = tf.cast(gradients, tf.float32)
     return gradients if isinstance(loss_scale, float | int) and loss_scale == 1 else gradients / loss_scale

@@ -1,8 +1,8 @@
-"""The sum of the squares of a whole row's gradient where the row's columns lie on several workers: the same bits wherever they are cut.
+"""Sums of the squares of whole rows' gradients where a row's columns lie on several workers: bit-identical wherever the columns are cut.
 
-The squares of D columns are summed by a balanced binary tree over the next power of two, zeros behind them: ((0+1)+(2+3))+…. A worker that
-holds columns first to last sums the largest whole subtrees among them, one float each for every touched row, and sends these to the workers
-that hold other columns of the table. Where D and the number of cuts are powers of two that is one float a row.
+The squares of D columns are padded with zeros to the next power of two and summed by a balanced binary tree: ((0+1)+(2+3))+…. A worker that
+holds columns first to last sums the largest whole subtrees among them, one float each for every touched row, and sends these sums to the workers
+that hold other columns of the table. Where D and the number of shards are powers of two, that is one float a row.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from utils.distributed import World
 
 
 def node_sum(gradients: tf.Tensor) -> tf.Tensor:
-    """Sum of the squares of each row, `[k, n] -> [k]`, as the tree has it."""
+    """Sum the squares of each row in the order of the tree, `[k, n] -> [k]`."""
     sums = tf.square(gradients)
     while sums.shape[1] > 1:
         if sums.shape[1] % 2:
@@ -26,7 +26,7 @@ def node_sum(gradients: tf.Tensor) -> tf.Tensor:
 
 
 def root(nodes: Mapping[Node, tf.Tensor], dim: int) -> tf.Tensor:
-    """The sum of all columns out of those of subtrees, which cover them."""
+    """Return the sum over all columns, given the sums of subtrees that cover them."""
     found, width = dict(nodes), 1
     while width < padded_width(dim):
         for start in range(0, padded_width(dim), 2 * width):
@@ -37,7 +37,7 @@ def root(nodes: Mapping[Node, tf.Tensor], dim: int) -> tf.Tensor:
 
 
 class RowSquares:
-    """The exchange of those sums between the workers of a placement."""
+    """The exchange of sums of squares between the workers of a placement."""
 
     def __init__(self, placement: Placement, world: World):
         self._placement, self._world = placement, world
@@ -45,18 +45,18 @@ class RowSquares:
 
     @property
     def cut(self) -> bool:
-        """Whether any table is cut by columns."""
+        """True if any table is cut by columns."""
         return bool(self._cut)
 
     def whole_rows(self, gradients: Mapping[Shard, tf.Tensor], ids: tf.Tensor) -> dict[int, tf.Tensor]:
-        """Of each table that is cut by columns and of which this worker holds some: the sums of squares of its touched rows, `[k]`.
+        """Return the sums of squares of the touched rows, `[k]`, of each table that is cut by columns and partly held by this worker.
 
-        Every worker calls this.
+        Every worker must call this.
 
         Args:
-            gradients: of this worker's slices of such tables, `[k, width]`: the k distinct ids in the order of their first occurrence, which
-                is the same on every worker.
-            ids: `[K_r, B]` of the step.
+            gradients: the gradients of this worker's shards of such tables, `[k, width]`, for the k distinct ids in the order of their first
+                occurrence, which is the same on every worker.
+            ids: the ids of the step, `[K_r, B]`.
         """
         counts = {shard.table: tf.shape(rows)[0] for shard, rows in gradients.items()}
         nodes: dict[int, dict[Node, tf.Tensor]] = {table: {} for table in self._cut}
@@ -71,15 +71,15 @@ class RowSquares:
         return {table: root(nodes[table], self._placement.tables[table].dim)[:count] for table, count in counts.items()}
 
     def _most(self, table: int, ids: tf.Tensor) -> int:
-        """How many rows of a table a step may touch: so many numbers are sent, for only their workers know how many there are."""
+        """Return the most rows of a table that a step can touch. So many numbers are sent: the other workers do not know the actual count."""
         return ids.shape[1] * self._placement.reads[table]
 
     def _exchange(self, nodes: dict[int, dict[Node, tf.Tensor]], ids: tf.Tensor) -> None:
-        """Add the other workers' sums to those of this one."""
+        """Add the other workers' sums to the `nodes` of this worker."""
         rank, workers = self._world.rank, range(self._world.size)
         outgoing = [tf.reshape(nodes[table][node], [-1]) for other in workers for table, node in sent(self._placement, rank, other)]
         counts = [sum(self._most(table, ids) for table, _ in sent(self._placement, rank, other)) for other in workers]
-        # Nothing, but not a constant: of constants TensorFlow computes an exchange once, while it makes the graph.
+        # An empty tensor, but not a constant: TensorFlow computes an exchange of constants only once, while it builds the graph.
         flat = tf.concat(outgoing, axis=0) if outgoing else tf.cast(tf.boolean_mask(tf.reshape(ids, [-1]), tf.reshape(ids, [-1]) < 0), tf.float32)
         received = self._world.alltoall(flat, counts, "embedding_row_squares")
         start = 0

@@ -1,4 +1,4 @@
-"""A shard on this worker: columns of a table, or a whole replicated one, with the optimizer's slots; and the ids that are looked up in it."""
+"""A shard on this worker (columns of a table, or a whole replicated table) with its optimizer slots, and the ids that are looked up in it."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -13,63 +13,63 @@ from model.embedding.table_memory import VariableRows
 class LocalShard:
     """Columns of one table on this worker: the weights `[V, width]` and the optimizer's slots, `[V, width]` or `[V, 1]`.
 
-    They are variables of its own, or rows `first` to `first + V` of variables that it shares (`shard_group`).
+    The shard has variables of its own, or shares variables with others and takes rows `first` to `first + V` of them (`shard_group`).
     """
 
-    name: str  # of the table
+    name: str  # name of the table
     shard: Shard
     replicated: bool
-    device: str  # "" for the default one, else "CPU:0": the shard lives in host memory
+    device: str  # "" for the default device; "CPU:0" where the shard lives in host memory
     weights: tf.Variable
-    first: int = 0  # row of the variables
+    first: int = 0  # first row in the variables
     slots: dict[str, tf.Variable] = field(default_factory=dict)
-    per_row: frozenset[str] = frozenset()  # slots of one number a row
-    group: str = ""  # of the table, see `Table`
+    per_row: frozenset[str] = frozenset()  # names of the slots of one number a row
+    group: str = ""  # group of the table, see `Table`
 
     def kinds(self, with_slots: bool = True) -> dict[str, VariableRows]:
-        """The rows of the weights and of the slots, by name."""
+        """Return the rows of the weights and of the slots, by name."""
         variables = {"weights": self.weights} | (self.slots if with_slots else {})
         return {kind: VariableRows(variable, self.first, self.shard.rows) for kind, variable in variables.items()}
 
 
 class IdRows(NamedTuple):
-    """Where a feature's ids are among those of a batch, `[h, B]` of `[K, B]`: row j holds every sample's j-th, −1 where it has none."""
+    """The rows of a batch's ids that belong to a feature, `[h, B]` of `[K, B]`: row j holds every sample's j-th id, or −1 for no id."""
 
-    feature: int  # its place in the model's order
-    first: int
+    feature: int  # index in the model's order
+    first: int  # first row of the batch's ids
     hotness: int = 1  # h
-    mean: bool = False  # the vectors are averaged; else summed
+    mean: bool = False  # True: the vectors are averaged; False: summed
 
     @property
     def rows(self) -> range:
-        """Of the batch's ids."""
+        """The rows of the batch's ids, as a range."""
         return range(self.first, self.first + self.hotness)
 
     def count(self, ids: tf.Tensor) -> tf.Tensor:
-        """How many ids each sample has, at least 1: what a mean divides by, `[K, B] -> [B, 1]` float32."""
+        """Return the number of ids of each sample, at least 1, which a mean divides by: `[K, B] -> [B, 1]` float32."""
         there = tf.cast(ids[self.first : self.first + self.hotness] >= 0, tf.float32)
         return tf.maximum(tf.reduce_sum(there, axis=0), 1.0)[:, tf.newaxis]
 
 
 @dataclass(frozen=True, eq=False)
 class LocalLookup:
-    """A feature's ids, and the shard of its table that they are looked up in."""
+    """A feature's ids, and the shard that they are looked up in."""
 
     local: LocalShard
     ids: IdRows
 
     @property
     def feature(self) -> int:
-        """Its place in the model's order."""
+        """The index of the feature in the model's order."""
         return self.ids.feature
 
     def rows(self, ids: tf.Tensor, number: int) -> tf.Tensor:
-        """The number-th ids of the samples as rows of the shard's variables, `[K, B] -> [B]`; −1 stays."""
+        """Return the number-th ids of the samples as rows of the shard's variables, `[K, B] -> [B]`; −1 stays −1."""
         return shifted(ids[self.ids.first + number], self.local.first, self.ids.hotness > 1)
 
 
 def shifted(ids: tf.Tensor, first: tf.Tensor | int, padded: bool) -> tf.Tensor:
-    """ids + first; −1 stays where the ids are `padded`."""
+    """Return ids + first; where the ids are `padded`, −1 stays −1."""
     if isinstance(first, int) and first == 0:
         return ids
     return tf.where(ids < 0, ids, ids + first) if padded else ids + first

@@ -1,7 +1,7 @@
-"""Shards of one width on one device: one variable, one gather and one update for all of them, or each its own.
+"""Groups of shards that share one variable, one gather and one update.
 
-On a GPU 26 small operations take longer to launch than to run, so the shards of a width lie one after another in one variable. On a CPU each has
-its own: the C++ operations take them all at once anyway.
+On a GPU 26 small operations take longer to launch than to run, so the shards of a device, width and table group lie one after another in one
+variable. On a CPU each shard has its own variable: the C++ operations take all shards at once anyway.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -24,8 +24,8 @@ class ShardGroup:
     """Shards that share variables.
 
     Args:
-        shards: of one width on one device, of tables of one group.
-        lookups: in them, in the features' order.
+        shards: shards of the same width, device and table group.
+        lookups: the lookups in these shards, in the features' order.
     """
 
     def __init__(self, shards: Sequence[LocalShard], lookups: Sequence[LocalLookup]):
@@ -35,18 +35,18 @@ class ShardGroup:
 
     @property
     def simple(self) -> bool:
-        """Whether a sample has one id, and each shard one feature, so that rows and gradients are one to one. On a GPU features may share a shard."""
+        """True if each sample has one id, and each shard one feature, so rows and gradients are one to one. On a GPU features may share a shard."""
         one_each = on_gpu() or len(self.lookups) == len(self.shards)
         return len(self.packs) == 1 and self.packs[0].hotness == 1 and one_each
 
     @property
     def num_rows(self) -> int:
-        """Of the shards together."""
+        """The number of rows of all shards together."""
         return sum(local.shard.rows for local in self.shards)
 
     @property
     def slots(self) -> list[tf.Variable]:
-        """The optimizer's, in the order of its rule."""
+        """The optimizer's slots, in the order of its rule."""
         return list(self.shards[0].slots.values())
 
     def add_slots(self, rule) -> None:
@@ -58,13 +58,13 @@ class ShardGroup:
             local.slots, local.per_row = slots, per_row
 
     def singly(self) -> "list[ShardGroup]":
-        """The same shards, each a group of its own."""
+        """Split the group: return the same shards, each in a group of its own."""
         if len(self.shards) == 1:
             return [self]
         return [ShardGroup([local], [lookup for lookup in self.lookups if lookup.local is local]) for local in self.shards]
 
     def look_up(self, ids: tf.Tensor) -> list[tf.Tensor]:
-        """The vectors of each of the packs, `[K, B] -> [B, n·width]` float32."""
+        """Return the vectors of each pack, `[K, B] -> [B, n·width]` float32."""
         with tf.device(self._device):
             return [pack.pooled(ids, self._gather) for pack in self.packs]
 
@@ -72,13 +72,13 @@ class ShardGroup:
         return tf.raw_ops.ResourceGather(resource=self._weights.handle, indices=rows, dtype=tf.float32)
 
     def row_gradients(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Of a `simple` group the rows that are looked up and their gradients, `[m]` and `[m, width]` float32; arguments as in `distinct`."""
+        """Return the looked-up rows of a `simple` group, `[m]`, and their gradients, `[m, width]` float32; arguments as in `distinct`."""
         return self.packs[0].rows(ids), tf.reshape(columns_of(gradients, columns, self.width), [-1, self.width])
 
     def lists(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> list[tuple[tf.Tensor, list[tf.Tensor]]]:
-        """Of each lookup the gradient of a sample's rows, `[n, width]` float32, and these rows, h times `[n]`; −1 where there is none.
+        """Return for each lookup the gradients of the samples' rows, `[n, width]` float32, and these rows, h times `[n]`; −1 for no row.
 
-        Arguments as in `distinct`, of n samples. On a GPU, where operations are to be few, of all lookups of a pack together.
+        Arguments as in `distinct`, for n samples. On a GPU, where few operations are faster, the lookups of a pack are taken together.
         """
         begins = {id(lookup): column for lookup, column in zip(self.lookups, columns, strict=True)}
         found = []
@@ -89,12 +89,12 @@ class ShardGroup:
         return found
 
     def distinct(self, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int]) -> tuple[tf.Tensor, tf.Tensor]:
-        """See `sum_repeated`.
+        """Return the distinct touched rows and the sum of each one's gradients, see `sum_repeated`.
 
         Args:
             ids: `[K, B]`.
             gradients: `[B, columns]` float32.
-            columns: in them the first of each lookup's.
+            columns: each lookup's first column in the gradients.
         """
         with tf.device(self._device):
             if self.simple:
@@ -102,12 +102,15 @@ class ShardGroup:
             return sum_repeated_lists(self.lists(ids, gradients, columns))
 
     def apply(self, rule, rows: tf.Tensor, gradients: tf.Tensor, scalars: tf.Tensor | None, squares: tf.Tensor | None = None) -> None:
-        """Update k rows: their numbers `[k]`, distinct but with a `linear` rule, gradients `[k, width]` float32; the rest as in `Rule.apply`."""
+        """Update k rows, given by number `[k]`, with gradients `[k, width]` float32; the other arguments as in `Rule.apply`.
+
+        The rows must be distinct, except with a `linear` rule.
+        """
         with tf.device(self._device):
             rule.apply(TouchedRows(self._weights, self.slots, rows), gradients, scalars, squares)
 
     def apply_linear(self, rule, ids: tf.Tensor, gradients: tf.Tensor, columns: Sequence[int], scalars: tf.Tensor | None) -> None:
-        """Update by a rule that is `linear`, repeated rows and all; the other arguments as in `distinct`."""
+        """Update by a `linear` rule without summing the gradients of repeated rows first; the other arguments as in `distinct`."""
         if self.simple:
             self.apply(rule, *self.row_gradients(ids, gradients, columns), scalars)
             return
@@ -117,7 +120,7 @@ class ShardGroup:
 
 
 class ShardSpec(NamedTuple):
-    """A shard to allocate: of the table `name`, filled by `fill`; `device` and `group` as in `LocalShard`; `ids` are looked up in it."""
+    """A shard to allocate: part of table `name`, filled by `fill`; `device` and `group` as in `LocalShard`; `ids` are looked up in it."""
 
     name: str
     shard: Shard
@@ -129,11 +132,11 @@ class ShardSpec(NamedTuple):
 
 
 def allocate(wanted: Sequence[ShardSpec], new_variable: NewVariable) -> list[ShardGroup]:
-    """Allocate and fill shards, in place.
+    """Allocate shards and fill them in place.
 
     Args:
-        wanted: in the order of the tables.
-        new_variable: makes a variable of a name and a tensor; as `make_variable` of `new_table`.
+        wanted: the shards to allocate, in the order of the tables.
+        new_variable: a function that makes a variable from a name and a tensor; like `make_variable` in `new_table`.
     """
     together: dict[Hashable, list[ShardSpec]] = {}
     for number, one in enumerate(wanted):
@@ -144,7 +147,7 @@ def allocate(wanted: Sequence[ShardSpec], new_variable: NewVariable) -> list[Sha
 def _allocated(members: Sequence[ShardSpec], new_variable: NewVariable) -> ShardGroup:
     counts = [one.shard.rows for one in members]
     first = [sum(counts[:i]) for i in range(len(counts))]
-    alike = len({getattr(one.fill, "value", one.name) for one in members}) == 1  # one table, or all of the same constant
+    alike = len({getattr(one.fill, "value", one.name) for one in members}) == 1  # one table, or tables filled with the same constant
     fill = members[0].fill if alike else StackedRows([one.fill for one in members], first)
     name = f"{members[0].name}_{members[0].shard.first}" if len(members) == 1 else f"{len(members)}_tables_of_{members[0].shard.width}"
     with tf.device(members[0].device or None):

@@ -1,4 +1,4 @@
-"""What a worker allocates for a shard, and the ids that are looked up in it, out of a placement."""
+"""The specifications of the shards that a worker allocates, and the rows of ids that features take, derived from a placement."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from model.embedding.table import MEAN
 
 
 def ids_of(placement: Placement, sources: Sequence[int] | None = None) -> list[IdRows]:
-    """Where the ids of the features of some sources, by the sources' places, are in a batch that holds just theirs; the default is all sources."""
+    """Return the rows of ids that each feature takes in a batch that holds the ids of `sources` only (source indices; default: all sources)."""
     first, begins = 0, {}
     for source in range(placement.num_sources) if sources is None else sources:
         begins[source] = first
@@ -23,15 +23,15 @@ def ids_of(placement: Placement, sources: Sequence[int] | None = None) -> list[I
 
 
 def shard_spec(placement: Placement, shard: Shard, seed: int, read: Sequence[IdRows], device: str = "", replicated: bool = False) -> ShardSpec:
-    """What to allocate for a shard of a placement.
+    """Return the specification for allocating a shard of a placement.
 
     Args:
-        placement: of the tables.
-        shard: of one of them.
-        seed: of the rows, see `UniformRows`.
+        placement: the placement of the tables.
+        shard: a shard of one of the tables.
+        seed: the seed of the rows, see `UniformRows`.
         read: the ids that the worker reads.
         device: as in `LocalShard`.
-        replicated: every worker holds it.
+        replicated: whether every worker holds the shard.
     """
     table = placement.tables[shard.table]
     fill, ids = rows_of(table, seed, (shard.first, shard.last)), tuple(ids for ids in read if placement.table_of[ids.feature] == shard.table)

@@ -1,4 +1,4 @@
-"""Where tables are, as data: shards on workers, and the features that are looked up in them. Imports no TensorFlow."""
+"""A placement as data: the shards on each worker, and the features that are looked up in them. Imports no TensorFlow."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -10,21 +10,21 @@ from model.embedding.table import NO_SLOTS, Feature, Storage, Table
 
 @dataclass(frozen=True)
 class Shard:
-    """Columns first to last of one table, `[rows, last−first]`, on one worker."""
+    """Columns first to last (exclusive) of one table, `[rows, last−first]`, on one worker."""
 
-    table: int  # its place among the tables
+    table: int  # index of the table
     rows: int
     first: int
     last: int
 
     @property
     def width(self) -> int:
-        """Columns."""
+        """The number of columns."""
         return self.last - self.first
 
 
 class ShardLookup(NamedTuple):
-    """A feature, by its place in the model's order, in a shard of its table."""
+    """A lookup of a feature, given by its index in the model's order, in a shard of its table."""
 
     feature: int
     shard: Shard
@@ -32,25 +32,26 @@ class ShardLookup(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """The sources, which are the dataset's features, by their places in its order, that one worker reads."""
+    """The sources (the dataset's features, by their index) that one worker reads."""
 
-    global_features: tuple[int, ...]  # of which it needs the global batch's ids
-    local_features: tuple[int, ...]  # of which it needs its own samples' ids
-    # Several workers may read the ids of a source for the global batch: one of them counts those out of range, and none among its own samples' ids.
+    global_features: tuple[int, ...]  # sources that it reads for the global batch
+    local_features: tuple[int, ...]  # sources that it reads for its own samples
+    # Sources whose ids out of range this worker does not count. Where several workers read a source for the global batch, only one of them counts,
+    # and no worker counts the ids again among its own samples.
     uncounted: frozenset[int] = frozenset()
     uncounted_local: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where every table is.
+    """The worker or workers that hold each table.
 
-    `workers[r]` are the shards on worker r, in the order of the tables; `replicated` the tables that every worker holds whole; `hosted[r]`
-    the shards of worker r that live in host memory because its device is full. `storage` counts the optimizer's slots. `features` stand in the
-    model's order; the default is one a table.
+    `workers[r]` are the shards on worker r, in the order of the tables; `replicated` are the tables that every worker holds as a whole; `hosted[r]`
+    are the shards of worker r that live in host memory because its device is full. `storage` counts the optimizer's slots. `features` are in the
+    model's order; by default there is one for each table.
 
     Raises:
-        ValueError: a feature names no table, two tables have one name, or features of one source differ in their hotness.
+        ValueError: a feature's table does not exist, two tables have the same name, or features of one source differ in their hotness.
     """
 
     tables: tuple[Table, ...]
@@ -79,19 +80,19 @@ class Placement:
 
     @cached_property
     def table_of(self) -> tuple[int, ...]:
-        """The place of each feature's table."""
+        """The index of each feature's table."""
         places = {table.name: place for place, table in enumerate(self.tables)}
         return tuple(places[feature.table] for feature in self.features)
 
     @cached_property
     def source_of(self) -> tuple[int, ...]:
-        """The place of each feature's source among the sources, which stand in the order of the features that read them first."""
+        """The index of each feature's source; sources are ordered by the first feature that reads them."""
         places: dict[str, int] = {}
         return tuple(places.setdefault(feature.source, len(places)) for feature in self.features)
 
     @property
     def num_sources(self) -> int:
-        """Columns of ids that the model reads."""
+        """The number of sources: columns of the dataset whose ids the model reads."""
         return max(self.source_of, default=-1) + 1
 
     @property
@@ -101,12 +102,12 @@ class Placement:
 
     @cached_property
     def columns_before(self) -> tuple[int, ...]:
-        """Where each feature's columns begin in a sample's vectors, which lie side by side; and, last, how many there are."""
+        """The first column of each feature in a sample's vectors, which lie side by side; the last entry is the total number of columns."""
         return (0, *itertools.accumulate(self.widths))
 
     @cached_property
     def reads(self) -> tuple[int, ...]:
-        """Rows of each table that a sample reads: the ids of all its features."""
+        """The number of rows of each table that a sample reads: the ids of all features of the table."""
         counts = [0] * len(self.tables)
         for table, feature in zip(self.table_of, self.features, strict=True):
             counts[table] += feature.hotness
@@ -114,7 +115,7 @@ class Placement:
 
     @cached_property
     def lookups(self) -> tuple[tuple[ShardLookup, ...], ...]:
-        """Of each worker what it looks up for every sample of the global batch, in the features' order: so its vectors lie side by side."""
+        """Each worker's lookups for every sample of the global batch, in the features' order, which is also the order of its vectors' columns."""
         features: dict[int, list[int]] = {}
         for feature, table in enumerate(self.table_of):
             features.setdefault(table, []).append(feature)
@@ -122,32 +123,32 @@ class Placement:
         return tuple(tuple(sorted(some, key=lambda one: (one.feature, one.shard.first))) for some in found)
 
     def is_cut(self, shard: Shard) -> bool:
-        """Whether a shard is not the whole of its table."""
+        """Return whether a shard holds only some of its table's columns."""
         return shard.width < self.tables[shard.table].dim
 
     def size(self, shard: Shard) -> int:
-        """Bytes of a shard with its optimizer slots."""
+        """Return the bytes of a shard with its optimizer slots."""
         return self.storage.bytes(shard.rows, shard.width)
 
     @property
     def replicated_bytes(self) -> int:
-        """Bytes that every worker holds for the replicated tables."""
+        """The bytes that every worker holds for the replicated tables."""
         return sum(self.storage.bytes(self.tables[table].rows, self.tables[table].dim) for table in self.replicated)
 
     def stored(self, worker: int) -> int:
-        """Bytes on a worker, in device and host memory together."""
+        """Return the bytes on a worker, in device and host memory together."""
         return sum(self.size(shard) for shard in self.workers[worker]) + self.replicated_bytes
 
     def columns(self, worker: int) -> int:
-        """Columns of the vectors that a worker makes for every sample of the global batch."""
+        """Return the number of columns of the pooled vectors that a worker computes for every sample of the global batch."""
         return sum(shard.width for _, shard in self.lookups[worker])
 
     def read_columns(self, worker: int) -> int:
-        """Columns of the rows that it reads for them: a feature with h ids a sample reads h rows."""
+        """Return the number of columns of table rows that a worker reads for a sample: a feature with h ids a sample reads h rows."""
         return sum(shard.width * self.features[feature].hotness for feature, shard in self.lookups[worker])
 
     def view(self, worker: int) -> View:
-        """What a worker reads."""
+        """Return the sources that a worker reads."""
         replicated, mine = set(self.replicated), {self.source_of[lookup.feature] for lookup in self.lookups[worker]}
         local = {self.source_of[feature] for feature, table in enumerate(self.table_of) if table in replicated}
         counting: dict[int, int] = {}  # the first feature of each source whose table single workers hold

@@ -1,4 +1,4 @@
-"""Which subtrees of a row's tree of sums a shard has, and which of them workers send each other; see `row_squares`. Imports no TensorFlow."""
+"""The subtrees of a row's tree of sums that a shard covers, and those that workers exchange; see `row_squares`. Imports no TensorFlow."""
 
 from model.embedding.placement import Placement
 
@@ -6,7 +6,8 @@ Node = tuple[int, int]  # first column and number of columns of a subtree
 
 
 def subtrees(first: int, last: int, dim: int) -> list[Node]:
-    """The largest subtrees of a tree over `dim` columns that make up columns first to last."""
+    """Return the largest subtrees of a tree over `dim` columns that together cover columns first to last."""
+    # The last shard covers the zeros that pad the tree to a power of two, as well.
     size = padded_width(dim)
     stop = size if last == dim else last
     found, start = [], first
@@ -20,7 +21,7 @@ def subtrees(first: int, last: int, dim: int) -> list[Node]:
 
 
 def sent(placement: Placement, sender: int, receiver: int) -> list[tuple[int, Node]]:
-    """The subtrees, with their tables, of which one worker sends the sums to another, in order."""
+    """Return the subtrees, with their tables, whose sums one worker sends to another, in the order of sending."""
     if sender == receiver:
         return []
     wanted = {shard.table for shard in placement.workers[receiver]}
@@ -33,5 +34,5 @@ def sent(placement: Placement, sender: int, receiver: int) -> list[tuple[int, No
 
 
 def padded_width(dim: int) -> int:
-    """Columns of the whole tree: the next power of two."""
+    """Return the number of columns of the whole tree: the next power of two."""
     return 1 << (dim - 1).bit_length()

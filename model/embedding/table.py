@@ -1,14 +1,14 @@
-"""What a model's embedding is made of, as data: tables, and the features that are looked up in them. Imports no TensorFlow."""
+"""Descriptions of a model's embedding tables and of the features that are looked up in them. Imports no TensorFlow."""
 
 from dataclasses import dataclass
 
 UNIFORM, ZEROS, GLOROT_NORMAL, KERAS_UNIFORM = INITIALIZERS = ("uniform", "zeros", "glorot_normal", "keras_uniform")
 SUM, MEAN = "sum", "mean"
-WIDE = "wide"  # group of the tables of Wide & Deep's linear part
+WIDE = "wide"  # the group of the tables of Wide & Deep's linear part
 
 
 def wide_name(name: str) -> str:
-    """What the linear part's table or feature beside the one of that name is called."""
+    """Return the name of the linear part's table or feature that accompanies the one of this name."""
     return f"{name}_{WIDE}"
 
 
@@ -16,8 +16,8 @@ def wide_name(name: str) -> str:
 class Table:
     """An embedding table `[rows, dim]`.
 
-    `initializer` is "uniform", in ±1/sqrt(rows), "zeros", "glorot_normal" or "keras_uniform", see `initializers.rows_of`; `optimizer` the name of its
-    rule, see `training.optimizers.table`. Tables of one `group` have one optimizer and one learning-rate schedule.
+    `initializer` is "uniform" (in ±1/sqrt(rows)), "zeros", "glorot_normal" or "keras_uniform", see `initializers.rows_of`. `optimizer` is the name of
+    its rule, see `training.optimizers.table`. Tables of one `group` share an optimizer and a learning-rate schedule.
     """
 
     name: str
@@ -36,9 +36,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Feature:
-    """A categorical feature: `source` is the dataset's column, `table` the name of the table it is looked up in.
+    """A categorical feature: `source` is the dataset's column, `table` the name of the table that it is looked up in.
 
-    Several features may read one source, whose ids are read once; one of them bears its name.
+    Several features may share a source, whose ids are read once; one of them has the source's name.
     `pooling` of a sample's h vectors is "sum" or "mean".
     """
 
@@ -55,13 +55,13 @@ class Feature:
 
 @dataclass(frozen=True)
 class Storage:
-    """float32 numbers that an optimizer keeps beside a table: arrays of the table's shape, and single numbers a row."""
+    """The float32 numbers that an optimizer keeps beside a table: arrays of the table's shape, and slots of one number a row."""
 
     element_slots: int = 0
     row_slots: int = 0
 
     def bytes(self, rows: int, width: int) -> int:
-        """Of `width` columns of a table with its slots."""
+        """Return the bytes of `width` columns of a table with its slots."""
         return 4 * rows * (width * (1 + self.element_slots) + self.row_slots)
 
 

@@ -1,4 +1,4 @@
-"""The rows of a table that a batch touches, each once: what an optimizer reads and writes."""
+"""The distinct rows of a table that a batch touches, which the optimizer reads and writes."""
 
 from collections.abc import Sequence
 
@@ -6,23 +6,23 @@ import tensorflow as tf
 
 
 def sum_repeated(ids: tf.Tensor, gradients: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Distinct ids `[k]` in the order of their first occurrence, and the sum of each one's gradients `[k, columns]`."""
+    """Return the distinct ids `[k]` in the order of their first occurrence, and the sum of each one's gradients `[k, columns]`."""
     distinct, place = tf.unique(ids)
     return distinct, tf.math.unsorted_segment_sum(gradients, place, tf.shape(distinct)[0])
 
 
 def sum_repeated_lists(lists: Sequence[tuple[tf.Tensor, Sequence[tf.Tensor]]]) -> tuple[tf.Tensor, tf.Tensor]:
-    """The same of samples with several ids: each of a feature's numbers of ids has the sample's gradient.
+    """Return the same as `sum_repeated` for samples with several ids: each id of a feature has the gradient of the sample.
 
     Args:
-        lists: by feature the samples' gradients `[B, columns]`, and the ids of each number in the list, h times `[B]`; −1 where there is none.
+        lists: for each feature the samples' gradients `[B, columns]`, and the ids of each position in the list, h times `[B]`; −1 for no id.
     """
     every = tf.concat([ids for _, numbers in lists for ids in numbers], axis=0)
-    distinct, place = tf.unique(every, out_idx=every.dtype)  # int64 for a GPU, where int32 lies in host memory
+    distinct, place = tf.unique(every, out_idx=every.dtype)  # int64 on a GPU, because TensorFlow keeps int32 in host memory
     width = lists[0][0].shape[1]
     sums, start = tf.zeros(tf.stack([tf.shape(distinct)[0], width])), 0
     for gradients, numbers in lists:
-        for ids in numbers:  # not all at once: that would take h times the memory of the gradients
+        for ids in numbers:  # one position at a time: all at once would take h times the memory of the gradients
             sums = tf.tensor_scatter_nd_add(sums, place[start : start + ids.shape[0], tf.newaxis], gradients)
             start += ids.shape[0]
     there = tf.where(distinct >= 0)[:, 0]
@@ -30,11 +30,11 @@ def sum_repeated_lists(lists: Sequence[tuple[tf.Tensor, Sequence[tf.Tensor]]]) -
 
 
 class TouchedRows:
-    """k distinct rows of a table and of its slots.
+    """The k distinct rows of a table and of its slots.
 
     Args:
         table: `[V, width]` float32.
-        slots: the optimizer's, `[V, width]`, or `[V, 1]` where it keeps one number a row.
+        slots: the optimizer's slots, `[V, width]`, or `[V, 1]` for one number a row.
         ids: `[k]` int32, without repetition.
     """
 
@@ -42,19 +42,19 @@ class TouchedRows:
         self._table, self._slots, self._ids = table, slots, ids
 
     def weights(self) -> tf.Tensor:
-        """`[k, width]`."""
+        """Return the rows of the table, `[k, width]`."""
         return _gather(self._table, self._ids)
 
     def set_weights(self, values: tf.Tensor) -> None:
-        """Overwrite the rows."""
+        """Overwrite the rows of the table."""
         _overwrite(self._table, self._ids, values)
 
     def subtract(self, change: tf.Tensor) -> None:
-        """weights −= change."""
+        """Subtract in place: weights −= change."""
         tf.raw_ops.ResourceScatterSub(resource=self._table.handle, indices=self._ids, updates=change)
 
     def slot(self, number: int) -> tf.Tensor:
-        """`[k, width]` or `[k, 1]`."""
+        """Return the rows of a slot, `[k, width]` or `[k, 1]`."""
         return _gather(self._slots[number], self._ids)
 
     def set_slot(self, number: int, values: tf.Tensor) -> None:

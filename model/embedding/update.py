@@ -1,4 +1,4 @@
-"""The update of this worker's shards: by the C++ operation where it can, else by TensorFlow's operations, with the same bits."""
+"""The update of this worker's shards: by the C++ operation where possible, else by TensorFlow's operations, with identical bits."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,19 +16,19 @@ from utils.distributed import World
 
 
 class Target(NamedTuple):
-    """A group of shards, and where each of its lookups begins in the columns of a sample's gradients."""
+    """A group of shards, and the first column of each of its lookups in a sample's gradients."""
 
     group: ShardGroup
     columns: list[int]
 
     def singly(self) -> "list[Target]":
-        """The same shards, each a group of its own."""
+        """Split the target: return the same shards, each in a group of its own."""
         begins = {id(lookup): column for lookup, column in zip(self.group.lookups, self.columns, strict=True)}
         return [Target(group, [begins[id(lookup)] for lookup in group.lookups]) for group in self.group.singly()]
 
 
 def native_lookups(lookups: Sequence[LocalLookup], shards: Sequence[LocalShard]) -> list[Lookup]:
-    """The same for the C++ operations, which are given the tables of these shards."""
+    """Convert lookups for the C++ operations, which number the tables by their order in `shards`."""
     number = {id(local): place for place, local in enumerate(shards)}
     return [Lookup(number[id(one.local)], one.ids.first, one.ids.hotness, one.ids.mean) for one in lookups]
 
@@ -37,7 +37,7 @@ class ShardUpdate:
     """Updates the shards of a placement that this worker holds.
 
     Args:
-        placement: of the tables.
+        placement: the placement of the tables.
         world: this worker and the collectives.
         native: the C++ operations; None for TensorFlow's own.
     """
@@ -50,20 +50,20 @@ class ShardUpdate:
         """Update the touched rows of the shards.
 
         Args:
-            rule: of the optimizer, see `training.optimizers.rule`.
-            targets: all shards of this worker; there may be none.
+            rule: the optimizer's rule, see `training.optimizers.rule`.
+            targets: this worker's shards that the rule updates; may be empty.
             ids: `[K_r, B]`.
-            parts: of the B samples' gradients, equal consecutive ones, `[n, columns]` in the vectors' dtype.
-            scalars: of the rule, in this step; None where the gradients were multiplied by them, which a `linear` rule allows.
-            loss_scale: what the gradients are divided by, in float32.
+            parts: the gradients of the B samples in equal consecutive parts, `[n, columns]` in the vectors' dtype.
+            scalars: the rule's scalars of this step; None where the gradients are already multiplied by them, which a `linear` rule allows.
+            loss_scale: the divisor of the gradients, applied in float32.
         """
-        together = rule.needs_squares and self._row_squares.cut  # workers that hold columns of one table
-        if together:  # whose sums of squares are exchanged table by table
+        together = rule.needs_squares and self._row_squares.cut  # workers that share a table exchange sums of squares
+        if together:  # the exchange goes table by table
             targets = [single for target in targets for single in target.singly()]
         natively = [self._native is not None and rule.native and not (together and self._is_cut(target)) for target in targets]
         self._by_native(rule, [target for target, native in zip(targets, natively, strict=True) if native], ids, parts, scalars, loss_scale)
         rest = [target for target, native in zip(targets, natively, strict=True) if not native]
-        if not rest and not together:  # in the exchange every worker takes part
+        if not rest and not together:  # every worker takes part in the exchange, even one without shards
             return
         whole = unscaled(parts[0] if len(parts) == 1 else tf.concat(parts, axis=0), loss_scale) if rest else None
         if rule.linear and on_gpu():
@@ -73,7 +73,7 @@ class ShardUpdate:
             self._by_distinct_rows(rule, rest, ids, whole, scalars)
 
     def _by_native(self, rule, targets: Sequence[Target], ids: tf.Tensor, parts: Sequence[tf.Tensor], scalars: tf.Tensor | None, loss_scale) -> None:
-        """By the C++ operation, once for each arithmetic: some rules go by the tables' width."""
+        """Update by the C++ operation, called once for each set of constants: those of some rules depend on the tables' width."""
         alike: dict[tuple[float, ...], list[Target]] = {}
         for target in targets:
             alike.setdefault(rule.of_width(self._dim(target)).constants, []).append(target)
@@ -86,7 +86,7 @@ class ShardUpdate:
             self._native.update(arithmetic, [local.weights for local in locals_], slots, ids, lookups, parts, columns, loss_scale)
 
     def _by_distinct_rows(self, rule, targets: Sequence[Target], ids: tf.Tensor, gradients: tf.Tensor | None, scalars: tf.Tensor) -> None:
-        """By TensorFlow's operations, each row once; gradients `[B, columns]` float32."""
+        """Update each touched row once by TensorFlow's operations; gradients `[B, columns]` float32."""
         touched = [target.group.distinct(ids, gradients, target.columns) for target in targets]
         squares = {}
         if rule.needs_squares and self._row_squares.cut:
@@ -102,5 +102,5 @@ class ShardUpdate:
         return any(self._placement.is_cut(local.shard) for local in target.group.shards)
 
     def _dim(self, target: Target) -> int:
-        """D of the tables of a target. Those of different tables that lie together on a GPU differ only where one of them is cut."""
+        """Return D of a target's tables. Tables in one group on a GPU differ in D only where one of them is cut."""
         return self._placement.tables[target.group.shards[0].shard.table].dim

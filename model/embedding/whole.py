@@ -1,4 +1,4 @@
-"""The lookup of a model that is called as a Keras model: in a process that holds all tables, with gradients."""
+"""The lookup of a model that is called as a Keras model: in a process that holds all tables, with gradients to them."""
 
 from collections.abc import Sequence
 
@@ -8,17 +8,17 @@ from model.embedding.shard import IdRows, LocalShard, shifted
 
 
 def whole_vectors(shards: Sequence[LocalShard], table_of: Sequence[int], features: Sequence[IdRows], ids: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """ids `[B, K]` of all features -> vectors `[B, C]`, side by side; gradients flow to the variables.
+    """Look up ids `[B, K]` of all features; return vectors `[B, C]`, side by side. Gradients flow to the variables.
 
     Args:
-        shards: all there are.
-        table_of: the place of each feature's table.
-        features: where each one's ids are.
-        ids: of the samples.
-        dtype: of the vectors.
+        shards: the shards of all tables.
+        table_of: the index of each feature's table.
+        features: the rows of ids that each feature takes.
+        ids: the ids of the samples.
+        dtype: the dtype of the vectors.
 
     Raises:
-        ValueError: ids of another number.
+        ValueError: the number of ids a sample is not K.
     """
     expected = max(feature.rows.stop for feature in features)
     if ids.shape[-1] != expected:
@@ -31,7 +31,7 @@ def whole_vectors(shards: Sequence[LocalShard], table_of: Sequence[int], feature
 
 
 def _pooled(local: LocalShard, feature: IdRows, ids: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Of `[K, B]` ids the vectors of a feature, `[B, width]`."""
+    """Return the pooled vectors of a feature, `[B, width]`, for ids `[K, B]`."""
     found = []
     with tf.device(local.device or None):
         for row in feature.rows:

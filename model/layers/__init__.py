@@ -1,1 +1,1 @@
-"""The dense layers."""
+"""The dense layers of the models."""

@@ -11,7 +11,7 @@ from model.shapes import pair_count
 
 
 def pair_indices(num_vectors: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each pair stands in the flattened `[F+1, F+1]` product, and the way back.
+    """Return the position of each pair in the flattened `[F+1, F+1]` product, and the inverse mapping.
 
     Returns:
         forward: `[P]`, the flat index of each pair of the strict lower triangle, in the order (1,0), (2,0), (2,1), …
@@ -25,13 +25,13 @@ def pair_indices(num_vectors: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def lower_triangle_dots(vectors: tf.Tensor) -> tf.Tensor:
-    """Dot products of all pairs of vectors: `[b, F+1, D] -> [b, P]`.
+    """Return the dot products of all pairs of vectors: `[b, F+1, D] -> [b, P]`.
 
-    The gradient is written out: with S = G + Gᵀ, dZ = S Z. TensorFlow's own would scatter the `[b, P]` gradient and
-    multiply twice; a gather through the inverse index and one product do.
+    The gradient is explicit: with S = G + Gᵀ, dZ = S Z. TensorFlow's automatic gradient would scatter the `[b, P]` gradient and multiply twice; a
+    gather by the inverse index and one product suffice.
     """
     num_vectors = vectors.shape[1]
-    forward, inverse = (tf.constant(places, tf.int64) for places in pair_indices(num_vectors))  # int32 would lie in host memory beside a GPU
+    forward, inverse = (tf.constant(places, tf.int64) for places in pair_indices(num_vectors))  # with a GPU, int32 would lie in host memory
 
     @tf.custom_gradient
     def dots(z):
@@ -39,7 +39,7 @@ def lower_triangle_dots(vectors: tf.Tensor) -> tf.Tensor:
         out = tf.gather(tf.reshape(products, [-1, num_vectors * num_vectors]), forward, axis=1)
 
         def gradient(upstream):
-            padded = tf.pad(upstream, [[0, 0], [0, 1]])  # the diagonal's gradient is zero: it is no output
+            padded = tf.pad(upstream, [[0, 0], [0, 1]])  # `inverse` points to this zero on the diagonal, which is no output
             symmetric = tf.reshape(tf.gather(padded, inverse, axis=1), [-1, num_vectors, num_vectors])
             return tf.matmul(symmetric, z)
 
@@ -51,12 +51,12 @@ def lower_triangle_dots(vectors: tf.Tensor) -> tf.Tensor:
 class DotInteraction(keras.layers.Layer):
     """Second-order feature interaction (Naumov et al., arXiv:1906.00091, section 2.1).
 
-    With Z = [bottom MLP output, embeddings] `[b, F+1, D]`, gives [bottom MLP output, strict lower triangle of Z Zᵀ],
-    `[b, D+P]`, P = (F+1)F/2, pairs in the order (1,0), (2,0), (2,1), … Without a bottom MLP Z are the embeddings, and the result is
-    their products alone, `[b, F(F-1)/2]`.
+    With Z = [bottom MLP output, embeddings] `[b, F+1, D]`, the output is [bottom MLP output, strict lower triangle of Z Zᵀ], `[b, D+P]`,
+    P = (F+1)F/2, with pairs in the order (1,0), (2,0), (2,1), … Without a bottom MLP, Z is the embeddings, and the output is only their products,
+    `[b, F(F-1)/2]`.
 
     Raises:
-        ValueError: the bottom output and the embeddings differ in width.
+        ValueError: the bottom MLP's output and the embeddings differ in width.
     """
 
     def __init__(self, dtype: str = "float32", name: str = "interaction", native: NativeOperations | None = None):
@@ -64,29 +64,29 @@ class DotInteraction(keras.layers.Layer):
         self._native = native
 
     def compute_output_shape(self, bottom_shape, embeddings_shape):
-        """`[b, D+P]`; `bottom_shape` is None where there is no bottom MLP."""
+        """Return the output's shape, `[b, D+P]`; `bottom_shape` is None without a bottom MLP."""
         if bottom_shape is None:
             return (embeddings_shape[0], pair_count(embeddings_shape[1]))
         return (bottom_shape[0], bottom_shape[1] + pair_count(embeddings_shape[1] + 1))
 
     def build_weights(self, bottom_shape, embeddings_shape) -> None:
-        """It has none."""
+        """Do nothing: the layer has no weights."""
 
     def step_weights(self) -> list:
-        """None: it has no weights."""
+        """Return an empty list: the layer has no weights."""
         return []
 
     def dense_weights(self) -> dict[str, keras.Variable]:
-        """None."""
+        """Return an empty mapping: the layer has no weights."""
         return {}
 
     def forward(self, bottom: tf.Tensor | None, embeddings: tf.Tensor, weights: Sequence, slices: int | None = None) -> tf.Tensor:
-        """As `call`."""
+        """Return the result of `call`; `weights` and `slices` are ignored."""
         return self(bottom, embeddings)
 
     def call(self, bottom, embeddings):
-        """bottom `[b, D]` or None, embeddings `[b, F, D]` -> `[b, D+P]`."""
-        if bottom is None and self._native is not None:  # the first embedding in the place of the bottom output
+        """Return the interaction of bottom `[b, D]` (or None) and embeddings `[b, F, D]`: `[b, D+P]`."""
+        if bottom is None and self._native is not None:  # the first embedding replaces the bottom output, which is cut off again
             return self._native.interact(embeddings[:, 0], embeddings[:, 1:])[:, embeddings.shape[2] :]
         if bottom is None:
             return lower_triangle_dots(embeddings)

@@ -1,4 +1,4 @@
-"""The multi-layer perceptrons of DLRM."""
+"""Multi-layer perceptrons, and the dense layer they are made of."""
 
 import hashlib
 import math
@@ -13,35 +13,35 @@ from model.ordered_sums import summed
 
 
 def layer_seed(seed: int, name: str) -> int:
-    """A seed of a weight of its own, the same on every worker: 31 bits of a hash of (seed, name)."""
+    """Return a weight's own seed, the same on every worker: 31 bits of a hash of (seed, name)."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4], "little") >> 1
 
 
 class Drop(Protocol):
-    """Dropout of some samples in a step, of layers by their names."""
+    """Dropout of some samples in a step; called with a layer's outputs and name."""
 
     def __call__(self, values: tf.Tensor, layer: str) -> tf.Tensor:
-        """Of `[b, units]`."""
+        """Apply dropout to a layer's outputs, `[b, units]`."""
 
     def mask(self, layer: str) -> Mask:
-        """The same as the C++ operations take it."""
+        """Return a layer's mask for the C++ operations."""
 
 
 class LayerWeights(NamedTuple):
-    """A layer's weights as a step uses them, made once for all slices of the batch."""
+    """A layer's weights as a step uses them, prepared once for all slices of the batch."""
 
     kernel: tf.Tensor  # [in, out] in the compute dtype
     bias: tf.Tensor | None  # [out] float32
-    transposed: tf.Tensor | None  # [out, in], the float32 kernel's
+    transposed: tf.Tensor | None  # [out, in], the transposed kernel if it is float32, else None
 
     @property
     def trained(self) -> tuple[tf.Tensor, ...]:
-        """What has a gradient: the kernel, and the bias where there is one."""
+        """The weights that have a gradient: the kernel, and the bias if there is one."""
         return (self.kernel,) if self.bias is None else (self.kernel, self.bias)
 
 
 def weights_of(layer: keras.layers.Dense) -> LayerWeights:
-    """A layer's weights as they are now."""
+    """Return a layer's current weights."""
     kernel = tf.cast(layer.kernel.value, layer.compute_dtype)
     bias = None if layer.bias is None else tf.convert_to_tensor(layer.bias.value)
     return LayerWeights(kernel, bias, tf.transpose(kernel) if kernel.dtype == tf.float32 else None)
@@ -50,21 +50,21 @@ def weights_of(layer: keras.layers.Dense) -> LayerWeights:
 def dense(
     inputs: tf.Tensor, weights: LayerWeights, relu: bool, native: NativeOperations | None, slices: int | None = None, mask: Mask | None = None
 ) -> tf.Tensor:
-    """`[b, in] -> [b, out]`; the same bits, and gradients of the same bits, whatever the number of threads.
+    """Compute a dense layer, `[b, in] -> [b, out]`; outputs and gradients are bit-identical for any number of threads.
 
-    Gradients: of the inputs in the compute dtype, of the kernel in the compute dtype too, or in float32 with `slices`, of the bias in float32.
-    In float32 the gradient by the inputs is a product with a transposed copy of the kernel. Asked to transpose itself, oneDNN cuts the sum
-    over `out` where the threads are cut as soon as `out` is above 512 or so (seen with 1, 2, 4 and 8 threads): workers that share a machine's
-    cores would get other last bits than one worker that has them all. In 16 bits it does not, and is faster so.
+    Gradients: with respect to the inputs, in the compute dtype; to the kernel, in the compute dtype or, with `slices`, in float32; to the bias, in
+    float32. In float32 the gradient with respect to the inputs is a product with a transposed copy of the kernel. Where oneDNN transposes by itself,
+    it splits the sum over `out` between threads as soon as `out` is above 512 or so (seen with 1, 2, 4 and 8 threads): workers that share a machine's
+    cores would get other last bits than a single worker that has them all. In 16 bits it does not, and is faster than with a copy.
 
     Args:
         inputs: `[b, in]`.
-        weights: of the layer.
+        weights: the layer's weights.
         relu: whether a ReLU follows, which needs a bias.
-        native: makes the elementwise passes; None for TensorFlow's own operations.
-        slices: the inputs are so many equal slices. A sample's bits depend on its slice's shape only, and the gradients of the weights are
-            the slices' own, summed in pairs. None for one sum over all samples.
-        mask: of the dropout that follows the ReLU, with `native` only.
+        native: the C++ operations for the elementwise passes; None for TensorFlow's own operations.
+        slices: the number of equal slices that the inputs consist of. A sample's bits depend on its slice's shape only; the gradients of the weights
+            are computed slice by slice and summed pairwise. None for one sum over all samples.
+        mask: the mask of the dropout that follows the ReLU, with `native` only.
     """
 
     @tf.custom_gradient
@@ -88,10 +88,10 @@ def dense(
 
 
 def _product(inputs: tf.Tensor, kernel: tf.Tensor, slices: int | None, transpose: bool = False) -> tf.Tensor:
-    """`[b, in] -> [b, out]`.
+    """Multiply inputs by the kernel, `[b, in] -> [b, out]`.
 
-    oneDNN cuts the sum over `in` by the number of rows, too (in float32 with 1024 columns from 128 rows on). As one product a slice, batched,
-    its bits are the slice's; and a batch of eight small products takes two thirds of the time of eight.
+    oneDNN splits the sum over `in` depending on the number of rows, too (in float32 with 1024 columns, from 128 rows on). In a batch of one product
+    for each slice, a product's bits depend on its slice only; and a batch of eight small products takes two thirds of the time of eight single ones.
     """
     if slices is None:
         return tf.matmul(inputs, kernel, transpose_b=transpose)
@@ -106,13 +106,13 @@ def _activated(products: tf.Tensor, bias: tf.Tensor, relu: bool, native: NativeO
     if relu and native is not None:
         return native.bias_relu(products, bias)
     outputs = tf.nn.bias_add(products, tf.cast(bias, products.dtype))
-    return tf.maximum(outputs, 0) if relu else outputs  # a product with the ReLU fused into it, which tf.nn.relu becomes, makes 0 of NaN
+    return tf.maximum(outputs, 0) if relu else outputs  # not tf.nn.relu: TensorFlow fuses it into the product, which then turns NaN into 0
 
 
 def _before_activation(
     upstream: tf.Tensor, outputs: tf.Tensor, relu: bool, native: NativeOperations | None, slices: int, scale: float
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Slice by slice, the gradient by the sum that the activation was given, and by the bias in float32."""
+    """Return, slice by slice, the gradients with respect to the activation's input and, in float32, with respect to the bias."""
     parts = _slices(upstream, slices)
     if relu and native is not None:
         pairs = [native.relu_gradient(part, y, scale) for part, y in zip(parts, _slices(outputs, slices), strict=True)]
@@ -131,7 +131,7 @@ def _whole(parts: list[tf.Tensor]) -> tf.Tensor:
 
 
 class Start(NamedTuple):
-    """How the weights of layers start: initializers of a seed, that of the bias of the layer's width, too."""
+    """Initializers of a layer's weights: functions of a seed; the bias initializer also takes the layer's width."""
 
     kernel: Callable[[int], keras.Initializer]
     bias: Callable[[int, int], keras.Initializer]
@@ -143,17 +143,17 @@ GLOROT_NORMAL = Start(keras.initializers.GlorotNormal, lambda seed, width: keras
 class Mlp(keras.layers.Layer):
     """Dense layers with ReLU between them (Naumov et al., arXiv:1906.00091, section 2.1).
 
-    `[b, in] -> [b, units[-1]]`. Unless `start` says otherwise, kernels start Glorot normal, biases normal with standard deviation sqrt(1/out).
+    `[b, in] -> [b, units[-1]]`. By default kernels are initialised Glorot normal, and biases normal with standard deviation sqrt(1/out).
 
     Args:
-        units: width of each layer.
+        units: the width of each layer.
         final_activation: "relu", or None for logits; a final layer without activation computes in float32, because
             bfloat16 logits tie with each other.
-        seed: of the weights, see `layer_seed`.
+        seed: the seed of the weights, see `layer_seed`.
         name: "bottom_mlp" or "top_mlp" for instance; the weights' seeds depend on it.
         dtype: Keras dtype policy, "float32" or "mixed_bfloat16" for instance.
-        native: makes the elementwise passes of the backward pass; None for TensorFlow's own operations.
-        start: of the weights.
+        native: the C++ operations for the elementwise passes; None for TensorFlow's own operations.
+        start: the initializers of the weights.
 
     Raises:
         ValueError: `units` is empty or holds a width below 1.
@@ -173,7 +173,7 @@ class Mlp(keras.layers.Layer):
         if not units or min(units) < 1:
             raise ValueError(f"units: expected one or more positive layer widths, received {list(units)}")
         self._native = native
-        self.stack: list[keras.layers.Dense] = []  # their variables and dtypes; `forward` computes
+        self.stack: list[keras.layers.Dense] = []  # they hold variables and dtypes only; `forward` computes
         for i, width in enumerate(units):
             last = i == len(units) - 1
             activation = final_activation if last else "relu"
@@ -195,19 +195,19 @@ class Mlp(keras.layers.Layer):
             input_shape = layer.compute_output_shape(input_shape)
 
     def compute_output_shape(self, input_shape):
-        """`[b, units[-1]]`."""
+        """Return the output's shape, `[b, units[-1]]`."""
         return (*input_shape[:-1], self.stack[-1].units)
 
     def step_weights(self) -> list[LayerWeights]:
-        """The weights of every layer as they are now."""
+        """Return the current weights of every layer."""
         return [weights_of(layer) for layer in self.stack]
 
     def dense_weights(self) -> dict[str, keras.Variable]:
-        """Every weight by name, `bottom_mlp/0/kernel` for instance, in the order of `step_weights`."""
+        """Return every weight by name, `bottom_mlp/0/kernel` for instance, in the order of `step_weights`."""
         return {f"{self.name}/{i}/{kind}": getattr(layer, kind) for i, layer in enumerate(self.stack) for kind in ("kernel", "bias")}
 
     def forward(self, inputs: tf.Tensor, weights: Sequence[LayerWeights], slices: int | None = None, drop: Drop | None = None) -> tf.Tensor:
-        """`[b, in] -> [b, units[-1]]` with the given weights; `slices` as in `dense`; `drop` is given each hidden layer's outputs and its name."""
+        """Compute `[b, in] -> [b, units[-1]]` with the given weights; `slices` as in `dense`; `drop` applies to each hidden layer's outputs."""
         for i, (layer, values) in enumerate(zip(self.stack, weights, strict=True)):
             dropped, name = drop is not None and i < len(self.stack) - 1, f"{self.name}/{i}"
             mask = drop.mask(name) if dropped and self._native is not None else None
@@ -217,5 +217,5 @@ class Mlp(keras.layers.Layer):
         return inputs
 
     def call(self, inputs):
-        """`[b, in] -> [b, units[-1]]`."""
+        """Compute `[b, in] -> [b, units[-1]]` with the current weights."""
         return self.forward(inputs, self.step_weights())

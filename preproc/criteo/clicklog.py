@@ -1,8 +1,8 @@
-"""Raw Criteo click logs: reading them in blocks of whole lines, checking every field, and naming the line that is wrong.
+"""Reading of raw Criteo click logs in blocks of whole lines; every field is checked, and an error names the malformed line.
 
 A line holds 40 fields separated by tabs: the label (0 or 1), 13 integers (may be empty or negative) and 26 hashed
-categorical values (up to 8 hexadecimal digits, may be empty). There is no header, no quoting and no escaping. Logs of other numbers of integers
-and categorical values, or without the label, of the same form, are read alike (`LogForm`).
+categorical values (up to 8 hexadecimal digits, may be empty). There is no header, no quoting and no escaping. Logs with other numbers of integers
+and categorical values, or without the label, have the same format otherwise (`LogForm`).
 """
 
 import functools
@@ -25,7 +25,7 @@ LABEL = "label"
 
 @dataclass(frozen=True)
 class LogForm:
-    """How many integers and categorical values a line has, and whether a label stands before them."""
+    """The fields of a line: the numbers of integers and of categorical values, and whether a label precedes them."""
 
     num_numerical: int = 13
     num_categorical: int = 26
@@ -48,17 +48,17 @@ class LogForm:
 
     @functools.cached_property
     def text(self) -> dict[str, type[pl.DataType]]:
-        """Types in which a block of text is parsed."""
+        """Types as which Polars parses a block of text."""
         return dict.fromkeys(self.fields, pl.String) | dict.fromkeys(self.numerical, pl.Int64)
 
     @functools.cached_property
     def typed(self) -> dict[str, type[pl.DataType]]:
-        """Types of `Rows.frame`."""
+        """Types of `LogBlock.frame`."""
         return dict.fromkeys(self.fields, pl.Boolean) | dict.fromkeys(self.numerical, pl.Int64) | dict.fromkeys(self.categorical, pl.UInt32)
 
     @functools.cached_property
     def good_line(self) -> Callable[[bytes], re.Match | None]:
-        """A quick look at a line: what it matches is sound, what it does not match may be."""
+        """A quick check of a line: a line that matches is well-formed, one that does not may still be."""
         label, integer, value = rb"[01]", rb"(?:-?[0-9]{1,18})?", rb"[0-9a-fA-F]{0,8}"
         fields = [label] * self.labelled + [integer] * self.num_numerical + [value] * self.num_categorical
         return re.compile(rb"\t".join(fields)).fullmatch
@@ -67,17 +67,17 @@ class LogForm:
 CRITEO = LogForm()
 NUMERICAL, CATEGORICAL, FIELDS = CRITEO.numerical, CRITEO.categorical, CRITEO.fields
 
-_TEXT = TextForm("a click log in text form", 1 << 20)  # a real line has some 250 bytes
+_TEXT = TextForm("a click log in text form", 1 << 20)  # the longest line allowed; real ones have some 250 bytes
 _INTEGER = re.compile(rb"-?[0-9]+").fullmatch
 _HEX = re.compile(rb"[0-9a-fA-F]{1,8}").fullmatch
 
 
 @dataclass(frozen=True)
 class LogBlock:
-    """The good rows of one block.
+    """The well-formed rows of one block.
 
     `frame` has n rows: `label` Boolean (where there are labels), `num_*` Int64 with null for missing, `cat_*` UInt32 with null for missing.
-    `lines` are their line numbers in the file, from 1. `faults` says what was wrong with each line that was skipped.
+    `lines` are their line numbers in the file, from 1. `faults` describes the error of each line that was skipped.
     """
 
     frame: pl.DataFrame
@@ -86,7 +86,7 @@ class LogBlock:
 
 
 def read_rows(path: Source, block_bytes: int, skip_bad_lines: bool = False, form: LogForm = CRITEO, **options: Any) -> Iterator[LogBlock]:
-    """The rows of one log file, block by block, two threads ahead; see `row_tasks`, which has the arguments."""
+    """Yield the rows of one log file, block by block, parsed ahead by two threads; `row_tasks` describes the arguments."""
     return in_order(row_tasks(path, block_bytes, skip_bad_lines, form, **options))
 
 
@@ -98,13 +98,13 @@ def row_tasks(
     on_read: Callable[[int], object] = lambda count: None,
     byte_range: tuple[int, int] | None = None,
 ) -> Iterator[Callable[[], LogBlock]]:
-    """What parses each block of one log file, in the file's order; memory depends on `block_bytes` and not on the file's size.
+    """Yield for each block of one log file, in order, a task that parses it; memory depends on `block_bytes` and not on the file's size.
 
     Args:
         path: the log, plain, gzip or zstd.
-        block_bytes: text parsed at once, in bytes; a block is cut after its last whole line.
-        skip_bad_lines: leave malformed lines out and report them in `Rows.faults`.
-        form: of a line.
+        block_bytes: size of a block of text, in bytes; a block is cut after its last whole line.
+        skip_bad_lines: leave malformed lines out and report them in `LogBlock.faults`.
+        form: fields of a line.
         on_read: called with the number of bytes read from the disk.
         byte_range: (start, stop) of a plain file: the lines that begin in [start, stop), numbered from 1; there may be none.
 
@@ -125,7 +125,7 @@ def _rows(path: Source, block: TextBlock, skip_bad_lines: bool, form: LogForm) -
 
 
 def line_fault(line: bytes, form: LogForm = CRITEO) -> str | None:
-    """What is wrong with a line (without its line end): the field by position and name, its value, and what was expected."""
+    """Describe the error of a line (without its line end): position and name of the field, its value and the expected one; None if it is valid."""
     fields = line.split(b"\t")
     if len(fields) != len(form.fields):
         return f"{len(fields)} fields, expected {len(form.fields)} separated by tabs"
@@ -146,18 +146,18 @@ def line_fault(line: bytes, form: LogForm = CRITEO) -> str | None:
 def _is_int64(value: bytes) -> bool:
     if not _INTEGER(value):
         return False
-    digits = value.lstrip(b"-").lstrip(b"0")  # int() refuses texts of several thousand digits
+    digits = value.lstrip(b"-").lstrip(b"0")  # int() refuses texts of several thousand digits, so count them first
     return len(digits) <= 19 and -(2**63) <= (-1 if value.startswith(b"-") else 1) * int(digits or b"0") < 2**63
 
 
 def parsed(text: bytes, num_lines: int, form: LogForm = CRITEO) -> pl.DataFrame | None:
-    """The block's columns, or None where anything is wrong with it. `line_fault` is the slow, obvious form of these checks."""
+    """Return the block's columns, or None if any line is malformed. `line_fault` does the same checks in a slow, obvious way."""
     columns = parse_block(text, num_lines, form.num_numerical, form.num_categorical, form.labelled)
     return parsed_by_polars(text, num_lines, form) if columns is None else frame_of(columns, form)
 
 
 def frame_of(columns: Columns, form: LogForm) -> pl.DataFrame:
-    """Columns as a frame, with null for what is missing."""
+    """Return columns as a frame, with null for missing values."""
     labels = (columns.labels,) if form.labelled else ()
     values = dict(zip(form.fields, (*labels, *columns.integers, *columns.values), strict=True))
     empty = {f"no {name}": column for name, column in zip(form.fields, columns.empty, strict=True) if column.any()}
@@ -166,8 +166,8 @@ def frame_of(columns: Columns, form: LogForm) -> pl.DataFrame:
 
 
 def parsed_by_polars(text: bytes, num_lines: int, form: LogForm) -> pl.DataFrame | None:
-    """The same, of blocks that `parse_block` leaves: those with something wrong, or with many integers of more than eight digits."""
-    # No foreign character leaves to Polars only what it and `line_fault` read alike: its parsers also take "+1" and " 1".
+    """Parse, as `parsed` does, a block that `parse_block` refused: it has an error, or many integers of more than eight digits."""
+    # Refuse all other characters first: the parsers of Polars would accept "+1" and " 1", which `line_fault` rejects.
     if text.translate(None, CHARACTERS) or text.count(b"\t") != num_lines * (len(form.fields) - 1):
         return None
     try:

@@ -47,15 +47,15 @@ from utils.encoding import transforms
 from utils.encoding.vocabulary import build_vocabulary
 from utils.naming import naming
 
-_SMALL = 4_000_000  # values of a table of which two may be in memory
+_SMALL = 4_000_000  # values; two tables of up to this size may be in memory at once
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code.
+    """Run the command; return its exit code.
 
     Raises:
-        UserError: a log that is missing, empty, damaged or malformed, a destination that holds a dataset, a value that
-            does not fit. Nothing is left at the destination then.
+        UserError: a log is missing, empty, damaged or malformed, the destination holds a dataset, or a value does not fit. Nothing is left
+            at the destination then.
     """
     options = parse(argv, __doc__)
     for paths in options.logs.values():
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_dataset(options: Options, progress: Progress) -> str:
-    """Make the dataset in a local folder; returns what is to be said of it."""
+    """Make the dataset in a local folder; return the summary to print."""
     started = time.monotonic()
     refuse_dataset(options.destination, DEFAULT_FILE_NAME, options.overwrite)
     known = options.vocabulary and known_vocabularies(options.vocabulary, options.form.categorical)
@@ -83,7 +83,7 @@ def make_dataset(options: Options, progress: Progress) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         cardinalities = _vocabularies(staging, options, known, folder, progress, spark)
         spec = generator_spec(cardinalities, options.form.num_numerical, alpha=0.0)
-        within = dataset if options.target.staging is None else None  # on the disk of the destination
+        within = dataset if options.target.staging is None else None  # write inside the staging folder, which is on the destination's disk
         with TfRawWriter(options.destination, spec, options.splits, overwrite=options.overwrite, unlabelled=[NEW], within=within) as writer:
             _write_columns(staging, writer, options, progress)
             if spark:
@@ -102,14 +102,14 @@ def make_dataset(options: Options, progress: Progress) -> str:
 
 
 def _progress(options: Options) -> Progress:
-    """What of this run is complete: by the options on which bytes depend, and by all files that are read."""
+    """Return the progress of this run, which is identified by the options on which bytes depend and by all files that are read."""
     read = [path for paths in options.logs.values() for path in paths] + (dataset_files(options.vocabulary) if options.vocabulary else [])
     return Progress(NAME, options.of_the_bytes(), read, options.destination, options.resume)
 
 
 @contextlib.contextmanager
 def _spark(options: Options, staging: Staging) -> Iterator[SparkCriteo | None]:
-    """The steps that executors do, where Spark is the engine."""
+    """Yield the steps that executors run, if Spark is the engine; else None."""
     if options.spark is None:
         yield None
         return
@@ -118,7 +118,7 @@ def _spark(options: Options, staging: Staging) -> Iterator[SparkCriteo | None]:
 
 
 def _check_log(path: Source, destination: Path) -> None:
-    """Find out before anything is written, and not after an hour of work, that a log cannot be read."""
+    """Raise DatasetError where a log cannot be read, or lies where the dataset will be published; called before anything is written."""
     if not isinstance(path, Path):
         path.open().close()
         return
@@ -128,12 +128,12 @@ def _check_log(path: Source, destination: Path) -> None:
         )
     path.open("rb").close()
     for folder in (*SPLITS, VOCABULARY):
-        if path.resolve().is_relative_to((destination / folder).resolve()):  # publishing replaces these folders, the log with them
+        if path.resolve().is_relative_to((destination / folder).resolve()):  # publishing replaces these folders and all files in them
             raise DatasetError(f"{path} lies in {destination / folder}, which the dataset will replace; choose another --dst")
 
 
 def _transform(options: Options, known: KnownVocabularies | None) -> str:
-    """What becomes of the integers: as in the dataset whose ids are used, for a model of that one."""
+    """Return the transform of the integers; with --vocabulary it is that dataset's, so that a model trained on it can score the rows."""
     if known is None:
         return options.transform
     if options.transform not in (None, known.numerical_transform):
@@ -145,7 +145,7 @@ def _transform(options: Options, known: KnownVocabularies | None) -> str:
 
 
 def _stage(staging: Staging, options: Options, transform: str, progress: Progress, spark: SparkCriteo | None) -> dict[str, SplitCounts]:
-    """Read every log once; returns what was found in each split."""
+    """Read every log once; return the counts of each split."""
     tallies = {split: SplitCounts([path.name for path in paths], labelled=split != NEW) for split, paths in options.logs.items()}
     if spark:
         spark.stage(tallies, transform)
@@ -160,7 +160,7 @@ def _stage(staging: Staging, options: Options, transform: str, progress: Progres
 def _vocabularies(
     staging: Staging, options: Options, known: KnownVocabularies | None, folder: Path, progress: Progress, spark: SparkCriteo | None
 ) -> list[int]:
-    """Write the vocabulary of every feature; returns the cardinalities."""
+    """Write the vocabulary of every feature; return the cardinalities."""
     makes = known is None or options.extend
     counted = [split for split in options.splits if split != NEW] if options.leak else ["train"]
     dictionaries = spark.dictionaries(known) if spark and makes else None
@@ -168,7 +168,7 @@ def _vocabularies(
     def write(place: int, feature: str) -> int:
         path = folder / f"{feature}.parquet"
         if not makes:
-            known.scan(feature)  # checks it
+            known.scan(feature)  # raises where the file is damaged
             rows = known.rows(feature)
             with naming(path):
                 shutil.copyfile(stored_vocabulary(known.spec, feature), path)
@@ -185,14 +185,14 @@ def _vocabularies(
     def once(place: int, feature: str) -> int:
         return progress.once(f"vocabulary {feature}", [folder / f"{feature}.parquet"], partial(write, place, feature))
 
-    rows = staging.num_rows(counted) if makes else 0  # as many different values as a feature can have
+    rows = staging.num_rows(counted) if makes else 0  # the most distinct values that a feature can have
     with tqdm(total=len(options.form.categorical), desc="vocabularies", unit="feature", disable=None) as bar:
         tasks = [partial(once, place, feature) for place, feature in enumerate(options.form.categorical)]
         return [task() for task in tasks] if spark else by_size([(rows, task) for task in tasks], _SMALL)
 
 
 def _write_columns(staging: Staging, writer: TfRawWriter, options: Options, progress: Progress) -> None:
-    """Fill the dataset's files of labels and numerical features, by moving them."""
+    """Move the staged labels and numerical features into the dataset; with --resume link them, so that the staged files stay."""
     for split in options.splits:
         files = writer.files(split)
         for source, path in ((staging.labels(split), files.label), (staging.numerical(split), files.numerical)):
@@ -201,7 +201,7 @@ def _write_columns(staging: Staging, writer: TfRawWriter, options: Options, prog
 
 
 def _write_ids(staging: Staging, writer: TfRawWriter, options: Options, vocabularies: Path, progress: Progress) -> None:
-    """Fill the dataset's files of ids, column by column."""
+    """Write the dataset's files of ids, column by column."""
 
     def write(place: int) -> None:
         feature = writer.spec.categorical[place]
@@ -218,7 +218,7 @@ def _write_ids(staging: Staging, writer: TfRawWriter, options: Options, vocabula
 
 
 def _once(split: str, path: Path, work: Callable[[], None], options: Options, progress: Progress) -> None:
-    """Write a file of the dataset, unless that is done; of training rows that are shuffled it is done when they are."""
+    """Write a file of the dataset, unless that is done; a training file that will be shuffled is done only when it is shuffled."""
     stage = _column(path)
     if split == "train" and options.ordering != INPUT:
         if not progress.done(stage):
@@ -239,7 +239,7 @@ def _shuffle(writer: TfRawWriter, parts: Sequence[int], seed: int, scratch: Path
 
 
 def _metadata(tallies: dict[str, SplitCounts], options: Options, transform: str, spec: FeatureSpec, folder: Path) -> dict[str, Any]:
-    """What the specification says of its making; what is as it always was is left out."""
+    """Return the metadata of the specification; optional entries are left out where the option has its default value."""
     found = {
         "source": "criteo",
         **{split: tally.statistics() for split, tally in tallies.items()},

@@ -1,4 +1,4 @@
-"""Ids of a column's values by a hash table in NumPy: several times as fast as a join."""
+"""Lookup of a column's ids in a hash table in NumPy, which is several times as fast as a join."""
 
 import contextlib
 from collections.abc import Iterable
@@ -10,18 +10,18 @@ import polars as pl
 
 from utils.naming import naming
 
-_ODD = np.uint32(2654435769)  # 2^32 over the golden ratio: products spread over the highest bits
-_BLOCK = 1 << 15  # values looked up at once: what that touches, but for the table, stays in the cache
+_ODD = np.uint32(2654435769)  # 2^32 over the golden ratio: multiplicative hashing, which uses the highest bits of the product
+_BLOCK = 1 << 15  # values looked up at once, so that all arrays but the table stay in the cache
 
 
 class IdTable:
-    """Open addressing with linear probing; `(4 + bytes of an id)` bytes a slot, 2 to 8 slots a value.
+    """A hash table with open addressing and linear probing; `(4 + bytes of an id)` bytes a slot, 2 to 8 slots a value.
 
     Args:
-        vocabulary: columns `value` UInt32, each once, and `id` Int32 from 1 on, frequent values first: these are found at the first look.
-        dtype: of the ids that are given out.
-        sparse_values: up to so many the table is at most a quarter full, beyond it half.
-        inserted: values that are added at once.
+        vocabulary: columns `value` UInt32, unique, and `id` Int32 from 1 on, frequent values first: these are found with the first probe.
+        dtype: dtype of the returned ids.
+        sparse_values: a table of up to so many values is at most a quarter full, a larger one at most half.
+        inserted: values that are inserted at once.
     """
 
     def __init__(self, vocabulary: pl.DataFrame, dtype: str, sparse_values: int = 1 << 20, inserted: int = 1 << 18):
@@ -34,7 +34,7 @@ class IdTable:
             self._insert(values[start : start + inserted][::-1], ids[start : start + inserted][::-1])
 
     def _insert(self, values: np.ndarray, ids: np.ndarray) -> None:
-        """Add values, frequent ones last: of several that want a slot at once, the last has it."""
+        """Insert values, frequent ones last: where several hash to the same slot, NumPy's assignment keeps the last."""
         slots = self._slots(values)
         while len(values):
             free = self._ids[slots] == 0
@@ -46,7 +46,7 @@ class IdTable:
         return ((values * _ODD) >> self._shift).astype(np.intp)
 
     def ids(self, values: np.ndarray) -> np.ndarray:
-        """Ids `[n]` of values `[n]` uint32; 0 for what the vocabulary lacks."""
+        """Return the ids `[n]` of values `[n]` uint32; 0 for values that the vocabulary lacks."""
         slots = self._slots(values)
         found = self._ids[slots]
         other = np.flatnonzero(self._values[slots] != values)
@@ -62,17 +62,17 @@ class IdTable:
 
 
 class IdLookup(Protocol):
-    """What gives values their ids: `IdTable`, or another of the same results."""
+    """The interface of `IdTable` and of other lookups with the same results."""
 
     dtype: np.dtype
     knows_zero: bool  # whether 0 is a value that has an id
 
     def ids(self, values: np.ndarray) -> np.ndarray:
-        """Ids `[n]` of values `[n]` uint32; 0 for what the vocabulary lacks."""
+        """Return the ids `[n]` of values `[n]` uint32; 0 for values that the vocabulary lacks."""
 
 
 def write_table_ids(columns: Iterable[pl.Series], vocabulary: pl.DataFrame, dtype: str, path: Path, block: int = _BLOCK) -> None:
-    """Write the ids of a column of values to a binary file, in row order; what the vocabulary lacks, and what is missing, gets id 0.
+    """Write the ids of a column of values to a binary file, in row order; missing values, and values that the vocabulary lacks, get id 0.
 
     Args:
         columns: blocks of the column, UInt32 with null for missing.
@@ -85,7 +85,7 @@ def write_table_ids(columns: Iterable[pl.Series], vocabulary: pl.DataFrame, dtyp
 
 
 def write_looked_up(columns: Iterable[pl.Series], table: IdLookup, path: Path, block: int = _BLOCK) -> None:
-    """The same by a table that is there already."""
+    """Write the ids as `write_table_ids` does, with an existing table."""
     file = path.open("wb")
     try:
         for column in columns:
@@ -100,5 +100,5 @@ def write_looked_up(columns: Iterable[pl.Series], table: IdLookup, path: Path, b
         with naming(path):
             file.close()
     finally:
-        with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
+        with contextlib.suppress(OSError):  # on a full disk: the original error is raised already
             file.close()

@@ -1,4 +1,4 @@
-"""Vocabularies of another dataset: used as they are, or with what is new behind the old values, whose ids stay."""
+"""Vocabularies of another dataset: used as they are, or extended by new values behind the old ones, whose ids stay."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +19,22 @@ class KnownVocabularies:
     """The vocabularies that `preproc.criteo` wrote with a dataset.
 
     Attributes:
-        spec: of that dataset.
+        spec: specification of that dataset.
     """
 
     spec: FeatureSpec
 
     @property
     def numerical_transform(self) -> str:
-        """What that dataset made of the integers."""
+        """The transform that the dataset applied to the integers."""
         return self.spec.metadata["numerical_transform"]
 
     def read(self, feature: str) -> pl.DataFrame:
-        """A feature's `value`, `id` and `count`, in the order of the ids. Raises DatasetError where they are damaged."""
+        """Read a feature's `value`, `id` and `count`, in the order of the ids. Raises DatasetError where the file is damaged."""
         return self.scan(feature).collect()
 
     def scan(self, feature: str) -> pl.LazyFrame:
-        """The same, checked and not yet in memory."""
+        """Check a feature's vocabulary and return it as a lazy frame; otherwise the same as `read`."""
         path, rows = _path(self.spec, feature), self.rows(feature)
         read_vocabulary(path, 0, rows + 1)
         found = pl.scan_parquet(path, glob=False)
@@ -44,20 +44,20 @@ class KnownVocabularies:
         return found
 
     def rows(self, feature: str) -> int:
-        """How many values a feature has."""
+        """Return the number of values of a feature."""
         return next(known.cardinality for known in self.spec.categorical if known.name == feature) - 1
 
     def extended(self, feature: str, values: pl.LazyFrame, threshold: int) -> pl.DataFrame:
-        """A feature's vocabulary with the new values of another dataset.
+        """Extend a feature's vocabulary by the new values of another dataset.
 
         Args:
             feature: its name.
-            values: of the days that dictionaries are made from: one UInt32 column with null for missing.
-            threshold: how often a new value has to occur in them.
+            values: values of the days from which dictionaries are made: one UInt32 column with null for missing.
+            threshold: the least number of occurrences of a new value.
 
         Returns:
-            the old values, and behind them the new ones by falling frequency, equal counts by rising value. The count
-            of an old value is then that of both datasets.
+            the old values, followed by the new ones by falling frequency, equal counts by rising value. The count of an old
+            value is the sum over both datasets, at most 2^32 - 1.
         """
         old = self.read(feature)
         counts = build_vocabulary(values, 0).drop("id")
@@ -70,10 +70,10 @@ class KnownVocabularies:
 
 
 def known_vocabularies(folder: Path, categorical: tuple[str, ...]) -> KnownVocabularies:
-    """Those of a dataset that `preproc.criteo` wrote.
+    """Open the vocabularies of a dataset that `preproc.criteo` wrote.
 
     Raises:
-        FeatureSpecError, DatasetError: there is no dataset, it has other features, lacks a vocabulary, or was made in another way.
+        FeatureSpecError, DatasetError: there is no dataset, it has other features, it lacks a vocabulary, or another program made it.
     """
     spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml", "--vocabulary")
     names = tuple(feature.name for feature in spec.categorical)

@@ -1,19 +1,21 @@
-"""Blocks of sound lines of a click log to columns, by NumPy operations over whole blocks: twice as fast as a general CSV parser.
+"""Parsing of blocks of well-formed click log lines to columns, by NumPy operations over whole blocks: twice as fast as a general CSV parser.
 
-A field ends where the next separator stands, so the eight bytes before that are gathered as one 64-bit word: of up to eight digits, which is what
-nearly every field has, and all of a hexadecimal value. Within the word the digits are combined two, four and eight at a time.
+A field ends before the next separator, so the eight bytes before a separator are loaded as one 64-bit word. It holds up to eight digits, which is
+all of nearly every integer and of every hexadecimal value. Within the word the digits are combined two, four and eight at a time.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-CHARACTERS = b"0123456789abcdefABCDEF-\t\n"  # all that sound lines hold
+CHARACTERS = b"0123456789abcdefABCDEF-\t\n"  # the only ones in well-formed lines
 _STEP_BYTES = 1 << 18
-_WORD = 8  # bytes, and the digits that it holds
+_WORD = 8  # bytes of a word, and the most digits that it holds
 _NEWLINE, _MINUS, _ONE = 10, 45, 49
-_MAX_LONG = 100  # integers of more digits, which are read one by one; where a step has more, another parser is faster
-_LAST_BYTES = np.array([0] + [(2 ** (8 * count) - 1) << (64 - 8 * count) for count in range(1, 9)], np.uint64)  # of a word, by their number
+_MAX_LONG = 100  # integers of more than eight digits a step, which are read one by one; if there are more, another parser is faster
+_LAST_BYTES = np.array(
+    [0] + [(2 ** (8 * count) - 1) << (64 - 8 * count) for count in range(1, 9)], np.uint64
+)  # masks of the last bytes of a word, by the number of bytes
 _LETTERS, _DIGITS, _ONES = (np.uint64(int(byte * 8, 16)) for byte in ("40", "0F", "01"))
 _PAIRS, _FOURS, _EIGHT = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFFFFFF)
 
@@ -21,24 +23,24 @@ _PAIRS, _FOURS, _EIGHT = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000
 class Columns(NamedTuple):
     """The columns of n lines with M integers and F hexadecimal values."""
 
-    labels: np.ndarray | None  # [n] bool; None of lines without
-    integers: np.ndarray  # [M, n] int64, 0 where there is none
-    values: np.ndarray  # [F, n] uint32, 0 where there is none
-    empty: np.ndarray  # [1 + M + F, n] bool: the field holds nothing; one row less without labels
+    labels: np.ndarray | None  # [n] bool; None without labels
+    integers: np.ndarray  # [M, n] int64, 0 for an empty field
+    values: np.ndarray  # [F, n] uint32, 0 for an empty field
+    empty: np.ndarray  # [1 + M + F, n] bool: the field is empty; one row less without labels
 
 
 def parse_block(
     text: bytes, num_lines: int, num_integers: int, num_values: int, labelled: bool = True, step_bytes: int = _STEP_BYTES
 ) -> Columns | None:
-    """The columns of lines of a label, integers and hexadecimal values; None where a line is not sound, or is better read by another parser.
+    """Parse lines of a label, integers and hexadecimal values; return None where a line is malformed, or another parser is faster.
 
     Args:
         text: whole lines, each ended by a newline.
-        num_lines: n, the newlines of the text.
+        num_lines: n, the number of newlines in the text.
         num_integers: M.
         num_values: F.
-        labelled: whether a label stands first.
-        step_bytes: text read at once: what a step touches stays in the cache.
+        labelled: whether a label is the first field.
+        step_bytes: text parsed at once, in bytes, so that the data of a step stay in the cache.
     """
     found = Columns(
         np.empty(num_lines, np.bool_) if labelled else None,
@@ -58,10 +60,10 @@ def parse_block(
 
 
 def _step(text: bytes, row: int, found: Columns) -> int | None:
-    """Read some lines into `found` from a row on. Returns their number, None where something is not sound."""
+    """Parse some lines into `found`, starting at a row; return their number, or None as `parse_block` does."""
     if text.translate(None, CHARACTERS):
         return None
-    data = np.frombuffer(bytes(_WORD) + text, np.uint8)  # the first field has a word before its end, too
+    data = np.frombuffer(bytes(_WORD) + text, np.uint8)  # pad the front: the word of the first field may begin before the text
     separators = np.flatnonzero(data <= _NEWLINE)[_WORD:]
     fields, first = len(found.empty), int(found.labels is not None)
     integers = slice(first, first + len(found.integers))
@@ -96,18 +98,19 @@ def _step(text: bytes, row: int, found: Columns) -> int | None:
 
 
 def _last_digits(words: np.ndarray, ends: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Up to eight characters before each end, the last one in the highest byte; 0 in the bytes of none."""
+    """Return up to eight characters before each end, the last one in the highest byte; bytes before the field are 0."""
     found = words[ends - _WORD]
     found &= _LAST_BYTES[lengths]
     return found
 
 
 def _integers(words: np.ndarray, ends: np.ndarray, digits: np.ndarray) -> np.ndarray | None:
-    """The last eight digits of decimal numbers, without their signs; None where there is a letter."""
+    """Return the values of the last eight digits of decimal numbers, without their signs; None where there is a letter."""
     found = _last_digits(words, ends, np.clip(digits, 0, _WORD))
     if (found & _LETTERS).any():
         return None
     found &= _DIGITS
+    # Each pass joins neighbouring groups of digits. The first digits are in the low bytes, so it is the low group that is scaled.
     for times, bits, mask in ((10, 8, _PAIRS), (100, 16, _FOURS), (10_000, 32, _EIGHT)):
         lower = found >> np.uint64(bits)
         found *= np.uint64(times)
@@ -117,8 +120,9 @@ def _integers(words: np.ndarray, ends: np.ndarray, digits: np.ndarray) -> np.nda
 
 
 def _hexadecimal(words: np.ndarray, ends: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Numbers of up to eight hexadecimal digits, in either case."""
+    """Return the values of up to eight hexadecimal digits, in either case."""
     found = _last_digits(words, ends, lengths)
+    # Bit 6 is set in the codes of letters only, whose low four bits are 1 to 6: adding 9 gives 10 to 15.
     letters = found >> np.uint64(6)
     letters &= _ONES
     letters *= np.uint64(9)
@@ -133,7 +137,7 @@ def _hexadecimal(words: np.ndarray, ends: np.ndarray, lengths: np.ndarray) -> np
 
 
 def _read_long(data: np.ndarray, ends: np.ndarray, lengths: np.ndarray, whole: np.ndarray) -> bool:
-    """Read the integers of more than eight digits one by one; False where there are many, or one may be beyond 64 bits."""
+    """Read the integers of more than eight digits one by one; return False if there are too many, or one may not fit 64 bits."""
     places = np.argwhere(lengths > _WORD)
     if len(places) > _MAX_LONG:
         return False

@@ -1,4 +1,4 @@
-"""`preproc.criteo` by Spark: reading, counting and numbering as tasks of executors, the rest as on one machine."""
+"""`preproc.criteo` on Spark: executors read, count and assign ids in tasks; the driver does the rest as on one machine."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,18 +20,18 @@ from preproc.shared.joining import join_files
 from preproc.spark.dictionaries import Dictionaries
 from preproc.spark.engine import SparkEngine
 
-_RANGE_BYTES = 128 << 20  # of a plain log that a task reads at most
-_TASKS_A_CORE = 4  # so that cores end their last tasks at about the same time
-TABLE_VALUES = 1 << 24  # of a dictionary that is a table in an executor's memory, of up to 268 MB; larger ones are files that are searched
+_RANGE_BYTES = 128 << 20  # the most bytes of a plain log that a task reads
+_TASKS_A_CORE = 4  # several, so that all cores finish at about the same time
+TABLE_VALUES = 1 << 24  # the largest dictionary that is a hash table in an executor's memory, of up to 268 MB; larger ones are searched in files
 
 
 class SparkCriteo:
-    """The steps of a run that executors do, in this order: `stage`, `dictionaries`, `write_ids`.
+    """The steps of a run that executors perform, in this order: `stage`, `dictionaries`, `write_ids`.
 
     Args:
-        engine: that runs.
-        options: of the run.
-        staging: of the run, in a folder that all executors see.
+        engine: running Spark engine.
+        options: options of the run.
+        staging: staging of the run, in a folder that all executors see.
     """
 
     def __init__(self, engine: SparkEngine, options: Options, staging: Staging):
@@ -39,7 +39,7 @@ class SparkCriteo:
         self._counts = 0
 
     def stage(self, tallies: Mapping[str, SplitCounts], transform: str) -> None:
-        """Read every log into the staging, and count what is in it. Raises DatasetError for the first fault in the order of the logs."""
+        """Read every log into the staging, and count rows and values. Raises DatasetError for the first fault in the order of the logs."""
         logs, most = self._options.logs, self._range_bytes()
         items = {split: [list(self._parts(split, path, transform, most)) for path in paths] for split, paths in logs.items()}
         found, error = self._engine.map("reading", read_part, [item for files in items.values() for parts in files for item in parts], "part")
@@ -55,7 +55,7 @@ class SparkCriteo:
             tallies[split].check_rows(split)
 
     def _range_bytes(self) -> int:
-        """Of a plain log that a task reads."""
+        """Return the number of bytes of a plain log that a task reads."""
         total = sum(log.stat().st_size for logs in self._options.logs.values() for log in logs)
         return min(_RANGE_BYTES, max(2 * self._options.block_bytes, total // (_TASKS_A_CORE * self._engine.parallelism)))
 
@@ -84,20 +84,21 @@ class SparkCriteo:
         tally.file_rows.append(tally.rows - before)
 
     def dictionaries(self, known: KnownVocabularies | None) -> Dictionaries:
-        """Of the values that `stage` counted, behind the known ones where there are some."""
+        """Make dictionaries of the values that `stage` counted; known values, where there are some, come first."""
         features = self._options.form.categorical
         thresholds = [self._options.thresholds.of(feature) for feature in features]
         old = known and {place: known.scan(feature) for place, feature in enumerate(features)}
         return Dictionaries(self._engine, f"reading-*/{COUNTS}-*.parquet", self._counts, thresholds, old)
 
     def write_ids(self, vocabularies: Path, writer: TfRawWriter) -> None:
-        """Fill the dataset's files of ids.
+        """Write the dataset's files of ids.
 
         Args:
             vocabularies: folder of `FEATURE.parquet`.
-            writer: of the dataset.
+            writer: writer of the dataset.
         """
         features = writer.spec.categorical
+        # Long tasks start first, so that the last ones to run are short.
         largest_first = sorted(range(len(features)), key=lambda place: -features[place].cardinality)
         parts = [(place, pieces) for place in largest_first for pieces in self._pieces(len(features))]
         files = {place: self._dictionary(features[place], vocabularies.absolute()) for place in largest_first}
@@ -111,7 +112,7 @@ class SparkCriteo:
                 join_files([self._engine.task_folder("ids", number) / f"{split}.bin" for number in numbers], writer.files(split).categorical[place])
 
     def _pieces(self, features: int) -> list[list[tuple[str, list[Path]]]]:
-        """The rows of all splits in parts of about as many rows, each a task; of each its splits and their files."""
+        """Divide the rows of all splits into parts of about equal size, one for each task of a feature; return the splits and files of each."""
         chunks = [(split, path.absolute(), rows) for split in self._options.splits for path, rows in self._staging.chunks(split)]
         parts = min(len(chunks), -(-_TASKS_A_CORE * self._engine.parallelism // features))
         ends = list(accumulate(rows for _, _, rows in chunks))
@@ -121,7 +122,7 @@ class SparkCriteo:
         return [list(part.items()) for part in found if part]
 
     def _dictionary(self, feature: Categorical, vocabularies: Path) -> Path:
-        """What a task looks ids up in: the vocabulary, or a folder of sorted files where that is too large for a table."""
+        """Return the dictionary in which a task looks ids up: the vocabulary, or a folder of sorted files if it is too large for a table."""
         vocabulary, values = vocabularies / f"{feature.name}.parquet", feature.cardinality - 1
         if values <= TABLE_VALUES:
             return vocabulary
@@ -137,5 +138,5 @@ class SparkCriteo:
 
 
 def _everywhere(path: Source) -> Source:
-    """A file by a name that does not depend on the folder that a process is in."""
+    """Return a source by a name that does not depend on the working directory of a process."""
     return path.absolute() if isinstance(path, Path) else path

@@ -25,41 +25,41 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Thresholds:
-    """How often a value has to occur to be kept: of each feature, or else `default`."""
+    """Least numbers of occurrences for a value to be kept: one for each feature named, `default` for the others."""
 
     default: int
     features: Mapping[str, int]
 
     def of(self, feature: str) -> int:
-        """That of a feature."""
+        """Return the threshold of a feature."""
         return self.features.get(feature, self.default)
 
     def described(self) -> Any:
-        """For the metadata: a number, or a mapping where features have their own."""
+        """Return the form for the metadata: a number, or a mapping where features have their own."""
         return {"default": self.default, **self.features} if self.features else self.default
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a run is asked to do.
+    """The options of a run.
 
     Attributes:
-        logs: files of each split that is given, in order.
-        target: where the dataset goes.
-        form: of the logs' lines.
-        thresholds: of values that are new; None where none can be.
-        transform: of the integers; None for the vocabulary's dataset's.
+        logs: log files of each given split, in order.
+        target: destination of the dataset.
+        form: fields of a log line.
+        thresholds: frequency thresholds of new values; None if no new value can get an id.
+        transform: transform of the integers; None for that of the dataset `vocabulary`.
         halve: whether the last test day is cut into a test and a valid half.
-        ordering: of the training rows.
-        seed: of that.
-        vocabulary: folder of the dataset whose ids hold; None for ids of this run's own.
+        ordering: order of the training rows.
+        seed: seed of that order.
+        vocabulary: folder of the dataset whose ids are used; None to make new dictionaries.
         extend: whether values that it lacks get ids behind its own.
         leak: whether dictionaries are made from the rows of all splits.
-        skip_bad_lines: or stop at the first.
-        overwrite: whether a dataset may be replaced.
+        skip_bad_lines: skip malformed lines, or stop at the first.
+        overwrite: whether an existing dataset may be replaced.
         block_bytes: text parsed at once, in bytes.
-        resume: whether stages that are complete are recorded, and not done again.
-        spark: where Spark runs; None for Polars on this machine.
+        resume: whether complete stages are recorded, and not repeated by the next run.
+        spark: Spark configuration; None for Polars on this machine.
     """
 
     logs: Mapping[str, list[Source]]
@@ -86,12 +86,12 @@ class Options:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Of the dataset, in their order."""
+        """The splits of the dataset, in order."""
         found = {*self.logs, *(["valid"] if self.halve else [])}
         return tuple(split for split in SPLITS if split in found)
 
     def of_the_bytes(self) -> dict[str, Any]:
-        """What the dataset's bytes depend on besides the logs, by flag."""
+        """Return all that the dataset's bytes depend on besides the logs, by flag."""
         return {
             "num_numerical": self.form.num_numerical,
             "num_categorical": self.form.num_categorical,
@@ -193,7 +193,7 @@ def _parser(description: str) -> Parser:
 
 
 def _check_together(given: argparse.Namespace) -> None:
-    """Raise UserError for flags that do not go together."""
+    """Raise UserError for flags that conflict, or that lack another one."""
     frozen = given.vocabulary is not None and not given.extend_vocabulary
     if given.extend_vocabulary and given.vocabulary is None:
         raise UserError("--extend_vocabulary needs --vocabulary: the dataset whose values come first")
@@ -215,7 +215,7 @@ def _check_together(given: argparse.Namespace) -> None:
 
 
 def _logs(given: Sequence[str]) -> list[Source]:
-    """Local files as they are, and what URLs of object stores name."""
+    """Return local files as paths, and the stored files that URLs of object stores name."""
     return [source for text in given for source in (stored_files(text) if is_url(text) else [Path(text)])]
 
 

@@ -1,4 +1,4 @@
-"""Reading click logs into staging in this process; a run with `--resume` goes on behind the last log that an earlier one has read."""
+"""Reading of click logs into staging in this process; a run with `--resume` continues after the last log that an earlier run has read."""
 
 import sys
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from preproc.shared.resume import Progress
 
 
 def read_logs(staging: Staging, options: Options, transform: str, tallies: dict[str, SplitCounts], progress: Progress) -> None:
-    """Read every log once, but those that an earlier run has read, and halve the last test day where that is asked for.
+    """Read every log once, except those that an earlier run has read, and halve the last test day if `--halve_test` is given.
 
     Args:
-        staging: where the rows go.
-        options: of the run.
-        transform: of the integers.
-        tallies: of each split, which are filled.
-        progress: of the run.
+        staging: receives the rows.
+        options: options of the run.
+        transform: transform of the integers.
+        tallies: counts of each split, updated in place.
+        progress: progress of the run.
 
     Raises:
-        DatasetError: a line is malformed and is not skipped, or a split has no sound line.
+        DatasetError: a line is malformed and not skipped, or a split has no well-formed line.
     """
     places = [(split, place) for split, paths in options.logs.items() for place in range(len(paths))]
     read = _restore(staging, tallies, ["read halved", *(f"read {split} {place}" for split, place in reversed(places))], progress)
@@ -56,7 +56,7 @@ def read_logs(staging: Staging, options: Options, transform: str, tallies: dict[
                     bar.write(skipped(path, bad_lines, first_fault), file=sys.stderr)
                 tally.bad_lines += bad_lines
                 tally.file_rows.append(tally.rows - before)
-                if not (options.halve and split == "test" and place == len(paths) - 1):  # halving takes from it, so that both are one stage
+                if not (options.halve and split == "test" and place == len(paths) - 1):  # halving takes its rows: one stage
                     _record(f"read {split} {place}", staging, tallies, progress)
             tally.check_rows(split)
     staging.flush()
@@ -73,7 +73,7 @@ def _record(stage: str, staging: Staging, tallies: dict[str, SplitCounts], progr
 
 
 def _restore(staging: Staging, tallies: dict[str, SplitCounts], stages: Sequence[str], progress: Progress) -> int:
-    """Go back to the last of the stages (the latest first) that an earlier run completed; returns how many are done."""
+    """Restore the state after the last stage that an earlier run completed; `stages` lists the latest first. Return how many are done."""
     for place, stage in enumerate(stages):
         known = progress.done(stage)
         if known and staging.restore(known["value"]["staging"]):
@@ -84,7 +84,7 @@ def _restore(staging: Staging, tallies: dict[str, SplitCounts], stages: Sequence
 
 
 def halve(staging: Staging, test: SplitCounts) -> SplitCounts:
-    """Make the second half of the last test day the valid split; of an odd number of rows the first half has one more."""
+    """Move the second half of the last test day to the valid split; with an odd number of rows the first half has one more."""
     held = test.file_rows[-1] // 2
     if not held:
         raise DatasetError(f"--halve_test: {test.files[-1]} holds {test.file_rows[-1]} rows; expected at least 2")

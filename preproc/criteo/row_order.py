@@ -1,8 +1,8 @@
-"""Shuffling the rows of a column's file in bounded memory, every column of a split alike.
+"""Shuffling of the rows of a column's file in bounded memory, in the same order for every column of a split.
 
-Each row is dealt to a bucket at random, and each bucket is shuffled: one after another they are a random order of all rows. A bucket's rows are
-what has to be in memory, about `BUCKET_ROWS` of one column, whatever the number of rows. The order depends on the seed and on how many rows each
-part has, on nothing else.
+Each row is assigned to a random bucket, and each bucket is shuffled: the buckets one after another are a random order of all rows. Only one bucket
+has to be in memory, about `BUCKET_ROWS` rows of one column, whatever the number of rows. The order depends only on the seed and on the number of
+rows of each part.
 """
 
 import os
@@ -15,28 +15,29 @@ from utils.naming import naming
 
 INPUT, DAY_RANDOM, TOTAL_RANDOM = ORDERINGS = ("input", "day_random", "total_random")
 BUCKET_ROWS = 1 << 21
-BLOCK_ROWS = 1 << 19  # dealt at once
+BLOCK_ROWS = 1 << 19  # rows assigned to buckets at once
 
 
 def shuffled_parts(ordering: str, day_rows: Sequence[int]) -> list[int]:
-    """The rows of each part that is shuffled within itself: the days, or all of them together."""
+    """Return the number of rows of each part that is shuffled separately: each day, or all days together."""
     return list(day_rows) if ordering == DAY_RANDOM else [sum(day_rows)]
 
 
 def shuffle_file(path: Path, row_bytes: int, parts: Sequence[int], seed: int, scratch: Path) -> None:
-    """Bring the rows of a file into a random order within each part; files of the same parts and seed into the same one.
+    """Shuffle the rows of a file within each part; files with the same parts and seed get the same order.
 
     Args:
         path: the file, which is replaced.
         row_bytes: bytes of a row.
         parts: rows of each part, in file order.
-        seed: of the order.
-        scratch: a file that is written and moved to `path`, on the same disk.
+        seed: seed of the order.
+        scratch: temporary file on the same disk as `path`, to which it is moved.
     """
     dealt = scratch.with_name(f"{scratch.name}.dealt")
     with path.open("rb") as source, naming(scratch), scratch.open("wb") as target, dealt.open("wb") as buckets:
         for part, rows in enumerate(parts):
             sizes = np.zeros(_buckets(rows), np.int64)
+            # The buckets are drawn twice from the same seeds: first for their sizes, which give their offsets in the file.
             for dealing in _dealings(part, rows, seed):
                 sizes += np.bincount(dealing, minlength=len(sizes))
             _deal(source, buckets.fileno(), row_bytes, sizes, _dealings(part, rows, seed))
@@ -53,14 +54,14 @@ def _buckets(rows: int) -> int:
 
 
 def _dealings(part: int, rows: int, seed: int) -> Iterator[np.ndarray]:
-    """The bucket of each row, block by block."""
+    """Yield the bucket of each row, block by block."""
     for block, start in enumerate(range(0, rows, BLOCK_ROWS)):
         count = min(BLOCK_ROWS, rows - start)
         yield np.random.default_rng([seed, part, 0, block]).integers(0, _buckets(rows), count, np.uint16)
 
 
 def _deal(source, buckets: int, row_bytes: int, sizes: np.ndarray, dealings: Iterator[np.ndarray]) -> None:
-    """Copy rows into their buckets, which lie one behind another in a file."""
+    """Copy rows into their buckets, which are consecutive in one file."""
     places = np.cumsum(sizes) - sizes
     for dealing in dealings:
         block = np.frombuffer(source.read(len(dealing) * row_bytes), _row_dtype(row_bytes))

@@ -1,4 +1,4 @@
-"""Ids of a column's values by binary search in files: for dictionaries that would not fit an executor's memory as a table."""
+"""Lookup of a column's ids by binary search in files, for dictionaries too large for a hash table in an executor's memory."""
 
 import itertools
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ VALUES, IDS = "values.u32", "ids.i32"
 
 
 class SortedIds:
-    """A dictionary in two files, mapped: all values, rising, and the id of each. Memory is what the system keeps of the files.
+    """A dictionary in two memory-mapped files: all values, rising, and the id of each. Only the page cache holds them in memory.
 
     Args:
-        folder: of the files `values.u32` and `ids.i32`.
-        dtype: of the ids that are given out.
+        folder: folder of the files `values.u32` and `ids.i32`.
+        dtype: dtype of the returned ids.
     """
 
     def __init__(self, folder: Path, dtype: str):
@@ -24,21 +24,21 @@ class SortedIds:
         self.dtype, self.knows_zero = np.dtype(dtype), bool(self._values[0] == 0)
 
     def ids(self, values: np.ndarray) -> np.ndarray:
-        """Ids `[n]` of values `[n]` uint32; 0 for what the vocabulary lacks."""
-        distinct, places = np.unique(values, return_inverse=True)  # rising, so that the search goes through the file once
+        """Return the ids `[n]` of values `[n]` uint32; 0 for values that the vocabulary lacks."""
+        distinct, places = np.unique(values, return_inverse=True)  # sorted, so that the search passes through the file once
         found = np.minimum(np.searchsorted(self._values, distinct), len(self._values) - 1)
         return np.where(self._values[found] == distinct, self._ids[found], 0).astype(self.dtype)[places]
 
 
 def write_sorted(vocabulary: pl.LazyFrame, low: int, high: int, folder: Path) -> None:
-    """Write the two files of the values from `low` up to `high`, which is not among them; the parts of a dictionary are joined one behind another."""
+    """Write the two files of the values in [low, high); the caller joins the parts of a dictionary in order."""
     part = vocabulary.filter((pl.col("value") >= low) & (pl.col("value") < high)).select("value", "id").collect(engine="streaming").sort("value")
     part["value"].to_numpy().tofile(folder / VALUES)
     part["id"].to_numpy().tofile(folder / IDS)
 
 
 def value_ranges(count: int, most: int) -> Iterator[tuple[int, int]]:
-    """Parts of the 32-bit numbers in which at most about `most` of `count` values lie, where these are hashes."""
+    """Divide the 32-bit numbers into ranges of at most about `most` of `count` values, if these are hashes, which are evenly distributed."""
     parts = max(1, -(-count // most))
     cuts = [(part << 32) // parts for part in range(parts + 1)]
     return itertools.pairwise(cuts)

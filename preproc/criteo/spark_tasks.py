@@ -1,4 +1,4 @@
-"""What executors do for `preproc.criteo`: read a part of a log into typed columns, and give a part of a column its ids."""
+"""Tasks that executors run for `preproc.criteo`: reading a part of a log into typed columns, and assigning ids to a part of a column."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ from preproc.reading.stores import Source
 from utils.naming import naming
 
 LABELS, NUMBERS, COUNTS = "label.bin", "numerical.bin", "counts"
-_COUNTED_ROWS = 1 << 20  # of which the values are counted at once
+_COUNTED_ROWS = 1 << 20  # rows whose values are counted at once
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A part of a log that is read.
+    """A part of a log that a task reads.
 
     Attributes:
-        log: the whole of it, by a name that holds on every machine.
-        byte_range: of the part; None for all.
-        form: of its lines.
-        transform: of the integers.
-        block_bytes: text parsed at once.
-        skip_bad_lines: or stop at the first.
-        counted: whether dictionaries are made from its values.
+        log: the whole log, by a name that is valid on every machine.
+        byte_range: range of the part; None for the whole log.
+        form: fields of a line.
+        transform: transform of the integers.
+        block_bytes: text parsed at once, in bytes.
+        skip_bad_lines: skip malformed lines, or stop at the first.
+        counted: whether its values are counted for the dictionaries.
     """
 
     log: Source
@@ -43,10 +43,10 @@ class Reading:
 
 @dataclass
 class LogPartRead:
-    """What was found; the columns lie in the task's folder.
+    """The result of reading a part; its columns are files in the task's folder.
 
-    `first_fault` names its line by the number in the part. `chunks` are files of categorical values with their rows, `counts` how many pairs of a
-    feature and a value were counted.
+    `first_fault` names its line by the number in the part. `chunks` are files of categorical values with their numbers of rows, `counts` is the
+    number of counted pairs of a feature and a value.
     """
 
     chunks: list[tuple[str, int]]
@@ -91,7 +91,7 @@ def _write(file, path: Path, values: np.ndarray) -> None:
 
 
 class _Counter:
-    """How often each value of each feature stands in a part: files of `feature` Int32 (its place), `value` Int64 and `count` Int64."""
+    """A counter of the values of each feature in a part. Writes files of `feature` Int32 (its index), `value` Int64 and `count` Int64."""
 
     def __init__(self, folder: Path, features: Sequence[str]):
         self._folder, self._features = folder, features
@@ -106,11 +106,11 @@ class _Counter:
             self.flush()
 
     def flush(self) -> int:
-        """Write what was added. Returns the pairs of a feature and a value of all files so far."""
+        """Write the counts of the added values. Return the number of pairs of a feature and a value in all files so far."""
         values = pl.concat(self._frames) if self._frames else pl.DataFrame(schema=dict.fromkeys(self._features, pl.UInt32))
         self._frames.clear()
         self._rows = 0
-        if values.is_empty() and self._files:
+        if values.is_empty() and self._files:  # the first file is written even without rows, so that there is always one
             return self._counts
         counted = pl.concat(_counts(place, values[feature]) for place, feature in enumerate(self._features))
         path = self._folder / f"{COUNTS}-{self._files}.parquet"
@@ -128,13 +128,13 @@ def _counts(place: int, values: pl.Series) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Numbering:
-    """A part of a feature's column that gets its ids.
+    """A part of a feature's column to which a task assigns ids.
 
     Attributes:
-        feature: its name.
-        dtype: of the ids.
+        feature: name of the feature.
+        dtype: dtype of the ids.
         dictionary: a vocabulary's Parquet file, or the folder of a sorted one.
-        pieces: the rows of each split: its name, and its files of categorical values.
+        pieces: for each split its name and its files of categorical values.
     """
 
     feature: str
@@ -144,7 +144,7 @@ class Numbering:
 
 
 def number_part(item: Numbering, folder: Path) -> None:
-    """Write the ids of a part of a column, a file `SPLIT.bin` for each split."""
+    """Write the ids of a part of a column, one file `SPLIT.bin` for each split."""
     table = _lookup(item.dictionary, item.dtype)
     for split, chunks in item.pieces:
         write_looked_up(_columns(chunks, item.feature), table, folder / f"{split}.bin")
@@ -154,7 +154,7 @@ def _columns(chunks: Sequence[Path], feature: str) -> Iterator[pl.Series]:
     return (pl.scan_ipc(path, glob=False).select(feature).collect().to_series() for path in chunks)
 
 
-_held: dict[tuple[Path, str], IdLookup] = {}  # the dictionary of the task before, which often is that of the next
+_held: dict[tuple[Path, str], IdLookup] = {}  # cache of one: the next task of this process often needs the same dictionary
 
 
 def _lookup(dictionary: Path, dtype: str) -> IdLookup:
@@ -170,7 +170,7 @@ def _lookup(dictionary: Path, dtype: str) -> IdLookup:
 
 @dataclass(frozen=True)
 class Sorting:
-    """A range of the values of a vocabulary, which are brought into their order."""
+    """A range of the values of a vocabulary that a task sorts: those in [low, high)."""
 
     vocabulary: Path
     low: int

@@ -1,4 +1,4 @@
-"""What lies on the disk between reading the log and writing the dataset: typed columns in a hidden folder of the destination."""
+"""Typed columns on the disk between reading the logs and writing the dataset, in a hidden folder of the destination."""
 
 import contextlib
 import os
@@ -21,16 +21,16 @@ _COPIED_BYTES = 1 << 24
 class Staging:
     """Columns of several splits, appended block by block and read back one feature at a time.
 
-    Labels and numerical features have their final form already and are moved into the dataset; categorical values wait
-    in Arrow files, one a block, until the dictionaries are known. The folder lies inside `destination` (the disk that
-    has the room, and a move instead of a copy) and is gone after the `with` block, however it ends; so is `destination`
-    where this made it and nothing was put there.
+    Labels and numerical features are stored in their final form and are moved into the dataset; categorical values stay
+    in Arrow files, one a block, until the dictionaries are known. The folder is created inside `destination`, which has the
+    disk space and allows a move instead of a copy. It is removed on exit from the `with` block, unless `progress` keeps it
+    for a resumed run; `destination` is removed too if this class created it and it is empty.
     """
 
     def __init__(self, destination: Path, splits: tuple[str, ...], progress: Progress):
         self._scratch, self._progress = Scratch(destination, "staging", progress.takes), progress
         self.folder = self._scratch.folder
-        self._chunks: dict[str, list[tuple[Path, int]]] = {split: [] for split in splits}  # with their rows
+        self._chunks: dict[str, list[tuple[Path, int]]] = {split: [] for split in splits}  # files and their numbers of rows
         self._files: dict[Path, BinaryIO] = {}
         try:
             for split in splits:
@@ -46,26 +46,26 @@ class Staging:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         for file in self._files.values():
-            with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
+            with contextlib.suppress(OSError):  # on a full disk: the original error is raised already
                 file.close()
         self._progress.end(self._scratch, kind is not None)
 
     def labels(self, split: str) -> Path:
-        """The file of the split's labels, 1 byte a row."""
+        """Return the file of the split's labels, 1 byte a row."""
         return self.folder / f"{split}-label.bin"
 
     def numerical(self, split: str) -> Path:
-        """The file of the split's numerical features, `[rows, M]` float16."""
+        """Return the file of the split's numerical features, `[rows, M]` float16."""
         return self.folder / f"{split}-numerical.bin"
 
     def append(self, split: str, labels: np.ndarray | None, numerical: np.ndarray, categorical: pl.DataFrame) -> None:
         """Append n rows.
 
         Args:
-            split: which split they belong to.
-            labels: `[n]` bool; None where the split has none.
+            split: name of their split.
+            labels: `[n]` bool; None where the split has no labels.
             numerical: `[n, M]` float16.
-            categorical: n rows, a UInt32 column a feature.
+            categorical: n rows, one UInt32 column for each feature.
         """
         for path, values in ((self.labels(split), labels), (self.numerical(split), numerical)):
             with naming(path):
@@ -81,13 +81,13 @@ class Staging:
     def _add_chunk(self, split: str, categorical: pl.DataFrame) -> None:
         chunks = self._chunks[split]
         path = self._chunk(split, len(chunks))
-        # Not Parquet with zstd: three quarters of the size, and a tenth of the whole run's time.
+        # Not Parquet with zstd: it has three quarters of the size, but costs a tenth of the whole run's time.
         with naming(path):
             categorical.write_ipc(path)
         chunks.append((path, categorical.height))
 
     def state(self) -> dict[str, Any]:
-        """What was appended so far, for `restore`: rows of each chunk and sizes of the other files, by split."""
+        """Return the state for `restore`: rows of each chunk and sizes of the other files, by split."""
         for path, file in self._files.items():
             if not file.closed:
                 with naming(path):
@@ -98,11 +98,15 @@ class Staging:
         }
 
     def paths(self) -> list[Path]:
-        """Every file that holds what was appended."""
+        """Return all files with appended rows."""
         return [path for split in self._chunks for path in (*self._bytes(split), *(path for path, _ in self._chunks[split]))]
 
     def restore(self, state: dict[str, Any] | None) -> bool:
-        """Go back to an earlier state in a folder that an earlier run left, None for its beginning; False where its files do not hold that."""
+        """Restore an earlier state in a folder that an earlier run left; None restores the empty state.
+
+        Returns:
+            False where the files do not hold that state; nothing is changed then.
+        """
         state = state or {split: {"rows": [], "sizes": [0, 0]} for split in self._chunks}
         chunks = {split: [(self._chunk(split, i), rows) for i, rows in enumerate(found["rows"])] for split, found in state.items()}
         files = [(path, size) for split, found in state.items() for path, size in zip(self._bytes(split), found["sizes"], strict=True)]
@@ -115,7 +119,7 @@ class Staging:
         return True
 
     def adopt(self, split: str, labels: Path, numerical: Path, chunks: Sequence[tuple[Path, int]]) -> None:
-        """Append rows that another process has written in the same form: two files, which are removed, and Arrow files, which stay."""
+        """Append rows that another process has written in the same form: two files, which are removed, and Arrow files, which stay in place."""
         for path, source in ((self.labels(split), labels), (self.numerical(split), numerical)):
             with naming(path):
                 append_file(source, self._files[path])
@@ -123,7 +127,7 @@ class Staging:
         self._chunks[split] += chunks
 
     def chunks(self, split: str) -> Sequence[tuple[Path, int]]:
-        """The files of the split's categorical values, in row order, with their rows."""
+        """Return the files of the split's categorical values, in row order, with their numbers of rows."""
         return tuple(self._chunks[split])
 
     def flush(self) -> None:
@@ -133,7 +137,11 @@ class Staging:
                 file.close()
 
     def cut(self, split: str, rows: int, other: str) -> int:
-        """After `flush`: a split keeps its first rows, another, which has none yet, gets the others. Returns the sum of these labels."""
+        """Keep the first rows of a split, and move the others to another split, which must be empty; only after `flush`.
+
+        Returns:
+            the sum of the labels of the moved rows.
+        """
         held = sum(count for _, count in self._chunks[split])
         clicks = _cut_file(self.labels(split), rows, held, self.labels(other))
         _cut_file(self.numerical(split), rows, held, self.numerical(other))
@@ -152,20 +160,20 @@ class Staging:
         return clicks
 
     def num_rows(self, splits: Sequence[str]) -> int:
-        """The rows of some splits."""
+        """Return the number of rows of some splits."""
         return sum(count for split in splits for _, count in self._chunks.get(split, ()))
 
     def values(self, splits: Sequence[str], feature: str) -> pl.LazyFrame:
-        """One categorical feature of some splits, one after another, as a stream in row order."""
+        """Return one categorical feature of some splits, one split after another, as a lazy frame in row order."""
         return pl.scan_ipc([path for split in splits for path, _ in self._chunks[split]], glob=False).select(feature)
 
     def columns(self, split: str, feature: str) -> Iterator[pl.Series]:
-        """One categorical feature of a split, in blocks in row order."""
+        """Return an iterator over one categorical feature of a split, in blocks in row order."""
         return (pl.scan_ipc(path, glob=False).select(feature).collect().to_series() for path, _ in self._chunks[split])
 
 
 def _cut_file(path: Path, rows: int, held: int, target: Path) -> int:
-    """Move the rows of a file behind its first ones to another; returns the sum of their bytes."""
+    """Move all rows of a file but the first `rows` to another file; return the sum of their bytes, which counts the clicks if they are labels."""
     width, total = path.stat().st_size // held, 0
     with path.open("r+b") as source, naming(target), target.open("wb") as tail:
         source.seek(rows * width)

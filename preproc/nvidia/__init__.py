@@ -1,1 +1,1 @@
-"""NVIDIA's checkpoints."""
+"""Reading of NVIDIA's checkpoints."""

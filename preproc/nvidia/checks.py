@@ -1,4 +1,4 @@
-"""What weights of NVIDIA's models have to be for a dataset: shapes, dtypes, and lookups that those models do."""
+"""Checks of the weights of NVIDIA's models against a dataset: shapes, dtypes, and lookups that those models support."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from utils.errors import UserError
 
 
 def check_cross(dense: Mapping[str, Weight], layers: int, width: int, folder: Path) -> int:
-    """Check kernels `[width, r]` and `[r, width]` and biases `[width]` of cross layers; returns r, the same for all."""
+    """Check kernels `[width, r]` and `[r, width]` and biases `[width]` of cross layers; return r, which is the same for all."""
     first = dense.get("cross/0/v/kernel")
     rank = first.values.shape[-1] if first and first.values.ndim else 0
     for i in range(layers):
@@ -31,12 +31,15 @@ def check_cross(dense: Mapping[str, Weight], layers: int, width: int, folder: Pa
 
 
 def padded(inputs: int) -> int:
-    """To a multiple of 8, as NVIDIA pads the inputs of both MLPs."""
+    """Round up to a multiple of 8, as NVIDIA pads the inputs of both MLPs."""
     return -(-inputs // 8) * 8
 
 
 def check_mlp(dense: Mapping[str, Weight], mlp: str, allowed: set[int], outputs: int | None, folder: Path) -> tuple[int, ...]:
-    """Check kernels `[in, out]` and biases `[out]` of an MLP, the first with one of `allowed` rows; returns the layers' widths."""
+    """Check kernels `[in, out]` and biases `[out]` of an MLP; return the layers' widths.
+
+    `allowed` are the possible numbers of rows of the first kernel, `outputs` is the width of the last layer, None for any.
+    """
     model = "Wide & Deep" if mlp == "deep" else "DLRM"
     layers, dims = 1 + max((int(name.split("/")[1]) for name in dense if name.startswith(f"{mlp}/")), default=0), []
     for i, kind in itertools.product(range(layers), ("kernel", "bias")):
@@ -58,7 +61,7 @@ def check_mlp(dense: Mapping[str, Weight], mlp: str, allowed: set[int], outputs:
 
 
 def check_tables(tables: Sequence[Sequence[Weight]], spec: FeatureSpec, one_width: bool) -> tuple[int, ...]:
-    """Compare the tables with the dataset's cardinalities; returns D_f of each feature."""
+    """Compare the tables with the dataset's cardinalities; return D_f of each feature."""
     widths: list[int] = []
     for feature, parts in zip(spec.categorical, tables, strict=True):
         first = parts[0].values.shape[1] if parts[0].values.ndim == 2 else 0
@@ -80,9 +83,9 @@ def check_tables(tables: Sequence[Sequence[Weight]], spec: FeatureSpec, one_widt
 
 
 def check_lookups(spec: FeatureSpec, means: bool = False) -> None:
-    """Raise UserError where the dataset wants of a feature what NVIDIA's models do not do: each has a table of its own.
+    """Raise UserError where the dataset needs a lookup that NVIDIA's models do not support: in them each feature has its own table.
 
-    DLRM and DCNv2 add its vectors up; the deep part of Wide & Deep may average them (`means`), as its --combiner says.
+    DLRM and DCNv2 sum a feature's vectors; the deep part of Wide & Deep may average them (`means`), according to its --combiner.
     """
     for feature in spec.categorical:
         if feature.table_name != feature.name:

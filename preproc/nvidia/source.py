@@ -1,4 +1,4 @@
-"""What NVIDIA's applications wrote, opened: dense weights by our names, and tables by feature. `nvidia_checkpoint` has the three forms."""
+"""Opening of checkpoints of NVIDIA's DLRM and DCNv2: dense weights by our names, tables by feature. `nvidia_checkpoint` lists the three forms."""
 
 import json
 import re
@@ -23,7 +23,7 @@ _TABLE_FILE = re.compile(r"feature_(\d+)(_\d+)?(?:_part(\d+))?\.npy")
 
 @dataclass(frozen=True)
 class Weight:
-    """An array and where it was found, for messages."""
+    """An array and its origin, for messages."""
 
     place: str
     values: np.ndarray
@@ -31,10 +31,11 @@ class Weight:
 
 @dataclass(frozen=True)
 class Source:
-    """What was found, opened: dense weights by our names (`bottom_mlp/0/kernel`), each feature's table in parts by rows.
+    """An opened checkpoint: dense weights by our names (`bottom_mlp/0/kernel`), each feature's table in parts by rows.
 
-    `order` is the order in which features enter the interaction; `bottom_first` says whether the bottom MLP's output stands
-    before the dot products in the top MLP's input, or after them. `cross_layers`: so many in place of dot products.
+    `order` is the order in which features enter the interaction; `bottom_first` says whether the bottom MLP's output precedes
+    the dot products in the top MLP's input, or follows them. `cross_layers` is the number of cross layers, which replace the
+    dot products; 0 for none.
     """
 
     dense: Mapping[str, Weight]
@@ -45,7 +46,7 @@ class Source:
 
 
 def open_source(folder: Path, spec: FeatureSpec, dot_interaction: str | None) -> Source:
-    """Find out which form a checkpoint has and open it; tables are mapped, not read. Raises UserError."""
+    """Detect the form of a checkpoint and open it; tables are memory-mapped, not read. Raises UserError."""
     if not folder.is_dir():
         raise UserError(f"--nvidia_checkpoint {folder}: no such folder")
     if (folder / "dense").is_dir() or (folder / "sparse").is_dir():
@@ -90,7 +91,7 @@ def _matching(folder: Path, pattern: re.Pattern) -> list[tuple[re.Match, Path]]:
 
 
 def _open_tables(folder: Path, spec: FeatureSpec, concatenated: Mapping[str, Any] | None = None) -> list[list[Weight]]:
-    """Every feature's table as the parts that hold its rows. `concatenated`: the configuration by which feature_0 holds several."""
+    """Open every feature's table as the parts that hold its rows. `concatenated` is the configuration if feature_0 may hold several tables."""
     files = _matching(folder, _TABLE_FILE)
     found = {(int(match[1]), int(match[3] or 0)): _load(path) for match, path in files}
     if len(found) < len(files):
@@ -115,22 +116,23 @@ def _open_tables(folder: Path, spec: FeatureSpec, concatenated: Mapping[str, Any
 
 
 def _tables_apart(sizes: np.ndarray, config: Mapping[str, Any], folder: Path) -> list[int]:
-    """Which tables --concat_embedding left on the CPU, each a file: the largest ones, from the first on that --cpu_offloading_threshold_gb forbids.
+    """Return the tables that --concat_embedding left on the CPU, each in its own file.
 
-    A gigabyte is 2^30 bytes there, and 10^9 in later commits, which have --data_parallel_input. `sizes` are in bytes.
+    They are the largest ones: in rising order of size, all from the first on with which the sum exceeds --cpu_offloading_threshold_gb. A gigabyte
+    is 2^30 bytes there, and 10^9 in later commits, which have --data_parallel_input. `sizes` are in bytes.
     """
     limit, gigabyte = config.get("cpu_offloading_threshold_gb"), 10**9 if "data_parallel_input" in config else 2**30
     if isinstance(limit, bool) or not isinstance(limit, int | float):
         raise UserError(f"{folder}/config.json: cpu_offloading_threshold_gb is {limit!r}, expected a number")
     order = np.argsort(sizes, kind="stable")
     on_gpu = int(np.count_nonzero(np.cumsum(sizes[order]) <= limit * gigabyte))
-    if 0 < on_gpu < len(sizes) and sizes[order[on_gpu - 1]] == sizes[order[on_gpu]]:  # theirs is no stable sort
+    if 0 < on_gpu < len(sizes) and sizes[order[on_gpu - 1]] == sizes[order[on_gpu]]:  # their sort is not stable: the order of equal sizes is unknown
         raise UserError(f"{folder}: --concat_embedding put some of several tables of {sizes[order[on_gpu]]} bytes apart; which is not known")
     return sorted(map(int, order[on_gpu:]))
 
 
 def _concatenated(files: Sequence[Weight], apart: Sequence[int], spec: FeatureSpec) -> list[list[Weight]]:
-    """Every feature's table, where the first file holds all but those `apart` one after another, and these have the other files."""
+    """Return every feature's table if the first file holds all tables, one after another, but those `apart`, which are in the other files."""
     together = [i for i in range(len(spec.cardinalities)) if i not in apart]
     expected = [sum(spec.cardinalities[i] for i in together), *(spec.cardinalities[i] for i in apart)]
     if (found := [len(file.values) if file.values.ndim else 0 for file in files]) != expected:
@@ -162,7 +164,10 @@ def _load(path: Path) -> Weight:
 
 
 def read_tensorflow(prefix: Path, what: str, our_name: Callable[[str], str | None]) -> dict[str, Weight]:
-    """The weights of a TensorFlow checkpoint `what`, by our names; those of which `our_name` is None are not read. Raises UserError."""
+    """Read the weights of a TensorFlow checkpoint, by our names; those for which `our_name` returns None are not read. Raises UserError.
+
+    `what` says in errors what the checkpoint should hold.
+    """
     if not Path(f"{prefix}.index").is_file() or not list(prefix.parent.glob(f"{prefix.name}.data-*")):
         raise UserError(f"{prefix}.index or {prefix}.data-*: missing; expected a TensorFlow checkpoint {what}")
     from utils.runtime import prepare_tensorflow
@@ -179,7 +184,10 @@ def read_tensorflow(prefix: Path, what: str, our_name: Callable[[str], str | Non
 
 
 def _our_name(variable: str) -> str | None:
-    """`bottom_mlp_layers/0/kernel/…` -> `bottom_mlp/0/kernel`, `interact_op/cross_layers/0/_dense_u/kernel/…` -> `cross/0/v/kernel`."""
+    """Translate the name of a variable to ours; None if it is no weight.
+
+    `bottom_mlp_layers/0/kernel/…` -> `bottom_mlp/0/kernel`, `interact_op/cross_layers/0/_dense_u/kernel/…` -> `cross/0/v/kernel`.
+    """
     if match := _VARIABLE.fullmatch(variable):
         return "{}/{}/{}".format(*match.groups())
     match = _CROSS_VARIABLE.fullmatch(variable)

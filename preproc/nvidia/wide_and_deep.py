@@ -1,14 +1,14 @@
-"""A checkpoint of NVIDIA's Wide & Deep, opened: a `tf.train.Checkpoint` of the model, its two optimizers and the step.
+"""Opening of checkpoints of NVIDIA's Wide & Deep: a `tf.train.Checkpoint` of the model, its two optimizers and the step.
 
 The model is a `WideDeepModel` of two functional models of Keras 2, whose layers with weights TensorFlow numbers:
 
     model/dnn_model      layer 0 holds a table of each feature, by its name; layers 1, 2, … are Dense
-    model/linear_model   at first: layer 0 to F - 1, an Embedding of one column each, in the order of the application's list of features, and layer F,
-                         a Dense of the numerical features in the order of its list of them
-                         later: layer 0 holds a table of each feature, by its name, the numericals' kernel and the bias
+    model/linear_model   earlier versions: layers 0 to F - 1 are each an Embedding of one column, in the order of the application's list of features;
+                         layer F is a Dense of the numerical features in the order of the application's list
+                         later versions: layer 0 holds a table of each feature, by its name, the numericals' kernel and the bias
 
-The first deep kernel's rows, and the later linear one's, are in the order of the names of the application's columns: `NAME` of a numerical feature,
-`NAME_embedding` of a categorical one.
+The rows of the first deep kernel, and of the later linear one, are sorted by the names of the application's columns: `NAME` for a numerical feature,
+`NAME_embedding` for a categorical one.
 """
 
 import re
@@ -27,7 +27,7 @@ from utils.errors import UserError
 _DEEP, _LINEAR = "model/dnn_model/layer_with_weights-", "model/linear_model/layer_with_weights-"
 _VALUE, _TABLE, _STEP = "/.ATTRIBUTES/VARIABLE_VALUE", "/embedding_weights", "current_step"
 _NEWEST = re.compile(r'^model_checkpoint_path: "(?:.*/)?([^"/]+)"$', re.MULTILINE)
-# The application's list of numerical features; that of the categorical ones is the dataset's.
+# The application's list of numerical features; its list of categorical ones is the same as the dataset's.
 NUMERICAL = (
     "doc_event_days_since_published_log_01scaled",
     "doc_ad_days_since_published_log_01scaled",
@@ -46,9 +46,9 @@ NUMERICAL = (
 
 
 class WideAndDeepSource(NamedTuple):
-    """What was found: dense weights by our names (`deep/0/kernel`), rows in our order; each feature's two tables, in the dataset's order.
+    """An opened checkpoint: dense weights by our names (`deep/0/kernel`), rows in our order; each feature's two tables, in the dataset's order.
 
-    `notes` are lines to say: what the checkpoint leaves open, and how it was taken.
+    `notes` are lines to print: what the checkpoint does not specify, and what was assumed.
     """
 
     dense: dict[str, np.ndarray]
@@ -61,13 +61,13 @@ class WideAndDeepSource(NamedTuple):
 
 
 def folder_of(folder: Path) -> Path | None:
-    """The folder in which NVIDIA's Wide & Deep keeps its checkpoint: this one, or `checkpoint` in it, as in its --model_dir; None for neither."""
+    """Return the folder of a checkpoint of NVIDIA's Wide & Deep: this one, or `checkpoint` in it, as in its --model_dir; None for neither."""
     places = (folder, folder / "checkpoint")
     return next((place for place in places if (place / "checkpoint").is_file() or any(place.glob("ckpt-*.index"))), None)
 
 
 def open_wide_and_deep(folder: Path, spec: FeatureSpec) -> WideAndDeepSource:
-    """Read and check all weights of the newest checkpoint in a folder that `folder_of` gave. Raises UserError."""
+    """Read and check all weights of the newest checkpoint in a folder that `folder_of` returned. Raises UserError."""
     check_lookups(spec, means=True)
     if not spec.categorical or not spec.numerical:
         raise UserError(f"{spec.path}: NVIDIA's Wide & Deep has categorical and numerical features; {OTHER_DATASET}")
@@ -95,7 +95,10 @@ def open_wide_and_deep(folder: Path, spec: FeatureSpec) -> WideAndDeepSource:
 
 
 def deep_rows(numerical: Sequence[str], categorical: Sequence[str], widths: Sequence[int]) -> np.ndarray:
-    """For each input of our deep part, numericals and then the features' vectors: its row of NVIDIA's first kernel, sorted by the columns' names."""
+    """Return, for each input of our deep part, its row in NVIDIA's first kernel.
+
+    Our inputs are the numericals and then the features' vectors; NVIDIA's are sorted by the columns' names.
+    """
     sizes = [(name, 1) for name in numerical] + [(f"{name}_embedding", width) for name, width in zip(categorical, widths, strict=True)]
     first, total = {}, 0
     for name, size in sorted(sizes):
@@ -104,13 +107,13 @@ def deep_rows(numerical: Sequence[str], categorical: Sequence[str], widths: Sequ
 
 
 class _Variables:
-    """The variables of a checkpoint that nothing has asked for so far, by their names in it."""
+    """The variables of a checkpoint that were not taken yet, by their names in it."""
 
     def __init__(self, left: dict[str, Weight], prefix: Path):
         self.left, self._prefix = left, prefix
 
     def take(self, name: str, what: str, shape: Sequence[int] | None = None) -> Weight:
-        """One of them, float32 of a shape. Raises UserError where it is not there, or another."""
+        """Remove and return a variable. Raises UserError where it is missing, is not float32, or has another shape than the given one."""
         if (weight := self.left.pop(name, None)) is None:
             raise UserError(f"{self._prefix}: {what} is missing, {name}; expected a checkpoint of NVIDIA's Wide & Deep; {OTHER_DATASET}")
         if weight.values.dtype != np.float32:
@@ -121,7 +124,7 @@ class _Variables:
 
 
 def _linear(found: _Variables, spec: FeatureSpec) -> tuple[list[Weight], tuple[np.ndarray, np.ndarray], tuple[str, ...]]:
-    """The wide tables `[V, 1]` in the dataset's order, kernel `[M, 1]` in its order and bias `[1]` of the numericals, and what is to be said."""
+    """Return the wide tables `[V, 1]`, kernel `[M, 1]` and bias `[1]` of the numericals, and notes; all in the dataset's order."""
     rows, count = {feature.name: feature.cardinality for feature in spec.categorical}, len(spec.numerical)
     notes = []
     if any(name.endswith(".Sembedding_weights") and name.startswith(_LINEAR) for name in found.left):
@@ -141,26 +144,29 @@ def _linear(found: _Variables, spec: FeatureSpec) -> tuple[list[Weight], tuple[n
 
 
 def _listed(names: list[str], known: Sequence[str], what: str) -> tuple[list[str], list[str]]:
-    """The order in which the application lists these features; where they are others, the dataset's, and a line that says so."""
+    """Return the features in the order of the application's list and no note; if they differ from the list, in the dataset's order, with a note."""
     if sorted(names) == sorted(known):
         return list(known), []
     return names, [f"the checkpoint does not name its {what}: they are taken in the dataset's order"]
 
 
 def _escaped(name: str) -> str:
-    """As TensorFlow writes the name of one thing inside another."""
+    """Escape a name as TensorFlow does inside the name of a variable."""
     return name.replace(".", "..").replace("/", ".S")
 
 
 def _our_name(variable: str) -> str | None:
-    """What names a weight of the model, or the step; None for optimizers' slots and settings."""
+    """Return the name of a weight of the model or of the step; None for the slots and settings of optimizers."""
     name = variable.removesuffix(_VALUE)
     wanted = name == _STEP or (name.startswith("model/") and ".OPTIMIZER_SLOT" not in name)
     return name if wanted and name != variable else None
 
 
 def _newest(folder: Path) -> Path:
-    """The checkpoint that the folder's file `checkpoint` names, without its path, which may be another machine's; else the only one."""
+    """Return the prefix of the checkpoint that the folder's file `checkpoint` names, or, without that file, of the only checkpoint.
+
+    The path in that file is ignored, since it may be that of another machine. Raises UserError.
+    """
     state = folder / "checkpoint"
     if state.is_file():
         if (match := _NEWEST.search(state.read_text(encoding="utf-8", errors="replace"))) is None:

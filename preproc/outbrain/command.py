@@ -46,10 +46,10 @@ TRAIN, TEST = SPLITS = ("train", "test")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code.
+    """Run the command; return its exit code.
 
     Raises:
-        UserError: a file that is missing or damaged, a value that cannot be, a destination that holds a dataset. Nothing is left there then.
+        UserError: a file is missing or damaged, a value is invalid, or the destination holds a dataset. Nothing is left there then.
     """
     args = parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
     started = time.monotonic()
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _spark(args: argparse.Namespace, staging: StagedClicks) -> Iterator[SparkEngine | None]:
-    """A running Spark, where that is the engine."""
+    """Yield a running Spark engine if that is the engine, else None."""
     if args.spark is None:
         yield None
         return
@@ -105,7 +105,7 @@ def _joined(args: argparse.Namespace, files: RawFiles) -> Joined:
 
 
 def _learned(files: RawFiles, joined: Joined, staging: StagedClicks) -> RunningStatistics:
-    """Read the clicks once: into the staging, and what the training rows say."""
+    """Read the clicks once: stage them, and collect the statistics of the training rows."""
     learner, tally = Learner(joined), RunningStatistics(len(joined.events.places))
 
     def work(rows: pl.DataFrame) -> tuple[pl.DataFrame, Found]:
@@ -119,7 +119,7 @@ def _learned(files: RawFiles, joined: Joined, staging: StagedClicks) -> RunningS
 
 
 def _check(tally: RunningStatistics) -> None:
-    """Raise DatasetError where a split is empty; say what is odd, or missing in tables."""
+    """Raise DatasetError where a split is empty; warn of displays without exactly one click, and of rows that tables lack."""
     for split, evaluates in ((TRAIN, False), (TEST, True)):
         rows, displays, clicks = tally.rows[evaluates], tally.displays(evaluates), tally.clicks[evaluates]
         if not rows:
@@ -135,7 +135,7 @@ def _check(tally: RunningStatistics) -> None:
 
 
 def _write(writer: TfRawWriter, staging: StagedClicks, found: Fitted, documents: Documents, tally: RunningStatistics) -> None:
-    """Fill the dataset's files."""
+    """Write the dataset's files of features, labels and groups."""
     ad_rows = writer.spec.categorical[0].cardinality
     with tqdm(total=sum(tally.rows.values()), desc="features", unit="row", unit_scale=True, disable=None) as bar:
         for split in SPLITS:
@@ -146,7 +146,7 @@ def _write(writer: TfRawWriter, staging: StagedClicks, found: Fitted, documents:
 
 
 def _write_dictionaries(dictionaries: Mapping[str, pl.DataFrame], rows: Mapping[str, int], folder: Path) -> dict[str, Any]:
-    """Write what the ids of countries, states and places stand for; returns a digest of each."""
+    """Write the dictionaries of countries, states and places; return a digest of each."""
     (folder / VOCABULARY).mkdir()
     digests = {}
     for name, frame in dictionaries.items():
@@ -161,7 +161,7 @@ def _write_dictionaries(dictionaries: Mapping[str, pl.DataFrame], rows: Mapping[
 def _metadata(
     args: argparse.Namespace, files: RawFiles, joined: Joined, tally: RunningStatistics, found: Fitted, thresholds: Thresholds
 ) -> dict[str, Any]:
-    """All that was read, drawn and learned."""
+    """Return the metadata of the specification: counts of the files and splits, options, and fitted scales."""
     splits = {}
     for split, evaluates in ((TRAIN, False), (TEST, True)):
         rows, clicks = tally.rows[evaluates], tally.clicks[evaluates]
@@ -182,7 +182,10 @@ def _metadata(
 
 
 def _truth(folder: Path, joined: Joined, tally: RunningStatistics) -> dict[str, Any]:
-    """Of drawn files, the best MAP@12 that a model can be expected to reach on the displays for evaluation, and what the true order reaches."""
+    """Return metadata about generated raw files, none for real ones.
+
+    They are the best expected MAP@12 of a model on the displays for evaluation, and the MAP@12 of the true order.
+    """
     displays = joined.events.places.ids[tally.events[True][:-1]]
     truth = read_truth(folder, displays)
     if truth is None:

@@ -1,4 +1,4 @@
-"""The features of Wide & Deep, by name: 13 categorical, 13 numerical, label and group; the tables of the first, whose sizes are data."""
+"""The features of Wide & Deep by name: 13 categorical, 13 numerical, label and group; the table sizes of the first are read from a file."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from dataloading.feature_spec import Categorical, FeatureSpec, smallest_dtype
 from utils.errors import UserError
 
 GEO, COUNTRY, STATE = "event_geo_location", "event_country", "event_country_state"
-DICTIONARIES = {GEO: None, COUNTRY: 2, STATE: 5}  # by how many of the first characters of a geo location
+DICTIONARIES = {GEO: None, COUNTRY: 2, STATE: 5}  # number of leading characters of a geo location; None for all
 CATEGORICAL = (
     "ad_id",
     "campaign_id",
@@ -26,7 +26,7 @@ CATEGORICAL = (
 )
 EVENT_DAYS, AD_DAYS = "doc_event_days_since_published_log_01scaled", "doc_ad_days_since_published_log_01scaled"
 DOCUMENT_VIEWS, AD_VIEWS = "doc_views_log_01scaled", "ad_views_log_01scaled"
-RATES = {  # by what ads have in common
+RATES = {  # click-through rates of the ads that have this in common
     "pop_document_id": "document",
     "pop_publisher_id": "publisher",
     "pop_source_id": "source",
@@ -49,11 +49,11 @@ NUMERICAL = (
     *SIMILARITIES,
 )
 LABEL, GROUP = "label", "display_id"
-_LEAST_ROWS = {"event_platform": 4}  # three of them, and one for none
+_LEAST_ROWS = {"event_platform": 4}  # three platforms, and one row for a missing one
 
 
 def read_sizes(path: Path) -> dict[str, tuple[int, int]]:
-    """Rows and columns of each categorical feature's table. Raises UserError."""
+    """Read the rows and columns of each categorical feature's table. Raises UserError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -75,7 +75,7 @@ def read_sizes(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def spec_of(sizes: Mapping[str, tuple[int, int]], last_display: int) -> FeatureSpec:
-    """The specification of the dataset; `last_display` is the greatest id of one."""
+    """Return the specification of the dataset; `last_display` is the greatest display id."""
     categorical = tuple(Categorical(name, rows, smallest_dtype(rows), embedding_dim=dim) for name, (rows, dim) in sizes.items())
     dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(NUMERICAL, "float32")
     dtypes |= {LABEL: "bool", GROUP: "int32" if last_display < 2**31 else "int64"}

@@ -1,4 +1,4 @@
-"""The raw files of Outbrain's click prediction as typed rows, block by block; a bad value is said with file, line, column and value."""
+"""Reading of the raw files of Outbrain's click prediction as typed rows, block by block; errors name file, line, column and value."""
 
 import re
 import sys
@@ -19,16 +19,16 @@ from utils.encoding import columns as encoding
 
 WHOLE, NUMBER, TIME, TEXT, FLAG = "whole", "number", "time", "text", "flag"
 CLICKS, EVENTS, PROMOTED, META = "clicks_train", "events", "promoted_content", "documents_meta"
-FORM = Form(CSV, ",", QUOTE)  # of every file
+FORM = Form(CSV, ",", QUOTE)  # format of every file
 _NULLS = ("", "\\N")
 _ENDINGS = ("", ".gz", ".zst")
 _LINE = re.compile(r"line (\d+)[:,] ")
-_MOST = 2**62  # of a number that is an id
-_LAST_MS = 10**14  # of a timestamp: three thousand years
+_MOST = 2**62  # the greatest id
+_LAST_MS = 10**14  # the greatest timestamp: three thousand years
 
 
 class Column(NamedTuple):
-    """A column that is read: its kind, whether each row must have it, and the least and greatest of its whole numbers."""
+    """A column that is read: its kind, whether a value is required, and the least and greatest of its whole numbers."""
 
     name: str
     kind: str = WHOLE
@@ -57,12 +57,12 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
     "documents_entities": (Column("document_id"), Column("entity_id", TEXT), Column("confidence_level", NUMBER)),
     CLICKS: (Column("display_id"), Column("ad_id"), Column("clicked", FLAG)),
 }
-ASPECTS = {"categories": "documents_categories", "topics": "documents_topics", "entities": "documents_entities"}  # tables of each similarity
+ASPECTS = {"categories": "documents_categories", "topics": "documents_topics", "entities": "documents_entities"}  # the table of each similarity
 _OTHER_NAMES = {META: ("document_meta",)}
 
 
 def find_files(folder: Path) -> dict[str, Path]:
-    """The file of each table, plain, gzip or zstd. Raises DatasetError where one is not there."""
+    """Find the file of each table, plain, gzip or zstd. Raises DatasetError where one is missing."""
     if not folder.is_dir():
         raise DatasetError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}; expected the folder of the raw files (--src)")
     found = {}
@@ -73,14 +73,14 @@ def find_files(folder: Path) -> dict[str, Path]:
             raise DatasetError(
                 f"{folder}: has no {table}.csv (nor {table}.csv.gz); expected the unzipped files of Kaggle's Outbrain Click Prediction"
             )
-        path.open("rb").close()
+        path.open("rb").close()  # fail now, not in the middle of the run, where the file cannot be read
         found[table] = path
     return found
 
 
 @dataclass(frozen=True)
 class Typed:
-    """Sound rows of a block, their places in the file (lines, from 1), and what is wrong with each other row."""
+    """The valid rows of a block, and a description of the fault of each other row, with its line, from 1."""
 
     rows: pl.DataFrame
     faults: list[str]
@@ -91,12 +91,12 @@ class RawFiles:
 
     Args:
         paths: the file of each table.
-        skip_bad_lines: leave out rows that are bad, count them and show the first of each file.
+        skip_bad_lines: leave bad rows out, count them and print the first of each file.
         block_bytes: text parsed at once, in bytes.
 
     Attributes:
-        rows: sound rows of each table that was read.
-        bad_lines: of all files.
+        rows: number of valid rows of each table that was read.
+        bad_lines: number of rows left out, of all files.
     """
 
     def __init__(self, paths: Mapping[str, Path], skip_bad_lines: bool, block_bytes: int):
@@ -106,10 +106,10 @@ class RawFiles:
         self._skip, self._block_bytes = skip_bad_lines, block_bytes
 
     def blocks(self, table: str, work: Callable[[pl.DataFrame], object] = lambda rows: rows) -> Iterator:
-        """The rows of a table, block by block in their order, or what `work` makes of each block on one of two threads.
+        """Yield the result of `work` for each block of a table's rows, in order; the default gives the rows. `work` runs on two threads.
 
         Raises:
-            DatasetError: a column is missing, the file holds no rows, or a row is bad and such are not skipped.
+            DatasetError: a column is missing, the file holds no rows, or a row is bad and bad rows are not skipped.
         """
         path, rows, bad, first = self.paths[table], 0, 0, ""
         for height, faults, made in self._read(table, work):
@@ -122,7 +122,7 @@ class RawFiles:
         self.rows[table], self.bad_lines = rows, self.bad_lines + bad
 
     def _read(self, table: str, work: Callable[[pl.DataFrame], object]) -> Iterator[tuple[int, Sequence[str], object]]:
-        """Of each block: its sound rows, what is wrong with others, and what `work` makes of it."""
+        """Yield for each block the number of its valid rows, the faults of the others, and the result of `work`."""
         path = self.paths[table]
 
         def typed(parsed: Callable[[], Block]) -> tuple[int, list[str], object]:
@@ -134,7 +134,7 @@ class RawFiles:
             yield from in_order(partial(typed, task) for task in tasks)
 
     def twice(self, table: str, column: str, value: int, count: int) -> None:
-        """Report rows of one key of which the first is kept. Raises DatasetError unless bad lines are skipped."""
+        """Report a duplicate key, of which the first row is kept. Raises DatasetError unless bad lines are skipped."""
         what = f"{self.paths[table]}: column {column}: {value} stands in several rows"
         if not self._skip:
             raise DatasetError(f"{what}, expected one row of each; --bad_lines skip keeps the first of them")
@@ -143,17 +143,20 @@ class RawFiles:
 
 
 def open_table(path: Path, skip: bool) -> TableFile:
-    """A raw file for reading; bad lines come as `Block.faults`, for `typed_rows` to say the first of all. Raises DatasetError."""
+    """Open a raw file for reading. Raises DatasetError.
+
+    Malformed lines are returned as `Block.faults`, never raised, so that `typed_rows` can raise the first fault of either kind.
+    """
     return TableFile(path, FORM, skip_bad_lines=True, until_bad=not skip)
 
 
 def names_of(table: str) -> list[str]:
-    """The columns that are read."""
+    """Return the names of a table's columns that are read."""
     return [column.name for column in TABLES[table]]
 
 
 def typed_rows(table: str, path: Path, block: Block, skip: bool) -> Typed:
-    """Values of a block of texts. Raises DatasetError for the first that is bad, unless such rows are skipped."""
+    """Convert a block of texts to values. Raises DatasetError for the first bad one, unless bad rows are skipped."""
     made = {column.name: _made(column) for column in TABLES[table]}
     bad = [each.bad.fill_null(False).alias(f"bad {name}") for name, each in made.items()]
     frame = block.frame.select(*(each.value.alias(name) for name, each in made.items()), *bad)
@@ -164,7 +167,7 @@ def typed_rows(table: str, path: Path, block: Block, skip: bool) -> Typed:
         value = block.frame[name][row]
         shown = "nothing" if value in (None, *_NULLS) else repr(value)[:60]
         faults.append(f"{block.unit} {block.lines[row]}, column {name}: {shown}, expected {made[name].expected}")
-    faults.sort(key=_line)  # those of the form of a line and those of values
+    faults.sort(key=_line)  # merges the faults of malformed lines with those of values
     if faults and not skip:
         raise DatasetError(f"{path}, {faults[0]}; --bad_lines skip leaves such lines out")
     rows = frame.select(list(made))
@@ -172,12 +175,12 @@ def typed_rows(table: str, path: Path, block: Block, skip: bool) -> Typed:
 
 
 def _line(fault: str) -> int:
-    """Of which line a fault says something."""
+    """Return the line number in a fault's text."""
     return int(_LINE.match(fault)[1])
 
 
 def _made(column: Column) -> encoding.Made:
-    """The value of a text, null where it is missing; where it is bad; and what was expected."""
+    """Return expressions for a column's values, null where missing, and for the bad ones, and a description of valid values."""
     text = pl.col(column.name)
     given = pl.when(~text.is_in(_NULLS)).then(text)
     lacks, nothing = (given.is_null(), "") if column.needed else (pl.lit(False), ", or nothing")

@@ -1,4 +1,4 @@
-"""What becomes of events and ads: ids, click-through rates and scaled counts, by what the training rows say and nothing else."""
+"""Features of events and ads: ids, click-through rates and scaled counts, fitted on the training rows only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from preproc.outbrain.learning import MAX_DAYS, Joined, RunningStatistics
 from preproc.outbrain.places import Places, with_none
 from preproc.shared import polars_engine as engine
 
-SHOWN = ("ad", "document")  # whose rates take `Thresholds.views`; those of the other groups of ads take `group_views`
+SHOWN = ("ad", "document")  # kinds whose rates use `Thresholds.views`; those of the other groups of ads use `group_views`
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """From when on something is known well enough.
+    """Thresholds of the counts from which rates are computed and ids assigned.
 
     Attributes:
-        views: an ad or a document has a rate, and a number of views, where training rows show it more often than this.
-        group_views: so a publisher, source, advertiser or campaign.
-        events: a country, state or place has an id where so many events of training displays have it.
+        views: an ad or a document has a rate and a number of views if training rows show it more often than this.
+        group_views: a publisher, source, advertiser or campaign has a rate if training rows show it more often than this.
+        events: a country, state or place has an id if at least so many events of training displays have it.
     """
 
     views: int
@@ -31,38 +31,38 @@ class Thresholds:
     events: int
 
     def of(self, kind: str) -> int:
-        """The views above which there is a rate of a kind of `RATES`."""
+        """Return the number of views above which a kind of `RATES` has a rate."""
         return self.views if kind in SHOWN else self.group_views
 
 
 @dataclass(frozen=True)
 class LogScale:
-    """Counts to 0..1 by their logarithm: (log2(1 + x) - log2(1 + low)) / (log2(1 + high) - log2(1 + low)), what is beyond cut off.
+    """A logarithmic scale of counts to 0..1: (log2(1 + x) - log2(1 + low)) / (log2(1 + high) - log2(1 + low)), clipped.
 
     Attributes:
-        low, high: the least and the greatest of the training rows.
+        low, high: the least and the greatest count of the training rows.
     """
 
     low: int
     high: int
 
     def of(self, counts: np.ndarray) -> np.ndarray:
-        """Of counts `[n]`: `[n]` float64; 0 where all of the training rows were the same."""
+        """Scale counts `[n]` to `[n]` float64; all are 0 if all training rows had the same count."""
         least, most = np.log2(1.0 + self.low), np.log2(1.0 + self.high)
         return np.clip((np.log2(1.0 + counts) - least) / (most - least), 0.0, 1.0) if self.high > self.low else np.zeros(len(counts))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """All that a click's features are looked up in, by place; the last entry of each array is of what is not there.
+    """The arrays in which a click's features are looked up by index; the last entry of each array stands for a missing event or ad.
 
     Attributes:
-        events, ads: places of displays and of ads.
-        event_ids: of the features of an event, `[E + 1]` each.
-        event_numbers: `[E + 1]` float32 each.
-        event_documents, event_seconds: places of documents, and times, `[E + 1]`.
-        ad_ids, ad_numbers, ad_documents: of ads, `[A + 1]`.
-        scales: of the four features that are logarithms of counts.
+        events, ads: indices of displays and of ads.
+        event_ids: ids of each categorical feature of events, `[E + 1]` each.
+        event_numbers: values of each numerical feature of events, `[E + 1]` float32 each.
+        event_documents, event_seconds: indices of the events' documents, and times, `[E + 1]`.
+        ad_ids, ad_numbers, ad_documents: the same for ads, `[A + 1]`.
+        scales: scales of the four features that are logarithms of counts.
     """
 
     events: Places
@@ -78,18 +78,18 @@ class Fitted:
 
 
 def modulo(ids: np.ndarray, rows: int) -> np.ndarray:
-    """Hash buckets `[n]` of ids, in the dataset's type: id mod rows; -1, which stands for none, is the last."""
+    """Return the hash buckets `[n]` of ids, in the dataset's type: id mod rows; -1, a missing id, gets the last bucket."""
     return np.mod(ids, rows).astype(smallest_dtype(rows))
 
 
 def fitted(joined: Joined, tally: RunningStatistics, thresholds: Thresholds, rows: Mapping[str, int]) -> tuple[Fitted, dict[str, pl.DataFrame]]:
-    """What is looked up, and the dictionaries (value, id, count) of countries, states and places.
+    """Fit the features; return the arrays for lookup, and the dictionaries (value, id, count) of countries, states and places.
 
     Args:
         joined: the tables.
-        tally: of all clicks.
-        thresholds: see there.
-        rows: of each categorical feature's table.
+        tally: statistics of all clicks.
+        thresholds: thresholds of rates and ids.
+        rows: number of rows of each categorical feature's table.
     """
     events, documents = joined.events, joined.documents
     dictionaries = _dictionaries(joined, tally, thresholds.events, rows)
@@ -132,7 +132,7 @@ def _scale(values: np.ndarray) -> LogScale:
 
 
 def _ads(joined: Joined, tally: RunningStatistics) -> tuple[Places, np.ndarray, dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Ads that a table or a training row has: places, places of their documents, ids of what they have in common, views, clicks; `[A + 1]` each."""
+    """Return all ads of the table and the training rows: the ads, indices of their documents, ids of their groups, views, clicks; `[A + 1]` each."""
     promoted, documents, counts = joined.promoted, joined.documents, tally.counts
     shown = counts["ad_id"].to_numpy()
     ads = Places(np.union1d(promoted.ids, shown))
@@ -152,7 +152,10 @@ def _ads(joined: Joined, tally: RunningStatistics) -> tuple[Places, np.ndarray, 
 
 
 def _rates(keys: np.ndarray, views: np.ndarray, clicks: np.ndarray, threshold: int) -> tuple[np.ndarray, np.ndarray]:
-    """Clicks over views of all ads of one key, and the views, `[A + 1]`; both 0 up to the threshold, and where there is no key."""
+    """Return, for each ad, clicks over views of all ads with the same key, and these views, `[A + 1]`.
+
+    Both are 0 where the views are not above the threshold, or the ad has no key.
+    """
     _, of = np.unique(keys, return_inverse=True)
     total_views, total_clicks = (np.bincount(of, counts)[of] for counts in (views, clicks))
     kept = (total_views > threshold) & (keys != NONE)
@@ -160,7 +163,7 @@ def _rates(keys: np.ndarray, views: np.ndarray, clicks: np.ndarray, threshold: i
 
 
 def _dictionaries(joined: Joined, tally: RunningStatistics, threshold: int, rows: Mapping[str, int]) -> dict[str, pl.DataFrame]:
-    """Ids from 1 of the values that the events of training displays have, the most frequent first."""
+    """Assign ids from 1 to the values of the events of training displays, the most frequent first."""
     events, texts = joined.events, joined.events.geo_texts
     places = events.geo[:-1][tally.events[False][:-1]]
     counts = pl.Series("count", np.bincount(places, minlength=len(texts)), pl.Int64)
@@ -172,12 +175,12 @@ def _dictionaries(joined: Joined, tally: RunningStatistics, threshold: int, rows
 
 
 def _part(texts: pl.Series, length: int | None) -> pl.Series:
-    """The first characters of geo locations, null where there are none."""
+    """Return the first `length` characters of geo locations, None for all; null where there are none."""
     found = (texts if length is None else texts.str.slice(0, length)).str.strip_chars()
     return found.set(found == "", None)
 
 
 def _coded(texts: pl.Series, length: int | None, dictionary: pl.DataFrame) -> np.ndarray:
-    """The id of each geo location, int32; 0 of what the dictionary lacks."""
+    """Return the id of each geo location, int32; 0 for those that the dictionary lacks."""
     asked = pl.DataFrame([_part(texts, length).alias(engine.VALUE)]).join(dictionary, on=engine.VALUE, how="left", maintain_order="left")
     return asked["id"].fill_null(0).cast(pl.Int32).to_numpy()

@@ -1,6 +1,6 @@
-"""What clicks are joined with: events, promoted content and documents, each in arrays by place, whose last entry stands for what is not there.
+"""The tables that clicks are joined with: events, promoted content and documents, as arrays by index, whose last entry stands for a missing row.
 
-Memory grows with displays, ads and the documents that an event or an ad names, not with clicks; of other documents nothing is kept.
+Memory grows with displays, ads and the documents that an event or an ad names, not with clicks; other documents are not kept.
 """
 
 from collections.abc import Mapping
@@ -15,24 +15,24 @@ from preproc.outbrain.similarity import Aspects, counted, summed
 from preproc.shared.text_places import TextPlaces
 
 NONE = -1  # stands for an id that is missing
-NEVER = np.iinfo(np.int64).min  # a time that is not known
+NEVER = np.iinfo(np.int64).min  # an unknown time
 DAY_S = 86_400
-_START_MS = 1_465_876_799_998  # of 1970, to which timestamps of events are added
+_START_MS = 1_465_876_799_998  # since 1970; the events' timestamps count from here
 _DAY_MS = 1000 * DAY_S
 
 
 @dataclass(frozen=True)
 class Events:
-    """Displays, one each: E of them, and behind them one that stands for displays without an event.
+    """The events, one for each of E displays, followed by an entry for displays without an event.
 
     Attributes:
-        places: of the displays.
+        places: indices of the displays.
         document_ids: `[E + 1]`, -1 where there is none.
-        days: `[E + 1]`, since the first; -1 where there is no event.
-        seconds: `[E + 1]`, of 1970 in UTC; `NEVER` where there is no event.
+        days: `[E + 1]`, days since the first; -1 where there is no event.
+        seconds: `[E + 1]`, seconds since 1970 in UTC; `NEVER` where there is no event.
         platforms: `[E + 1]`, 0 to 2, -1 where there is none.
-        geo: `[E + 1]`, places in `geo_texts`.
-        geo_texts: texts; null, the last, where there is none.
+        geo: `[E + 1]`, indices in `geo_texts`.
+        geo_texts: distinct texts; the last is null, for events without one.
     """
 
     places: Places
@@ -46,11 +46,11 @@ class Events:
 
 @dataclass(frozen=True)
 class Promoted:
-    """Ads that the table of promoted content has, P of them; ids are -1 where there is none.
+    """The P ads in the table of promoted content; missing ids are -1.
 
     Attributes:
-        ids: of the ads, `[P]`, rising.
-        documents, campaigns, advertisers: of each, `[P]`.
+        ids: ids of the ads, `[P]`, rising.
+        documents, campaigns, advertisers: ids for each ad, `[P]`.
     """
 
     ids: np.ndarray
@@ -61,14 +61,14 @@ class Promoted:
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents that an event or an ad names, D of them, and behind them one that stands for none.
+    """The D documents that an event or an ad names, followed by an entry for a missing document.
 
     Attributes:
-        places: of the documents.
+        places: indices of the documents.
         sources, publishers: ids, `[D + 1]`, -1 where there is none.
-        published: seconds of 1970, `[D + 1]`; `NEVER` where that is not known.
-        aspects: by kind: categories, topics, entities.
-        total: documents of the table.
+        published: seconds since 1970, `[D + 1]`; `NEVER` where the time is unknown.
+        aspects: vectors by kind: categories, topics, entities.
+        total: number of documents in the table.
     """
 
     places: Places
@@ -80,7 +80,7 @@ class Documents:
 
 
 def read_events(files: RawFiles) -> Events:
-    """Read them. Raises DatasetError."""
+    """Read the events. Raises DatasetError."""
     geo = TextPlaces()
 
     def compact(rows: pl.DataFrame) -> pl.DataFrame:
@@ -94,7 +94,7 @@ def read_events(files: RawFiles) -> Events:
             "geo_location",
         )
 
-    # Texts become codes here and not on the threads: their order is then that of the file.
+    # Texts are encoded here and not on the threads, so that their codes follow the order of the file.
     frame = pl.concat(rows.with_columns(geo.of(rows["geo_location"])) for rows in files.blocks(EVENTS, compact))
     displays, first = _first_rows(files, EVENTS, frame)
     texts = geo.texts.extend(pl.Series([None], dtype=pl.String))
@@ -105,7 +105,7 @@ def read_events(files: RawFiles) -> Events:
 
 
 def read_promoted(files: RawFiles) -> Promoted:
-    """Read them. Raises DatasetError."""
+    """Read the promoted content. Raises DatasetError."""
     frame = pl.concat(files.blocks(PROMOTED))
     ads, first = _first_rows(files, PROMOTED, frame)
     columns = (frame[name].fill_null(NONE).to_numpy()[first] for name in ("document_id", "campaign_id", "advertiser_id"))
@@ -113,7 +113,7 @@ def read_promoted(files: RawFiles) -> Promoted:
 
 
 def read_documents(files: RawFiles, events: Events, promoted: Promoted) -> Documents:
-    """Read what there is of the documents that these name. Raises DatasetError."""
+    """Read the tables of documents, and keep the documents that the events and ads name. Raises DatasetError."""
     used = np.unique(np.concatenate([events.document_ids, promoted.documents]))
     places = Places(used[used >= 0])
     known, sources, publishers, published = _meta(files, places)
@@ -126,9 +126,10 @@ def read_documents(files: RawFiles, events: Events, promoted: Promoted) -> Docum
 
 
 def _meta(files: RawFiles, places: Places) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-    """How many documents the table has; and source, publisher and time of each in use.
+    """Return the number of documents in the table, and source, publisher and time of each document in use.
 
-    A source whose documents have no publisher gets one of its own for them, behind all others, in the order of the sources' ids.
+    Documents that have a source but no publisher get a new publisher for each such source. The new ids follow all others, in the order of the
+    sources' ids.
     """
     last, alone, kept, ids = NONE, set(), [], []
     lacks = pl.col("publisher_id").is_null() & pl.col("source_id").is_not_null()
@@ -153,7 +154,7 @@ def _meta(files: RawFiles, places: Places) -> tuple[int, np.ndarray, np.ndarray,
 
 
 def _first_rows(files: RawFiles, table: str, frame: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """The keys of a table, which are its first column, and the first row of each; a key that stands twice is said."""
+    """Return the distinct keys of a table, which are its first column, and the first row of each; report duplicate keys."""
     name = frame.columns[0]
     ids = frame[name].to_numpy()
     keys, first = first_rows(ids)
@@ -165,7 +166,7 @@ def _first_rows(files: RawFiles, table: str, frame: pl.DataFrame) -> tuple[np.nd
 
 
 def days_between(earlier: np.ndarray, later: np.ndarray, most: int) -> np.ndarray:
-    """Whole days from one second to another, `[n]` int64; 0 where one is not known, and where it is not within 0 and `most`."""
+    """Return the whole days between two times in seconds, `[n]` int64; 0 where a time is unknown, or the days are not within 0 and `most`."""
     known = (earlier != NEVER) & (later != NEVER)
     days = (np.where(known, later, 0) - np.where(known, earlier, 0)) // DAY_S
     return np.where((days >= 0) & (days <= most), days, 0)

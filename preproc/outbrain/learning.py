@@ -1,4 +1,4 @@
-"""What the clicks of training displays say: clicks and views of each ad, which events they have, and the span of the ads' ages."""
+"""Statistics of the clicks of training displays: clicks and views of each ad, the events that occur, and the range of the ads' ages."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from preproc.outbrain.joined import Documents, Events, Promoted, days_between
 from preproc.outbrain.places import Places, with_none
 from preproc.outbrain.split import SplitRule
 
-MAX_DAYS = 3650  # older documents, and those published after the event, count as of no known age
+MAX_DAYS = 3650  # the age of older documents, and of those published after the event, counts as unknown
 _COUNTS = {"ad_id": pl.Int64, "views": pl.Int64, "clicks": pl.Int64}
-_ADDED_UP = 32  # blocks whose counts are then one
+_ADDED_UP = 32  # number of blocks after which their counts are merged
 
 
 class Joined(NamedTuple):
-    """What clicks are joined with."""
+    """The tables that clicks are joined with, and the rule that splits them."""
 
     events: Events
     promoted: Promoted
@@ -26,15 +26,15 @@ class Joined(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a block of n clicks says.
+    """The statistics of a block of n clicks.
 
     Attributes:
-        evaluates: which rows are for evaluation, `[n]` bool.
-        missing: rows whose display, ad or ad's document is in no table: `displays`, `ads`, `documents`.
-        alone: displays without an event, each once.
-        events: places of the events that rows have, each once, by whether the rows are for evaluation; -1 where one has none.
+        evaluates: mask of the rows for evaluation, `[n]` bool.
+        missing: numbers of rows whose display, ad or ad's document is in no table: `displays`, `ads`, `documents`.
+        alone: distinct displays without an event.
+        events: distinct indices of the rows' events, -1 for a row without one; by whether the rows are for evaluation.
         counts: `ad_id`, `views` and `clicks` of training rows.
-        days: least and greatest age of an ad's document in training rows, in days; None where there are none.
+        days: least and greatest age of an ad's document in training rows, in days; None where there are no such rows.
     """
 
     evaluates: np.ndarray
@@ -47,14 +47,14 @@ class Found(NamedTuple):
 
 @dataclass
 class RunningStatistics:
-    """What was found in all blocks; `add` in any order, for sums, least and greatest ones do not depend on it.
+    """The statistics of all blocks. Blocks may be added in any order: sums, minima and maxima do not depend on it.
 
     Attributes:
-        rows, clicks: by whether they are for evaluation.
-        events: which events rows have, `[E + 1]` bool, by whether they are for evaluation.
+        rows, clicks: counts, by whether rows are for evaluation.
+        events: mask of the events that rows have, `[E + 1]` bool, by whether rows are for evaluation.
         missing: see `Found`.
         days: see `Found`; (0, 0) where there are no training rows.
-        last_display: the greatest id of a display.
+        last_display: the greatest display id.
     """
 
     num_events: int
@@ -87,23 +87,23 @@ class RunningStatistics:
         self.last_display = max(self.last_display, rows["display_id"].max() or 0)
 
     def displays(self, evaluates: bool) -> int:
-        """Different displays that are for evaluation, or those that are not."""
+        """Return the number of distinct displays that are for evaluation, or of those for training."""
         alone = 0 if evaluates or not self._alone else len(np.unique(np.concatenate(self._alone)))
         return int(self.events[evaluates][:-1].sum()) + alone
 
     @property
     def counts(self) -> pl.DataFrame:
-        """`ad_id`, `views` and `clicks` of the training rows, in the order of the ads."""
+        """The `ad_id`, `views` and `clicks` of the training rows, in the order of the ads."""
         return added_up(self._counts).sort("ad_id")
 
 
 def added_up(counts: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Counts of several blocks, in no order."""
+    """Add up the counts of several blocks; the result is in no order."""
     return pl.concat([pl.DataFrame(schema=_COUNTS), *counts]).group_by("ad_id").agg(pl.col("views", "clicks").sum())
 
 
 class Learner:
-    """Reads blocks of clicks; what it finds in one does not depend on others, so that any process may read any of them."""
+    """A reader of blocks of clicks. The result for a block does not depend on other blocks, so that any process may read any block."""
 
     def __init__(self, joined: Joined):
         self._joined, documents = joined, joined.documents
@@ -111,7 +111,7 @@ class Learner:
         self._ad_documents = with_none(documents.places.of(joined.promoted.documents), -1)
 
     def found(self, rows: pl.DataFrame) -> Found:
-        """What a block says: `display_id` and `ad_id` Int64, `clicked` Boolean."""
+        """Return the statistics of a block of `display_id` and `ad_id` Int64, `clicked` Boolean."""
         events, _, documents, rule = self._joined
         event, ad = events.places.of(rows["display_id"].to_numpy()), self._ads.of(rows["ad_id"].to_numpy())
         evaluates = rule.evaluates(rows["display_id"].to_numpy(), events.days[event])

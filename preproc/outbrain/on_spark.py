@@ -1,4 +1,4 @@
-"""`preproc.outbrain` by Spark: typing raw rows, learning from clicks and making features as tasks of executors, the rest as on one machine."""
+"""`preproc.outbrain` on Spark: executors parse raw rows, collect statistics and make features; the driver does the rest as on one machine."""
 
 import pickle
 import shutil
@@ -23,16 +23,16 @@ from preproc.shared.joining import join_files
 from preproc.spark.engine import SparkEngine
 from preproc.spark.shared_objects import save_shared
 
-_RANGE_BYTES = 128 << 20  # of a plain file that a task reads at most
-TASKS_A_CORE = 4  # so that cores end their last tasks at about the same time
-PIECE_ROWS = 1 << 22  # of which a task makes the features at most
+_RANGE_BYTES = 128 << 20  # the most bytes of a plain file that a task reads
+TASKS_A_CORE = 4  # several, so that all cores finish at about the same time
+PIECE_ROWS = 1 << 22  # the most rows of which a task makes the features
 
 
 class SparkFiles(RawFiles):
-    """The raw files, whose parts are read by executors: the same rows in the same order, in other blocks, and the same errors.
+    """The raw files, read in parts by executors: the same rows in the same order, and the same errors, but other blocks.
 
     Args:
-        engine: that runs.
+        engine: running Spark engine.
         paths, skip_bad_lines, block_bytes: see `RawFiles`.
     """
 
@@ -42,12 +42,12 @@ class SparkFiles(RawFiles):
 
     def _read(self, table: str, work: Callable[[pl.DataFrame], object]) -> Iterator[tuple[int, Sequence[str], object]]:
         shared = self._engine.folder / f"work-{table}"
-        save_shared(work, shared)  # with the places of documents, or of displays and ads, that it looks rows up in
+        save_shared(work, shared)  # with the indices of documents, or of displays and ads, in which it looks rows up
         path = self.paths[table]
         size = max(2 * self._block_bytes, path.stat().st_size // (TASKS_A_CORE * self._engine.parallelism))
         job = table
         parts, error = self._map(job, table, ranges(path, min(_RANGE_BYTES, size)), shared)
-        if any(part.spans_lines for part in parts):
+        if any(part.spans_lines for part in parts):  # parts cannot be cut at line ends: read the whole file in one task
             job = f"whole_{table}"
             parts, error = self._map(job, table, [None], shared)
         if error is not None:
@@ -68,7 +68,7 @@ class SparkFiles(RawFiles):
 def write_features(
     engine: SparkEngine, writer: TfRawWriter, staging: StagedClicks, splits: Sequence[str], found: Fitted, documents: Documents
 ) -> None:
-    """Fill the dataset's files."""
+    """Write the dataset's files of features, labels and groups."""
     spec, shared = writer.spec, engine.folder / "work-features"
     save_shared(partial(_columns, fitted=found, documents=documents, ad_rows=spec.categorical[0].cardinality), shared)
     pieces = [(split, piece) for split in splits for piece in _pieces(staging.files(split), TASKS_A_CORE * engine.parallelism)]
@@ -83,7 +83,7 @@ def write_features(
 
 
 def _columns(rows: pl.DataFrame, fitted: Fitted, documents: Documents, ad_rows: int) -> list[np.ndarray]:
-    """The columns of a block of clicks in the order of `contract.SplitFiles.all`."""
+    """Return the columns of a block of clicks in the order of `contract.SplitFiles.all`."""
     made = features(rows, fitted, documents, ad_rows)
     return [made.labels, made.numerical, *made.ids, made.groups]
 
@@ -93,7 +93,10 @@ def _dtypes(spec: FeatureSpec) -> list[Any]:
 
 
 def _pieces(files: Sequence[tuple[Path, int]], parts: int) -> list[list[tuple[Path, int, int]]]:
-    """The rows of files, one behind another, in about so many parts of as many rows, or of `PIECE_ROWS`: of each its slices of files."""
+    """Divide the rows of files, in order, into at least `parts` parts of equal size, of at most `PIECE_ROWS`; return the file slices of each.
+
+    There are fewer parts where there are fewer rows. A slice is a file, the first of its rows, and the number of rows.
+    """
     total = sum(rows for _, rows in files)
     parts = min(total, max(parts, -(-total // PIECE_ROWS)))
     found: list[list[tuple[Path, int, int]]] = [[] for _ in range(parts)]

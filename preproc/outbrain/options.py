@@ -21,7 +21,7 @@ _MOST = 2**62 - 1
 
 
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
-    """Parse the command line; `spark` holds the settings of a run by Spark, None without. Raises UserError."""
+    """Parse the command line; `spark` of the result holds the settings of a run on Spark, else None. Raises UserError."""
     parser = Parser(prog=f"python -m {NAME}", description=description)
     add = parser.add_argument
     add("--src", type=Path, required=True, metavar="FOLDER", help="folder of the raw files: clicks_train.csv, events.csv, …; plain, gzip or zstd")
@@ -57,15 +57,15 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
 
 
 def _number(add: Callable[..., Any], name: str, default: int, text: str) -> None:
-    """A flag that takes a whole number, 0 or more."""
+    """Add a flag that takes a whole number, 0 or more."""
     add(name, type=whole(0, _MOST), default=default, metavar="N", help=f"{text} (default: %(default)s)")
 
 
 def thresholds_of(args: argparse.Namespace) -> Thresholds:
-    """From when on something is known well enough."""
+    """Return the thresholds that the flags give."""
     return Thresholds(args.min_views, args.min_group_views, args.min_events)
 
 
 def rule_of(args: argparse.Namespace) -> SplitRule:
-    """Which displays are for evaluation."""
+    """Return the split rule that the flags give."""
     return SplitRule(args.seed, args.eval_fraction, args.eval_from_day)

@@ -1,4 +1,4 @@
-"""Clicks to features: a pure function of a block of them and of what was fitted."""
+"""Conversion of clicks to features: a pure function of a block of clicks and of the fitted values."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,14 @@ from preproc.outbrain.learning import MAX_DAYS
 
 
 class DatasetRows(NamedTuple):
-    """n rows of a dataset: ids, an array `[n]` of each categorical feature; `[n, 13]` float32; labels `[n]` bool; groups `[n]` int64."""
+    """A block of n rows of a dataset.
+
+    Attributes:
+        ids: an array `[n]` for each categorical feature.
+        numerical: `[n, 13]` float32.
+        labels: `[n]` bool.
+        groups: `[n]` int64.
+    """
 
     ids: list[np.ndarray]
     numerical: np.ndarray
@@ -21,13 +28,13 @@ class DatasetRows(NamedTuple):
 
 
 def features(rows: pl.DataFrame, fitted: Fitted, documents: Documents, ad_rows: int) -> DatasetRows:
-    """The features of a block.
+    """Return the features of a block of clicks.
 
     Args:
         rows: `display_id` and `ad_id` Int64, `clicked` Boolean.
-        fitted: what training rows say.
-        documents: their ages and what they are about.
-        ad_rows: of the table of ads.
+        fitted: values fitted on the training rows.
+        documents: publication times and aspects of the documents.
+        ad_rows: number of rows of the table of ads.
     """
     displays, ads = rows["display_id"].to_numpy(), rows["ad_id"].to_numpy()
     event, ad = fitted.events.of(displays), fitted.ads.of(ads)
@@ -46,7 +53,7 @@ def features(rows: pl.DataFrame, fitted: Fitted, documents: Documents, ad_rows: 
 
 
 def _similarities(pages: np.ndarray, landings: np.ndarray, documents: Documents) -> dict[str, np.ndarray]:
-    """Each similarity of n pairs of documents, each different pair compared once."""
+    """Return each similarity of n pairs of documents; each distinct pair is compared only once."""
     step = len(documents.places) + 1
     pairs, of = np.unique((pages.astype(np.int64) + 1) * step + landings + 1, return_inverse=True)
     first, second = pairs // step - 1, pairs % step - 1

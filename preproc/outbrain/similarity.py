@@ -1,4 +1,4 @@
-"""How alike two documents are: the cosine of their vectors of categories, topics or entities."""
+"""Similarity of two documents: the cosine of their vectors of categories, topics or entities."""
 
 from collections.abc import Iterable
 
@@ -9,16 +9,16 @@ from preproc.outbrain.places import Places
 
 
 class Aspects:
-    """What documents are about, of one kind: a sparse vector of length 1 for each.
+    """The aspects of documents, of one kind: a sparse vector of length 1 for each document.
 
-    An aspect of confidence c that stands in k of N documents has the weight ln(ln(N / k)) c, as in NVIDIA's preprocessing, and 0 where N / k <= e:
-    there the formula is negative or not defined, and such an aspect says little of a document.
+    An aspect with confidence c that occurs in k of N documents has the weight ln(ln(N / k)) c, as in NVIDIA's preprocessing, and 0 where N / k <= e:
+    there the formula is negative or undefined, and such a common aspect says little about a document.
 
     Args:
-        frames: rows `document`, the place of one in use, `aspect` and `confidence`, in pieces.
-        counts: rows of the file of each `aspect`: `rows`.
+        frames: frames with the columns `document` (index of a document in use), `aspect` and `confidence`.
+        counts: for each `aspect` the number of its `rows` in the file.
         num_documents: N.
-        num_places: documents in use.
+        num_places: number of documents in use.
     """
 
     def __init__(self, frames: Iterable[pl.DataFrame], counts: pl.DataFrame, num_documents: int, num_places: int):
@@ -31,22 +31,22 @@ class Aspects:
         weights = held["weight"].to_numpy()
         length = np.sqrt(np.bincount(document, weights**2, num_places))
         self._weights = weights / length[document]
-        self._starts = np.searchsorted(document, np.arange(num_places + 2))  # those of the last place, which stands for no document, are empty
+        self._starts = np.searchsorted(document, np.arange(num_places + 2))  # the last index, a missing document, has no entries
         self.num_aspects = counts.height
 
     def cosine(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Of n pairs of documents, by their places (-1: none): `[n]` float64 in [0, 1]; 0 where one of them has no vector."""
+        """Return the cosines of n pairs of documents, given by index (-1: none): `[n]` float64 in [0, 1]; 0 where one of them has no vector."""
         pairs, keys, weights = self._entries(first)
         _, others, other_weights = self._entries(second)
         if not len(keys) or not len(others):
             return np.zeros(len(first))
-        # Both are in rising order: a search of neighbours among neighbours, which the processor's cache likes.
+        # Both arrays are sorted, so successive searches touch neighbouring entries, which are in the processor's cache.
         found = np.minimum(np.searchsorted(others, keys), len(others) - 1)
         same = others[found] == keys
         return np.clip(np.bincount(pairs[same], weights[same] * other_weights[found[same]], len(first)), 0.0, 1.0)
 
     def _entries(self, documents: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The pair, a key of pair and aspect, and the weight of every entry of the documents' vectors."""
+        """Return the pair, a key of pair and aspect, and the weight of every entry of the documents' vectors."""
         documents = np.where(documents < 0, len(self._starts) - 2, documents)
         starts = self._starts[documents]
         counts = self._starts[documents + 1] - starts
@@ -56,7 +56,7 @@ class Aspects:
 
 
 def counted(documents: Places, rows: pl.DataFrame, column: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Of some rows of a file: those of documents in use, for `Aspects`, and how many rows each aspect has."""
+    """Return the rows of documents in use, for `Aspects`, and the number of rows of each aspect, from some rows of a file."""
     rows = rows.rename({column: "aspect", "confidence_level": "confidence"})
     places = pl.Series("document", documents.of(rows["document_id"].to_numpy()))
     kept = rows.select(places, "aspect", "confidence").filter(pl.col("document") >= 0)
@@ -64,5 +64,5 @@ def counted(documents: Places, rows: pl.DataFrame, column: str) -> tuple[pl.Data
 
 
 def summed(counts: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Rows of each aspect, added up."""
+    """Add up the numbers of rows of each aspect."""
     return pl.concat(counts).group_by("aspect").agg(pl.col("rows").sum())

@@ -1,4 +1,4 @@
-"""What executors do for `preproc.outbrain`: type the rows of a part of a file, and make the features of some clicks."""
+"""Tasks that executors run for `preproc.outbrain`: parsing the rows of a part of a file, and making the features of some clicks."""
 
 import contextlib
 import pickle
@@ -20,15 +20,15 @@ _ROWS_AT_ONCE = 1 << 18
 
 @dataclass(frozen=True)
 class RawFilePart:
-    """A part of a raw file.
+    """A part of a raw file that a task reads.
 
     Attributes:
-        table: of which it is.
-        path: the file, by a name that holds on every machine.
-        byte_range: of the part; None for all of the file.
-        skip_bad_lines: or stop at the first.
-        block_bytes: text parsed at once.
-        work: a file of `load_shared`: what is made of each block's rows.
+        table: name of its table.
+        path: the file, by a name that is valid on every machine.
+        byte_range: range of the part; None for the whole file.
+        skip_bad_lines: skip bad rows, or stop at the first.
+        block_bytes: text parsed at once, in bytes.
+        work: file of a function for `load_shared`, which is called with each block's rows.
     """
 
     table: str
@@ -41,12 +41,12 @@ class RawFilePart:
 
 @dataclass
 class RawFilePartRead:
-    """What was found in a part.
+    """The result of reading a part.
 
     Attributes:
-        spans_lines: whether rows may go on behind their lines: then nothing was read, for the part may begin within a row.
-        lines: of the part.
-        blocks: sound rows, faults (which name lines by their number in the part) and the file of what was made, of each.
+        spans_lines: whether rows may span several lines: then nothing was read, since the part may begin inside a row.
+        lines: number of lines of the part.
+        blocks: for each block the number of valid rows, the faults (which name lines by their number in the part) and the file of the result.
     """
 
     spans_lines: bool = False
@@ -55,7 +55,7 @@ class RawFilePartRead:
 
 
 def read_part(item: RawFilePart, folder: Path) -> RawFilePartRead:
-    """Read a part of a file into files of pickles. Raises DatasetError where it is malformed, with the number of the line in the part."""
+    """Read a part of a file, and pickle the result for each block. Raises DatasetError with the line number in the part where it is malformed."""
     if item.byte_range is not None and may_span_lines(item.path, FORM, item.byte_range):
         return RawFilePartRead(spans_lines=True)
     work, found, file = load_shared(item.work), RawFilePartRead(), open_table(item.path, item.skip_bad_lines)
@@ -70,13 +70,13 @@ def read_part(item: RawFilePart, folder: Path) -> RawFilePartRead:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some rows of a split.
+    """Some rows of a split, of which a task makes the features.
 
     Attributes:
-        split: its name.
-        slices: a staged file, the first of its rows and their number, of each.
-        work: a file of `load_shared`: makes the columns of a block, in the order of the dataset's files.
-        dtypes: of the columns.
+        split: name of the split.
+        slices: for each slice a staged file, its first row and its number of rows.
+        work: file of a function for `load_shared`, which makes the columns of a block, in the order of the dataset's files.
+        dtypes: dtypes of the columns.
     """
 
     split: str
@@ -86,12 +86,12 @@ class Piece:
 
 
 def column_file(place: int) -> str:
-    """The file of a column of a piece."""
+    """Return the file name of a column of a piece."""
     return f"{place:02d}.bin"
 
 
 def write_piece(item: Piece, folder: Path) -> int:
-    """Write the columns of some rows, each as the dataset has it. Returns the number of rows."""
+    """Write the columns of some rows, each in the dataset's format. Return the number of rows."""
     work, written = load_shared(item.work), 0
     paths = [folder / column_file(place) for place in range(len(item.dtypes))]
     with contextlib.ExitStack() as opened:

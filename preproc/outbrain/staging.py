@@ -1,4 +1,4 @@
-"""Clicks between learning from them and writing their features: numbers in files of a hidden folder of the destination, a file a block."""
+"""Clicks between collecting their statistics and writing their features, in a hidden folder of the destination, one file a block."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,18 +14,19 @@ _ROWS_AT_ONCE = 1 << 18
 
 
 class StagedClicks:
-    """Clicks of several splits, appended block by block. The folder is gone after the `with` block, however it ends.
+    """Clicks of several splits, appended block by block. The folder is removed on exit from the `with` block.
 
     Args:
-        destination: where the folder is made.
-        sorted_splits: whose rows come back in the order of their displays, so that those of a display lie side by side; others as they came.
+        destination: folder in which the staging folder is made.
+        sorted_splits: splits whose rows are returned in the order of their displays, so that the rows of a display are adjacent; other splits keep
+            the order in which rows were appended.
     """
 
     def __init__(self, destination: Path, sorted_splits: tuple[str, ...]):
         self._scratch = Scratch(destination, "staging")
         self.folder = self._scratch.folder
         self._sorted = sorted_splits
-        self._files: dict[str, list[tuple[Path, int]]] = {}  # with their rows
+        self._files: dict[str, list[tuple[Path, int]]] = {}  # files and their numbers of rows
         self._last: dict[str, int] = {}
         self._rising: dict[str, bool] = {}
 
@@ -36,7 +37,7 @@ class StagedClicks:
         self._scratch.remove()
 
     def append(self, split: str, rows: pl.DataFrame) -> None:
-        """Append rows: `display_id`, `ad_id`, `clicked`."""
+        """Append rows of `display_id`, `ad_id`, `clicked`."""
         if rows.is_empty():
             return
         files, displays = self._files.setdefault(split, []), rows["display_id"]
@@ -48,7 +49,7 @@ class StagedClicks:
         files.append((path, rows.height))
 
     def files(self, split: str) -> list[tuple[Path, int]]:
-        """The rows of a split: files, one behind another, and how many rows each has."""
+        """Return the files of a split, in order, and the number of rows of each; sort them first where the split needs it."""
         found = self._files[split]
         if split in self._sorted and not self._rising[split]:
             with naming(path := self.folder / f"{split}-sorted.arrow"):
@@ -59,5 +60,5 @@ class StagedClicks:
         return found
 
     def blocks(self, split: str) -> Iterator[pl.DataFrame]:
-        """The rows of a split, some at a time."""
+        """Yield the rows of a split, in batches."""
         yield from batches(pl.scan_ipc([path for path, _ in self.files(split)], glob=False), _ROWS_AT_ONCE)

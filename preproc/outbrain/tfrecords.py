@@ -1,4 +1,4 @@
-"""The TFRecords of NVIDIA's Wide & Deep, made of a finished tf_raw dataset (`preproc.outbrain --format`)."""
+"""Conversion of a finished tf_raw dataset to the TFRecords of NVIDIA's Wide & Deep (`preproc.outbrain --format`)."""
 
 import sys
 from collections.abc import Iterator
@@ -17,22 +17,22 @@ from utils.scratch import Scratch
 
 TF_RAW, BOTH = "tf_raw", "both"
 FORMATS = (TF_RAW, TFRECORD, BOTH)
-RECORDS = "tfrecords"  # folder of the dataset that holds them, where both are written
+RECORDS = "tfrecords"  # folder inside the dataset that holds them if both are written
 _BLOCK_ROWS = 65536
 
 
 @contextmanager
 def written_as(form: str, destination: Path, num_files: int | None, overwrite: bool) -> Iterator[Path]:
-    """The folder for the tf_raw dataset; when the block has written it, TFRecords are made of it where they are wanted.
+    """Yield the folder for the tf_raw dataset; after the block has written it, convert it to TFRecords if the format asks for them.
 
     Args:
-        form: of FORMATS. TFRECORD: they take the dataset's place in the destination. BOTH: they go to its folder `tfrecords`.
-        destination: as the command has it.
-        num_files: of a split's records; None for 40.
-        overwrite: replace what is there.
+        form: one of FORMATS. TFRECORD: the TFRecords take the dataset's place in the destination. BOTH: they go to its folder `tfrecords`.
+        destination: destination of the command.
+        num_files: number of TFRecord files of a split; None for 40.
+        overwrite: replace existing files.
 
     Raises:
-        DatasetError: the destination holds something already.
+        DatasetError: the destination holds a dataset, or files in the folders of the TFRecords, and `overwrite` is not set.
     """
     if form == TF_RAW:
         if overwrite and (old := destination / RECORDS / DEFAULT_FILE_NAME).exists():
@@ -56,21 +56,21 @@ def written_as(form: str, destination: Path, num_files: int | None, overwrite: b
 
 
 def record_folders() -> tuple[str, ...]:
-    """The folders that records take of their destination."""
+    """Return the names of the folders that TFRecords occupy in their destination."""
     return *FOLDERS.values(), SCHEMA
 
 
 def write_tfrecords(dataset: Path, destination: Path, num_files: int | None = None, overwrite: bool = False) -> FeatureSpec:
-    """Make TFRecords of a tf_raw dataset of one id a sample; returns their specification.
+    """Convert a tf_raw dataset with one id a sample to TFRecords; return their specification.
 
     Args:
-        dataset: its folder.
-        destination: `train`, `eval`, `transformed_metadata` and `feature_spec.yaml` appear there when all are written.
-        num_files: of a split, fewer where it has not as many records of 4,096 rows; None for 40.
-        overwrite: replace what is there.
+        dataset: folder of the dataset.
+        destination: folder in which `train`, `eval`, `transformed_metadata` and `feature_spec.yaml` appear when all are written.
+        num_files: number of files of a split, fewer where it has fewer records of 4,096 rows; None for 40.
+        overwrite: replace existing files.
 
     Raises:
-        DatasetError: the dataset is damaged or has what records cannot hold, or the destination holds something already.
+        DatasetError: the dataset is damaged or has features that TFRecords cannot hold, or the destination holds files that may not be replaced.
     """
     spec = FeatureSpec.from_yaml(dataset / DEFAULT_FILE_NAME)
     splits = {name: TfRawSplit(spec, name) for name in spec.sources}

@@ -1,4 +1,4 @@
-"""Which files a table consists of, and in which form each is written."""
+"""The files of a table, and the format of each."""
 
 import csv
 import glob
@@ -17,10 +17,10 @@ from utils.urls import is_url
 
 CSV, JSON_LINES, PARQUET, ARROW = FORMATS = ("csv", "jsonl", "parquet", "arrow")
 QUOTE = '"'
-_SEPARATORS = (",", "\t", ";", "|", "::")  # in the order in which they are preferred
+_SEPARATORS = (",", "\t", ";", "|", "::")  # in order of preference
 _SAMPLE_BYTES, _SAMPLE_LINES = 1 << 20, 20
 _BOM = b"\xef\xbb\xbf"
-_OTHERS = {  # by their first bytes: what is taken for a table in text form
+_OTHERS = {  # magic numbers of formats that are not read and would otherwise be parsed as text
     rb"PK\x03\x04": "a zip archive",
     rb"BZh[1-9]1AY&": "compressed by bzip2",
     rb"\xfd7zXZ\x00": "compressed by xz",
@@ -31,7 +31,7 @@ _OTHERS = {  # by their first bytes: what is taken for a table in text form
 
 @dataclass(frozen=True)
 class Form:
-    """How a file is written; `separator`, `quote` and `names` are those of CSV, where `names` is None if the file has a header."""
+    """The format of a file. `separator`, `quote` and `names` apply to CSV only; `names` is None if the file has a header."""
 
     kind: str
     separator: str = ","
@@ -41,7 +41,7 @@ class Form:
 
 @dataclass(frozen=True)
 class FormFlags:
-    """What the user said of the form of all files; None: told by the files."""
+    """The format of all files as set by the user. None: inferred from each file."""
 
     kind: str | None = None
     separator: str | None = None
@@ -50,10 +50,12 @@ class FormFlags:
 
 
 def files_of(given: Iterable[str]) -> list[Source]:
-    """Files, all files of folders, and what globs match, local or by URL, in the order given; of a folder or a glob in that of their names.
+    """Return files, all files of folders, and the matches of globs, local or by URL, in the order given.
+
+        The files of a folder or a glob are sorted by name.
 
     Raises:
-        DatasetError: something is not there, matches nothing, or is named twice.
+            DatasetError: a path does not exist, matches nothing, or is given twice.
     """
     found: list[Source] = []
     for text in given:
@@ -83,7 +85,7 @@ def files_of(given: Iterable[str]) -> list[Source]:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Everything in a folder and below it. Raises OSError where one of them cannot be read, which `rglob` would pass over."""
+    """Return everything in a folder and below it. Raises OSError where an entry cannot be read; `rglob` would skip it silently."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -92,9 +94,9 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _matches(text: str) -> list[Path]:
-    """The files that a glob matches."""
+    """Return the files that a glob matches."""
     found = sorted(Path(name) for name in glob.glob(text, recursive=True))
-    found = [path for path in found if not (path.is_dir() and "**" in text)]  # which matches every folder on the way
+    found = [path for path in found if not (path.is_dir() and "**" in text)]  # `**` also matches every folder on the way
     if not found:
         raise DatasetError(f"{text}: matches no file")
     for path in found:
@@ -109,10 +111,10 @@ def _hidden(path: Path) -> bool:
 
 
 def form_of(path: Source, flags: FormFlags) -> Form:
-    """How a file is written, by its first bytes and lines where the flags do not say.
+    """Return the format of a file: from the flags, or else inferred from its first bytes and lines.
 
     Raises:
-        DatasetError: the file is empty, or not what the flags say.
+            DatasetError: the file is empty, or is not in the format of the flags.
     """
     magic = _first_bytes(path, 8)
     kind = flags.kind or (PARQUET if magic.startswith(b"PAR1") else ARROW if magic.startswith((b"ARROW1", b"\xff\xff\xff\xff")) else None)
@@ -133,7 +135,7 @@ def form_of(path: Source, flags: FormFlags) -> Form:
 
 
 def header_of(path: Source, form: Form) -> list[str]:
-    """The names in a CSV file's first line, or those that were given. Raises DatasetError where one stands twice or is missing."""
+    """Return the names in a CSV file's first line, or the given names. Raises DatasetError where a name is duplicate or missing."""
     try:
         first = _sample(path).split(b"\n")[0].decode().rstrip("\r")
     except UnicodeDecodeError as error:
@@ -160,7 +162,7 @@ def _first_bytes(path: Source, count: int) -> bytes:
 
 
 def _sample(path: Source) -> bytes:
-    """The first whole lines, without a byte order mark."""
+    """Return the first whole lines, without a byte order mark."""
     text = b""
     for chunk in itertools.islice(read_chunks(path, _SAMPLE_BYTES), 64):
         text += chunk
@@ -174,7 +176,9 @@ def _sample(path: Source) -> bytes:
 
 
 def _separator(lines: Sequence[str], flags: FormFlags) -> str:
-    """The separator that makes the same number of values of every line, the greatest number that one makes, or that of the given names."""
+    """Return the separator that splits every line into the same number of values.
+
+    Of several such separators, the one that gives as many values as there are given names wins, or else the one that gives most."""
     best, most = ",", 1
     for separator in _SEPARATORS:
         counts = {len(_fields(line, separator, flags.quote if len(separator) == 1 else None)) for line in lines}
@@ -187,7 +191,7 @@ def _separator(lines: Sequence[str], flags: FormFlags) -> str:
             best, most = separator, count
     if most > 1:
         return best
-    # Lines that differ, one of them bad maybe: what the first line has most of.
+    # No separator splits all lines alike, perhaps because one line is bad: the one that splits the first line into most values.
     return max(_SEPARATORS, key=lambda separator: len(_fields(lines[0], separator, flags.quote if len(separator) == 1 else None)))
 
 
@@ -201,5 +205,5 @@ def _fields(line: str, separator: str, quote: str | None) -> list[str]:
 
 
 def fields_of(line: str, form: Form) -> list[str]:
-    """The values of a line."""
+    """Return the values of a line."""
     return _fields(line, form.separator, form.quote)

@@ -1,4 +1,4 @@
-"""A plain log in ranges of bytes, so that several processes read one log, and what they say of its lines."""
+"""Byte ranges of a plain log, so that several processes can read one log, and line numbers in their messages."""
 
 import itertools
 import re
@@ -12,7 +12,7 @@ _LINE = re.compile(r"line (\d+)(?=[:,] )")
 
 
 def ranges(path: Source, range_bytes: int) -> list[tuple[int, int] | None]:
-    """(start, stop) of parts near a size, in the file's order; None for the whole of a file that is small, compressed or in an object store."""
+    """Return (start, stop) of parts of about `range_bytes`, in file order; [None] for a file that is small, compressed or in an object store."""
     if not isinstance(path, Path) or is_compressed(path):
         return [None]
     size = path.stat().st_size
@@ -22,12 +22,14 @@ def ranges(path: Source, range_bytes: int) -> list[tuple[int, int] | None]:
 
 
 def moved(text: str, lines: int) -> str:
-    """What was said of a line of a range, with the line's number in the file: `lines` stand before the range."""
+    """Turn a line number within a range, in a message, into one within the file; `lines` precede the range."""
     return _LINE.sub(lambda found: f"line {int(found[1]) + lines}", text, count=1)
 
 
 def moved_error(error: DatasetError, path: Source, lines: int, read_as: Source | None = None) -> DatasetError:
-    """The same for an error, which begins with the file's name: that may hold anything. `read_as` is its name where it was read."""
+    """Return the error with the line number moved as by `moved`. It begins with the file's name, which may hold any text.
+
+    `read_as` is the file's name as the reader knew it."""
     name, text = str(read_as or path), str(error)
     said = text.removeprefix(name)
     if not text.startswith(name) or said[:2] not in (": ", ", "):

@@ -1,4 +1,4 @@
-"""Rows of separated values of which quoted ones may hold line ends (RFC 4180, section 2, rule 6): where they end."""
+"""The ends of rows of separated values, where quoted values may hold line ends (RFC 4180, section 2, rule 6)."""
 
 import itertools
 import re
@@ -6,22 +6,26 @@ import re
 import numpy as np
 
 QUOTE = b'"'
-MOST_LINES, MOST_BYTES = 1000, 64 << 20  # of a row; a quote that is not closed within them is an error of its line alone
+MOST_LINES, MOST_BYTES = 1000, 64 << 20  # limits of one row; a quote that is not closed within them makes only its own line bad
 _NEWLINE = 10
 _STAND_INS = range(0xE000, 0xF900)  # Unicode's private characters
 _OPEN = -1
 
 
 class QuotedRows:
-    """Where rows end.
+    """The splitting of text into rows.
+
+        A line with an even number of quotes is a row. If it is well formed, its quotes are closed; if not, it is a bad row. A line with an odd number may
+        begin a row that spans lines. It does so if the values that follow are well formed and complete a row within 1,000 lines and 64 MiB. Otherwise it
+        is a bad row by itself. A stray quote thus costs only its own line, not all lines up to the next quote.
 
     A line of an even number of quotes is a row: if it is well formed its quotes are closed, and if not, it is a bad row. A line of an odd number may
     begin a row that spans lines. It does where the values that follow are well formed and make a whole row within 1,000 lines and 64 MiB; else it
     is a bad row by itself. So a quote too many costs its own line, and not those up to the next quote.
 
     Args:
-        separator: between values.
-        num_values: of a row.
+            separator: the text between values.
+            num_values: the number of values of a row.
     """
 
     def __init__(self, separator: str, num_values: int):
@@ -32,27 +36,27 @@ class QuotedRows:
         self._quoted = re.compile(rb'"(?:[^"]++|"")*+"')
 
     def odd_lines(self, text: bytes) -> tuple[np.ndarray, np.ndarray] | None:
-        """The lines of an odd number of quotes, and the places of all newlines; None where there are no such lines."""
+        """Return the lines with an odd number of quotes, and the positions of all newlines; None where there are no such lines."""
         if QUOTE not in text:
             return None
         data = np.frombuffer(text, np.uint8)
         ends = np.flatnonzero(data == _NEWLINE)
-        quotes = np.searchsorted(np.flatnonzero(data == QUOTE[0]), ends)  # before each
+        quotes = np.searchsorted(np.flatnonzero(data == QUOTE[0]), ends)  # the number of quotes before each newline
         odd = np.flatnonzero(np.diff(quotes, prepend=0) & 1)
         return (odd, ends) if len(odd) else None
 
     def joined(self, text: bytes, odd: np.ndarray, ends: np.ndarray, at_end: bool) -> tuple[bytes, np.ndarray, bytes, bytes]:
-        """Rows of a line each.
+        """Join the lines of each row into one line.
 
         Args:
-            text: whole lines, the first of which begins a row.
-            odd: see `odd_lines`.
-            ends: see `odd_lines`.
+                text: whole lines; the first begins a row.
+                odd: the lines with an odd number of quotes, from `odd_lines`.
+                ends: the positions of newlines, from `odd_lines`.
             at_end: whether no more text follows.
 
         Returns:
-            the rows, in which `stand_in` has replaced the newlines inside values; the lines, from 0, that they begin at; `stand_in`; and the lines
-            behind the rows, of which more text has to say whether they are one row.
+                the rows, with newlines inside values replaced by `stand_in`; the line, from 0, at which each begins; `stand_in`; and the remaining lines,
+                    which need more text before it is known whether they are one row.
         """
         inner, stop, behind = [], len(ends), 0
         for line in odd.tolist():
@@ -77,7 +81,7 @@ class QuotedRows:
         return stand_in.join(text[a + 1 : b] for a, b in itertools.pairwise(places)), starts, stand_in, rest
 
     def _end(self, text: bytes, start: int, stop: int) -> int:
-        """Behind the row that begins at `start`; `_OPEN` where `stop` stands inside a quoted value, 0 where it is no row."""
+        """Return the end of the row that begins at `start`; `_OPEN` where `stop` is inside a quoted value, 0 where there is no row."""
         if row := self._row.match(text, start, stop):
             return row.end()
         begun = self._begun.match(text, start, stop).end()

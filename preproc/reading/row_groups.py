@@ -1,7 +1,7 @@
-"""Where a Parquet file's row groups and an Arrow file's batches begin: told by the file's end, so that several processes read one file.
+"""Row groups of Parquet files and batches of Arrow files, from the file's footer, so that several processes can read one file.
 
-Polars skips the groups that a slice of rows does not touch, and says nowhere how many rows each has. Parquet's footer is a struct of Thrift's compact
-protocol, Arrow's a table of Flatbuffers; the rows of a batch stand in front of it.
+Polars skips the groups that a slice of rows does not touch, but does not report how many rows each has. Parquet's footer is a struct in Thrift's
+compact protocol. Arrow's is a Flatbuffers table; the number of rows of a batch is in the message before it.
 """
 
 import itertools
@@ -13,17 +13,17 @@ from preproc.reading.arrow_stream import MARK, field, table_at
 from preproc.reading.files import ARROW, PARQUET, Form
 
 _PARQUET, _ARROW = b"PAR1", b"ARROW1"
-_MOST_FOOTER_BYTES = 256 << 20  # a larger one is read by the one task that the file then is
-_ROW_GROUPS, _ROWS = 4, 3  # fields of Parquet's FileMetaData, the rows of RowGroup as well
-_BATCHES, _HEADER, _LENGTH = 3, 2, 0  # fields of Arrow's Footer, Message and RecordBatch
-_BLOCK = struct.Struct("<qi4xq")  # of Arrow's footer: where a batch lies
-_BOOLS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT, _UUID = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 11, 12, 13  # of Thrift
+_MOST_FOOTER_BYTES = 256 << 20  # a file with a larger footer is read by one task
+_ROW_GROUPS, _ROWS = 4, 3  # field numbers in Parquet's FileMetaData; _ROWS also in RowGroup
+_BATCHES, _HEADER, _LENGTH = 3, 2, 0  # field numbers in Arrow's Footer, Message and RecordBatch
+_BLOCK = struct.Struct("<qi4xq")  # an entry of Arrow's footer: offset and sizes of a batch
+_BOOLS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _MAP, _STRUCT, _UUID = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 11, 12, 13  # types of Thrift
 
 
 def row_ranges(path: Path, form: Form, range_bytes: int) -> list[tuple[int, int] | None]:
-    """Ranges of rows (start, stop) near a size, of whole row groups or batches, in the file's order.
+    """Return ranges of rows (start, stop) of about `range_bytes`, made of whole row groups or batches, in file order.
 
-    None for the whole of a file that is small, or does not tell: an Arrow stream, or a damaged file, of which its reader says what is wrong.
+    [None] for a file that is small or has no readable footer: an Arrow stream, or a damaged file, whose reader raises the error.
     """
     size = path.stat().st_size
     parts = round(size / range_bytes)
@@ -36,7 +36,7 @@ def row_ranges(path: Path, form: Form, range_bytes: int) -> list[tuple[int, int]
 
 
 def group_rows(path: Path, form: Form) -> list[int]:
-    """The rows of each row group or batch; none where the file does not tell."""
+    """Return the number of rows of each row group or batch; an empty list where the footer cannot be read."""
     try:
         with path.open("rb") as file:
             if form.kind == PARQUET:
@@ -49,7 +49,7 @@ def group_rows(path: Path, form: Form) -> list[int]:
 
 
 def _footer(file: BinaryIO, mark: bytes) -> bytes:
-    """What stands at a file's end before its length and a mark. Raises ValueError where it does not."""
+    """Return the footer, which precedes its length and a magic number at the file's end. Raises ValueError where there is none."""
     end = file.seek(0, 2)
     file.seek(max(0, end - 4 - len(mark)))
     (size,) = struct.unpack("<I", file.read(4))
@@ -77,13 +77,13 @@ def _batch_rows(file: BinaryIO) -> list[int]:
 
 
 class _Thrift:
-    """Reads the compact protocol; of structs only some fields are kept, all else is passed over."""
+    """A reader of Thrift's compact protocol; it keeps only some fields of structs and skips the rest."""
 
     def __init__(self, content: bytes):
         self._content, self._place = content, 0
 
     def struct(self, wanted: Any) -> dict[int, Any]:
-        """Fields by their numbers: those that `wanted` has, itself a set of numbers, or what is wanted of each."""
+        """Read a struct's fields, by number. `wanted` is a set of numbers, or maps each number to what is wanted of that field."""
         found, number = {}, 0
         while head := self._byte():
             number = number + (head >> 4) if head >> 4 else self._whole()

@@ -1,4 +1,4 @@
-"""Files of object stores (`s3://bucket/day.csv`, `gs://…`, `https://…`: whatever fsspec knows), read like local ones."""
+"""Files of object stores (`s3://bucket/day.csv`, `gs://…`, `https://…`: any protocol of fsspec), read like local ones."""
 
 import glob
 import hashlib
@@ -14,19 +14,27 @@ from dataloading.store.object_store import StoreStream, hidden, one_line, opened
 from utils.naming import naming
 from utils.urls import shown
 
-_VERSIONS = ("mtime", "LastModified", "last_modified", "updated", "ETag", "etag", "created")  # under which stores say when a file was written
+_VERSIONS = (
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "ETag",
+    "etag",
+    "created",
+)  # the keys under which stores report a file's version or time of writing
 _FETCHED = "fetched"
 _FETCHED_BYTES = 1 << 22
 
 
 class StoredFile:
-    """One file of a store: what the readers of local files use of a `Path`.
+    """One file of a store, with those methods of `Path` that the readers use.
 
     Attributes:
-        name: its last part, as the metadata has it.
-        identity: what tells it from all other files, without passwords and signatures.
-        version: when it was written or what it holds, as far as the store says so.
-        folder: where it is fetched to for readers that need a local file.
+            name: the last part of its URL, as it appears in the metadata.
+            identity: a text unique to this file, without passwords and signatures.
+            version: time of writing or checksum, as far as the store reports them.
+            folder: the folder to which it is fetched for readers that need a local file.
     """
 
     def __init__(self, url: str, system: Any, path: str, info: dict[str, Any]):
@@ -42,20 +50,20 @@ class StoredFile:
         return self._url
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which fetches its own copy."""
+        """Drop the local copy from the pickled state: another process fetches its own."""
         return self.__dict__ | {"_fetched": None}
 
     def open(self, mode: str = "rb") -> StoreStream:
-        """Its content as a stream. Raises DatasetError where the store refuses."""
+        """Open its content as a stream. Raises DatasetError where the store refuses."""
         with one_line(self._url):
             return StoreStream(self._url, self._system.open(self._path, mode), self._size)
 
     def stat(self) -> SimpleNamespace:
-        """Its size in bytes as `st_size`, 0 where the store does not say."""
+        """Return its size in bytes as `st_size`, 0 where the store does not report it."""
         return SimpleNamespace(st_size=self._size or 0)
 
     def local(self) -> Path:
-        """A copy in `folder`, fetched when first asked for. Raises DatasetError, or OSError that names the copy."""
+        """Return a copy in `folder`, fetched at the first call. Raises DatasetError, or OSError that names the copy."""
         if self._fetched is None:
             target = self.folder / f"{_FETCHED}-{self.identity.rpartition(' ')[2]}"
             with (
@@ -71,7 +79,7 @@ class StoredFile:
         return self._fetched
 
     def release(self) -> None:
-        """Remove the copy, where there is one."""
+        """Remove the copy, if there is one."""
         if self._fetched is not None:
             self._fetched.unlink(missing_ok=True)
             self._fetched = None
@@ -81,34 +89,34 @@ Source = Path | StoredFile
 
 
 def fetch_to(folder: Path, groups: Iterable[Sequence[Source]]) -> None:
-    """Say where files of stores are fetched to when a local file is needed."""
+    """Set the folder to which files of stores are fetched when a local file is needed."""
     for source in (source for group in groups for source in group):
         if isinstance(source, StoredFile):
             source.folder = folder
 
 
 def local_path(source: Source) -> Path:
-    """Where the file lies on a local disk; one of a store is fetched."""
+    """Return the file's path on a local disk; a file of a store is fetched first."""
     return source if isinstance(source, Path) else source.local()
 
 
 def release(source: Source) -> None:
-    """Remove what was fetched of a file, where it is one of a store."""
+    """Remove the local copy of a file of a store."""
     if isinstance(source, StoredFile):
         source.release()
 
 
 def stored_files(url: str) -> list[Source]:
-    """The file of a URL, all files of a folder, or what a glob matches, in the order of their names; `file://` names local files.
+    """Return the file of a URL, all files of a folder, or the matches of a glob, sorted by name; `file://` names local files.
 
     Raises:
-        DatasetError: there is none, or the store refuses.
-        UserError: fsspec, or what it needs for the store, is not installed.
+            DatasetError: there is no such file, or the store refuses.
+            UserError: fsspec, or a package that it needs for the store, is not installed.
     """
     system, path = opened(url)
     with one_line(shown(url)):
         try:
-            info = None if url.endswith("/") else system.info(path)  # of a web page, only the slash says that it is a folder
+            info = None if url.endswith("/") else system.info(path)  # over HTTP only the trailing slash identifies a folder
         except FileNotFoundError:
             if not glob.has_magic(url):
                 raise

@@ -16,23 +16,23 @@ from preproc.reading.quoted_rows import MOST_LINES, QuotedRows
 from preproc.reading.stores import Source, local_path
 from preproc.reading.text_blocks import TextBlock, TextForm, count, text_blocks
 
-_ONE, _END = "\x1f", "."  # stand for a separator of several characters, and behind the end of a line, while a block is parsed
-_NOT_COMPRESSED = b".\n"  # before a block that Polars would take for a compressed file
-_COMPRESSED = (b"x", b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # zlib, gzip, zstd: how a block may begin that has to be told from them
+_ONE, _END = "\x1f", "."  # while a block is parsed: replacement for a separator of several characters; mark at the end of each line
+_NOT_COMPRESSED = b".\n"  # put before a block that Polars would take for a compressed file
+_COMPRESSED = (b"x", b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # zlib, gzip, zstd: first bytes that Polars takes for compressed data
 _TEXT = TextForm("a table in text form", 64 << 20)
 _NOTHING = TextBlock(b"", ())
 _BLOCK_ROWS = 1 << 17
-_CHECKED_BYTES = 4 << 20  # of text of which quotes are counted at once
-_SAMPLE_LINES = 1000  # of JSON, by which its columns are known
+_CHECKED_BYTES = 4 << 20  # quotes are counted in pieces of this size
+_SAMPLE_LINES = 1000  # JSON lines from which columns are inferred
 _SAMPLE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
 class Block:
-    """Sound rows of a file: texts of CSV and JSON lines, else of the types in the file.
+    """Valid rows of a file: strings for CSV and JSON lines, otherwise the types of the file.
 
-    `lines` are their places, from 1, counted in `unit`; `faults` says what was wrong with each line that was skipped. `coded` are columns that hold
-    categories, which are this block's own, and null for empty texts.
+    `lines` are the rows' positions, from 1, counted in `unit`; `faults` describes each line that was skipped. `coded` are columns of categories,
+        which are local to this block; empty texts are null in them.
     """
 
     frame: pl.DataFrame
@@ -47,17 +47,18 @@ class TableFile:
 
     Args:
         path: the file.
-        form: how it is written.
-        skip_bad_lines: leave out lines that cannot be parsed, and report them in `Block.faults`; with `until_bad`, a block ends at the first.
+            form: its format.
+            skip_bad_lines: leave out lines that cannot be parsed, and report them in `Block.faults`.
+                until_bad: with `skip_bad_lines`, end a block at its first bad line.
 
     Raises:
-        DatasetError: it is empty or damaged.
+            DatasetError: the file is empty or damaged.
     """
 
     def __init__(self, path: Source, form: Form, skip_bad_lines: bool = False, until_bad: bool = False):
         self.path, self.form, self._skip, self._until_bad = path, form, skip_bad_lines, until_bad
-        self.num_lines = 0  # of text that `tasks` has read
-        self._lists, self._chosen = frozenset(), False  # of JSON lines: columns of lists; whether only some columns are read
+        self.num_lines = 0  # lines of text that `tasks` has read so far
+        self._lists, self._chosen = frozenset(), False  # JSON lines: columns of lists; whether only some columns are read
         self.names = header_of(path, form) if form.kind == CSV else [] if form.kind == JSON_LINES else _names_of(path, form)
 
     def blocks(
@@ -68,7 +69,7 @@ class TableFile:
         on_read: Callable[[int], object] = lambda count: None,
         byte_range: tuple[int, int] | None = None,
     ) -> Iterator[Block]:
-        """The rows, block by block; see `tasks`."""
+        """Return the rows, block by block; see `tasks`."""
         return (task() for task in self.tasks(wanted, lists, block_bytes, on_read, byte_range))
 
     def tasks(
@@ -81,20 +82,20 @@ class TableFile:
         coded: frozenset[str] = frozenset(),
         row_range: tuple[int, int] | None = None,
     ) -> Iterator[Callable[[], Block]]:
-        """What parses each block, in the file's order; blocks can be parsed on several threads.
+        """Yield a function for each block that parses it, in file order; they can run on several threads.
 
         Args:
-            wanted: the columns; None for all (of JSON lines: those of the first block).
-            lists: columns that may hold lists, of JSON lines.
-            block_bytes: text parsed at once, in bytes.
+                wanted: the columns; None for all (for JSON lines: those of the first block).
+                lists: columns that may hold lists, for JSON lines.
+                block_bytes: size of the text that is parsed at once, in bytes.
             on_read: called with the number of bytes read from the disk.
-            byte_range: (start, stop) of a plain text file: the lines that begin there, numbered from 1; maybe none. Each is a row: rows that span
-                lines are bad. The header is read, and skipped, where the range begins at 0.
-            coded: columns that may come as `Block.coded`.
+                byte_range: (start, stop) of a plain text file: the lines that begin there, numbered from 1; there may be none. Each line is a row: rows that
+                        span lines are bad. The header is read, and it is skipped where the range begins at 0.
+                coded: columns that may be returned as `Block.coded`.
             row_range: (start, stop) of the rows of a Parquet or Arrow file; None for all.
 
         Raises:
-            DatasetError: a column is missing, or, from a task, a line is bad and `skip_bad_lines` is not set.
+                DatasetError: a column is missing. From a task: a line is bad and `skip_bad_lines` is not set.
         """
         if self.form.kind in (PARQUET, ARROW):
             if byte_range is not None:
@@ -119,7 +120,7 @@ class TableFile:
             raise DatasetError(f"{self.path}: holds no lines; expected a table")
 
     def _text_form(self, byte_range: tuple[int, int] | None) -> TextForm:
-        """Where rows may span lines: CSV with quotes, read whole."""
+        """Return the text form. Rows may span lines only in CSV files with quotes that are read whole."""
         if self.form.kind != CSV or self.form.quote is None or byte_range is not None:
             return _TEXT
         return replace(_TEXT, rows=QuotedRows(self.form.separator, len(self.names)))
@@ -132,7 +133,7 @@ class TableFile:
         return Block(_with_line_ends(frame, block.stand_in), block.lines, coded=held)
 
     def _parsed(self, text: bytes, num_rows: int, names: list[str], coded: frozenset[str] = frozenset()) -> pl.DataFrame | None:
-        """The columns of rows of a line each, or None where any of them is bad."""
+        """Return the columns of rows of one line each, or None where any row is bad."""
         try:
             if self.form.kind == JSON_LINES:
                 schema = {name: pl.List(pl.String) if name in self._lists else pl.String for name in names}
@@ -143,7 +144,7 @@ class TableFile:
                 if _ONE.encode() in text:
                     return None
                 text, separator = text.replace(separator.encode(), _ONE.encode()), _ONE
-            # Polars fills a line of too few values without a word, hence the count of separators or, where they may be quoted, a mark at each end.
+            # Polars silently pads a line of too few values. So separators are counted or, where they may be quoted, a mark ends each line.
             marked = self.form.quote is not None and self.form.quote.encode() in text
             if marked:
                 text = text.replace(b"\n", f"{separator}{_END}\n".encode())
@@ -151,7 +152,7 @@ class TableFile:
                 return None
             guarded = text.startswith(_COMPRESSED)
             kinds = {name: pl.String() for name in self.names}
-            if not marked:  # of quotes that stand inside a value, categories are made without a word
+            if not marked:  # Polars accepts quotes inside a value silently for categories: with quotes, columns stay strings
                 kinds |= {name: pl.Categorical(pl.Categories.random()) for name in coded if name in kinds}
             frame = pl.read_csv(
                 io.BytesIO(_NOT_COMPRESSED + text if guarded else text),
@@ -169,7 +170,7 @@ class TableFile:
         return frame.select(pl.col(str(self.names.index(name))).alias(name) for name in names)
 
     def _repaired(self, block: TextBlock, names: list[str]) -> Block:
-        """The sound lines of a block that has bad ones, which halving finds: what is sound is what `_parsed` takes."""
+        """Return the valid lines of a block that has bad ones. The bad lines are found by bisection with `_parsed`."""
         frames: list[pl.DataFrame] = []
         numbers: list[int] = []
         faults: list[str] = []
@@ -193,7 +194,7 @@ class TableFile:
 
 
 def may_span_lines(path: Source, form: Form, byte_range: tuple[int, int]) -> bool:
-    """Whether a row that begins in a byte range of a plain CSV file may go on behind its line, as far as quotes tell."""
+    """Return True if a row that begins in a byte range of a plain CSV file may span lines, judging by its quotes."""
     rows = QuotedRows(form.separator, 1)
     return any(rows.odd_lines(block.text) is not None for block in text_blocks(path, _TEXT, _CHECKED_BYTES, byte_range=byte_range))
 
@@ -205,7 +206,7 @@ def _check_names(path: Source, names: Sequence[str], wanted: Sequence[str] | Non
 
 
 def _with_line_ends(frame: pl.DataFrame, stand_in: bytes) -> pl.DataFrame:
-    """Texts with their line ends, for which a character stood."""
+    """Put line ends back into texts in place of the stand-in character."""
     return frame.with_columns(pl.col(pl.String).str.replace_all(stand_in.decode(), "\n", literal=True)) if stand_in else frame
 
 
@@ -234,7 +235,7 @@ def _stream(path: Source, wanted: Sequence[str] | None, on_read: Callable[[int],
 def _batches(
     path: Source, form: Form, wanted: Sequence[str] | None, on_read: Callable[[int], object], row_range: tuple[int, int] | None
 ) -> Iterator[pl.DataFrame]:
-    """Of a Parquet or Arrow file."""
+    """Yield the batches of a Parquet or Arrow file."""
     frame = _binary(path, form)
     frame = frame if wanted is None else frame.select(wanted)
     total, size = frame.select(pl.len()).collect().item(), path.stat().st_size
@@ -248,7 +249,7 @@ def _batches(
 
 
 def _binary(path: Source, form: Form) -> pl.LazyFrame:
-    """A Parquet or Arrow file."""
+    """Return a lazy frame of a Parquet or Arrow file."""
     local = local_path(path)
     try:
         return pl.scan_parquet(local, glob=False) if form.kind == PARQUET else pl.scan_ipc(local, glob=False)
@@ -257,7 +258,7 @@ def _binary(path: Source, form: Form) -> pl.LazyFrame:
 
 
 def _json_fault(name: str, value: Any, listed: bool) -> str | None:
-    """What is wrong with a value of a JSON object, whose column holds lists or not; None where nothing is."""
+    """Describe the error in a value of a JSON object, given whether its column holds lists; None where there is none."""
     kind = _JSON_KINDS.get(type(value), "one value")
     if value is None or kind == ("a list" if listed else "one value"):
         return None
@@ -269,7 +270,7 @@ _JSON_KINDS = {dict: "an object", list: "a list"}
 
 
 def _names_of(path: Source, form: Form) -> list[str]:
-    local = local_path(path)  # fetching one has errors of its own
+    local = local_path(path)  # outside the try: fetching raises its own errors
     try:
         return (stream_schema(local) if _is_stream(path) else _binary(path, form).collect_schema()).names()
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -281,7 +282,7 @@ def _damaged(path: Source, form: Form, error: BaseException) -> DatasetError:
 
 
 def _fault(line: bytes, form: Form, names: Sequence[str], lists: frozenset[str]) -> str:
-    """What is wrong with a line that cannot be parsed; `lists` are columns of lists."""
+    """Describe the error in a line that cannot be parsed; `lists` are columns of lists."""
     try:
         text = line.decode()
     except UnicodeDecodeError as error:
@@ -307,7 +308,7 @@ def _fault(line: bytes, form: Form, names: Sequence[str], lists: frozenset[str])
 
 
 def _holds_nested(text: bytes, frame: pl.DataFrame) -> bool:
-    """Whether a column of texts, of JSON lines, has a value that is a list or an object: Polars makes a text of it."""
+    """Return True if a text column of JSON lines has a list or an object as a value, which Polars converts to text silently."""
     names = [name for name, dtype in frame.schema.items() if dtype == pl.String]
     nested = [pl.col(name).str.contains(r"^[\[{]").fill_null(False) for name in names]
     rows = frame.select(pl.any_horizontal(pl.lit(False), *nested)).to_series().arg_true()
@@ -318,7 +319,7 @@ def _holds_nested(text: bytes, frame: pl.DataFrame) -> bool:
 
 
 def _keys(text: bytes) -> tuple[list[str], frozenset[str], frozenset[str]]:
-    """The keys of the first objects in a block of JSON lines, in the order of their first appearance; those with a list, and those with a text."""
+    """Return the keys of the first objects of a block, in order of first appearance; the keys with a list value; and those with a text value."""
     found: dict[str, bool] = {}
     texts: set[str] = set()
     for line in text.split(b"\n", _SAMPLE_LINES + 1)[:_SAMPLE_LINES]:

@@ -1,1 +1,1 @@
-"""What several commands use."""
+"""Modules that several preprocessing commands share."""

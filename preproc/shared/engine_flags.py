@@ -1,4 +1,4 @@
-"""The flags by which a command of preprocessing is handed to Spark."""
+"""The flags that select the engine of a preprocessing command, and configure Spark."""
 
 import argparse
 import os
@@ -16,14 +16,14 @@ FLAGS = ("engine", "staging", "spark_master", "spark_conf", "spark_log", "spark_
 
 @dataclass(frozen=True)
 class SparkSettings:
-    """Where Spark runs, and how.
+    """The Spark configuration of a run.
 
     Attributes:
-        name: of the application: the command's.
-        master: URL; None for what spark-submit or spark-defaults.conf say, else local[*].
-        conf: Spark's own settings, before those of spark-defaults.conf.
-        log: where Spark's log of the driver goes; None for nowhere.
-        wait_s: how long the first task may wait for an executor, in seconds.
+        name: name of the application, which is that of the command.
+        master: URL; None for the one of spark-submit or spark-defaults.conf, else local[*].
+        conf: Spark's own settings, which override those of spark-defaults.conf.
+        log: file for the log of Spark's driver; None to discard it.
+        wait_s: longest time that the first task may wait for an executor, in seconds.
     """
 
     name: str
@@ -34,7 +34,7 @@ class SparkSettings:
 
 
 def add_engine_flags(parser: Parser) -> None:
-    """Add --engine and what belongs to it."""
+    """Add --engine and the flags that belong to it."""
     add = parser.add_argument_group("engine").add_argument
     add("--engine", choices=ENGINES, default=POLARS, help="polars: this machine; spark: a cluster, the same bytes (default: %(default)s)")
     add(
@@ -50,7 +50,7 @@ def add_engine_flags(parser: Parser) -> None:
 
 
 def spark_settings(given: argparse.Namespace, name: str) -> SparkSettings | None:
-    """The settings of a run by Spark; None of another engine's. Raises UserError where a flag is wrong."""
+    """Return the settings of a run on Spark, None for another engine. Raises UserError where a flag is wrong."""
     if given.engine != SPARK:
         for flag in ("spark_master", "spark_conf", "spark_log", "spark_wait"):
             if getattr(given, flag):

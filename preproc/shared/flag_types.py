@@ -1,11 +1,11 @@
-"""Values of the flags of commands here, for argparse's `type`: what cannot be is one line that says what was expected."""
+"""Parsers of flag values, for argparse's `type`: an invalid value gives a one-line error that says what was expected."""
 
 import argparse
 from collections.abc import Callable
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """A whole number of at least `least` and, where that is given, at most `most`."""
+    """Return a parser of whole numbers of at least `least` and, where it is given, at most `most`."""
 
     def read(text: str) -> int:
         value = int(text) if text.isascii() and text.isdigit() else -1
@@ -19,7 +19,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def share(text: str) -> float:
-    """A number of at least 0 and below 1."""
+    """Parse a number of at least 0 and below 1."""
     try:
         value = float(text)
     except ValueError:

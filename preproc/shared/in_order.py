@@ -1,4 +1,4 @@
-"""Work on two threads, with its results in the order of the tasks."""
+"""Running of tasks on two threads, with the results in the order of the tasks."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,10 @@ T = TypeVar("T")
 
 
 def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
-    """What the tasks return. At most three are on their way or done and not taken: memory is that of so many."""
+    """Yield the results of the tasks in order.
+
+    At most three tasks are running or have a result that was not taken yet, which bounds the memory.
+    """
     waiting = deque()
     with ThreadPoolExecutor(THREADS) as pool:
         try:
@@ -22,11 +25,11 @@ def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
                     task = next(source)
                 except StopIteration:
                     break
-                except Exception as error:  # of what is read: what went before it comes first
+                except Exception as error:  # raised by the input: first yield the results of the tasks before it
                     failed = error
                     break
                 waiting.append(pool.submit(task))
-                del task
+                del task  # else a task that is done would keep its input in memory
                 check_signals()
                 if len(waiting) > THREADS:
                     yield waiting.popleft().result()
@@ -41,7 +44,10 @@ def in_order(tasks: Iterable[Callable[[], T]]) -> Iterator[T]:
 
 
 def by_size(tasks: Sequence[tuple[int, Callable[[], T]]], small: int) -> list[T]:
-    """What tasks return, in their order; those of a size up to `small` run on two threads, the others one at a time, for their memory."""
+    """Return the results of the tasks in order.
+
+    Tasks of a size up to `small` run on two threads. Larger ones run one at a time, to bound the memory.
+    """
     found: list[T | None] = [None] * len(tasks)
     few = [place for place, (size, _) in enumerate(tasks) if size <= small]
     for place, result in zip(few, in_order(tasks[place][1] for place in few), strict=True):

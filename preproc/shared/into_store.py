@@ -1,4 +1,4 @@
-"""`--dst s3://bucket/DATASET`: the dataset is made in a local folder as ever, and then put to an object store."""
+"""`--dst s3://bucket/DATASET`: the dataset is made in a local folder and then uploaded to an object store."""
 
 import argparse
 import fcntl
@@ -22,18 +22,18 @@ from preproc.shared.resume import difference
 from utils.errors import UserError
 from utils.urls import is_url, local_of, shown
 
-_RUN, _MADE = "run", "made"  # in the record of the local folder: of which run its dataset is, and which folders on the way to it were made for it
+_RUN, _MADE = "run", "made"  # keys in the record of the local folder: the run that made its dataset, and the parent folders created for it
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a dataset goes.
+    """The destination of a dataset.
 
     Attributes:
-        folder: in which it is made.
-        staging: for what is read until its ids are known; None for a hidden folder of `folder`.
-        url: of the folder of a store to which it is put when it is whole, and from `folder` removed; None where it stays.
-        resume: whether putting is gone on with, and can be.
+        folder: local folder in which the dataset is made.
+        staging: folder for the rows read, until their ids are known; None for a hidden folder inside `folder`.
+        url: store folder to which the complete dataset is uploaded, after which `folder` is removed; None if it stays in `folder`.
+        resume: whether an interrupted upload is resumed, and this one can be.
     """
 
     folder: Path
@@ -43,7 +43,7 @@ class Destination:
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> "Destination":
-        """What --dst, --staging, --engine and --resume say. Raises UserError where they do not go together."""
+        """Return the destination given by --dst, --staging, --engine and --resume. Raises UserError where these conflict."""
         if not is_url(given.dst) or local_of(given.dst) != given.dst:
             if given.resume and (given.engine == SPARK or given.staging):
                 why = "--engine spark: Spark does lost tasks again by itself" if given.engine == SPARK else "--staging: it goes on in the destination"
@@ -61,27 +61,27 @@ class Destination:
 
 
 def folder_or_url(text: str) -> str:
-    """The text of --dst."""
+    """Parse --dst, which must not be empty; for argparse's `type`."""
     if not text:
         raise argparse.ArgumentTypeError("expected a folder, or the URL of one in a store, found ''")
     return text
 
 
 def made(name: str, destination: Destination, make: Callable[[], str], run: Mapping[str, Any], overwrite: bool) -> str:
-    """Make a dataset, and put it to a store where that is its destination.
+    """Make a dataset, and upload it if its destination is a store.
 
     Args:
-        name: of the command.
-        destination: of the dataset.
-        make: makes it in the local folder; returns what is to be said of it.
-        run: what its bytes depend on, as JSON.
-        overwrite: whether a dataset that is there may be replaced.
+        name: name of the command.
+        destination: destination of the dataset.
+        make: makes it in the local folder; returns a summary.
+        run: everything that its bytes depend on, as JSON.
+        overwrite: whether an existing dataset may be replaced.
 
     Returns:
-        what is to be said.
+        the summary to print.
 
     Raises:
-        DatasetError: the store has a dataset already, or refuses. A dataset that is whole then stays in the local folder.
+        DatasetError: the store holds a dataset already, or refuses the upload. A complete dataset then stays in the local folder.
     """
     if destination.url is None:
         return make()
@@ -112,10 +112,10 @@ def made(name: str, destination: Destination, make: Callable[[], str], run: Mapp
 
 @contextmanager
 def _alone(folder: Path, new: Sequence[str]) -> Iterator[None]:
-    """No other run makes the dataset of a local folder meanwhile; at the end, empty folders on the way there that this run made are removed.
+    """Lock a local folder against other runs; on exit, remove the folders `new`, which this run made, where they are empty.
 
     Raises:
-        DatasetError: another run does.
+        DatasetError: another run holds the lock.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     path = folder.with_name(f".{folder.name}.lock")
@@ -133,7 +133,7 @@ def _alone(folder: Path, new: Sequence[str]) -> Iterator[None]:
 
 
 def locked(path: Path, folder: Path) -> int:
-    """The lock's file, held. Raises DatasetError where another run holds it."""
+    """Acquire the lock file and return its descriptor. Raises DatasetError where another run holds the lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -146,11 +146,11 @@ def locked(path: Path, folder: Path) -> int:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                 return descriptor
-        os.close(descriptor)  # the run that held it has removed it: a third one would not see it
+        os.close(descriptor)  # the run that held the lock has removed this file, so a third run would lock a new one: try again
 
 
 def _goes_on(name: str, folder: Path, run: Mapping[str, Any]) -> bool:
-    """Whether the local folder holds the whole dataset of the same run, which only has to be put."""
+    """Return whether the local folder holds the complete dataset of the same run, which only has to be uploaded."""
     if not (folder / DEFAULT_FILE_NAME).exists():
         return False
     before = read_record(folder).get(_RUN)

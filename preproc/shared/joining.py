@@ -1,4 +1,4 @@
-"""Joining files one behind another."""
+"""Concatenation of files."""
 
 import errno
 import os
@@ -13,7 +13,10 @@ _NOT_HERE = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EP
 
 
 def append_file(source: Path, target: BinaryIO) -> None:
-    """Append a file's bytes to an open one, which stands at its end; within the kernel, or without a copy at all, where the file system can."""
+    """Append a file's bytes to an open file, which is positioned at its end.
+
+    Where the file system supports it, the kernel copies the bytes, or shares them without a copy.
+    """
     target.flush()
     with source.open("rb") as file:
         try:
@@ -23,13 +26,16 @@ def append_file(source: Path, target: BinaryIO) -> None:
         except OSError as error:
             if error.errno not in _NOT_HERE:
                 raise
-        file.seek(os.lseek(file.fileno(), 0, os.SEEK_CUR))  # what the kernel did copy is not copied again
+        file.seek(os.lseek(file.fileno(), 0, os.SEEK_CUR))  # continue after the bytes that the kernel has copied
         while content := file.read(_COPIED_BYTES):
             target.write(content)
 
 
 def join_files(parts: Sequence[Path], target: Path) -> None:
-    """Make one file of several, which are removed: the first is moved where it is on the same file system, the others are appended."""
+    """Join several files into one and remove them.
+
+    The first is moved if it is on the same file system; the others are appended.
+    """
     rest = list(parts)
     if rest:
         try:

@@ -1,4 +1,4 @@
-"""Dictionaries and ids of columns by Polars: memory grows with the distinct values of one column, not with the rows."""
+"""Dictionaries and ids of columns, computed with Polars: memory grows with the distinct values of one column, not with the rows."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,15 +14,15 @@ _BATCH_ROWS = 1 << 18
 
 
 def counts(column: pl.LazyFrame) -> pl.DataFrame:
-    """How often each value of a column called `value` stands in it (null is one, too): `value`, `count` UInt32, in no order."""
+    """Count each value of a column called `value`, null included: `value`, `count` UInt32, in no order."""
     return column.group_by(VALUE).agg(pl.len().alias("count")).collect(engine="streaming")
 
 
 def text_counts(blocks: Iterable[tuple[np.ndarray, pl.Series]]) -> pl.DataFrame:
-    """How often each text stands in a column, those that are missing left out.
+    """Count each text of a column; missing texts are left out.
 
     Args:
-        blocks: of the column: places `[n]` in texts, and the texts, each once in its block.
+        blocks: of the column: codes `[n]`, which are indices into texts, and the texts, unique within a block.
 
     Returns:
         `value` String and `count` Int64, in no order.
@@ -38,17 +38,17 @@ def text_counts(blocks: Iterable[tuple[np.ndarray, pl.Series]]) -> pl.DataFrame:
 
 
 def _stream(frames: Iterator[pl.DataFrame], schema: Mapping[str, pl.DataType]) -> pl.LazyFrame:
-    """Frames one after another, as one that is read once."""
+    """Return frames as one lazy frame, which can be read once."""
     return register_io_source(lambda *_: frames, schema=schema)
 
 
 def dictionary(found: pl.DataFrame, threshold: int, max_ids: int | None) -> pl.DataFrame:
-    """Ids from 1 by falling frequency, equal counts by rising value (by bytes); null gets none.
+    """Assign ids from 1 by falling frequency, equal counts by rising value (by bytes); null gets none.
 
     Args:
-        found: `value` String, each once, and `count`.
-        threshold: a value is kept when it occurs at least this often; 0 and 1 keep all.
-        max_ids: how many are kept at most, the most frequent; None for all.
+        found: `value` String, unique, and `count`.
+        threshold: a value is kept if it occurs at least this often; 0 and 1 keep all.
+        max_ids: the most values that are kept, the most frequent first; None for all.
 
     Returns:
         `value` String, `id` Int32, `count` UInt32, in the order of the ids.
@@ -57,7 +57,7 @@ def dictionary(found: pl.DataFrame, threshold: int, max_ids: int | None) -> pl.D
 
 
 def extended(old: pl.DataFrame, found: pl.DataFrame, threshold: int, max_ids: int | None) -> pl.DataFrame:
-    """An older dictionary with the values that it lacks behind its own, by falling frequency among them; its counts grow by those found."""
+    """Extend an older dictionary: new values go behind its own, by falling frequency among them, and its counts grow by those found."""
     known = old.join(found.rename({"count": "more"}), on=VALUE, how="left", maintain_order="left")
     total = pl.col("count").cast(pl.UInt64) + pl.col("more").fill_null(0).cast(pl.UInt64)
     total = known.select(VALUE, "id", pl.min_horizontal(total, pl.lit(2**32 - 1, pl.UInt64)).cast(pl.UInt32).alias("count"))
@@ -73,14 +73,14 @@ def _numbered(found: pl.DataFrame, threshold: int, max_ids: int | None, first: i
 
 
 def text_ids(blocks: Iterable[tuple[T, pl.Series]], vocabulary: pl.DataFrame) -> Iterator[tuple[T, np.ndarray]]:
-    """The ids of texts by a dictionary, block by block.
+    """Yield the ids of texts by a dictionary, block by block.
 
     Args:
-        blocks: something of the block, and its texts `[n]`.
-        vocabulary: `value` String, each once, and `id`.
+        blocks: any object that identifies the block, and its texts `[n]`.
+        vocabulary: `value` String, unique, and `id`.
 
     Yields:
-        what each block came with, and its ids `[n]` int32; 0 for what the dictionary lacks and for null.
+        the object of each block, and its ids `[n]` int32; 0 for null and for texts that the dictionary lacks.
     """
     asked: deque[tuple[T, int]] = deque()
 
@@ -89,7 +89,7 @@ def text_ids(blocks: Iterable[tuple[T, pl.Series]], vocabulary: pl.DataFrame) ->
             asked.append((block, len(texts)))
             yield texts.alias(VALUE).to_frame()
 
-    # A join and not a lookup per block: the streaming engine builds the hash table of the dictionary once.
+    # A join, not a lookup per block: the streaming engine builds the hash table of the dictionary only once.
     found = _stream(frames(), {VALUE: pl.String}).join(vocabulary.lazy().select(VALUE, "id"), on=VALUE, how="left", maintain_order="left")
     parts, waiting = [], 0
     for batch in found.select(pl.col("id").fill_null(0)).collect_batches(maintain_order=True, engine="streaming"):
@@ -103,7 +103,7 @@ def text_ids(blocks: Iterable[tuple[T, pl.Series]], vocabulary: pl.DataFrame) ->
 
 
 def batches(frame: pl.LazyFrame, rows: int = _BATCH_ROWS) -> Iterator[pl.DataFrame]:
-    """A lazy frame's rows in their order, some at a time."""
+    """Yield a lazy frame's rows in order, in batches."""
     for batch in frame.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming"):
         if batch.height:
             yield batch

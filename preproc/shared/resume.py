@@ -1,6 +1,6 @@
-"""What of a run is complete: a run with `--resume` that ends early keeps its staging folder, and the next one goes on from there.
+"""Progress of a run by stages: a run with `--resume` that ends early keeps its staging folder, and the next one resumes from there.
 
-A stage is done or not: a small JSON file says so, written after the data that it speaks of is on the disk. Without `--resume` nothing is recorded.
+A stage is done or not: a small JSON file records it, written after the stage's data are on the disk. Without `--resume` nothing is recorded.
 """
 
 import hashlib
@@ -19,11 +19,16 @@ from utils.checkpoint.durable import sync_folder, write_text
 from utils.naming import naming
 from utils.scratch import Scratch
 
-FORMAT = 1  # of what is staged and of what it becomes; another one is not gone on with
-DATASET = "dataset"  # the folder inside the staging folder in which the dataset grows
+FORMAT = 1  # version of the staged data and of the dataset made from them; other formats are not resumed
+DATASET = "dataset"  # folder inside the staging folder in which the dataset is written
 _RUN, _PREFIX = "run.json", "done-"
 _PUBLISHING = "publishing"
-_KINDS = {"read": "files read", "learned": "what is learned", "vocabulary": "vocabularies", "column": "columns"}  # of stages, by their first word
+_KINDS = {
+    "read": "files read",
+    "learned": "what is learned",
+    "vocabulary": "vocabularies",
+    "column": "columns",
+}  # kinds of stages, by the first word of their names
 
 Value = TypeVar("Value")
 
@@ -32,14 +37,14 @@ class Progress:
     """The stages of one run.
 
     Args:
-        name: of the command.
-        command: what the user asked for, as far as bytes depend on it; by flag.
+        name: name of the command.
+        command: the options on which the bytes of the dataset depend, by flag.
         sources: every file that is read.
-        destination: of the dataset.
-        wanted: whether anything is recorded, and taken up.
+        destination: folder of the dataset.
+        wanted: whether stages are recorded, and an earlier run is resumed.
 
     Attributes:
-        run: what tells this run from others, as JSON.
+        run: JSON that identifies this run: versions, options and files.
     """
 
     def __init__(self, name: str, command: Mapping[str, Any], sources: Iterable[Source], destination: Path, wanted: bool):
@@ -48,7 +53,7 @@ class Progress:
         self._folder: Path | None = None
 
     def takes(self, folder: Path) -> bool:
-        """Whether a folder that an earlier run left is of the same command, code and files; a line says where it is not."""
+        """Return whether an earlier run left a folder with the same command, code and files; print the difference if not."""
         before = _read(folder / _RUN) if self._wanted else None
         if before is None:
             return False
@@ -58,7 +63,7 @@ class Progress:
         return True
 
     def start(self, folder: Path) -> None:
-        """Go on in a staging folder, or begin in an empty one."""
+        """Resume in the staging folder of an earlier run, or record this run in an empty one."""
         if not self._wanted:
             return
         self._folder = folder
@@ -72,15 +77,15 @@ class Progress:
         self._say(f"--resume: goes on in {folder}; done already and not done again: {done or 'nothing'}")
 
     def once(self, stage: str, paths: Sequence[Path], work: Callable[[], Value]) -> Value:
-        """Do a stage, unless it is done.
+        """Run a stage, unless it is done.
 
         Args:
             stage: its name, which begins with its kind: `vocabulary user`.
             paths: the files that it makes, in the staging folder.
-            work: makes them; what it returns must be JSON.
+            work: makes them; its result must be serializable as JSON.
 
         Returns:
-            what `work` returned, now or then.
+            the result of `work`, from this run or the earlier one.
         """
         found = self.done(stage)
         if found is None:
@@ -90,7 +95,7 @@ class Progress:
         return found["value"]
 
     def done(self, stage: str) -> dict[str, Any] | None:
-        """The `value` of a stage that is done; None where it is not, or its files are not as they were."""
+        """Return the record of a stage that is done, with its `value`; None where it is not done, or the sizes of its files have changed."""
         if self._folder is None:
             return None
         found = _read(self._file(stage))
@@ -100,7 +105,7 @@ class Progress:
         return found if sizes == found["sizes"] else None
 
     def complete(self, stage: str, paths: Sequence[Path], value: Any = None, growing: Sequence[Path] = ()) -> None:
-        """Record that a stage is done; files that are `growing` hold what it made, and later stages add to them."""
+        """Record that a stage is done. The files `growing` hold its results too, but their sizes may change, since later stages append to them."""
         if self._folder is None:
             return
         for path in (*paths, *growing):
@@ -113,23 +118,26 @@ class Progress:
         sync_folder(self._folder)
 
     def forget(self, stages: Iterable[str]) -> None:
-        """These stages are not done, whatever an earlier run recorded."""
+        """Mark stages as not done, whatever an earlier run recorded."""
         if self._folder is not None:
             for stage in stages:
                 self._file(stage).unlink(missing_ok=True)
 
     @property
     def on(self) -> bool:
-        """Whether stages are recorded."""
+        """True if stages are recorded."""
         return self._folder is not None
 
     def publishing(self, folder: Path) -> None:
-        """Record that what a folder holds is about to be moved to the destination: a run that is killed meanwhile has some of it there."""
+        """Record that the entries of a folder are about to be moved to the destination.
+
+        A run that is killed meanwhile has moved some of them; the next one moves these back.
+        """
         if self._folder is not None:
             self.complete(_PUBLISHING, [], sorted(entry.name for entry in folder.iterdir()))
 
     def end(self, scratch: Scratch, failed: bool) -> None:
-        """Remove the staging folder, or keep it where a run that failed leaves something to go on with."""
+        """Remove the staging folder, or keep it if the run failed and completed a stage that can be resumed from."""
         folder = self._folder
         if not failed or folder is None or not any(folder.glob(f"{_PREFIX}*.json")):
             scratch.remove()
@@ -139,7 +147,7 @@ class Progress:
         self._say(f"{folder} is kept ({_human(size)}): the same command goes on from there with --resume; a run without it removes it")
 
     def _take_back(self) -> None:
-        """Bring back what a run that was killed while it published had moved."""
+        """Move back the entries that a run had moved to the destination before it was killed while publishing."""
         moved, dataset = self.done(_PUBLISHING), self._folder / DATASET
         for name in moved["value"] if moved else ():
             if not os.path.lexists(dataset / name) and os.path.lexists(self._destination / name):
@@ -156,7 +164,10 @@ class Progress:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name in place of whatever has it, so that the first stays valid; a copy where the file system has no links."""
+    """Hard-link a file to a second name, replacing an existing file there; copy it where the file system has no links.
+
+    The first name stays valid, so that a resumed run still finds its staged file.
+    """
     target.unlink(missing_ok=True)
     try:
         os.link(source, target)
@@ -165,12 +176,12 @@ def link(source: Path, target: Path) -> None:
 
 
 def dataset_files(folder: Path) -> list[Path]:
-    """The files that a command reads of another dataset: its specification and vocabularies."""
+    """Return the files that a command reads of another dataset: its specification and vocabularies."""
     return sorted(path for path in (folder / "feature_spec.yaml", *folder.glob("vocabulary/*.parquet")) if path.is_file())
 
 
 def _facts(source: Source) -> list[Any]:
-    """What tells a file from another, and from itself when it has changed: path, size, time."""
+    """Return the identity and version of a source: path, size and modification time of a file."""
     if isinstance(source, Path):
         status = source.stat()
         return [str(source.resolve()), status.st_size, status.st_mtime_ns]
@@ -178,12 +189,12 @@ def _facts(source: Source) -> list[Any]:
 
 
 def _plain(command: Mapping[str, Any]) -> dict[str, Any]:
-    """As it comes back from JSON."""
+    """Return the options as they come back from JSON, so that they can be compared with recorded ones."""
     return json.loads(json.dumps(command, default=str))
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """The first thing in which two runs differ, in words; None where they are the same."""
+    """Describe the first difference between two runs; None where they are the same."""
     for name in ("format", "polars"):
         if before.get(name) != now[name]:
             return f"another version of {'this program' if name == 'format' else 'Polars'}"
@@ -200,7 +211,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
 
 
 def _read(path: Path) -> Any:
-    """What a JSON file says; None where it is not there or not whole."""
+    """Return the content of a JSON file; None where it is missing or incomplete."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -223,7 +234,7 @@ def _sync(path: Path) -> None:
 
 
 def _human(size: int) -> str:
-    """A size in the largest unit of which there is one."""
+    """Format a size in the largest unit that is not larger than it."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size / unit:.1f} {name}"

@@ -1,4 +1,4 @@
-"""Texts to their places in a list of those seen: a hash table of Polars."""
+"""Codes of texts, which are their indices in the list of texts seen so far, by a hash table of Polars."""
 
 from typing import TypeVar
 
@@ -8,17 +8,17 @@ T = TypeVar("T", pl.Expr, pl.Series)
 
 
 class TextPlaces:
-    """The texts that were asked for, in the order in which they first were."""
+    """A growing list of distinct texts, in the order in which they were first seen."""
 
     def __init__(self):
         self._kind = pl.Categorical(pl.Categories.random())
-        self._held = pl.Series([], dtype=self._kind)  # Polars forgets categories that no column has
+        self._held = pl.Series([], dtype=self._kind)  # keeps the categories alive: Polars drops those that no column uses
 
     def of(self, texts: T) -> T:
-        """The places, UInt32, null where a text is; what was not seen before is put behind the others."""
+        """Return the indices of texts in the list, UInt32, null where a text is null; new texts are appended."""
         return texts.cast(self._kind).to_physical()
 
     @property
     def texts(self) -> pl.Series:
-        """Each text once."""
+        """The distinct texts, in the order of their indices."""
         return self._kind.categories.to_series()

@@ -1,4 +1,4 @@
-"""Writing Parquet as a stream: the same rows give the same bytes as a frame in memory, whichever engine made them and however they come."""
+"""Writing of Parquet as a stream: the same rows give the same bytes as a frame in memory, whatever engine made them and whatever their pieces."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,8 +8,8 @@ from polars.io.plugins import register_io_source
 
 from utils.naming import naming
 
-# Polars 2.0 makes row groups of nearly this many rows of a frame in memory (as many groups as bring their size nearest to it), the first of them of
-# one row more where their number does not divide the rows. What is written as a stream comes in such pieces, and is then the same file.
+# Polars 2.0 splits a frame in memory into row groups of nearly this many rows (with the number of groups that brings their size nearest to it); the
+# first groups have one row more where the number does not divide the rows. Streamed frames are cut in the same way, so that the file is the same.
 _GROUP_ROWS = 122_880
 
 
@@ -19,11 +19,11 @@ def write_vocabulary(path: Path, frames: Iterable[pl.DataFrame], rows: int, sche
     Args:
         path: the file, which is replaced.
         frames: its values in the order of the ids, in pieces of any size.
-        rows: of all frames together.
-        schema: of each.
+        rows: number of rows of all frames together.
+        schema: schema of each frame.
 
     Raises:
-        OSError, UserError: of the path, where it cannot be written.
+        OSError, UserError: the path cannot be written; the error names it.
     """
     groups = num_groups(rows)
     sizes = [rows // groups + (place < rows % groups) for place in range(groups if rows else 0)]
@@ -37,13 +37,13 @@ def write_vocabulary(path: Path, frames: Iterable[pl.DataFrame], rows: int, sche
 
 
 def num_groups(rows: int) -> int:
-    """How many row groups Polars makes of a frame in memory."""
+    """Return the number of row groups into which Polars splits a frame in memory."""
     fewer = max(1, rows // _GROUP_ROWS)
     return fewer + (_GROUP_ROWS - rows // (fewer + 1) < rows // fewer - _GROUP_ROWS)
 
 
 def _of_rows(frames: Iterable[pl.DataFrame], sizes: Iterable[int]) -> Iterator[pl.DataFrame]:
-    """The rows of all frames in frames of these sizes, one after another."""
+    """Yield the rows of all frames, in order, as frames of the given sizes."""
     source, waiting = iter(frames), pl.DataFrame()
     for size in sizes:
         parts = [waiting] if waiting.height else []

@@ -1,1 +1,1 @@
-"""Work on a Spark cluster."""
+"""Running of preprocessing on a Spark cluster."""

@@ -1,7 +1,7 @@
-"""Dictionaries by Spark: partial counts of all features are added up and brought into the order of the ids, on the disk.
+"""Dictionaries made on Spark: partial counts of all features are added up and sorted in the order of the ids, on the disk.
 
-Up to some ten million partial counts, a task for each feature does so in memory: Spark SQL takes longer to get going. Beyond, it is Spark SQL, whose
-shuffle goes to the disk where memory does not do: no feature has to fit an executor, and none the driver.
+Up to some ten million partial counts, one task for each feature does this in memory, since Spark SQL takes longer to start. More are left to Spark
+SQL, whose shuffle spills to the disk: no feature has to fit the memory of an executor, or of the driver.
 """
 
 import re
@@ -15,11 +15,11 @@ from preproc.shared.vocabulary_file import write_vocabulary
 from preproc.spark.engine import SparkEngine
 from preproc.spark.merged_counts import MERGED, Merging, merge
 
-_SQL = {pl.UInt32: "BIGINT", pl.String: "BINARY"}  # texts as bytes: their order is that of Polars, whatever collation is set
+_SQL = {pl.UInt32: "BIGINT", pl.String: "BINARY"}  # texts as bytes, which sort as in Polars, whatever collation is set
 _MOST_COUNTED = 2**32 - 1
-_TEXT_SIZE = 4  # a text is taken for as many bytes as so many numbers
+_TEXT_SIZE = 4  # estimated size of a text, in numbers
 _PARTITION_ROWS = 2_000_000
-TASK_COUNTS = 32 << 20  # of all features that are added up by tasks: every task reads them all, 16 bytes each before they are compressed
+TASK_COUNTS = 32 << 20  # the most counts of all features that tasks add up: every task reads them all, 16 bytes each before compression
 _SPECIAL = re.compile(r"([\[\]{}*?\\])")
 
 
@@ -27,14 +27,14 @@ class Dictionaries:
     """The dictionaries of several features.
 
     Args:
-        engine: that counts.
-        counts: a pattern below the engine's folder: of Parquet files of partial counts, `feature` (its place), `value`, `count`.
-        rows: of these files together.
-        thresholds: of each feature: how often a new value has to occur.
-        known: values that have ids already, of each feature whose dictionary goes on: `value`, `id` from 1 on, `count`, as a frame. They keep their
-            ids, whatever their count.
-        kind: of the values, UInt32 or String; the numbers are Int64 in the files of counts.
-        most: values of each feature at most, None for all; known ones stay, however many they are.
+        engine: running Spark engine.
+        counts: pattern, below the engine's folder, of Parquet files of partial counts: `feature` (its index), `value`, `count`.
+        rows: number of rows of these files together.
+        thresholds: for each feature, the least number of occurrences of a new value.
+        known: for each feature whose dictionary is extended, the values that have ids already: a frame of `value`, `id` from 1 on, `count`. They
+            keep their ids, whatever their count.
+        kind: type of the values, UInt32 or String; in the files of counts the numbers are Int64.
+        most: largest number of values of each feature, None for all; known values stay, however many there are.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Dictionaries:
         self._engine, self._thresholds, self._kind = engine, thresholds, kind
         self._most = most or [None] * len(thresholds)
         self._known = engine.folder / "known" if known else None
-        self._parts: list[list[Path]] = []  # of each feature
+        self._parts: list[list[Path]] = []  # files of each feature
         if known:
             rows += _write_known(self._known, known, kind)
         if rows <= TASK_COUNTS // (1 if kind == pl.UInt32 else _TEXT_SIZE):
@@ -76,7 +76,7 @@ class Dictionaries:
         session = self._engine.sql
         if not session.sparkContext.getConf().contains("spark.sql.shuffle.partitions"):
             session.conf.set("spark.sql.shuffle.partitions", str(partitions))
-        # Each by its name: Hadoop's globs fail where a folder has a colon in its name.
+        # Each file by its name, not by a pattern: Hadoop's globs fail where a folder has a colon in its name.
         paths = [f"file://{_plain(path)}" for path in sorted(self._engine.folder.glob(counts))] + ([f"file://{_plain(self._known)}"] if known else [])
         schema = f"feature INT, value {_SQL[self._kind]}, count BIGINT" + (", id BIGINT" if known else "")
         found = session.read.schema(schema).parquet(*paths)
@@ -88,7 +88,7 @@ class Dictionaries:
         found.orderBy("feature", *order, sql.col("count").desc(), "value").write.option("maxRecordsPerFile", 0).parquet(f"file://{ordered}")
 
     def write(self, feature: int, path: Path) -> int:
-        """Write a feature's vocabulary (by its place). Returns its values."""
+        """Write the vocabulary of a feature, given by its index. Return the number of its values."""
         scan = pl.scan_parquet(self._parts[feature], glob=False)
         scan = scan.filter(pl.col("feature") == feature) if "feature" in scan.collect_schema() else scan
         rows = scan.select(pl.len()).collect(engine="streaming").item()
@@ -114,12 +114,12 @@ def _known_file(folder: Path, feature: int) -> Path:
 
 
 def _plain(path: Path) -> str:
-    """A name where patterns are read as well."""
+    """Escape a name for Spark, which reads file names as patterns."""
     return _SPECIAL.sub(r"\\\1", str(path))
 
 
 def _write_known(folder: Path, known: Mapping[int, pl.LazyFrame], kind: type[pl.DataType]) -> int:
-    """Write vocabularies in the form of partial counts, with the ids. Returns their rows."""
+    """Write known vocabularies in the form of partial counts, with the ids. Return the number of their rows."""
     folder.mkdir()
     for feature, frame in known.items():
         place = pl.lit(feature, pl.Int32).alias("feature")

@@ -1,4 +1,4 @@
-"""Preprocessing on Spark: our own code, run as tasks over parts of the files, so that its bytes are those of one machine.
+"""Preprocessing on Spark: our own code runs as tasks over parts of the files, so that the output has the same bytes as on one machine.
 
 with SparkEngine(settings, folder) as engine:
     results, error = engine.map("read", work, items)
@@ -35,14 +35,14 @@ _REMOVED_S = 10.0
 
 
 class SparkEngine:
-    """A running Spark, and a folder in which its tasks leave files.
+    """A Spark session, and a folder to which its tasks write files.
 
     Args:
         settings: master, configuration, log.
-        folder: of the run, seen by the driver and by all executors, which exists; goes away with the run.
+        folder: existing folder of the run, visible to the driver and all executors. The files of the tasks are removed from it on exit.
 
     Raises:
-        UserError: when entered: Spark does not start, its executors do not, see another file system, or have another Python or other packages.
+        UserError: on entry: Spark or its executors do not start, or executors see another file system, or have another Python or other packages.
     """
 
     def __init__(self, settings: SparkSettings, folder: Path):
@@ -70,30 +70,31 @@ class SparkEngine:
 
     @property
     def parallelism(self) -> int:
-        """How many tasks run at once, as far as Spark knows."""
+        """The number of tasks that run at once, as far as Spark knows."""
         return max(1, self.context.defaultParallelism)
 
     @property
     def sql(self) -> "SparkSession":
-        """For dataframes."""
+        """The session for dataframes."""
         from pyspark.sql import SparkSession
 
         return SparkSession(self.context)
 
     def map(self, name: str, work: Callable[[Any, Path], _T], items: Sequence[Any], unit: str = "task") -> tuple[list[_T], Exception | None]:
-        """Do some work for each item, in parallel, each in a task with a folder for its files.
+        """Call a function with each item, in parallel, in one task each, with a folder for its files.
 
         Args:
-            name: of the job; `task_folder(name, number)` is where the files of an item are afterwards.
-            work: a function of a module: of an item and a folder, giving a result that can be pickled.
-            items: what can be pickled.
-            unit: of the items, for the progress bar.
+            name: name of the job; `task_folder(name, number)` then holds the files of an item.
+            work: function of a module, called with an item and a folder; returns a result that can be pickled.
+            items: objects that can be pickled.
+            unit: unit of the items, for the progress bar.
 
         Returns:
-            the results in the order of the items up to the first whose work ended in an error that the user can mend, and that error; or None.
+            the results in the order of the items, up to the first item whose work failed with an error that the user can fix, and that error; or all
+            results and None.
 
         Raises:
-            UserError: what Spark itself fails with.
+            UserError: Spark itself failed.
         """
         job = Job(name, self.folder, self._token, work)
         numbered = list(enumerate(items))
@@ -111,19 +112,19 @@ class SparkEngine:
                 return results, outcome.error
             if not (folder := self.task_folder(name, number)).is_dir():
                 raise UserError(f"{folder}: an executor wrote it, and the driver does not see it; choose a shared folder with --staging")
-            assert isinstance(outcome, Done)  # a task is left out only behind one that failed
+            assert isinstance(outcome, Done)  # a task is left out only after one that failed
             results.append(outcome.result)
         return results, None
 
     def task_folder(self, name: str, number: int) -> Path:
-        """Where the files of an item are when its job is done."""
+        """Return the folder that holds the files of an item when its job is done."""
         return task_folder(self.folder, name, number)
 
     def run(self, action: Callable[[], _T], name: str, total: int | None = None, unit: str = "task") -> _T:
-        """Call what starts a job of Spark and waits for it. An interruption ends the job.
+        """Call a function that starts a Spark job and waits for it. An interruption cancels the job.
 
         Raises:
-            UserError: the job failed; its cause.
+            UserError: the job failed; the message is its cause.
         """
         with tqdm(total=total, desc=name, unit=unit, disable=None) as bar:
             thread, outcome = in_thread(action)
@@ -148,7 +149,7 @@ class SparkEngine:
         bar.refresh()
 
     def _remove(self) -> None:
-        """Remove the tasks' files; a task that is on its way to its end may still write some."""
+        """Remove the tasks' files; retry for a while, since a task that is still ending may write some."""
         deadline = time.monotonic() + _REMOVED_S
         while self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)

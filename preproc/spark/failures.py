@@ -1,4 +1,4 @@
-"""What Spark says when a job or its start fails, in one line: the cause, without the traces of two languages."""
+"""One-line errors for failures of Spark or its jobs: the cause, without the stack traces of two languages."""
 
 import re
 
@@ -12,7 +12,7 @@ _PYTHON = "the executors need this Python with the packages of requirements.txt:
 
 
 def one_line(error: BaseException) -> UserError:
-    """The cause of a job's failure."""
+    """Return the cause of a job's failure."""
     text = _message(error)
     cause = _cause(text).partition(". Consider setting")[0]
     where = _EXECUTOR.search(text)
@@ -21,7 +21,7 @@ def one_line(error: BaseException) -> UserError:
 
 
 def start_failure(error: BaseException, master: str, log: str) -> UserError:
-    """The cause of a session that did not start: of the error, or of what Spark wrote to its log."""
+    """Return the cause of a session's failure to start, taken from the error or from Spark's log."""
     text = _message(error)
     if "JAVA_GATEWAY_EXITED" in text or "Java gateway process exited" in text:
         lines = [line.strip() for line in log.splitlines() if line.strip() and not line.startswith(("\tat ", "WARNING", "Using "))]
@@ -39,7 +39,7 @@ def _message(error: BaseException) -> str:
         text, cause = str(java.getMessage() or java.toString()), java.getCause()
         while cause is not None:
             text, cause = f"{text}\n{cause.toString()}", cause.getCause()
-    except Exception:  # the JVM is gone: nothing more can be asked
+    except Exception:  # the JVM is gone: no further causes can be read
         return str(error)
     return text
 
@@ -57,7 +57,7 @@ def _cause(text: str) -> str:
 
 
 def _plain(line: str) -> str:
-    """Without the packages of the exceptions' names."""
+    """Remove the packages from the names of exceptions."""
     return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:Exception|Error)\b)", "", " ".join(line.split())).rstrip(".")
 
 

@@ -1,4 +1,4 @@
-"""One feature's dictionary from partial counts, in memory: a task of an executor, where there are not too many of them."""
+"""The task that makes one feature's dictionary from partial counts, in an executor's memory; used if there are not too many counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Merging:
     """The partial counts of a feature.
 
     Attributes:
-        feature: its place.
+        feature: index of the feature.
         files: Parquet files of `feature`, `value`, `count`.
-        known: a file of `value`, `count` and `id` of values that have ids already; None where there are none.
-        threshold: how often a new value has to occur.
-        most: how many values there are at most; known ones stay.
+        known: file of `value`, `count` and `id` of the values that have ids already; None where there are none.
+        threshold: least number of occurrences of a new value.
+        most: largest number of values, None for all; known ones stay.
     """
 
     feature: int

@@ -1,4 +1,4 @@
-"""Whether executors come, see the driver's files and have its Python: found out before anything is read."""
+"""A check, before anything is read, that executors start, see the driver's files and have its Python."""
 
 import platform
 import re
@@ -19,7 +19,7 @@ _POLL_S = 0.1
 
 
 def in_thread(action: Callable[[], Any]) -> tuple[threading.Thread, list[tuple[Any, BaseException | None]]]:
-    """Call something in a thread that a process does not wait for; when it has ended, the list has its result, or its error."""
+    """Call a function in a daemon thread; when it has ended, the returned list holds its result and its error, one of which is None."""
     outcome: list[tuple[Any, BaseException | None]] = []
 
     def call() -> None:
@@ -34,12 +34,12 @@ def in_thread(action: Callable[[], Any]) -> tuple[threading.Thread, list[tuple[A
 
 
 def versions() -> dict[str, str]:
-    """Of what the bytes of a dataset depend on."""
+    """Return the versions of the software on which the bytes of a dataset depend."""
     return {"Python": platform.python_version(), "NumPy": np.__version__, "Polars": pl.__version__}
 
 
 def probe(item: int, folder: Path) -> tuple[str, str, dict[str, str]]:
-    """Who runs tasks: host, Python, versions."""
+    """Return the host, Python and versions of an executor; a task."""
     (folder / "seen").write_text(str(item))
     return socket.gethostname(), sys.executable, versions()
 
@@ -49,18 +49,18 @@ def check_executors(context, run_probes: Callable[[], tuple[list, Exception | No
 
     Args:
         context: SparkContext.
-        run_probes: runs `probe` in tasks; gives their results and an error, or None.
-        wait_s: how long the first may wait for an executor, in seconds.
+        run_probes: runs `probe` in tasks; returns their results, and an error or None.
+        wait_s: longest time that the first task may wait for an executor, in seconds.
 
     Raises:
-        UserError: no executor took a task in time, one sees another file system, or has another Python or other packages.
+        UserError: no executor took a task in time, or one sees another file system, or has another Python or other packages.
     """
     done, gave_up, master = threading.Event(), threading.Event(), context.master
     in_thread(lambda: _give_up(context, wait_s, done, gave_up))
     try:
         found, error = run_probes()
     except UserError as error:
-        if re.search("stopped SparkContext|SparkContext was shut down", str(error)):  # by Spark itself, which gives up a master that is silent
+        if re.search("stopped SparkContext|SparkContext was shut down", str(error)):  # by Spark itself, if the master is silent
             mend = "is it a master of this version of Spark? --spark_log FILE keeps what Spark says"
             raise UserError(f"{master}: Spark gave up waiting for it; {mend}") from None
         if not gave_up.is_set():
@@ -79,7 +79,7 @@ def check_executors(context, run_probes: Callable[[], tuple[list, Exception | No
 
 
 def _give_up(context, wait_s: float, done: threading.Event, gave_up: threading.Event) -> None:
-    """End the job where none of its tasks has begun in time."""
+    """Cancel the job if none of its tasks has started in time."""
     deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         if done.wait(_POLL_S):

@@ -1,4 +1,4 @@
-"""Starting Spark for a command, quietly: what can be wrong with Java, PySpark and the master is told in one line, and nothing hangs."""
+"""Quiet start of a Spark session for a command: problems with Java, PySpark and the master give a one-line error, and nothing hangs."""
 
 import contextlib
 import os
@@ -24,24 +24,24 @@ from utils.signals import handler_kept
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
 
-JAVA = 17  # the least that Spark 4 takes
-PACKAGES = ("preproc", "dataloading", "utils")  # that executors import
+JAVA = 17  # the oldest version that Spark 4 supports
+PACKAGES = ("preproc", "dataloading", "utils")  # packages that executors import
 _ROOT = Path(__file__).resolve().parents[2]
 _CONNECT_S = 10.0
-_LOCALE = "C.UTF-8"  # Java takes the bytes of files' names as the locale says, and knows no other letters than ASCII's where it says nothing
+_LOCALE = "C.UTF-8"  # Java decodes file names as the locale says, and knows only ASCII letters without one
 _MASTER = re.compile(r"spark://(.+)").fullmatch
 
 
 @contextlib.contextmanager
 def session(settings: SparkSettings, folder: Path) -> Iterator["SparkContext"]:
-    """A running Spark for the time of a `with` block.
+    """Start a Spark session, yield its context, and stop it on exit.
 
     Args:
         settings: master, configuration, log.
-        folder: of the run's own files, on a disk that has the room.
+        folder: folder for the run's own files, on a disk with enough space.
 
     Raises:
-        UserError: PySpark or Java are missing, the master cannot be reached, or Spark refuses its settings.
+        UserError: PySpark or Java is missing, the master cannot be reached, or Spark refuses its settings.
     """
     _check_pyspark()
     _check_java(os.environ)
@@ -52,7 +52,7 @@ def session(settings: SparkSettings, folder: Path) -> Iterator["SparkContext"]:
         try:
             try:
                 context = _started(settings, folder, log)
-                if code is not None:  # fails, too, where Spark has started and has given up its master meanwhile
+                if code is not None:  # this, too, fails if Spark has started but lost its master meanwhile
                     with _sys_path_kept():
                         context.addPyFile(str(code))
             except Exception as error:
@@ -75,8 +75,8 @@ def _check_pyspark() -> None:
 
 
 def _check_java(environment: Mapping[str, str]) -> None:
-    """Raise UserError where Spark would find no Java, one that is too old, or one that does not know the user."""
-    if "PYSPARK_GATEWAY_PORT" in environment:  # spark-submit runs on it already
+    """Raise UserError if Spark would find no Java, or one that is too old, or if the user has no name, which Java needs."""
+    if "PYSPARK_GATEWAY_PORT" in environment:  # started by spark-submit, which runs on Java already
         return
     mend = f"Spark needs Java {JAVA} or newer: scripts/install --spark, Debian's openjdk-17-jre-headless, or JAVA_HOME"
     home = environment.get("JAVA_HOME")
@@ -96,7 +96,7 @@ def _check_java(environment: Mapping[str, str]) -> None:
 
 
 def _check_master(master: str | None) -> None:
-    """Raise UserError where no master of a standalone cluster listens: Spark itself tries for a minute, and says it in a trace."""
+    """Raise UserError where no master of a standalone cluster listens: Spark itself would try for a minute and then print a stack trace."""
     if master is None or not (found := _MASTER(master)):
         return
     faults = []
@@ -136,13 +136,13 @@ def _started(settings: SparkSettings, folder: Path, log: Path) -> "SparkContext"
     if settings.master is not None:
         asked.setMaster(settings.master)
     with _output_to(log), handler_kept(signal.SIGINT):
-        gateway = SparkContext._gateway  # of a session that this process had before: a JVM serves several, one after another
+        gateway = SparkContext._gateway  # that of an earlier session of this process: one JVM serves several in turn
         if gateway is not None:
             utils = getattr(gateway.jvm.org.apache.spark.util, "Utils$")
-            getattr(utils, "MODULE$").clearLocalRootDirs()  # it would go on using the folder of the first
+            getattr(utils, "MODULE$").clearLocalRootDirs()  # else it would keep using the folder of the first session
         with locale_of_names():
             gateway = gateway or launch_gateway(asked)
-        conf = SparkConf(_jvm=gateway.jvm)  # with what spark-submit and spark-defaults.conf say
+        conf = SparkConf(_jvm=gateway.jvm)  # holds the settings of spark-submit and spark-defaults.conf
         for key, value in asked.getAll():
             conf.set(key, value)
         _add_defaults(conf, settings, folder)
@@ -151,14 +151,14 @@ def _started(settings: SparkSettings, folder: Path, log: Path) -> "SparkContext"
 
 
 def _add_defaults(conf: "SparkConf", settings: SparkSettings, folder: Path) -> None:
-    """Settings that hold where the user has none."""
+    """Set defaults for settings that the user has not given."""
     if conf.get("spark.app.name", "pyspark-shell") == "pyspark-shell":
         conf.setAppName(settings.name)
-    conf.set("spark.ui.showConsoleProgress", "false")  # there is a bar of the command's own
+    conf.set("spark.ui.showConsoleProgress", "false")  # the command has its own progress bar
     conf.setIfMissing("spark.log.level", "ERROR" if settings.log is None else "WARN")
     conf.setIfMissing("spark.executorEnv.LC_ALL", _LOCALE)
-    conf.setIfMissing("spark.locality.wait", "0s")  # files are equally far from all executors
-    # One process of Python a task: more threads in each would only get in each other's way.
+    conf.setIfMissing("spark.locality.wait", "0s")  # files are equally far from all executors, so waiting for a near one is useless
+    # Each task has its own Python process; more threads in each would only compete for the cores.
     conf.setIfMissing("spark.executorEnv.POLARS_MAX_THREADS", conf.get("spark.task.cpus", "1"))
     os.environ.setdefault("PYSPARK_PYTHON", conf.get("spark.pyspark.python", sys.executable))
     if conf.get("spark.master", "local[*]").startswith("local"):
@@ -171,7 +171,7 @@ def _add_defaults(conf: "SparkConf", settings: SparkSettings, folder: Path) -> N
 
 @contextlib.contextmanager
 def _output_to(log: Path) -> Iterator[None]:
-    """What is started inside writes to a file what it would say on standard output and standard error."""
+    """Redirect standard output and standard error to a file; processes started inside inherit this."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept, target = (os.dup(1), os.dup(2)), os.open(log, os.O_WRONLY | os.O_APPEND)
@@ -188,7 +188,7 @@ def _output_to(log: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locale_of_names() -> Iterator[None]:
-    """Set an environment in which what is started inside reads names of files as UTF-8, whatever this process's locale is."""
+    """Set a locale in which processes started inside read file names as UTF-8, whatever this process's locale is."""
     said = next((value for name in ("LC_ALL", "LC_CTYPE", "LANG") if (value := os.environ.get(name))), "")
     before = os.environ.get("LC_ALL")
     if "utf" not in said.lower():
@@ -211,7 +211,7 @@ def _sys_path_kept() -> Iterator[None]:
 
 
 def _packed(path: Path) -> Path | None:
-    """This project's packages as a file that executors import from; None where spark-submit brought one."""
+    """Pack this project's packages into a zip file for the executors; return None if spark-submit brought one."""
     if not _ROOT.is_dir():
         return None
     with naming(path), zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:

@@ -1,4 +1,4 @@
-"""Objects that tasks of executors share: their arrays lie in one file, which each process maps, so that a machine holds them once."""
+"""Objects shared by the tasks of executors: their arrays are in one file, which each process maps, so that a machine holds them once."""
 
 import mmap
 import pickle
@@ -8,11 +8,11 @@ from typing import Any
 from utils.naming import naming
 
 _ALIGNED_BYTES = 64
-_held: dict[Path, Any] = {}  # what the task before used, which often is what the next one does
+_held: dict[Path, Any] = {}  # cache of one: the next task of this process often uses the same object
 
 
 def save_shared(value: Any, path: Path) -> None:
-    """Write an object or a function, with all that it refers to, for `load_shared`; arrays of NumPy beside it, in `PATH.arrays`."""
+    """Write an object or a function, with all that it refers to, for `load_shared`; its NumPy arrays go to the file `PATH.arrays`."""
     from pyspark import cloudpickle
 
     buffers: list[pickle.PickleBuffer] = []
@@ -28,7 +28,7 @@ def save_shared(value: Any, path: Path) -> None:
 
 
 def load_shared(path: Path) -> Any:
-    """What was written there; its arrays cannot be changed, and what two tasks of a process read of them is read once."""
+    """Load an object that `save_shared` wrote. Its arrays are read-only; tasks of a process that load the same path share them."""
     if path not in _held:
         _held.clear()
         content, places = pickle.loads(path.read_bytes())

@@ -1,7 +1,7 @@
-"""What runs on an executor of Spark: one task, whose files are there whole or not at all, however often it is tried.
+"""Tasks of a Spark executor, whose output is atomic: the files of a task are all there or none, however often it is tried.
 
-Each attempt fills a folder of its own, which is renamed when it is done. Whoever is first wins: a speculative task, or one that is tried again
-because its executor was lost, finds the folder there and gives the first one's result.
+Each attempt writes to its own folder, which is renamed when it is done. The first attempt wins: a speculative task, or a retry after its executor
+was lost, finds the folder and returns the first one's result.
 """
 
 import errno
@@ -18,19 +18,19 @@ from typing import Any
 from utils.errors import UserError
 
 TOKEN, RESULT, FAILED = "token", ".result", "failed"
-# Not the executor's fault, and the same on another one: no reason to try again.
+# These errors would occur on any other executor, too, so the task is not retried.
 _FINAL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all tasks of a job share.
+    """The properties that all tasks of a job share.
 
     Attributes:
-        name: of the job; no two of a run have the same.
-        folder: that the driver and all executors see; tasks write in it.
-        token: what its file `token` holds.
-        work: called with an item and the folder of its files; gives a result.
+        name: name of the job, unique in a run.
+        folder: folder that the driver and all executors see; tasks write in it.
+        token: content of its file `token`, by which an executor checks that it sees the driver's folder.
+        work: called with an item and the folder of its files; returns a result.
     """
 
     name: str
@@ -48,23 +48,23 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A task's error that the user can mend: trying again would not help."""
+    """A task's error that the user can fix; a retry would not help."""
 
     error: Exception
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A task that was not begun, since one before it had failed."""
+    """A task that was not started, since one with a lower number had failed."""
 
 
 def task_folder(folder: Path, job: str, number: int) -> Path:
-    """Where the files of a task are when it is done."""
+    """Return the folder that holds the files of a task when it is done."""
     return folder / f"{job}-{number:06d}"
 
 
 def run_task(job: Job, number: int, item: Any) -> Done | Failed | LeftOut:
-    """Do the work of one task, or find that it is done. Errors that another attempt may not meet are raised."""
+    """Run one task, or return the result of an attempt that is done. Errors that a retry may avoid are raised, so that Spark retries."""
     if (fault := _not_shared(job)) is not None:
         return Failed(fault)
     failed = {int(mark.name.rpartition("-")[2]): mark for mark in (job.folder / FAILED).glob(f"{job.name}-*")}
@@ -86,9 +86,9 @@ def run_task(job: Job, number: int, item: Any) -> Done | Failed | LeftOut:
         if isinstance(error, OSError) and error.errno not in _FINAL_ERRORS:
             raise
         said = _not_here(error) if isinstance(error, FileNotFoundError) else error
-        shutil.rmtree(attempt, ignore_errors=True)  # and first, where the disk is full
+        shutil.rmtree(attempt, ignore_errors=True)  # before the next write, which needs the space if the disk is full
         attempt.with_suffix(".failed").write_bytes(pickle.dumps(said))
-        (job.folder / FAILED).mkdir(exist_ok=True)  # of its own: every task looks into it, and there may be thousands of folders beside it
+        (job.folder / FAILED).mkdir(exist_ok=True)  # a separate folder, since every task lists it and the job folder may hold thousands
         _rename(attempt.with_suffix(".failed"), job.folder / FAILED / f"{job.name}-{number:06d}")
         return Failed(said)
     finally:
@@ -96,7 +96,7 @@ def run_task(job: Job, number: int, item: Any) -> Done | Failed | LeftOut:
 
 
 def _rename(attempt: Path, done: Path) -> None:
-    """Where another attempt was faster, its folder stays."""
+    """Rename an attempt's output; where another attempt was faster, its output stays."""
     try:
         os.rename(attempt, done)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Every benchmark runs, and writes figures that can be figures. How fast anything is, no test says."""
+"""Every benchmark runs and writes plausible figures. No test checks how fast anything is."""
 
 import json
 import math
@@ -45,7 +45,7 @@ def run(name, *flags):
 
 
 def quick(name, tmp_path, *flags):
-    """The figures of a quick run, and what it printed."""
+    """Run a benchmark with --quick; return its figures and what it printed."""
     result = run(name, "--quick", "--json", tmp_path / "figures.json", *flags)
     assert result.returncode == 0, result.stdout + result.stderr
     figures = json.loads((tmp_path / "figures.json").read_text())
@@ -91,7 +91,7 @@ def test_preproc_spark(tmp_path):
 
 
 def test_the_peers_of_preprocessing_give_the_same_numbers_and_ids_of_the_same_values(tmp_path):
-    """pandas with scikit-learn gives ids by value and not by frequency: each of its ids stands for one of ours."""
+    """pandas with scikit-learn numbers ids by value and not by frequency: each of its ids stands for exactly one of ours."""
     files = tmp_path / "train", tmp_path / "test"
     write_log(files[0], 3000, 0)
     write_log(files[1], 500, 1)
@@ -188,7 +188,7 @@ def test_train_step_of_lists(tmp_path):
 
 @pytest.mark.slow
 def test_embedding_bags(tmp_path):
-    """That everything gives the same vectors, before an update and after, the benchmark checks itself."""
+    """The benchmark itself checks that everything it compares gives the same vectors, before an update and after."""
     figures, printed = quick("embedding_bags", tmp_path, "--optimizer", "sgd", "--precisions", "float32,bfloat16")
     assert [result["precision"] for result in figures["results"]] == ["float32", "bfloat16"] and "fbgemm is left out" in printed
     for result in figures["results"]:

@@ -1,4 +1,4 @@
-"""The estimate of a step on a GPU counts what a step does."""
+"""The estimate of a step on a GPU counts the work that a step does."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def test_its_products_are_those_of_the_layers():
     work = Workload((10,) * FEATURES, options("--batch_size", BATCH))
     inputs, outputs = work.layers[0]
     layers = sum(one.flops for one in step(BATCH, FEATURES, ModelConfig()) if one.name.startswith("MLPs"))
-    assert layers == work.product_flops - 2 * BATCH * inputs * outputs  # nobody asks for the gradient of the numerical features
+    assert layers == work.product_flops - 2 * BATCH * inputs * outputs  # the gradient of the numerical features is never computed
 
 
 def test_rows_are_read_once_and_updated_once():

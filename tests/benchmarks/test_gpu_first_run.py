@@ -1,4 +1,4 @@
-"""The first run on a GPU: a walk through it without one, and parts that fail, take too long or are not begun."""
+"""The first run on a GPU, gone through without a GPU; parts that fail, take too long or are never started."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ def first_run(folder, *arguments):
     return subprocess.run([SCRIPT, *map(str, arguments)], cwd=folder, capture_output=True, text=True, check=False, timeout=600)
 
 
-# Of parts that differ by flags of dlrm.py only, one.
+# One part of each group of parts that differ only by flags of dlrm.py.
 WALKED = ("device", "products", "rows_int64", "steps_GPU", "steps_CPU", "steps_compared", "specification", "dataset")
 WALKED += ("train_and_save", "eval", "eval_on_the_cpu", "train_by_horovodrun")
 
@@ -57,7 +57,7 @@ def test_a_part_beyond_its_limit_is_ended_with_what_it_started(tmp_path):
     starts = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
     result = run(Command("waits", (sys.executable, "-c", starts), 15), tmp_path, 7, {})
     assert (result["code"], result["timed_out"]) == (124, True) and 15 <= result["seconds"] < 90
-    started, deadline = int(result["out"]), time.monotonic() + 60  # killed, it may still be on a processor
+    started, deadline = int(result["out"]), time.monotonic() + 60  # after the kill it may still run for a moment
     while Process.of(started) is not None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert Process.of(started) is None

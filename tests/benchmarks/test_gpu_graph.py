@@ -1,4 +1,4 @@
-"""What a step would do on a GPU: every operation has a kernel, nothing large passes through host memory, few operations are launched."""
+"""A step's graph on a GPU: every operation has a kernel, nothing large passes through host memory, few operations are launched."""
 
 import subprocess
 from pathlib import Path

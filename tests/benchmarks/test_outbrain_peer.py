@@ -1,4 +1,4 @@
-"""What `preproc.outbrain` is compared with makes the same features."""
+"""The peer that `preproc.outbrain` is compared with makes the same features."""
 
 import numpy as np
 import pytest

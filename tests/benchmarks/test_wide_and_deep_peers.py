@@ -17,7 +17,7 @@ DEEP_RATE, WIDE_RATE, STEPS = 0.001, 0.02, 4
 
 
 def workload(hotness=(1,)):
-    """Tables so small that every batch touches every row: of others Keras's dense FTRL makes 0."""
+    """Make tables so small that every batch touches every row: Keras's dense FTRL sets the rows that a batch does not touch to 0."""
     flags = ["--interaction", "wide_and_deep", "--embedding_dim", "4,2,3", "--top_mlp_dims", "16,8,1", "--batch_size", 128, "--cpu"]
     flags += ["--optimizer", "rmsprop", "--rho", 0.5, "--learning_rate", DEEP_RATE, "--linear_learning_rate", WIDE_RATE]
     return Workload(ROWS, options(*flags), hotness=hotness)

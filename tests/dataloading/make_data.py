@@ -12,12 +12,12 @@ CARDINALITIES = (5, 126, 127, 300, 40_000)  # int8, int8, int16, int16, int32
 
 
 def small_spec(cardinalities=CARDINALITIES, num_numerical=3) -> FeatureSpec:
-    """A specification with one feature per interesting width."""
+    """Return a specification whose cardinalities cover every width of ids."""
     return generator_spec(cardinalities, num_numerical, alpha=1.2)
 
 
 def rich_spec(hotness=(1, 3, 1, 12), num_numerical=2, numerical_dtype="float16", group: str | None = "int64") -> FeatureSpec:
-    """A specification with lists of ids, a shared table and a group."""
+    """Return a specification with lists of ids, a shared table and a group."""
     spec = generator_spec((5, 126, 126, 40_000), num_numerical, alpha=1.2, hotness=hotness)
     first, second, third, fourth = spec.categorical
     categorical = (
@@ -31,14 +31,14 @@ def rich_spec(hotness=(1, 3, 1, 12), num_numerical=2, numerical_dtype="float16",
 
 
 def named_spec(categorical: dict[str, int], numerical: tuple[str, ...], label: str) -> FeatureSpec:
-    """A specification with these names."""
+    """Return a specification with the given names."""
     features = tuple(Categorical(name, rows, "int32") for name, rows in categorical.items())
     dtypes = dict.fromkeys(categorical, "int32") | dict.fromkeys(numerical, "float16") | {label: "int8"}
     return FeatureSpec(features, numerical, label, dtypes)
 
 
 def random_rows(spec: FeatureSpec, count: int, seed: int = 0):
-    """Numericals, id columns and labels that keep the contract; lists have holes anywhere, and some are empty."""
+    """Draw numericals, id columns and labels that keep the contract; lists have holes anywhere, and some are empty."""
     draw = np.random.default_rng(seed)
     numerical = draw.random((count, len(spec.numerical))).astype(spec.numerical_dtype)
     ids = [draw.integers(0, feature.cardinality, _shape(feature, count)).astype(np.int32) for feature in spec.categorical]
@@ -55,7 +55,7 @@ def _shape(feature: Categorical, count: int) -> tuple[int, ...]:
 
 
 def random_groups(spec: FeatureSpec, count: int, seed: int = 0) -> np.ndarray | None:
-    """Groups of any number, where the specification has them."""
+    """Draw groups from the whole range of their dtype; return None where the specification has no group."""
     if spec.group is None:
         return None
     limits = np.iinfo(spec.group_dtype)
@@ -63,7 +63,7 @@ def random_groups(spec: FeatureSpec, count: int, seed: int = 0) -> np.ndarray | 
 
 
 def write_dataset(folder: Path, spec: FeatureSpec, train: int = 50, test: int = 20, metadata: dict | None = None) -> FeatureSpec:
-    """A sound tf_raw dataset; returns its specification."""
+    """Write a valid tf_raw dataset; return its specification."""
     with TfRawWriter(folder, spec) as writer:
         for split, count, seed in (("train", train, 0), ("test", test, 1)):
             writer.append(split, *random_rows(spec, count, seed), random_groups(spec, count, seed))
@@ -71,5 +71,5 @@ def write_dataset(folder: Path, spec: FeatureSpec, train: int = 50, test: int = 
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder, hidden ones too, by its relative name."""
+    """Return the bytes of every file of a folder, hidden ones included, by its relative name."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

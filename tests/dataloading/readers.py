@@ -1,4 +1,4 @@
-"""A `BatchReader` with its options by name."""
+"""`BatchReader` with its options given by name."""
 
 from dataclasses import fields
 
@@ -6,7 +6,7 @@ from dataloading.batches import BatchReader, Ids, Order, Share
 
 
 def batch_reader(split, batch_size: int, **options) -> BatchReader:
-    """Options as the fields of `Share`, `Order` and `Ids` are called, and `short_last`."""
+    """Make a reader; `options` are the fields of `Share`, `Order` and `Ids`, and `short_last`."""
     short_last = options.pop("short_last", False)
     groups = [kind(**{field.name: options.pop(field.name) for field in fields(kind) if field.name in options}) for kind in (Share, Order, Ids)]
     assert not options, options

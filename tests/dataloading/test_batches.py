@@ -1,4 +1,4 @@
-"""Batches: every row exactly once, the last batch padded, workers' parts of one whole."""
+"""Batches: every row exactly once, the last batch padded, and the workers' parts together the whole."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ SPEC = generator_spec((1000, 300, 7), 2, 1.2)
 
 
 class MemorySplit:
-    """Rows that name themselves: numerical feature 0 is the row's number."""
+    """Rows that can be told apart: numerical feature 0 is the row's number."""
 
     labelled = True
 
@@ -80,7 +80,7 @@ def test_every_row_counts_exactly_once_over_an_epoch_whatever_the_number_of_work
 
 
 def padded(count, local, workers):
-    """Rows of each worker, of a short last batch: the first power of two that is enough, if a worker's part of a batch is not less."""
+    """Return the rows of each worker in a short last batch: the smallest power of two that is enough, at most its part of a full batch."""
     return min(next(1 << k for k in range(20) if (1 << k) * workers >= count), local)
 
 
@@ -206,14 +206,14 @@ def test_prefetching_runs_ahead_by_no_more_than_its_depth():
     while len(made) < 4 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.05)
-    assert len(made) == 4  # one taken, two waiting, one made and not yet accepted
+    assert len(made) == 4  # one taken, two waiting in the queue, one made and not yet accepted
     items.close()
 
 
 @pytest.mark.parametrize("rows", [None, (1000, 250, 7)])
 def test_in_a_window_the_row_that_is_wrong_is_named_and_no_other(rows):
     split = MemorySplit(60)
-    split.ids[1] = np.where(np.arange(60) == 3, 320, split.ids[1])  # beyond the table, and made to fit
+    split.ids[1] = np.where(np.arange(60) == 3, 320, split.ids[1])  # out of range, and clipped: no error
     split.ids[1][5] = 260
     split.numerical[17, 1] = np.nan
     reader = batch_reader(split, 10, window=3, out_of_range="clip", num_rows=rows)
@@ -226,7 +226,7 @@ def test_in_a_window_the_row_that_is_wrong_is_named_and_no_other(rows):
 def test_a_consumer_that_takes_its_time_gets_everything():
     items = prefetched(range(6), depth=1)
     found = [next(items)]
-    time.sleep(0.5)  # longer than the thread waits for a place at once
+    time.sleep(0.5)  # longer than one wait of the thread for a free place
     assert found + list(items) == list(range(6))
 
 
@@ -251,7 +251,7 @@ def test_an_error_in_the_thread_is_raised_at_its_place(where):
 
 
 def test_a_consumer_that_stops_early_ends_the_thread():
-    items = prefetched(iter(int, 1))  # without end
+    items = prefetched(iter(int, 1))  # endless
     next(items)
     assert threads()
     items.close()
@@ -287,7 +287,7 @@ def test_several_workers_count_every_id_once():
     ids = [np.array([0, 20, 9, 10, 127, 3, 30], np.int8), np.full(7, 300, np.int16), np.zeros(7, np.int8)]
     workers = [
         {"features": (0,), "local_features": (1,)},
-        {"features": (0, 2), "local_features": (1,), "uncounted": (0,)},  # feature 0 is cut by columns
+        {"features": (0, 2), "local_features": (1,), "uncounted": (0,)},  # the tables of feature 0 are cut by columns
     ]
     options = {"num_workers": 2, "out_of_range": "clip", "num_rows": (10, 300, 7)}
     readers = [batch_reader(MemorySplit(7, ids), 4, rank=rank, **options, **features) for rank, features in enumerate(workers)]

@@ -1,4 +1,4 @@
-"""Lists of ids, groups, float32 and no numericals: what is written is what is read, batch by batch and worker by worker."""
+"""Lists of ids, groups, float32 numericals and no numericals: the data read equals the data written, batch by batch and worker by worker."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_files_are_plain_rows(form, tmp_path):
 
 
 def expected_ids(ids, features, start, stop, size):
-    """The contract, row by row: h rows a feature, the last sample repeated."""
+    """Work out the ids row by row as the contract has it: h rows for a feature of hotness h, and the last sample repeated as padding."""
     rows = []
     for feature in features:
         column = ids[feature] if ids[feature].ndim > 1 else ids[feature][:, np.newaxis]
@@ -118,7 +118,7 @@ def test_shuffled_and_held_out_rows_take_all_their_columns_along(n, local, worke
 
 
 class Rows(MemorySplit):
-    """Rows that name themselves: numerical feature 0 and the group are the row's number."""
+    """Rows that can be told apart: numerical feature 0 and the group are the row's number."""
 
     def __init__(self, spec, n):
         numerical, self.columns, _ = random_rows(spec, n)
@@ -145,7 +145,7 @@ def test_samples_in_memory_are_batches_as_stored_ones_are():
 
 
 def lists(values, dtype=np.int8):
-    """A split of one feature with these lists."""
+    """Make a split of one feature with the given lists."""
     column = np.array(values, dtype)
     return MemorySplit([Categorical("user", 10, "int8", hotness=column.shape[1])], (), np.empty((len(column), 0), np.float16), [column])
 

@@ -1,4 +1,4 @@
-"""The feature specification: round trips, and a FeatureSpecError for everything else."""
+"""The feature specification: valid ones survive a round trip, all others raise FeatureSpecError."""
 
 import copy
 
@@ -101,7 +101,7 @@ def _with(value, *path):
         (_with("x", "source_spec", "train", 0, "features"), r"source_spec.train\[0\].features: expected a list"),
         (_with(None, "source_spec", "train", 0, "files"), r"source_spec.train\[0\].files: expected a list"),
         (_with([1], "metadata"), "metadata: expected a mapping"),
-        # what nothing reads would be ignored in silence
+        # unknown keys would otherwise be ignored in silence
         (_with("mean", "feature_spec", "cat_0", "combiner"), "feature_spec.cat_0: key 'combiner' is not known, expected one of cardinality, hotness"),
         (_with(3, "feature_spec", "num_0", "hotness"), "feature_spec.num_0: key 'hotness' is not known, expected one of dtype"),
         (_with(["cat_0"], "channel_spec", "weight"), "channel 'weight' is not known, expected one of categorical, numerical, label, group"),
@@ -242,7 +242,7 @@ def test_the_small_variant_is_small():
 
 def test_what_nvidias_tools_write_loads():
     content = copy.deepcopy(BASE)
-    for name in ("cat_0", "cat_1"):  # their generator's facts; a stored dataset may keep them
+    for name in ("cat_0", "cat_1"):  # their generator's parameters, which a stored dataset may keep
         content["feature_spec"][name] |= {"hotness": 1, "alpha": 1.45}
     del content["metadata"]
     assert [feature.alpha for feature in FeatureSpec.from_dict(content).categorical] == [1.45, 1.45]

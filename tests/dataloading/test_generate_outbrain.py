@@ -1,4 +1,4 @@
-"""Drawn raw files: their columns, the same for the same seed, a planted signal whose best order none beats."""
+"""Generated raw files: their columns, equal output for equal seeds, and a planted signal whose best order no other order beats."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def test_the_seven_files_have_the_published_columns_and_gaps(drawn):
     assert set(events["timestamp"] // 86_400_000) == set(range(13))
     assert set(clicks["ad_id"]) <= set(tables["promoted_content"]["ad_id"])
     missing = displays.join(events, on="display_id", how="anti")
-    assert 0 < len(missing) < 20 and len(events) > 3000  # some events are of displays without clicks
+    assert 0 < len(missing) < 20 and len(events) > 3000  # some events belong to displays without clicks
     views = clicks["ad_id"].value_counts()["count"].sort(descending=True)
     assert views[0] > 8 * views[-1] and views.median() > 100
     for name in ("categories", "topics", "entities"):

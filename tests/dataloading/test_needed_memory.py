@@ -1,4 +1,4 @@
-"""What cannot fit is said before it is tried; what needs little memory takes little."""
+"""Memory checks: data that cannot fit is refused before it is tried, and data that needs little memory takes little."""
 
 import itertools
 import tracemalloc

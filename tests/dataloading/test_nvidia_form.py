@@ -1,4 +1,4 @@
-"""A dataset in the form NVIDIA's preprocessing leaves: written here with NumPy alone, read by this project."""
+"""A dataset in the form of NVIDIA's preprocessing: written here with NumPy alone, read by this project."""
 
 import shutil
 from pathlib import Path

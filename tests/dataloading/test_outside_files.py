@@ -1,4 +1,4 @@
-"""A feature specification is a stranger's file: it may name files of its own dataset only. Links that somebody has put there are his."""
+"""A feature specification is not trusted: it may name files of its own dataset only. Links in the dataset are the user's own, and are followed."""
 
 import os
 import shutil
@@ -47,7 +47,7 @@ def test_nor_may_the_name_of_a_feature_lead_there(dataset, name):
 
 
 def test_a_link_in_the_dataset_may_lead_elsewhere(dataset):
-    """A large file lies on another disk."""
+    """A user may link a large file from another disk."""
     file = dataset / "train/cat_0.bin"
     file.unlink()
     os.symlink(dataset.parent / "secret.bin", file)

@@ -1,4 +1,4 @@
-"""Range checks against the obvious comparison."""
+"""Range checks agree with a plain comparison."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The row shuffle within windows: the same rows, every one once, whatever the number of workers."""
+"""The shuffle of rows within windows: the same rows, each exactly once, for any number of workers."""
 
 import numpy as np
 import pytest

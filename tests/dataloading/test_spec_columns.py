@@ -1,4 +1,4 @@
-"""What a specification says beyond one id a sample of each table: lists of ids, pooling, shared tables, widths, a group, types of numericals."""
+"""Columns beyond one id a sample of each table: lists of ids, pooling, shared tables, widths, a group, dtypes of numericals."""
 
 import copy
 from dataclasses import replace
@@ -18,7 +18,7 @@ BASE = generator_spec([10, 10, 200], 2, 1.1).as_tf_raw(("train", "test"), metada
 
 
 def spec_of(group=None, numerical=None, **features) -> FeatureSpec:
-    """The base with other keys for some features, by name."""
+    """Return the base specification with keys added to some features, by name."""
     content = copy.deepcopy(BASE)
     for name, keys in features.items():
         content["feature_spec"][name] |= keys
@@ -129,7 +129,9 @@ def test_a_group_has_a_chunk_in_every_split_and_a_file_that_no_feature_takes():
 
 
 def test_fingerprints_tell_all_of_it_apart_and_stay_what_they_were_without():
-    assert digest(generator_spec([10, 200], 2, 1.1), ("train", 5)) == "a725c9468f66672300e807f69f00bb1d"  # as before there was any of it
+    assert (
+        digest(generator_spec([10, 200], 2, 1.1), ("train", 5)) == "a725c9468f66672300e807f69f00bb1d"
+    )  # the fingerprint of the time before these keys existed
     others = [{}, {"group": "int32"}, {"group": "int64"}, {"numerical": "float32"}]
     others += [{"cat_0": keys} for keys in ({"hotness": 3}, {"hotness": 3, "pooling": "mean"}, {"table": "cat_1"}, {"embedding_dim": 8})]
     assert len({digest(spec_of(**other), ("train", 5)) for other in others}) == len(others)
@@ -147,5 +149,7 @@ def test_more_ids_a_sample_than_rows_are_refused_where_they_are_drawn(tmp_path):
     with pytest.raises(UserError, match="hotness 4 is above its cardinality 3"):
         transcribe.main([*flags, "--max_batches_train", "1", "--train_only"])
     assert not (tmp_path / "d").exists()
-    stored = FeatureSpec.from_dict(content | {"source_spec": {}})  # real lists may name a row twice
+    stored = FeatureSpec.from_dict(
+        content | {"source_spec": {}}
+    )  # lists of a stored dataset may hold an id twice, so that hotness may exceed the cardinality
     assert not [fault for fault in spec_faults(stored, ()) if "cat_1" in fault and "hotness" in fault]

@@ -1,4 +1,4 @@
-"""A dataset of NVIDIA's DLRM for PyTorch gets a specification, and its files stay."""
+"""A dataset of NVIDIA's DLRM for PyTorch gets a specification; its files stay as they are."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from utils.errors import UserError
 
 @pytest.fixture
 def split(tmp_path):
-    """`model_size.json`, train, test and val."""
+    """Write a dataset in the layout of NVIDIA's DLRM for PyTorch: `model_size.json` and the splits train, test and val."""
     folder = tmp_path / "split"
     write_dataset(folder, small_spec())
     (folder / "feature_spec.yaml").unlink()

@@ -1,4 +1,4 @@
-"""tf_raw: what is written is what is read, whole or not there."""
+"""tf_raw: the data read equals the data written; a dataset is either complete or absent."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""transcribe from synthetic and tf_raw sources: what is written, what is refused, and that it is whole or not there."""
+"""transcribe from synthetic and tf_raw sources: the written data, the refused inputs, and output that is either complete or absent."""
 
 import contextlib
 import shutil
@@ -115,7 +115,7 @@ def test_what_the_ids_stand_for_goes_with_them(tmp_path):
     assert [(path.name, path.read_bytes()) for path in (tmp_path / "b" / "vocabulary").iterdir()] == [(f"{known}.parquet", b"values")]
     shutil.rmtree(tmp_path / "a" / "vocabulary")
     stored(tmp_path / "a", tmp_path / "b", "--overwrite")
-    assert not (tmp_path / "b" / "vocabulary").exists()  # it named the values of the dataset that is gone
+    assert not (tmp_path / "b" / "vocabulary").exists()  # it held the values of the dataset that was overwritten
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_an_interruption_leaves_no_dataset(source, tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def writing(source, destination, *flags, ignored=()):
-    """transcribe at work as a child that has written something; ended in any case."""
+    """Run transcribe in a child process, once it has written something; end the child in any case."""
     words = [sys.executable, "-m", "dataloading.transcribe", "--src_dataset_type", "synthetic", "--src_dataset_path", str(source)]
     words += ["--dst_dataset_path", str(destination), "--max_batches_train", "100000", "--train_only", *flags]
     before = found(destination, ".writing-*/train/*.bin")
@@ -195,7 +195,7 @@ def writing(source, destination, *flags, ignored=()):
 def test_a_stopped_process_leaves_no_dataset(source, tmp_path, number, code, said):
     with writing(source, tmp_path / "a" / "d") as process:
         process.send_signal(number)
-        process.send_signal(number)  # an impatient user: what was written is removed all the same
+        process.send_signal(number)  # an impatient user; the files are removed all the same
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (code, f"dataloading.transcribe: {said}\n")
     assert not (tmp_path / "a").exists()
@@ -208,7 +208,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_what_is_in_use_is_not
         killed.wait()
     (left,) = destination.glob(".writing-*")
     (destination / ".writing-mine").mkdir()
-    with writing(source, destination, ignored=(signal.SIGHUP, signal.SIGINT)) as running:  # nohup, and a script's background
+    with writing(source, destination, ignored=(signal.SIGHUP, signal.SIGINT)) as running:  # as under nohup, and as in the background of a script
         (used,) = set(destination.glob(".writing-????????")) - {left}
         assert not left.exists()
         running.send_signal(signal.SIGHUP)

@@ -20,7 +20,7 @@ ROWS = {"train": 50, "test": 20, "today": 30}
 
 
 def write(folder, spec, unlabelled=("today",)):
-    """A dataset whose split `today` has no labels; returns its specification as it is read."""
+    """Write a dataset whose split `today` has no labels; return its specification as read from the file."""
     with TfRawWriter(folder, spec, tuple(ROWS), unlabelled=unlabelled) as writer:
         for seed, (split, count) in enumerate(ROWS.items()):
             numerical, ids, labels = random_rows(spec, count, seed)

@@ -1,4 +1,4 @@
-"""Bad datasets: each fault is found, named by file, feature and row, and ends in exit code 1."""
+"""Bad datasets: each fault is found, is named by file, feature and row, and ends in exit code 1."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""What `validate` says of lists of ids, groups, float32 numericals and datasets without numericals."""
+"""`validate` on lists of ids, groups, float32 numericals and datasets without numericals."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The digest of a vocabulary: the same for the same values in the same order, and for nothing else."""
+"""The digest of a vocabulary: the same for the same values in the same order, and different for all others."""
 
 from pathlib import Path
 

@@ -19,11 +19,11 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 from victim import EVERY, PHASES, RUN, WIDE_RUN, Victim, check_all, differing, interrupted_in, write_dataset  # noqa: E402
 
-STEPS = 96  # of a run: four epochs
+STEPS = 96  # steps of a run: four epochs
 
 
 def numbers(folder: Path) -> set[int]:
-    """What the folders of checkpoints being written are known by to the file system."""
+    """Return the inode numbers of the folders in which checkpoints are being written."""
     found = set()
     for entry in folder.glob(".step-*.writing"):
         with contextlib.suppress(FileNotFoundError):
@@ -49,10 +49,10 @@ class Campaign:
     """The faults, one method each.
 
     Args:
-        folder: empty.
+        folder: an empty folder.
         seed: of the random points.
-        flags: of every run: the model, how it is trained, and on which batches.
-        model: for the table, where it is not DLRM.
+        flags: of every run: the model, its training, and the batches it is trained on.
+        model: its name in the table, where it is not DLRM.
     """
 
     def __init__(self, folder: Path, seed: int, flags: tuple[str, ...] = RUN, model: str = ""):
@@ -69,7 +69,7 @@ class Campaign:
         return Victim(self.folder, *data, *self._flags, "--max_steps", STEPS, "--epochs", "4", *flags, workers=workers, around=around)
 
     def kills(self, count: int, in_save: bool, workers: int = 1) -> Row:
-        """Kill a worker, resume, kill again, …, and when a run comes to its end compare it with the unbroken one."""
+        """Kill a worker, resume the run, kill again, …; compare each run that comes to its end with the unbroken one."""
         where = "inside a save" if in_save else "anywhere else"
         several = f", {workers} workers" if workers > 1 else ""
         row = Row(f"`kill -9` of a worker, {where}{several}" + (f", {self._model}" if self._model else ""))
@@ -90,7 +90,7 @@ class Campaign:
                 continue
             assert code != 0
             row.tries += 1
-            left = check_all(folder)  # every visible checkpoint is whole
+            left = check_all(folder)  # every visible checkpoint must be complete
             assert len(left) >= min(len(before), 3) and (not before or max(left) >= max(before)), (before, left)
             row.lost.append(max(run.step - max(left, default=0), 0))
             phase = interrupted_in(folder)
@@ -112,7 +112,7 @@ class Campaign:
 
     def _strike_anywhere(self, run: Victim) -> bool:
         kind, mark = self.draw.random(), time.monotonic()
-        if kind < 0.2:  # while it starts and restores
+        if kind < 0.2:  # while the run starts and restores
             after = self.draw.uniform(0, 0.5 * self.run_s)
             if not run.wait_until(lambda: time.monotonic() - mark > after):
                 return False
@@ -136,7 +136,7 @@ class Campaign:
         return run.end() != 0
 
     def terminations(self, count: int) -> Row:
-        """SIGTERM at random points, resume, …, compare."""
+        """Send SIGTERM at random points and resume each time; compare the result with the unbroken run."""
         row, folder = Row("SIGTERM"), self.folder / "terminated"
         for _ in range(count):
             run, wanted = self.run(folder, "--resume", "auto"), self.draw.randint(1, STEPS // count - 2)
@@ -155,7 +155,7 @@ class Campaign:
         return row
 
     def flipped_bits(self, count: int) -> Row:
-        """A random bit of the newest checkpoint: refused in one line; with --restore_fallback the one before is taken."""
+        """Flip a random bit of the newest checkpoint: it is refused in one line; with --restore_fallback the one before is taken."""
         row = Row("a bit flipped in a checkpoint")
         for i in range(count):
             folder = self.folder / f"flipped-{i}"
@@ -167,7 +167,9 @@ class Campaign:
             content[bit // 8] ^= 1 << bit % 8
             path.write_bytes(content)
             flags = ("--restore_checkpoint_path", folder)
-            run = self.run(folder, *flags, "--max_steps", STEPS + 1, "--epochs", "5")  # one that is finished reads nothing
+            run = self.run(
+                folder, *flags, "--max_steps", STEPS + 1, "--epochs", "5"
+            )  # beyond the unbroken run's steps, because a finished run reads nothing
             code, row.tries = run.end(), row.tries + 1
             assert code == 1 and len(run.errors) == 1 and str(newest) in run.errors[0] and "damaged" in run.errors[0], (path, bit, run.err)
             assert "--restore_fallback" in run.errors[0]
@@ -182,7 +184,7 @@ class Campaign:
         return row
 
     def full_disk(self, count: int) -> Row:
-        """A file system that is full in the middle of a save: one line, earlier checkpoints whole. In a mount namespace of its own."""
+        """Fill the file system in the middle of a save: one line, and earlier checkpoints stay complete. Each run mounts in its own namespace."""
         row = Row("disk full during a save")
         for i in range(count):
             disk, copy = self.folder / f"disk-{i}", self.folder / f"copy-{i}"
@@ -203,7 +205,7 @@ class Campaign:
         return row
 
     def damaged_dataset(self, count: int) -> Row:
-        """A file of the dataset cut short, or deleted before it is opened, while the run goes on."""
+        """Cut a file of the dataset short, or delete it before it is opened, during a run."""
         row = Row("a dataset file truncated or deleted")
         for i in range(count):
             data, folder = self.folder / f"data-{i}", self.folder / f"damaged-{i}"
@@ -226,7 +228,7 @@ class Campaign:
         return row
 
     def other_model(self) -> Row:
-        """A checkpoint whose model is another one."""
+        """Restore a checkpoint into another model."""
         row = Row("a checkpoint of another model")
         for flags in (("--embedding_dim", "8", "--bottom_mlp_dims", "8"), ("--top_mlp_dims", "8,1")):
             run = self.run(self.folder / "other", "--restore_checkpoint_path", self.unbroken, *flags)
@@ -236,7 +238,7 @@ class Campaign:
         return row
 
     def not_finite(self) -> Row:
-        """A loss that is not finite."""
+        """Train until the loss is not finite."""
         row, folder = Row("a loss that is not finite"), self.folder / "nan"
         run = self.run(folder, "--optimizer", "sgd", "--learning_rate", "3e38")
         assert run.end() == 1 and len(run.errors) == 1 and "loss" in run.errors[0], run.err
@@ -255,7 +257,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("training", "serving"), help="a part of the faults")
     parser.add_argument("--seed", type=int, default=0, help="of the random points")
     options = parser.parse_args()
-    import disturbances  # which take this file's names
+    import disturbances  # imports names of this file
     import serving_faults
     import serving_matrix
 

@@ -1,6 +1,6 @@
-"""What else happens to training runs: signals at the worst moment, lost launchers, odd paths, used folders, lost outputs, workers that disagree.
+"""Other disturbances of training runs: ill-timed signals, lost launchers, odd paths, used folders, lost outputs, workers that disagree.
 
-Beside the kills and damages of `campaign.py`, whose runs and table these share.
+They share the runs and the table of `campaign.py`, which has the kills and damages.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ IDENTICAL = "run to the end: bit-identical to the unbroken one"
 
 
 def ended(processes: list[int], limit_s: float = 120) -> bool:
-    """Whether all of these end in time."""
+    """Return True if all of these processes end in time."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if not any(Path(f"/proc/{number}/exe").exists() for number in processes):
@@ -40,7 +40,7 @@ class Disturbances:
     """The faults, one method each.
 
     Args:
-        campaign: whose folder, dataset and unbroken run they take.
+        campaign: its folder, dataset and unbroken run are used.
     """
 
     def __init__(self, campaign: Campaign):
@@ -58,7 +58,7 @@ class Disturbances:
         row.outcome[IDENTICAL] += 1
 
     def signals_on_evaluations(self, count: int) -> Row:
-        """A signal that takes effect on a step with an evaluation; the run's early stop, best AUC and weights are the unbroken one's."""
+        """Send a signal that takes effect on a step with an evaluation; early stop, best AUC and weights equal the unbroken run's."""
         row, unbroken, folder = Row("SIGTERM on a step with an evaluation"), self.folder / "evaluated", self.folder / "evaluations"
         assert self.run(unbroken, *EVALUATED).end() == 0
         last = position(unbroken)["step"]
@@ -74,7 +74,7 @@ class Disturbances:
         return row
 
     def hangups(self, count: int) -> Row:
-        """SIGHUP, as a closed terminal sends it: the step is saved. Under nohup it changes nothing."""
+        """Send SIGHUP, as a closed terminal does: the step is saved. Under nohup the signal changes nothing."""
         row, folder = Row("SIGHUP"), self.folder / "hangups"
         for _ in range(count):
             run, begin = self.run(folder, "--resume", "auto"), []
@@ -93,7 +93,7 @@ class Disturbances:
         return row
 
     def dead_launchers(self, count: int) -> Row:
-        """`kill -9` or SIGTERM of horovodrun: the workers save and end, the folder's lock is free, nothing runs on."""
+        """Kill horovodrun (`kill -9` or SIGTERM): the workers save and end, the folder's lock is free, nothing keeps running."""
         row, folder = Row("horovodrun killed, 2 workers"), self.folder / "launcher"
         for i in range(count):
             run, begin = self.run(folder, "--resume", "auto", workers=2), []
@@ -111,7 +111,7 @@ class Disturbances:
         return row
 
     def odd_paths(self) -> Row:
-        """Paths with `..`, links and odd characters, to save to and to go on from."""
+        """Save to and resume from paths with `..`, links and odd characters."""
         row, home = Row("a path with `..`, a link, odd characters"), self.folder / "paths"
         (home / "here").mkdir(parents=True)
         (home / "link").symlink_to(home / "here")
@@ -125,7 +125,7 @@ class Disturbances:
         return row
 
     def used_folders(self) -> Row:
-        """A folder that holds another run's checkpoints, or in which one is being written."""
+        """Save to a folder that holds another run's checkpoints; resume there."""
         row, folder = Row("a folder with another run's checkpoints"), self.folder / "used"
         shutil.copytree(self.campaign.unbroken, folder)
         run = self.run(folder)
@@ -138,7 +138,7 @@ class Disturbances:
         return row
 
     def lost_outputs(self) -> Row:
-        """Standard output and error closed, given up by their reader, or on a full disk; the log on a full disk."""
+        """Close standard output and error, let their reader give up, or fill their disk; fill the log's disk."""
         row = Row("outputs closed, unread or full")
         full = 'mkdir -p full && mount -t tmpfs -o size=4k tmpfs full && head -c 4096 /dev/zero >full/rest; "$@"'
         cases = {
@@ -161,7 +161,7 @@ class Disturbances:
         return row
 
     def disagreements(self) -> Row:
-        """Workers that were started with other flags, on other rows, with other operations."""
+        """Start workers with different flags, with different rows, and with different operations."""
         row, copy = Row("workers that disagree"), self.folder / "copy"
         shutil.copytree(self.campaign.dataset, copy)
         with (copy / "train/cat_1.bin").open("r+b") as file:
@@ -191,7 +191,7 @@ class Disturbances:
         return row
 
     def other_code(self) -> Row:
-        """A clone in which the learning rate is doubled: a worker that runs it ends all; scripts/elastic leaves its host out."""
+        """Double the learning rate in a clone: a worker that runs it ends all workers; scripts/elastic leaves its host out."""
         row, other = Row("a worker or a host with other code"), self.folder / "clone"
         double_the_learning_rate(clone(other))
         for odd in (0, 1):
@@ -204,6 +204,7 @@ class Disturbances:
             assert run.end() != 0 and len(run.errors) == 1 and not folder.exists(), run.err
             assert f"worker {odd} (host " in run.errors[0] and "training/schedule.py differs" in run.errors[0], run.err
             row.tries, row.outcome["refused in one line before anything is read"] = odd + 1, odd + 1
+        # In place of ssh: runs the worker's command on this machine, with the clone's dlrm.py.
         ssh = self.folder / "bin/ssh"
         ssh.parent.mkdir()
         ssh.write_text(f"""#!/bin/sh\nfor last; do :; done\nexec sh -c "$(printf %s "$last" | sed 's#{ROOT}/dlrm.py#{other}/dlrm.py#')"\n""")
@@ -221,7 +222,7 @@ class Disturbances:
         return row
 
     def stopped_in_saves(self, count: int) -> Row:
-        """A worker that stands still (SIGSTOP) in the middle of a save, and goes on after a while."""
+        """Stop a worker (SIGSTOP) in the middle of a save, and let it continue after a while."""
         row = Row("a worker stopped (SIGSTOP) in a save for 3 s, 2 workers")
         for i in range(count):
             folder, seen = self.folder / f"stopped-{i}", set()
@@ -236,7 +237,7 @@ class Disturbances:
             worker = sorted(run.workers())[i % 2]
             os.kill(worker, signal.SIGSTOP)
             time.sleep(3)
-            visible = check_all(folder)  # what is visible meanwhile is whole
+            visible = check_all(folder)  # checkpoints that are visible during the stop are complete
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGCONT)
             assert run.end() == 0, run.err
@@ -247,7 +248,7 @@ class Disturbances:
         return row
 
     def all(self, count: int) -> list:
-        """Every fault, to be called one after another."""
+        """Return every fault, to be called one after another."""
         return [
             lambda: self.signals_on_evaluations(count),
             lambda: self.hangups(count),

@@ -1,6 +1,6 @@
-"""What happens to serving: backends killed and stopped, publishing with and without a server and from a running training, requests under all of it.
+"""Faults of serving: backends killed and stopped, publishing with and without a server and from a running training, all under requests.
 
-Beside the kills and damages of `campaign.py`, whose table these share.
+They share the table of `campaign.py`, which has the kills and damages of training.
 """
 
 import contextlib
@@ -36,8 +36,8 @@ class ServingFaults:
     """The faults, one method each.
 
     Args:
-        campaign: whose folder and dataset they take.
-        requests: of raw rows under publishing and kills.
+        campaign: its folder and dataset are used.
+        requests: the number of requests of raw rows under publishing and kills.
     """
 
     def __init__(self, campaign: Campaign, requests: int):
@@ -45,7 +45,7 @@ class ServingFaults:
         self._scores: list[np.ndarray] = []
 
     def all(self, count: int) -> list:
-        """Every fault, to be called one after another."""
+        """Return every fault, to be called one after another."""
         return [
             lambda: self.killed_backends(count),
             lambda: self.stopped_backends(max(count // 2, 1)),
@@ -56,7 +56,7 @@ class ServingFaults:
         ]
 
     def _made(self) -> Path:
-        """A repository of its own, with a model of the first of two checkpoints."""
+        """Make a new repository with a model of the first of two checkpoints; the first call trains both."""
         if not self._scores:
             self.folder.mkdir()
             data = write(self.folder / "data", PLAIN)
@@ -71,7 +71,7 @@ class ServingFaults:
         return repository
 
     def _answer(self, server: Server) -> int | None:
-        """By which checkpoint the server scores; None while it does not."""
+        """Return the number of the checkpoint whose scores the server gives; None while it gives none."""
         try:
             found = Connection(f"grpc://{server.grpc}", "dlrm").infer(self._inputs)
         except UserError:
@@ -79,7 +79,7 @@ class ServingFaults:
         return next(number for number, scores in enumerate(self._scores) if np.array_equal(found, scores))
 
     def killed_backends(self, count: int) -> Row:
-        """`kill -9` of the backend's process at random moments, also of the one that takes its place."""
+        """Kill the backend's process (`kill -9`) at random moments, and also the process that replaces it."""
         row, said = Row("`kill -9` of a backend's process"), []
         with Server(self._made(), PORTS, said.append) as server:
             server.wait_until_ready()
@@ -97,7 +97,7 @@ class ServingFaults:
         return row
 
     def stopped_backends(self, count: int) -> Row:
-        """SIGSTOP of a backend's process while requests come, and SIGCONT later: the server may abort."""
+        """Stop a backend's process (SIGSTOP) under requests and continue it (SIGCONT) later: the server may abort."""
         row, said = Row("a backend's process stopped (SIGSTOP) under load"), []
         with Server(self._made(), PORTS, said.append) as server:
             server.wait_until_ready()
@@ -119,7 +119,7 @@ class ServingFaults:
         return row
 
     def busy(self) -> Row:
-        """2,000 requests in flight for a minute, one in a hundred of which the model refuses: nothing has died, so nothing is loaded again."""
+        """Keep 2,000 requests in flight for a minute, of which the model refuses one in a hundred: nothing has died, so nothing is loaded again."""
         row, said, places = Row("2,000 requests in flight for 60 s"), [], threading.Semaphore(2000)
         repository, found = self._made(), Counter()
         refused = self._inputs | {"categorical": np.full_like(self._inputs["categorical"], -5)}
@@ -148,7 +148,7 @@ class ServingFaults:
         return row
 
     def killed_publishes(self, count: int) -> Row:
-        """`kill -9` of publishing, with and without a server: what a restart serves is a whole version that was announced."""
+        """Kill publishing (`kill -9`) with and without a server: after a restart the server serves a complete version that was announced."""
         row = Row("`kill -9` of publishing")
         repository = self._made()
         for i in range(count):
@@ -180,7 +180,7 @@ class ServingFaults:
         return row
 
     def published_from_a_running_training(self, count: int) -> Row:
-        """Exports of a folder whose run keeps one checkpoint and writes a new one at every other step."""
+        """Export from a folder in which a run keeps one checkpoint and writes a new one at every other step."""
         row, folder = Row("publishing from a running training that keeps one checkpoint"), self.campaign.folder / "publishing"
         repository = self.campaign.folder / "published"
         flags = ("--dataset_path", self.campaign.dataset, "--save_checkpoint_path", folder, "--checkpoint_every_steps", 2, "--keep_checkpoints", 1)
@@ -202,7 +202,7 @@ class ServingFaults:
         return row
 
     def fire(self) -> Row:
-        """See `serving_fire.py`, which runs alone with more requests."""
+        """Send requests under publishing and kills as in `serving_fire.py`, which runs alone with more requests."""
         row, folder = Row(f"{self._requests:,} requests of raw rows under publishing and kills"), self.campaign.folder / "fire"
         folder.mkdir()
         report = under_fire(folder, self._requests, self.draw.randint(0, 999), 15.0)

@@ -34,13 +34,13 @@ from serving.server import Server, ServerConfig  # noqa: E402
 from utils.errors import UserError  # noqa: E402
 
 MODEL, MOST = "dlrm", 300
-PARTS = 400  # of the rows, that requests are made of
+PARTS = 400  # number of parts of the rows; a request sends one part
 GRPC_CLIENTS, HTTP_CLIENTS = 12, 4
 CHECKPOINTS = 4
 
 
 class Try(NamedTuple):
-    """A request that failed: when it was sent, when it came back, what was said."""
+    """A request that failed: the times when it was sent and when it came back, and the error's words."""
 
     begin: float
     end: float
@@ -48,12 +48,12 @@ class Try(NamedTuple):
 
 
 class Client(threading.Thread):
-    """Sends requests over a connection of its own, again and again, and looks at the answers.
+    """A client that sends requests over its own connection again and again, and checks the answers.
 
     Args:
-        fire: what all of them share.
+        fire: the state that all clients share.
         scheme: grpc or http.
-        seed: of which requests it sends.
+        seed: of the choice of requests.
     """
 
     def __init__(self, fire: "Fire", scheme: str, seed: int):
@@ -61,14 +61,16 @@ class Client(threading.Thread):
         self._fire, self._draw = fire, random.Random(seed)
         self._scheme = scheme
         self.failed: list[Try] = []
-        self.answered: list[float] = []  # when an answer's request had been sent, of the first one after each failure
+        self.answered: list[float] = []  # for the first answer after each failure: when its request was sent
         self.by_version: Counter = Counter()
         self.wrong: list[str] = []
         self.broken: Exception | None = None
 
     def run(self) -> None:
         try:
-            connection = Connection(f"{self._scheme}://{getattr(self._fire.server, self._scheme)}", MODEL)  # HTTP's is of one thread
+            connection = Connection(
+                f"{self._scheme}://{getattr(self._fire.server, self._scheme)}", MODEL
+            )  # made here, because HTTP's client must stay in its thread
             parts = [(start, stop, connection.tensors(self._fire.part(start, stop))) for start, stop in self._fire.places]
             while self._fire.takes_one():
                 self._send(connection, *self._draw.choice(parts))
@@ -81,7 +83,7 @@ class Client(threading.Thread):
             try:
                 found = connection.client.infer(MODEL, tensors).as_numpy("probability")[:, 0]
                 break
-            except Exception as error:  # whatever a client of Triton's makes of a server that is gone
+            except Exception as error:  # Triton's client raises errors of any kind when the server is gone
                 self.failed.append(Try(begin, time.monotonic(), " ".join(str(error).split())[:160]))
                 time.sleep(0.05)
         if self.failed and (not self.answered or self.answered[-1] < self.failed[-1].end):
@@ -94,7 +96,7 @@ class Client(threading.Thread):
             self.wrong.append(f"rows {start} to {stop}: off by {off:.2e}")
 
     def unexplained(self, kills: list[float]) -> list[Try]:
-        """Requests that failed though nothing had been killed since the last answer."""
+        """Return the failed requests that no kill explains: nothing had been killed since the last answer."""
         found = []
         for one in self.failed:
             before = [kill for kill in kills if kill <= one.end]
@@ -105,14 +107,14 @@ class Client(threading.Thread):
 
 
 class Fire:
-    """A server, its clients, and what is done to it meanwhile.
+    """A server, its clients, and the publishing and kills during their requests.
 
     Args:
-        folder: empty.
-        requests: to be answered.
-        seed: of everything that is drawn.
-        rest_s: seconds between two kills, in the middle.
-        stops: share of them that are stops instead.
+        folder: an empty folder.
+        requests: the number of requests to be answered.
+        seed: of all random choices.
+        rest_s: mean seconds between two kills.
+        stops: the share of them that are stops (SIGSTOP) instead.
     """
 
     def __init__(self, folder: Path, requests: int, seed: int, rest_s: float, stops: float):
@@ -140,7 +142,7 @@ class Fire:
         self.server: Server | None = None
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Inputs of a request."""
+        """Return the inputs of a request."""
         return {
             name: np.array([str(value).encode() for value in values[start:stop]], object)[:, np.newaxis]
             if values.dtype == object
@@ -149,7 +151,7 @@ class Fire:
         }
 
     def takes_one(self) -> bool:
-        """Whether there is another request to send."""
+        """Take one request from the count; return True if there was one left to send."""
         with self._lock:
             self._left -= 1
             if self._left > 0 and self._left % 1000 == 0:
@@ -157,7 +159,7 @@ class Fire:
             return self._left >= 0
 
     def run(self) -> list[Client]:
-        """Until every request is answered."""
+        """Send requests until all are answered; return the clients."""
         config = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=5, restarts=1000)
         with Server(self._folder / "r", config, self.said.append) as self.server:
             self.server.wait_until_ready()
@@ -173,7 +175,7 @@ class Fire:
         return clients
 
     def _runs(self, clients: list[Client], seconds: float) -> bool:
-        """Wait a while; whether there is still something to do."""
+        """Wait for some seconds, or until no client runs; return True if clients still run."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and any(client.is_alive() for client in clients):
             time.sleep(0.05)
@@ -192,7 +194,7 @@ class Fire:
                     publish(config)
                     self.done["published" if urls else "written without a server"] += 1
                 except UserError as error:
-                    # A backend that is killed while it loads is a version that cannot be loaded.
+                    # A kill during the load of a new version makes the load fail, which is no fault of publishing.
                     if len(self.kills) == kills and not any(kill > begin - 30 for kill in self.kills):
                         self.faults.append(str(error))
                     self.done["publishing refused after a kill"] += 1
@@ -230,7 +232,7 @@ class Fire:
 
 
 class Report(NamedTuple):
-    """What was seen."""
+    """The observations of a run."""
 
     requests: int
     seconds: float
@@ -244,7 +246,7 @@ class Report(NamedTuple):
 
 
 def under_fire(folder: Path, requests: int, seed: int, rest_s: float, stops: float = 0.1) -> Report:
-    """Let so many requests be answered."""
+    """Send the given number of requests until each is answered; report the observations."""
     fire, start = Fire(folder, requests, seed, rest_s, stops), time.monotonic()
     clients = fire.run()
     broken = [str(client.broken) for client in clients if client.broken]

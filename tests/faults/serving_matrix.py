@@ -1,4 +1,4 @@
-"""Every combination of inputs, dataset, model, batch and protocol on the real server, of which ./scripts/test has every pair."""
+"""Every combination of inputs, dataset, model, batch and protocol on the real server; ./scripts/test covers only every pair."""
 
 import itertools
 import sys
@@ -14,7 +14,7 @@ from serving.server import Server  # noqa: E402
 
 
 def all_combinations(folder: Path) -> Row:
-    """A line of the table; raises AssertionError where a score is another one than that of its row."""
+    """Check every combination, return a line of the table; raise AssertionError where a row's score differs from the expected one."""
     folder.mkdir()
     row, served = Row("requests to the real server: inputs x dataset x model x batch x protocol"), Served(folder, ALL)
     with Server(served.repository, PORTS) as server:

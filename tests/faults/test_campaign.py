@@ -1,4 +1,4 @@
-"""A short fault campaign: kills only, for `test_error_lines.py` brings about every other fault; `scripts/faults` runs the long one."""
+"""A short fault campaign of kills only; `test_error_lines.py` causes every other fault, and `scripts/faults` runs the long campaign."""
 
 import pytest
 from campaign import Campaign
@@ -24,7 +24,7 @@ def test_a_run_that_is_killed_again_and_again_ends_like_one_that_is_not(campaign
 
 
 def test_wide_and_deep_that_is_killed_inside_a_save_ends_like_one_that_is_not(tmp_path):
-    """Its two tables a feature and the slots of both its optimizers among what is compared."""
+    """The comparison includes the two tables of each feature and the slots of both optimizers."""
     campaign = Campaign(tmp_path, 2, WIDE_RUN, "Wide & Deep")
     assert {"tables/cat_0_wide/linear", "tables/cat_0/velocity", "optimizer/wide/0/kernel/linear"} <= set(contents(campaign.unbroken))
     row = campaign.kills(1, in_save=True)

@@ -1,4 +1,4 @@
-"""Every error line of docs/reliability.md is what dlrm.py says, and all that it says, when the thing happens."""
+"""dlrm.py prints every error line of docs/reliability.md, and nothing else, when the fault occurs."""
 
 import re
 import shutil
@@ -22,14 +22,14 @@ LINES = re.findall(r"^    (dlrm\.py: .+)$", DOCUMENT.read_text(), re.M)
 
 
 class World:
-    """A dataset and checkpoints of one epoch on it, as a case may damage them; `run` gives standard error."""
+    """A dataset and checkpoints of one epoch on it, for a case to damage; `run` returns standard error."""
 
     def __init__(self, folder, dataset, checkpoint, capfd, monkeypatch):
         self.folder, self.capfd, self.monkeypatch = folder, capfd, monkeypatch
         self.data, self.checkpoint = shutil.copytree(dataset, folder / "DATASET"), shutil.copytree(checkpoint, folder / "CHECKPOINT")
         self.newest = self.checkpoint / "step-00000024"
 
-    def run(self, *flags, restore=False, save=None, epochs=2):  # the checkpoint's run had one
+    def run(self, *flags, restore=False, save=None, epochs=2):  # one epoch more than the checkpoint's run
         more = ["--restore_checkpoint_path", self.checkpoint] if restore else []
         more += ["--save_checkpoint_path", save] if save else []
         arguments = ["dlrm.py", "--dataset_path", self.data, *RUN, "--epochs", epochs, "--log_path", self.folder / "log.json", *more, *flags]
@@ -40,7 +40,7 @@ class World:
         return self.capfd.readouterr().err
 
     def meanwhile(self, action, *flags, **options):
-        """Run for long, and do something after a few steps."""
+        """Run for many epochs; call `action` after a few steps."""
 
         def wait():
             log = self.folder / "log.json"
@@ -99,7 +99,7 @@ def held(world):
         lock.release()
 
 
-# In the order of the document.
+# Same order as in the document.
 CASES = [
     lambda w: (w.ids(900, 3000), w.run())[1],
     lambda w: (cut(w.data / "train/cat_1.bin"), w.run())[1],

@@ -1,4 +1,4 @@
-"""Whatever stands in a file that a user can edit, or a disk can spoil: one clear line, never a traceback, never a hang."""
+"""Files that a user can edit or a disk can damage: any content gives one clear line, never a traceback, never a hang."""
 
 import copy
 import json
@@ -44,7 +44,7 @@ anything = st.recursive(
 
 
 def places(node, path=()):
-    """Paths to every node of a document."""
+    """Yield the paths to every node of a document."""
     yield path
     if isinstance(node, dict):
         for key, value in node.items():
@@ -56,7 +56,7 @@ def places(node, path=()):
 
 @st.composite
 def spoiled(draw, document):
-    """A document with a few nodes replaced, removed, renamed or repeated."""
+    """Draw a copy of a document with a few nodes replaced, removed, renamed or repeated."""
     document = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(list(places(document))))
@@ -81,7 +81,7 @@ def spoiled(draw, document):
 
 
 def one_line(action):
-    """Run something that may refuse, but only in one clear line."""
+    """Call something that may raise UserError; its message must be one clear line."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -152,7 +152,7 @@ def checkpoint(tmp_path_factory):
 @CASES
 @given(st.data())
 def test_manifests(checkpoint, data):
-    """A manifest that lies, its checksum being right."""
+    """The manifest's values are wrong, and its checksum is right."""
     config, folder = checkpoint
     path = folder / "manifest.json"
     original = path.read_text()
@@ -171,7 +171,7 @@ def test_manifests(checkpoint, data):
             Growth(found, saved_features(found), ModelFeatures({"cat_0": 9, "new": 2}, ("n",)))
             check_continues(found, training_invariants(taken, 100, "abc"))
             position = found.manifest["position"]
-            assert position["step"] == position["epoch"] + position["batch"]  # an epoch is one batch here
+            assert position["step"] == position["epoch"] + position["batch"]  # here an epoch is one batch
             for name in found.names(""):
                 found.read(name)
 
@@ -183,7 +183,7 @@ def test_manifests(checkpoint, data):
 @CASES
 @given(st.data())
 def test_descriptions_of_arrays(checkpoint, data):
-    """A `zarr.json` that lies, its checksum being right."""
+    """The values of `zarr.json` are wrong, and its checksum is right."""
     _, folder = checkpoint
     path, listing = folder / "tables/cat_0/weights/zarr.json", folder / "manifest.json"
     original, manifest_text = path.read_text(), listing.read_text()

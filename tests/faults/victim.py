@@ -1,4 +1,4 @@
-"""A training run as a child process, to which things happen."""
+"""A training run as a child process, for tests to disturb."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ from utils.distributed import World
 
 ROOT = Path(__file__).parents[2]
 EVERY = 4  # steps between checkpoints
-BATCHES = 24  # an epoch
+BATCHES = 24  # batches of an epoch
 MODEL = ("--embedding_dim", "16", "--bottom_mlp_dims", "16", "--top_mlp_dims", "16,1")
 DATA = ("--batch_size", "64", "--valid_batch_size", "128", "--shuffle_batch_order", "--evals_per_epoch", "2")
 OPTIMIZER = ("--optimizer", "adam", "--learning_rate", "0.01", "--warmup_steps", "0")
@@ -36,7 +36,7 @@ PHASES = {"arrays": "while arrays were written", "manifest": "after the manifest
 
 
 def write_dataset(folder: Path) -> Path:
-    """A dataset of 24 batches, the last one partial, with tables large enough for a save to take a while."""
+    """Write a dataset of 24 batches, the last one partial, with tables so large that a save takes a while."""
     rows = {"train": 64 * BATCHES - 20, "test": 300}
     spec = generator_spec((60_000, 3_000, 9), 3, 1.2)
     with TfRawWriter(folder, spec, tuple(rows)) as writer:
@@ -48,22 +48,22 @@ def write_dataset(folder: Path) -> Path:
 
 
 class Victim:
-    """dlrm.py at work, on one worker or several; `out` and `err` grow while it runs.
+    """dlrm.py in a child process, on one worker or several; `out` and `err` grow while it runs.
 
     Args:
-        folder: where it runs and logs.
+        folder: its working folder, also for the log.
         flags: of dlrm.py.
-        workers: more than one for horovodrun.
+        workers: the number of workers; horovodrun starts more than one.
         around: words before the command, which run it.
         log: the flag of its log, where it is not log.json in the folder.
-        command: instead of all that.
+        command: run instead of all that.
     """
 
     started: ClassVar[list["Victim"]] = []
 
     @classmethod
     def end_all(cls) -> None:
-        """Kill what still runs: a failed assertion leaves it."""
+        """Kill the processes that still run after a failed assertion."""
         for victim in cls.started:
             if victim.process.poll() is None:
                 victim.kill()
@@ -93,12 +93,12 @@ class Victim:
 
     @property
     def step(self) -> int:
-        """The last step it has reported."""
+        """The last step that the run has reported."""
         found = re.findall(r"step (\d+)/", self.out)
         return int(found[-1]) if found else 0
 
     def wait_until(self, condition: Callable[[], object], limit_s: float = 240) -> bool:
-        """Wait until something is so; False where the run ended before."""
+        """Wait until a condition holds; return False where the run ended before."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             if condition():
@@ -110,7 +110,7 @@ class Victim:
         raise AssertionError(f"hangs:\n{self.out[-2000:]}\n{self.err[-2000:]}")
 
     def workers(self) -> list[int]:
-        """Process ids of dlrm.py."""
+        """Return the process ids of dlrm.py."""
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
@@ -121,23 +121,24 @@ class Victim:
         return found
 
     def _launched(self, entry: Path) -> bool:
-        """Whether a process descends from ours; horovodrun starts a session of its own."""
+        """Return True if a process descends from ours; horovodrun starts a session of its own."""
         number = int(entry.name)
         while number > 1:
             if number == self.process.pid:
                 return True
+            # The parent's id is the second field behind the command's name, which is in parentheses and may hold blanks itself.
             number = int((Path("/proc") / str(number) / "stat").read_text().rpartition(")")[2].split()[1])
         return False
 
     def kill(self, which: int | None = None) -> None:
-        """kill -9 of one worker, or of all."""
+        """Kill (kill -9) one worker, or all."""
         found = sorted(self.workers())
         for number in found if which is None else found[which % len(found) :][:1] if found else []:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
 
     def end(self, limit_s: float = 240) -> int:
-        """Wait for its end; the exit code."""
+        """Wait until the run ends; return its exit code."""
         try:
             code = self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -147,7 +148,7 @@ class Victim:
         return code
 
     def close(self) -> None:
-        """Close the pipes when all that was written there has been read; those that something else still holds stay open."""
+        """Close the pipes once all output has been read; pipes that another process holds stay open."""
         for thread, pipe in zip(self._threads, (self.process.stdout, self.process.stderr), strict=True):
             thread.join(60)
             if not thread.is_alive():
@@ -155,13 +156,13 @@ class Victim:
 
     @property
     def errors(self) -> list[str]:
-        """Lines that say what was wrong; a traceback is a failure of the test."""
+        """The error lines; a traceback fails the test."""
         assert "Traceback" not in self.err, self.err
         return [line for line in self.err.splitlines() if "error: " in line and line.startswith("dlrm.py")]
 
 
 def interrupted_in(folder: Path) -> str:
-    """Where a kill met a save, by what it left behind; empty for nowhere."""
+    """Return the part of a save in which a kill interrupted it, judged by the files left; empty outside a save."""
     names = [entry.name for entry in folder.iterdir()] if folder.exists() else []
     if any(name.endswith(".removing") for name in names):
         return "removal"
@@ -172,7 +173,7 @@ def interrupted_in(folder: Path) -> str:
 
 
 def check_all(folder: Path) -> list[int]:
-    """Read every byte of every checkpoint; their steps, newest first."""
+    """Read every byte of every checkpoint; return their steps, newest first."""
     found = [Checkpoint(step) for step in complete_steps(folder)] if folder.exists() else []
     for checkpoint in found:
         checkpoint.verify(World())
@@ -180,13 +181,13 @@ def check_all(folder: Path) -> list[int]:
 
 
 def contents(path: Path) -> dict[str, np.ndarray]:
-    """Every array of the newest checkpoint."""
+    """Return every array of the newest checkpoint."""
     checkpoint = Checkpoint(path)
     return {name: checkpoint.read(name) for name in checkpoint.names("")}
 
 
 def differing(one: Path, other: Path) -> list[str]:
-    """Names of the arrays that are not the same, bit by bit, in the newest checkpoints of two folders."""
+    """Return the names of the arrays that differ in any bit between the newest checkpoints of two folders."""
     first, second = contents(one), contents(other)
     assert first.keys() == second.keys()
     return [name for name in first if not np.array_equal(first[name].view(np.uint32), second[name].view(np.uint32))]

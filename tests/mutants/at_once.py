@@ -10,21 +10,21 @@ _PR_SET_PDEATHSIG = 1
 
 
 def at_once(count: int, task: Callable[[int, int], object], processes: int) -> Iterator[tuple[int, object]]:
-    """Do tasks in forks of this process, each by the first that has nothing to do; yields its number and its answer as they come.
+    """Run tasks in forks of this process, each in the next free one; yield number and answer of each task as they arrive.
 
     Args:
-        count: how many tasks.
-        task: does one; called with the number of the process and that of the task.
-        processes: how many at a time.
+        count: the number of tasks.
+        task: runs a task; called with the number of the process and that of the task.
+        processes: the number of processes.
 
     Raises:
-        RuntimeError: a task raised, or its process was killed; the others are ended.
+        RuntimeError: a task raised, or its process was killed; the other processes are ended.
     """
     context = multiprocessing.get_context("fork")
     next_one, answers = context.Value("q", 0), context.Queue()
 
     def work(process: int) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # whose handler ends what the task has started
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # SIGTERM's handler ends the task's own children
         while True:
             with next_one.get_lock():
                 number, next_one.value = next_one.value, next_one.value + 1
@@ -48,7 +48,7 @@ def at_once(count: int, task: Callable[[int, int], object], processes: int) -> I
 
 def _next(answers, workers) -> tuple[int, object]:
     while True:
-        ended = any(worker.exitcode for worker in workers)  # asked first: what it has sent before is taken
+        ended = any(worker.exitcode for worker in workers)  # read before the queue, so that no answer sent before the end is lost
         try:
             return answers.get(timeout=1)
         except queue.Empty:

@@ -1,4 +1,4 @@
-"""Which tests execute which lines, in their own process and in those that they start."""
+"""Coverage of tests: the lines that each executes, in its own process and in the processes it starts."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ _LIMIT_S = 1800
 
 
 class Switching:
-    """A plugin: measures a test file, each test under its own name."""
+    """A pytest plugin that measures a test file, with the coverage of each test under its own name."""
 
     def __init__(self, config: Path):
         self._coverage = coverage.Coverage(config_file=str(config), context="")
@@ -37,21 +37,21 @@ class Switching:
 
 
 def covered(tree: Path, file: str, folder: Path, sources: str) -> dict:
-    """What the tests of a file execute: `seconds` by test, and `lines`: by source file and test the numbers; the name "" stands for the import.
+    """Return what the tests of a file execute: `seconds` by test, and `lines` by source file and test; the name "" stands for the import.
 
-    Measured once for the same sources and the same file of tests.
+    The result is kept, and measured again only for other sources or another file of tests.
 
     Args:
         tree: the repository.
-        file: of tests.
-        folder: for what is measured.
-        sources: the digest of the program's.
+        file: the file of tests.
+        folder: for the measurements.
+        sources: the digest of the program's sources.
     """
     kept = folder / f"{file.replace('/', '.')}.json"
     digest = hashlib.sha256(sources.encode() + (tree / file).read_bytes()).hexdigest()
     if kept.exists() and (known := json.loads(kept.read_text()))["digest"] == digest:
         return known
-    work = folder / tree.name  # of the process that works in this tree
+    work = folder / tree.name  # one folder for each process, because each works in a tree of its own
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     config = work / "coveragerc"

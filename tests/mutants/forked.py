@@ -1,4 +1,4 @@
-"""Runs of pytest in children of this process, which has imported TensorFlow for all of them: seconds saved for each of hundreds of runs."""
+"""Runs of pytest in children of this process, which has imported TensorFlow for all of them: this saves seconds in each of hundreds of runs."""
 
 import contextlib
 import ctypes
@@ -14,23 +14,23 @@ from typing import NamedTuple
 
 import pytest
 
-_MOST_BYTES = 6 * 2**30  # of memory: a change may have made a loop endless
+_MOST_BYTES = 6 * 2**30  # memory limit: a mutant may loop and allocate without end
 _PR_SET_PDEATHSIG = 1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 OURS = ("benchmarks", "dataloading", "model", "preproc", "run", "served", "serving", "training", "utils", "tests")
 
 
 class Outcome(NamedTuple):
-    """How a run of tests ended."""
+    """The result of a run of tests."""
 
-    code: int | None  # pytest's; None where it was still running at its limit, or was killed by a signal
+    code: int | None  # pytest's exit code; None where the run reached its limit, or was killed by a signal
     seconds: float
-    failed: str  # the first test that failed, or what else went wrong
+    failed: str  # the first test that failed, or another cause of failure
     durations: Mapping[str, float]  # of the tests that passed
 
 
 class Chosen:
-    """A plugin: runs these tests of the files only, in this order, and keeps how each ended."""
+    """A pytest plugin that runs the given tests of the files only, in the given order, and records each result."""
 
     def __init__(self, tests: Sequence[str] | None):
         self._order = None if tests is None else {name: i for i, name in enumerate(tests)}
@@ -66,17 +66,17 @@ def run_tests(
     plugins=lambda: (),
     each_s: float = 600,
 ) -> Outcome:
-    """Run tests of a tree in a child, and end what is left of it.
+    """Run tests of a tree in a child process, and kill all processes that are left of it.
 
     Args:
         tree: the repository to run them in.
         files: of tests.
-        tests: which of them, in order, to the first that fails; None for all, whatever fails.
+        tests: those to run, in order, up to the first failure; None for all of them, whatever fails.
         limit_s: seconds; a run that takes longer is ended.
-        log: where what it prints goes.
-        environment: to add to this process's.
+        log: the file for its output.
+        environment: variables added to those of this process.
         plugins: makes further plugins of pytest, in the child.
-        each_s: seconds that one test has at most.
+        each_s: the limit of one test in seconds.
     """
     began, answer = time.monotonic(), log.with_suffix(".answer")
     answer.unlink(missing_ok=True)
@@ -90,12 +90,13 @@ def run_tests(
             if ended:
                 code = os.waitstatus_to_exitcode(status)
                 break
+            # The second field of statm: the resident pages.
             if int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE > _MOST_BYTES:
                 break
             time.sleep(0.05)
     finally:  # also where a signal ends this process
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)  # what a test has started and not ended, too
+            os.killpg(pid, signal.SIGKILL)  # the processes that tests have left running, too
         if code is None:
             os.waitpid(pid, 0)
     seconds = time.monotonic() - began

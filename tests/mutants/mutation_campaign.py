@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from utils.runtime import prepare_tensorflow  # noqa: E402
 
-prepare_tensorflow()  # once, for every child
+prepare_tensorflow()  # once here, for every forked child
 
 from at_once import at_once  # noqa: E402
 from forked import Outcome  # noqa: E402
@@ -39,7 +39,7 @@ KILLED, SURVIVED = "killed", "survived"
 
 
 class Attempt(NamedTuple):
-    """A mutant to try."""
+    """A mutant to be tested."""
 
     group: str
     key: str
@@ -48,14 +48,14 @@ class Attempt(NamedTuple):
     kind: str
     before: str
     after: str
-    run: Callable[[int], tuple[int, Outcome]]  # of the process that runs it
+    run: Callable[[int], tuple[int, Outcome]]  # called with the number of the process that runs it
 
 
 class Campaign:
-    """The mutants of the checked-out commit.
+    """The campaign over the mutants of the checked-out commit.
 
     Args:
-        given: the command line's.
+        given: the options of the command line.
     """
 
     def __init__(self, given: argparse.Namespace):
@@ -72,7 +72,7 @@ class Campaign:
         self.commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
     def attempts(self) -> list[Attempt]:
-        """Those of the parts that are asked for, in turn."""
+        """Return the mutants of the requested parts, in turn."""
         groups = [list(self._of_ops()) if group == OPS else None for group in self._given.parts]
         if any(some is None for some in groups):
             trees = [self._tree(f"tree-{i}") for i in range(self._given.processes)]
@@ -82,7 +82,7 @@ class Campaign:
         return [some[i] for i in range(self._given.each) for some in groups if i < len(some)]
 
     def _tree(self, name: str) -> Path:
-        """The commit's files, as they are in it: a run that was killed has left a mutant in its own."""
+        """Extract the commit's files anew: a killed run has left a mutant in its own tree."""
         tree = self._folder / name
         shutil.rmtree(tree, ignore_errors=True)
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
@@ -104,15 +104,15 @@ class Campaign:
             yield Attempt(OPS, key, f"ops/{site.path}", site.line, site.kind, before, site.shown(before), partial(part.attempt, number))
 
     def _known(self) -> dict[str, dict]:
-        """What earlier runs have found, by the mutants' keys."""
+        """Return the results of earlier runs, by the mutants' keys."""
         known = {}
         for line in self._results.read_text().splitlines() if self._results.exists() else ():
-            with contextlib.suppress(ValueError):  # of a run that was killed while it wrote
+            with contextlib.suppress(ValueError):  # a line that a killed run left incomplete
                 known |= {(one := json.loads(line))["key"]: one}
         return known
 
     def results(self) -> list[dict]:
-        """What becomes of each mutant; those that earlier runs have tried are not tried again."""
+        """Return the result of each mutant; those that earlier runs have tested are not tested again."""
         attempts, found = self.attempts(), self._known()
         to_try = [one for one in attempts if one.key not in found or (self._given.again and found[one.key]["status"] == SURVIVED)]
         answers = at_once(len(to_try), lambda process, i: to_try[i].run(process), self._given.processes)
@@ -127,12 +127,12 @@ class Campaign:
         result |= {"status": SURVIVED if outcome.code == 0 else KILLED}
         del result["run"]
         with self._results.open("a") as file:
-            file.write("\n" + json.dumps(result) + "\n")  # the line before may not be whole
+            file.write("\n" + json.dumps(result) + "\n")  # a newline first, because the line before may be incomplete
         return result
 
 
 def table(results: Sequence[dict]) -> str:
-    """The results by part, in Markdown."""
+    """Return the results by part as a table in Markdown."""
     lines = ["| part | mutants | killed | survived |", "|---|---|---|---|"]
     for group in (*GROUPS, None):
         some = [one for one in results if group in (None, one["group"])]
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--budget_s", type=float, default=120, help="seconds of tests for a mutant at most")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that try mutants at a time")
     parser.add_argument("--again", action="store_true", help="try those anew that survived")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the child ends, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # exit by an exception, so that the child is ended, too
     campaign = Campaign(parser.parse_args())
     results = campaign.results()
     print(table(results))

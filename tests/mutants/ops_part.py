@@ -14,7 +14,7 @@ from pathlib import Path
 from forked import Outcome, run_tests
 from ops_sites import Site, sites_of, switched
 
-# Tests of the operations, the nearest first; those of the kernels in C++ come before.
+# Tests of the operations, the most specific first; the kernels' tests in C++ run before them.
 TESTS = (
     "tests/model/test_native*.py",
     "tests/training/optimizers/test_rules.py",
@@ -25,17 +25,17 @@ TESTS = (
     "tests/model/test_wide_and_deep.py",
 )
 _LIMIT_S = 1200
-_TILES = "interaction_amx.cc"  # empty where the processor has none
+_TILES = "interaction_amx.cc"  # compiles to nothing where the processor has no AMX
 
 
 class OpsPart:
-    """Some changes of `ops/`, compiled in.
+    """Some mutants of `ops/`, compiled into one library.
 
     Args:
         tree: the repository, whose `ops/` is changed.
-        folder: for what is compiled.
+        folder: for the compiled files.
         seed: of the draw.
-        count: how many changes.
+        count: the number of mutants.
     """
 
     def __init__(self, tree: Path, folder: Path, seed: int, count: int):
@@ -46,7 +46,7 @@ class OpsPart:
         self._durations: dict[str, float] = {}
 
     def _ordered(self, seed: int) -> list[Site]:
-        """All changes in the order of the draw, in which every kind comes as often."""
+        """Return all changes in random order, each kind equally often."""
         tiles = "amx_tile" in Path("/proc/cpuinfo").read_text()
         kinds = defaultdict(list)
         for name, text in self._plain.items():
@@ -59,7 +59,7 @@ class OpsPart:
         return found
 
     def _compiled(self, ordered: list[Site], count: int) -> list[Site]:
-        """The first of them with which the sources compile."""
+        """Return the first `count` changes with which the sources compile."""
         while True:
             chosen = ordered[:count]
             for name, text in self._plain.items():
@@ -68,7 +68,7 @@ class OpsPart:
             result = subprocess.run([sys.executable, "ops/build"], cwd=self._tree, capture_output=True, text=True, check=False)
             if result.returncode == 0:
                 break
-            shift = 1  # the line that includes the switch
+            shift = 1  # the inserted #include shifts all lines by one
             failed = {(Path(path).name, int(line) - shift) for path, line in re.findall(r"^(\S+?):(\d+):\d+: error", result.stderr, re.M)}
             dropped = [site for site in chosen if (site.path, site.line) in failed]
             if not dropped:
@@ -86,11 +86,11 @@ class OpsPart:
         compiler.link(compiler.objects([*kernels, *sorted(build.TESTS.glob("*.cc"))], [f"-I{build.SOURCES}", "-pthread", "-w"]), "tests", "-pthread")
 
     def line_of(self, site: Site) -> str:
-        """The line that a change is made in, as it was."""
+        """Return the original line that a change is made in."""
         return self._plain[site.path].split("\n")[site.line - 1]
 
     def measure(self) -> None:
-        """Run the tests with no change chosen; those that pass are those that a change must not."""
+        """Run the tests with no mutant chosen; all must pass, and their times set the limits."""
         assert self._in_cpp("0").code == 0, "the tests of the kernels fail where no change is chosen"
         for pattern in TESTS:
             for file in sorted(str(path.relative_to(self._tree)) for path in self._tree.glob(pattern)):
@@ -99,7 +99,7 @@ class OpsPart:
                 self._durations |= outcome.durations
 
     def attempt(self, number: int, process: int) -> tuple[int, Outcome]:
-        """Run the tests with a change; the number of tests, and how they ended."""
+        """Run the tests with a mutant; return the number of tests and their outcome."""
         outcome = self._in_cpp(str(number))
         if outcome.code == 0:
             tests = list(self._durations)

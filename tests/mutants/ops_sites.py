@@ -1,4 +1,4 @@
-"""Places in the C++ sources where a small change should make a test fail; all changes are compiled in, and one is chosen when the library is loaded.
+"""Places in the C++ sources for mutants; all changes are compiled in, and one of them is chosen when the library is loaded.
 
 `DLRM_MUTANT=7` in the environment chooses the seventh. Each is an insertion that is 0, or a factor of 1, unless it is the chosen one, so that the
 sources need not be parsed: `i < n` becomes `i < DLRM_ADD(7) n`, which is `i < 1 + n`, and `a + b` becomes `a + DLRM_SIGN(7) b`.
@@ -29,7 +29,7 @@ inline const int kMutant = std::getenv("DLRM_MUTANT") ? std::atoi(std::getenv("D
 
 #endif  // DLRM_OPS_MUTANT_H_
 """
-# What is inserted behind an operator, by what the change is called.
+# By operator: the macro inserted behind it, and the kind of the change.
 BEHIND = {
     "<": ("DLRM_ADD", "comparison"),
     ">=": ("DLRM_ADD", "comparison"),
@@ -48,7 +48,7 @@ _OPERATOR = re.compile(r"(?<=[\w)\]}]) (<=|>=|==|!=|\+=|-=|<|>|\+|-|\*|/) (?=[\w
 _NUMBER = re.compile(r"(?<=[ (\[])(\d+)(?=[ ;,)\]])")
 _CONDITION = re.compile(r"\bif (\()")
 _STATEMENT = re.compile(r"^\s+((?:\+\+|--)?[\w.\->\[\]:]+(?: [+\-*/|&]?= |\().*;)$")
-_NO_CODE = re.compile(  # or nothing that a test could see: prefetches
+_NO_CODE = re.compile(  # lines without code, or code without visible effects such as prefetches
     r"^\s*(#|//|template\b|using\b|case\b|static_assert|static constexpr|constexpr|inline constexpr|enum\b|return;|TF_|REGISTER_)"
     r"|Prefetch|PreferHugePages|\breserve\(|\boperator\b"
 )
@@ -56,7 +56,7 @@ _NOT_ALONE = re.compile(r"^\s+(return|delete|throw|else|if|for|while|do|switch|u
 
 
 class Site(NamedTuple):
-    """A change of one line: at each place a text is inserted; `{}` stands for the mutant's number."""
+    """A change of one line: texts to insert at places in it; `{}` stands for the mutant's number."""
 
     path: str
     line: int
@@ -64,14 +64,14 @@ class Site(NamedTuple):
     inserted: tuple[tuple[int, str], ...]
 
     def shown(self, text: str) -> str:
-        """The line with what is inserted, for a reader."""
+        """Return the line with the inserted text, for display."""
         for at, word in sorted(self.inserted, reverse=True):
             text = text[:at] + word.format("M") + text[at:]
         return text.strip()
 
 
 def sites_of(path: str, source: str) -> Iterator[Site]:
-    """Those of a file."""
+    """Yield the changes of a file."""
     previous = ""
     for number, line in enumerate(source.splitlines(), 1):
         code = line.split(" // ")[0].rstrip()
@@ -92,7 +92,7 @@ def sites_of(path: str, source: str) -> Iterator[Site]:
 
 
 def _closing(code: str, start: int) -> int:
-    """Where the parenthesis that opens at `start` closes; 0 if not in this line."""
+    """Return the position of the parenthesis that closes the one at `start`; 0 if it is not in this line."""
     depth = 0
     for at in range(start, len(code)):
         depth += {"(": 1, ")": -1}.get(code[at], 0)
@@ -114,5 +114,5 @@ def switched(folder: Path, sites: Sequence[Site]) -> None:
         for line, words in inserted.items():
             for at, _, word in sorted(words, reverse=True):
                 lines[line - 1] = lines[line - 1][:at] + word + lines[line - 1][at:]
-        first = next(i for i, line in enumerate(lines) if line.startswith("#include"))  # behind a header's guard
+        first = next(i for i, line in enumerate(lines) if line.startswith("#include"))  # behind a header's include guard
         path.write_text("\n".join([*lines[:first], f'#include "{HEADER}"', *lines[first:]]))

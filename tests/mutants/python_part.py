@@ -1,4 +1,4 @@
-"""The mutants of the Python sources: each is written into a tree, one at a time."""
+"""The mutants of the Python sources, written into a tree one at a time."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from covered import SOURCES, covered
 from forked import Outcome, run_tests
 from python_sites import Mutant, mutants_of
 
-# Tests that may notice: those of the parts, and some that run the program; the first are the fastest to measure.
+# Tests that may notice a mutant: those of the parts, and some that run the program; those that are fastest to measure come first.
 TESTS = (
     "tests/run",
     "tests/utils",
@@ -28,15 +28,15 @@ TESTS = (
     "tests/distributed/test_agreement.py",
 )
 WITHOUT = ("spark",)
-_TOGETHER = {"serving": ("served", "serving"), "run/inherit.py": ("run/inherit.py", "run/continuing.py")}  # of one part
+_TOGETHER = {"serving": ("served", "serving"), "run/inherit.py": ("run/inherit.py", "run/continuing.py")}  # files that count as one part
 
 
 class PythonPart:
-    """Changes of the Python sources.
+    """Mutants of the Python sources.
 
     Args:
-        trees: copies of the repository in which they are tried, one for each process of the campaign.
-        folder: for what the tests cover.
+        trees: copies of the repository in which they are tested, one for each process of the campaign.
+        folder: for the coverage of the tests.
         seed: of the draw.
         budget_s: seconds of tests for a mutant, as measured with the coverage.
     """
@@ -44,13 +44,15 @@ class PythonPart:
     def __init__(self, trees: Sequence[Path], folder: Path, seed: int, budget_s: float):
         self._trees, self._tree = trees, trees[0]
         self._folder, self._seed, self._budget_s = folder, seed, budget_s
-        self._covering: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))  # of a file and a line: the tests
+        self._covering: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))  # by file and line: the tests that execute it
         self._seconds: dict[str, float] = {}
         self._begin_s: dict[str, float] = {}
-        self._written = int(time.time()) - 10_000_000  # seconds; each file written gets another, by which Python knows that it is not the one before
+        self._written = (
+            int(time.time()) - 10_000_000
+        )  # modification time in seconds; each write gets another one, so that Python notices the change and compiles anew
 
     def measure(self, say) -> None:
-        """Find what each test executes."""
+        """Measure the lines that each test executes."""
         digest = hashlib.sha256()
         for path in sorted(path for name in (*SOURCES, "ops", "preproc") for path in (self._tree / name).rglob("*") if path.is_file()):
             if path.suffix != ".pyc":
@@ -64,7 +66,9 @@ class PythonPart:
         for done, (i, known) in enumerate(measured, 1):
             say(f"{done}/{len(files)} {files[i]}: {len(known['seconds'])} tests pass, {sum(known['seconds'].values()):.0f} s")
             self._seconds |= known["seconds"]
-            self._begin_s[files[i]] = max(known["seconds"].values(), default=0.0)  # whichever test is first makes what all of a file share
+            self._begin_s[files[i]] = max(
+                known["seconds"].values(), default=0.0
+            )  # the first test, whichever it is, also makes the file's shared fixtures
             for path, by_test in known["lines"].items():
                 for test, lines in by_test.items():
                     for line in lines:
@@ -75,7 +79,7 @@ class PythonPart:
             yield str(path.relative_to(self._tree))
 
     def drawn(self, group: str, count: int) -> list[Mutant]:
-        """Some mutants of a folder or file, the same for the same seed and the same sources."""
+        """Draw some mutants of a folder or file: the same ones for the same seed and sources."""
         folders = [self._tree / name for name in _TOGETHER.get(group, (group,))]
         paths = sorted(path for folder in folders for path in (folder.rglob("*.py") if folder.is_dir() else [folder]))
         kinds = defaultdict(list)
@@ -83,17 +87,17 @@ class PythonPart:
             for one in mutants_of(str(path.relative_to(self._tree)), path.read_bytes()):
                 kinds[one.kind].append(one)
         draw, found = random.Random(f"{self._seed} {group}"), []
-        while len(found) < count and any(kinds.values()):  # every kind alike: there are many constants, and few loops
+        while len(found) < count and any(kinds.values()):  # each kind equally often: there are many constants and few loops
             some = kinds[draw.choice(sorted(kind for kind in kinds if kinds[kind]))]
             found.append(some.pop(draw.randrange(len(some))))
         return found
 
     def key(self, mutant: Mutant) -> str:
-        """The mutant's name: of the file as it is, and the change."""
+        """Return the mutant's key: a digest of the unchanged file and the change."""
         return hashlib.sha256((self._tree / mutant.path).read_bytes() + repr(mutant).encode()).hexdigest()[:16]
 
     def _tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that execute its lines, its own file's first, then the fastest; as many as the budget allows."""
+        """Return the tests that execute its lines: first those of its own test file, then the fastest, as many as the budget allows."""
         lines, stem = self._covering[mutant.path], Path(mutant.path).stem
         names = {name for line in range(mutant.first, mutant.last + 1) for name in lines.get(line, ())}
         ordered = sorted(names, key=lambda name: (f"test_{stem}.py" not in name, self._begin_s[_file(name)], self._seconds[name], name))
@@ -107,7 +111,7 @@ class PythonPart:
         return chosen
 
     def attempt(self, mutant: Mutant, process: int) -> tuple[int, Outcome]:
-        """Run the tests with a mutant, in this process's tree; the number of tests, and how they ended."""
+        """Run the tests with a mutant in this process's tree; return the number of tests and their outcome."""
         tree, tests = self._trees[process], self._tests_of(mutant)
         path = tree / mutant.path
         if not tests:
@@ -126,7 +130,7 @@ class PythonPart:
         return len(tests), outcome
 
     def text(self, mutant: Mutant) -> str:
-        """What the mutant replaces."""
+        """Return the text that the mutant replaces."""
         return (self._tree / mutant.path).read_bytes()[mutant.start : mutant.stop].decode()
 
     def _write(self, path: Path, content: bytes) -> None:

@@ -1,7 +1,7 @@
-"""Places in a Python file where a small change should make a test fail, and what is written there instead.
+"""Mutants of a Python file: the places of small changes that should make a test fail, and the text written there instead.
 
-Left out, because no test need see them: docstrings, annotations, decorators, texts (f-strings, and whatever an error is raised with),
-`__repr__`, what is imported for annotations only.
+Left out, because no test need see them: docstrings, annotations, decorators, texts (f-strings, and all arguments of raised errors),
+`__repr__`, imports for annotations only.
 """
 
 import ast
@@ -20,7 +20,7 @@ COMPARISONS = {
     ast.In: "not in",
     ast.NotIn: "in",
 }
-# Each written with a and b in place of the operands.
+# By operator: the replacement, with a and b for the operands.
 ARITHMETIC = {
     ast.Add: "a - b",
     ast.Sub: "a + b",
@@ -44,19 +44,19 @@ class Mutant(NamedTuple):
 
     path: str
     first: int  # line of the statement
-    last: int  # line where what is changed ends
+    last: int  # last line of the changed part
     start: int
     stop: int
     text: str
     kind: str
 
     def applied(self, source: bytes) -> bytes:
-        """The file with the change."""
+        """Return the file's content with the change."""
         return source[: self.start] + self.text.encode() + source[self.stop :]
 
 
 def mutants_of(path: str, source: bytes) -> list[Mutant]:
-    """Those of a file, in the order of its text."""
+    """Return the mutants of a file, in the order of its text."""
     lines = [0]
     for line in source.split(b"\n"):
         lines.append(lines[-1] + len(line) + 1)
@@ -79,7 +79,7 @@ def _changes(node: ast.AST, first: int = 1) -> Iterator[tuple[int, ast.AST, str,
 
 
 def _seen(node: ast.AST) -> Iterator[ast.AST]:
-    """The parts of a node that are looked into."""
+    """Yield the parts of a node in which mutants are made."""
     if isinstance(node, (ast.Raise, ast.JoinedStr)) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
         return
     if isinstance(node, (ast.FunctionDef, ast.Lambda)):
@@ -177,5 +177,5 @@ def _symbol(op: ast.cmpop) -> str:
 
 
 def _text(node: ast.expr) -> bool:
-    """Whether it is written as a text."""
+    """Return True if the expression is a literal text."""
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))

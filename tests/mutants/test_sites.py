@@ -1,4 +1,4 @@
-"""The changes that the mutation testing makes, and that a run of tests in a child tells what became of them."""
+"""The changes that mutation testing makes, and the outcome that a run of tests in a child process reports."""
 
 import ast
 import subprocess
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def changed(source):
-    """Every source that one change makes of this one."""
+    """Return every variant of a source that one change makes."""
     return [mutant.applied(source.encode()).decode() for mutant in mutants_of("some.py", source.encode())]
 
 
@@ -40,7 +40,7 @@ def changed(source):
         ('x = ("a", "b")', ["x = ('b',)", "x = ('a',)"]),
         ("x = [y for y in z if y]", ["x = [y for y in z if True]"]),
         ("def f(a: int | None = 1) -> int | str:\n    '''Text 1.'''", ["def f(a: int | None = 2) -> int | str:\n    '''Text 1.'''"]),
-        # Texts, and what an error is raised with
+        # Texts, and arguments of raised errors
         ("x = f'{a + 1}'", []),
         ("raise UserError(f(a, b))", []),
         ("say(a + 1)", ["pass"]),

@@ -1,4 +1,4 @@
-"""Small click logs and what becomes of them."""
+"""Small click logs for tests, and the datasets that the command makes of them."""
 
 import sys
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from utils.commands import run_command
 
 
 def make_line(label="0", num=None, cat=None) -> str:
-    """A line in which only the named fields are filled: `num={4: "-2"}`, `cat={0: "ab"}`."""
+    """Return a line in which only the named fields are filled: `num={4: "-2"}`, `cat={0: "ab"}`."""
     numbers, hashes = [""] * 13, [""] * 26
     for i, value in (num or {}).items():
         numbers[i] = str(value)
@@ -27,13 +27,13 @@ def make_line(label="0", num=None, cat=None) -> str:
 
 @dataclass
 class Dataset:
-    """A dataset read back whole."""
+    """A complete dataset, read back."""
 
     folder: Path
     spec: FeatureSpec
 
     def columns(self, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Labels `[n]`, numerical features `[n, 13]`, ids `[26, n]`."""
+        """Return labels `[n]`, numerical features `[n, 13]` and ids `[26, n]`."""
         rows = TfRawSplit(self.spec, split)
         n = rows.num_samples
         ids = np.stack([rows.read_ids(i, 0, n).astype(np.int64) for i in range(26)])
@@ -42,7 +42,7 @@ class Dataset:
         return found
 
     def vocabulary(self, feature: str) -> list[tuple[int, int, int]]:
-        """(value, id, count), as saved."""
+        """Return the saved rows (value, id, count)."""
         return pl.read_parquet(self.folder / "vocabulary" / f"{feature}.parquet").rows()
 
 
@@ -67,7 +67,7 @@ def _preprocess():
 
 @pytest.fixture
 def call(monkeypatch, capfd):
-    """Run a command's main in this process; returns code, output, errors."""
+    """Return a function that runs a command's main in this process and returns code, output and errors."""
 
     def run(main, *flags):
         monkeypatch.setattr(sys, "argv", ["command", *map(str, flags)])
@@ -79,7 +79,7 @@ def call(monkeypatch, capfd):
 
 @pytest.fixture(scope="session")
 def spark_sessions(tmp_path_factory):
-    """The session of Spark that tests share; it ends with the last of them."""
+    """Yield the Spark session that tests share; end it after the last of them."""
     sessions = Sessions(lambda: tmp_path_factory.mktemp("session"))
     yield sessions
     sessions.end()
@@ -87,12 +87,12 @@ def spark_sessions(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one_spark(spark_sessions):
-    """Commands by Spark that the tests of a module call share a session."""
+    """Let all Spark commands that a module's tests call share a session."""
     with spark_sessions.shared():
         yield
 
 
 @pytest.fixture
 def own_spark(spark_sessions):
-    """A test that begins a session itself."""
+    """End the shared session for a test that starts a session itself."""
     spark_sessions.end()

@@ -1,4 +1,4 @@
-"""NVIDIA's commands: from raw logs to a dataset, once."""
+"""NVIDIA's commands make a dataset of raw logs, and make it only once."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ FOLDERS = {"download_dir": "in", "spark_output_path": "out", "conversion_interme
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a script with NVIDIA's folders below `tmp_path`; returns code, output, errors."""
+    """Return a function that runs a script with NVIDIA's folders below `tmp_path` and returns code, output and errors."""
     environment = os.environ | {name: str(tmp_path / folder) for name, folder in FOLDERS.items()}
     environment |= {"LAST_DAY": "1", "PYTHON": sys.executable, "TOTAL_CORES": "2", "TOTAL_MEMORY": "2"}
 
@@ -42,7 +42,7 @@ def test_from_logs_to_a_dataset_and_not_twice(run, tmp_path):
     assert final.pop("_SUCCESS") == b"days 0 to 1, frequency limit 3, ordering total_random, dictionaries of all days\n"
     assert final == tree(tmp_path / "polars")
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    code, out, err = run("prepare_dataset.sh", "CPU", 3, PYTHON="/bin/false")  # nothing of it is called
+    code, out, err = run("prepare_dataset.sh", "CPU", 3, PYTHON="/bin/false")  # the complete dataset is found, and no command is run
     assert (code, err) == (0, "") and "final is complete" in out
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
     code, out, err = run("prepare_dataset.sh", "CPU", 4)

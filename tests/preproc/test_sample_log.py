@@ -1,4 +1,4 @@
-"""Drawn logs are logs in Criteo's form, the same for the same seed, and teach a model something."""
+"""Generated logs have Criteo's form, are the same for the same seed, and hold a signal that a model can learn."""
 
 import numpy as np
 import polars as pl
@@ -50,7 +50,7 @@ def test_a_logistic_regression_of_one_day_predicts_the_next(tmp_path):
         values[name] = split.read_numerical(0, rows).astype(np.float64), split.read_labels(0, rows)
         split.close()
     fitted = LogisticRegression(max_iter=1000).fit(*values["train"])
-    assert roc_auc_score(values["test"][1], fitted.decision_function(values["test"][0])) > 0.6  # by the numericals alone
+    assert roc_auc_score(values["test"][1], fitted.decision_function(values["test"][0])) > 0.6  # by the numerical features alone
 
 
 @pytest.mark.parametrize("flags", [("--rows", "0"), ("--rows", "5", "-1"), ("--seed", "-1")])

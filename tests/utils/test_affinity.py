@@ -1,4 +1,4 @@
-"""`--affinity`: which processors a worker may use, on machines as the kernel describes them; and `taskset` says so of a process."""
+"""`--affinity`: the processors that a worker may use, on machines as the kernel describes them; `taskset` confirms them for a process."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The progress of long work: whole numbers, the recent rate, nothing in a file."""
+"""The progress of long work: whole numbers, the recent rate, and no bar where the output is a file."""
 
 import io
 import sys
@@ -11,14 +11,14 @@ from utils.console import Console
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is one."""
+    """A stream that says it is a terminal."""
 
     def isatty(self):
         return True
 
 
 class Clock:
-    """Time that passes when told."""
+    """A clock that the test sets."""
 
     def __init__(self):
         self.now = 100.0
@@ -37,7 +37,7 @@ def clock(monkeypatch):
 def test_time_left_leaves_the_first_unit_out_and_follows_the_recent_rate(clock):
     with Console("x").progress(100, "training", "steps") as progress:
         assert progress.time_left() == "?"
-        clock.now += 60  # compiling
+        clock.now += 60  # the first step compiles
         progress.advance(1)
         assert progress.time_left() == "?"
         for _ in range(9):

@@ -1,4 +1,4 @@
-"""Signals that end a command: where they raise, where they wait, and what becomes of what they raised."""
+"""Signals that end a command: where they raise at once, where they wait, and what becomes of the exceptions they raise."""
 
 import signal
 import time
@@ -34,7 +34,7 @@ def test_what_is_ignored_stays_ignored():
 
 
 def in_a_library(code, **names):
-    """Run a text as if it stood in a file of Python's own."""
+    """Run a piece of code as if it stood in a file of Python's own library."""
     exec(compile(code, "/usr/lib/python3.11/threading.py", "exec"), {"signal": signal, "time": time, **names})
 
 
@@ -73,7 +73,7 @@ def test_what_was_swallowed_is_raised_again(monkeypatch):
             signal.raise_signal(signal.SIGTERM)
         except SystemExit:
             steps.append("swallowed")
-        signal.raise_signal(signal.SIGTERM)  # has no effect: what was written may be on its way to be removed
+        signal.raise_signal(signal.SIGTERM)  # has no effect: the cleanup may be removing files by now
         steps.append("goes on")
         monkeypatch.setattr(signals, "AGAIN_S", 0)
         signal.raise_signal(signal.SIGTERM)

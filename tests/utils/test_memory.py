@@ -1,4 +1,4 @@
-"""How much memory there is, and what is said where it is too little."""
+"""The memory that is available, and the messages where it is too little."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ GPUS = "0, GPU-aaaa-1, 40000\n1, GPU-bbbb-2, 20000\n2, GPU-cccc-3, 10000\n"
         ("2,0", 0, 10000),
         ("2,0", 1, 40000),
         ("GPU-bbbb", 0, 20000),
-        ("1,-1,0", 1, 20000),  # CUDA sees none behind a word that names none
+        ("1,-1,0", 1, 20000),  # CUDA sees no GPU listed behind an invalid one
     ],
 )
 def test_a_workers_gpu_is_one_that_cuda_sees_and_counts_what_is_free(tmp_path, monkeypatch, visible, rank, free):
@@ -59,7 +59,7 @@ def test_a_workers_gpu_is_one_that_cuda_sees_and_counts_what_is_free(tmp_path, m
 
 
 def limited(folder, limit, *words):
-    """A command under a limit of the shell's."""
+    """Run a command under a limit of the shell (`ulimit`); return its exit code and its error lines."""
     script = f'ulimit -c 0 && ulimit {limit} && exec "$@"'
     words = ["sh", "-c", script, "sh", sys.executable, *words]
     result = subprocess.run(words, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=240)
@@ -70,10 +70,10 @@ BATCHES = ("--valid_batch_size", "64", "--synthetic_dataset_train_batches", "2",
 SMALL = ("--dataset_type", "synthetic", "--cpu", "--batch_size", "64", "--embedding_dim", "16", "--bottom_mlp_dims", "16", "--top_mlp_dims", "4,1")
 
 
-# Of the first two one was a segmentation fault, one a traceback of threads that could not be started: which one where depends on the machine.
+# Of the first two limits one gave a segmentation fault, and one a traceback of threads that could not be started: which one depends on the machine.
 @pytest.mark.parametrize("limit", ["-v 4280000", "-v 4320000", "-d 3000000"])
 def test_a_limit_below_what_the_tables_need_is_one_line(tmp_path, limit):
-    """2.4 GiB of them would fit: but TensorFlow takes twice as much."""
+    """The tables of 2.4 GiB alone would fit, but TensorFlow takes twice as much."""
     code, lines = limited(tmp_path, limit, ROOT / "dlrm.py", *SMALL, *BATCHES, "--synthetic_dataset_cardinalities", "40000000,60", "--log_path", "")
     assert code == 1 and len(lines) == 1, (code, lines)
     assert "the embedding tables take 2.4 GiB" in lines[0]

@@ -1,4 +1,4 @@
-"""What importing TensorFlow leaves behind; `tests/conftest.py` did it by `prepare_tensorflow`."""
+"""The state of the process after TensorFlow is imported, which `tests/conftest.py` did by `prepare_tensorflow`."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Scratch folders: whose are removed and whose are not."""
+"""Scratch folders: abandoned ones are removed, all others stay."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from utils.scratch import Scratch, remove_abandoned
 
 
 def abandoned(destination: Path, kind: str = "staging") -> Path:
-    """What a killed run leaves: the kernel has let go of its lock."""
+    """Make a folder as a killed run leaves it, once the kernel has released its lock."""
     left = Scratch(destination, kind)
     os.close(os.dup(left.lock))
     fcntl.flock(left.lock, fcntl.LOCK_UN)
@@ -45,7 +45,7 @@ def test_abandoned_folders_are_removed_and_said(tmp_path, capsys, kind):
 
 
 def test_what_is_not_known_as_abandoned_stays(tmp_path, capsys):
-    mine = tmp_path / ".staging-abcdefgh"  # no lock: not ours, or of a version that had none
+    mine = tmp_path / ".staging-abcdefgh"  # no lock: not of this program, or of a version that had none
     mine.mkdir()
     (mine / "file").write_text("x")
     (tmp_path / ".writing-abcdefgh").write_text("a file")

@@ -1,4 +1,4 @@
-"""Throughput and latency from a clock that the test turns."""
+"""Throughput and latency, measured by a clock that the test sets."""
 
 import math
 

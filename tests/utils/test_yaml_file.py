@@ -1,4 +1,4 @@
-"""YAML files: what is read, and one line with file and line number for what is not."""
+"""YAML files: the values read, and for invalid files an error of one line with file and line number."""
 
 import os
 
@@ -23,8 +23,8 @@ def _read(tmp_path):
         ("", None),
         ("a: 1\nb: [0x10, 0b11, 1_000, -7, 0]", {"a": 1, "b": [16, 3, 1000, -7, 0]}),
         ("[1.5, -2.e+3, .5, .inf, 1.]", [1.5, -2000.0, 0.5, float("inf"), 1.0]),
-        ("a: 1:30\nb: 1:30.5\nc: 010", {"a": "1:30", "b": "1:30.5", "c": "010"}),  # YAML 1.1 has 90, 90.5 and 8
-        ("a: &x [1, 2]\nb: *x", {"a": [1, 2], "b": [1, 2]}),  # as PyYAML writes a list that stands in two places
+        ("a: 1:30\nb: 1:30.5\nc: 010", {"a": "1:30", "b": "1:30.5", "c": "010"}),  # YAML 1.1 reads 90, 90.5 and 8
+        ("a: &x [1, 2]\nb: *x", {"a": [1, 2], "b": [1, 2]}),  # PyYAML writes a list that occurs twice this way
         ("a: &x {k: 1, l: 2}\nb: &y {<<: *x, k: 3}\nc: {<<: *y, l: 4}", {"a": {"k": 1, "l": 2}, "b": {"k": 3, "l": 2}, "c": {"k": 3, "l": 4}}),
         ("\ufeffa: é", {"a": "é"}),
         ("a: é".encode("utf-16"), {"a": "é"}),

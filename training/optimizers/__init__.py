@@ -1,1 +1,1 @@
-"""The optimizers of dense weights and of embedding tables."""
+"""The optimizers of dense weights and embedding tables."""

@@ -2,11 +2,11 @@
 
 from training.optimizers.rule import EPSILON, Rule, Slot
 
-_START = 0.1  # of the accumulator, Keras's
+_START = 0.1  # initial value of the accumulator, as in Keras
 
 
 class Adagrad(Rule):
-    """accumulator += gradient²; row −= learning_rate · gradient / sqrt(accumulator + 1e-7)."""
+    """Adagrad: accumulator += gradient²; row −= learning_rate · gradient / sqrt(accumulator + 1e-7)."""
 
     name = "adagrad"
     slots = (Slot("accumulator", _START),)
@@ -18,7 +18,7 @@ class Adagrad(Rule):
 
         total = rows.slot(0) + tf.square(gradients)
         rows.set_slot(0, total)
-        # Not rsqrt: TensorFlow's is an approximation that differs with the processor, and with an element's place in the tensor.
+        # Not rsqrt: TensorFlow approximates it, and the result depends on the processor and on an element's position in the tensor.
         rows.subtract(scalars[0] * gradients / tf.sqrt(total + self.constants[0]))
 
     def dense(self):
@@ -29,10 +29,10 @@ class Adagrad(Rule):
 
 
 class RowwiseAdagrad(Rule):
-    """Adagrad with one accumulator a row: the mean of the squares over the whole row, D columns.
+    """Adagrad with one accumulator a row, which sums the mean of the squares over the whole row of D columns.
 
-    accumulator += mean(gradient²); row −= learning_rate · gradient / sqrt(accumulator + 1e-7). It takes 1/D of Adagrad's memory
-    (Mudigere et al., arXiv:2104.05158, section 4.1.4). Dense weights, which have no rows of this kind, are trained by Adagrad.
+    accumulator += mean(gradient²); row −= learning_rate · gradient / sqrt(accumulator + 1e-7). The accumulator takes 1/D of Adagrad's memory
+    (Mudigere et al., arXiv:2104.05158, section 4.1.4). Dense weights, which have no such rows, are trained by Adagrad.
     """
 
     name = "rowwise_adagrad"
@@ -56,5 +56,5 @@ class RowwiseAdagrad(Rule):
         rows.subtract(scalars[0] * gradients / tf.sqrt(total + epsilon))
 
     def dense(self):
-        """See `Rule.dense`."""
+        """Return Adagrad for the dense weights, see `Rule.dense`."""
         return Adagrad().dense()

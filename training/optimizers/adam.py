@@ -1,10 +1,10 @@
-"""Lazy Adam."""
+"""Lazy Adam: Adam that updates touched rows only."""
 
 from training.optimizers.rule import EPSILON, Rule, Slot
 
 
 class Adam(Rule):
-    """Adam (Kingma & Ba, arXiv:1412.6980) on touched rows: moments decay only where a batch touches the row.
+    """Adam (Kingma & Ba, arXiv:1412.6980) on touched rows: a row's moments decay only when a batch touches the row.
 
     The bias correction uses the global step.
     """
@@ -17,7 +17,7 @@ class Adam(Rule):
         self.constants = (beta1, 1 - beta1, beta2, 1 - beta2, EPSILON)
 
     def scalars(self, learning_rate, step):
-        """The learning rate after the bias correction."""
+        """Return the learning rate after bias correction, `[1]`."""
         import tensorflow as tf
 
         beta1, beta2 = self._betas

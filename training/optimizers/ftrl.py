@@ -1,20 +1,20 @@
-"""Follow the regularised leader."""
+"""FTRL: follow the regularised leader."""
 
 from training.optimizers.rule import Rule, Slot
 
-_ROOT = -0.5  # the power whose root is exact, and the same in C++
+_ROOT = -0.5  # with this power sqrt replaces pow: it is exact, and the same in C++
 
 
 class Ftrl(Rule):
-    """FTRL-Proximal (McMahan et al., KDD 2013, algorithm 1), in Keras's form with its accumulator's start of 0.1.
+    """FTRL-Proximal (McMahan et al., KDD 2013, algorithm 1), in Keras's form with an initial accumulator of 0.1.
 
     n' = n + gradient²; z += gradient − (n'^−power − n^−power) / learning_rate · row;
     row = (clip(z, −l1, l1) − z) / (n'^−power / learning_rate + 2·l2).
-    z starts at 0, so a row's first update leaves little of its initial value.
+    z starts at 0, so little of a row's initial value remains after its first update.
 
     Args:
         l1, l2: strengths of the regularisation, 0 or more.
-        power: of the accumulator in the learning rate, 0 or less.
+        power: the power of the accumulator in the learning rate, 0 or less.
     """
 
     name = "ftrl"
@@ -41,6 +41,7 @@ class Ftrl(Rule):
         root = self._root(total)
         leader = linear + (gradients - (root - self._root(before)) / rate * weights)
         changed = (tf.clip_by_value(leader, -l1, l1) - leader) / (root / rate + twice_l2)
+        # The update divides by the rate, so a step with rate 0 must leave weights and slots unchanged.
         rows.set_slot(0, tf.where(rate > 0, total, before))
         rows.set_slot(1, tf.where(rate > 0, leader, linear))
         rows.set_weights(tf.where(rate > 0, changed, weights))

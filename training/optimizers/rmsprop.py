@@ -1,20 +1,23 @@
-"""RMSprop, with the decay that an untouched row misses made up for."""
+"""RMSprop whose rows catch up on the decay that they missed while untouched."""
 
 import numpy as np
 
 from training.optimizers.rule import EPSILON, Rule, Slot
 
-_STEPS = 24  # bits of a step's number: float32 holds so many; the count starts again beyond
+_STEPS = 24  # bits of a step's number, as many as float32 holds exactly; beyond, the count starts again at 0
 
 
 class Rmsprop(Rule):
-    """velocity = rho · velocity + (1 − rho) · gradient²; row −= learning_rate · gradient / sqrt(velocity + 1e-7) (Hinton 2012, in Keras's form).
+    """RMSprop (Hinton 2012) in Keras's form.
 
-    With `outside_root` it divides by sqrt(velocity) + 1e-7, as Keras's legacy optimizers (those of `tf.keras` up to TensorFlow 2.10) and PyTorch do.
-    The forms differ where gradients are below about 3e-4, as those of a large batch's mean are: then only this one still divides by their size.
+    velocity = rho · velocity + (1 − rho) · gradient²; row −= learning_rate · gradient / sqrt(velocity + 1e-7).
 
-    A row that no batch touched for k − 1 steps has its velocity decay by rho^k when it is touched next, so that rows and velocities are
-    those of the dense rule, whose gradient is zero in between. Each row keeps the step it was touched at.
+    With `outside_root` it divides by sqrt(velocity) + 1e-7, like Keras's legacy optimizers (those of `tf.keras` up to TensorFlow 2.10) and PyTorch.
+    The two forms differ where gradients are below about 3e-4, as gradients of a large batch's mean are: there, only the `outside_root` form still
+    divides by their magnitude.
+
+    When a row is touched after k − 1 steps without a touch, its velocity decays by rho^k. So rows and velocities equal those of the dense rule, whose
+    gradient is zero in between. Each row stores the step of its last touch.
     """
 
     name = "rmsprop"
@@ -25,7 +28,7 @@ class Rmsprop(Rule):
         self.constants = (rho, 1 - rho, *((0.0, EPSILON) if outside_root else (EPSILON, 0.0)))
 
     def scalars(self, learning_rate, step):
-        """The learning rate and the number of the step, from 1, modulo 2^24."""
+        """Return the learning rate and the number of the step, counted from 1, modulo 2^24."""
         import tensorflow as tf
 
         return tf.stack([learning_rate, tf.cast((step + 1) % (1 << _STEPS), tf.float32)])
@@ -43,7 +46,10 @@ class Rmsprop(Rule):
         rows.subtract(rate * gradients / root)
 
     def _decay(self, now, touched):
-        """rho^k for rows last touched k steps ago, by repeated squaring: the same bits in C++. On a GPU, which keeps no bits, by one power."""
+        """Return rho^k for rows last touched k steps ago, by repeated squaring, which gives the same bits as C++.
+
+        On a GPU, where results are not bit-reproducible anyway, one power suffices.
+        """
         import tensorflow as tf
 
         from model.compilation import on_gpu

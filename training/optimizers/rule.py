@@ -1,6 +1,6 @@
-"""What an optimizer is here: the slots it keeps, how it changes the rows that a batch touches, and Keras's optimizer of the same formula.
+"""The interface of an optimizer: its slots, its update of the rows that a batch touches, and Keras's optimizer of the same formula.
 
-Imports no TensorFlow before a rule is applied: the plan of a placement asks for slots only.
+This module imports no TensorFlow before a rule is applied: the plan of a placement needs the slots only.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from model.embedding.touched_rows import TouchedRows
 
-EPSILON = 1e-7  # Keras's, where a rule divides by a root
+EPSILON = 1e-7  # Keras's epsilon, where a rule divides by a root
 
 
 class Slot(NamedTuple):
-    """State beside each table, of the table's shape or one number a row `[V, 1]`."""
+    """An optimizer's state for each table, of the table's shape, or `[V, 1]` with one number a row."""
 
     name: str
     start: float = 0.0
@@ -25,19 +25,19 @@ class Slot(NamedTuple):
 
 
 class Rule:
-    """An optimizer's rule: of a table's touched rows, and of dense weights by Keras with the same constants.
+    """An optimizer's rule for the touched rows of tables; dense weights use Keras's optimizer with the same constants.
 
-    Rows that a batch does not touch keep their weights and slots; a rule that makes up for it later says so.
-    The C++ operation (`ops/row_update.cc`) has a struct of the same name, which gives the same bits as `apply`.
+    Rows that a batch does not touch keep their weights and slots; a rule whose rows catch up later says so in its docstring.
+    The C++ operation (`ops/row_rules.h`) has a struct of the same name, which gives the same bits as `apply`.
 
     Attributes:
-        name: of the rule, in checkpoints and in the C++ operation.
-        slots: at most two.
-        constants: of the C++ operation.
-        needs_squares: `apply` is given the sum of the squares of each whole row's gradient.
-        divides_by_rate: a step with learning rate 0 is left out: it changes neither weights nor slots.
-        linear: the change of a row is its gradient times a number, so that repeated rows may be changed one by one.
-        native: whether the C++ operation has these constants' case.
+        name: the name of the rule in checkpoints and in the C++ operation.
+        slots: the slots of a table, at most two.
+        constants: the constants that the C++ operation takes.
+        needs_squares: `apply` takes the sum of the squares of each whole row's gradient.
+        divides_by_rate: the formula divides by the learning rate, so a step with learning rate 0 is skipped: weights and slots do not change.
+        linear: a row changes by its gradient times a number, so the gradients of repeated rows can be applied one by one.
+        native: whether the C++ operation supports these constants.
     """
 
     name = ""
@@ -50,16 +50,16 @@ class Rule:
 
     @property
     def storage(self) -> Storage:
-        """What the slots take."""
+        """The memory of the slots."""
         return Storage(sum(not slot.per_row for slot in self.slots), sum(slot.per_row for slot in self.slots))
 
     def of_width(self, dim: int) -> "Rule":
-        """The rule for tables of D columns."""
+        """Return the rule for tables of D columns."""
         del dim
         return self
 
     def scalars(self, learning_rate: "tf.Tensor", step: "tf.Tensor") -> "tf.Tensor":
-        """What changes from step to step, float32 `[s]`; `step` counts from 0. The learning rate, unless a rule needs more."""
+        """Return the values that change from step to step, float32 `[s]`: by default the learning rate only. `step` counts from 0."""
         import tensorflow as tf
 
         del step
@@ -69,13 +69,13 @@ class Rule:
         """Update k touched rows.
 
         Args:
-            rows: weights and slots.
+            rows: the rows' weights and slots.
             gradients: `[k, width]` float32, summed over the batch.
-            scalars: see `scalars`; a `linear` rule takes None for gradients that were multiplied by them.
-            squares: `[k]`, with `needs_squares`: over the whole row, of which these columns may be a part.
+            scalars: the result of `scalars`; a `linear` rule takes None for gradients that are already multiplied by them.
+            squares: with `needs_squares`, the sums of squares `[k]` over the whole rows; `gradients` may hold only some of the rows' columns.
         """
         raise NotImplementedError
 
     def dense(self) -> "keras.optimizers.Optimizer":
-        """Keras's optimizer for dense weights; the learning rate is set every step."""
+        """Return Keras's optimizer for dense weights; its learning rate is set in every step."""
         raise NotImplementedError

@@ -4,7 +4,7 @@ from training.optimizers.rule import Rule, Slot
 
 
 class Sgd(Rule):
-    """row −= learning_rate · gradient."""
+    """Plain gradient descent: row −= learning_rate · gradient."""
 
     name = "sgd"
     linear = True
@@ -21,7 +21,7 @@ class Sgd(Rule):
 
 
 class Momentum(Rule):
-    """velocity = momentum · velocity − learning_rate · gradient; row += velocity (Polyak 1964, in Keras's form).
+    """Gradient descent with momentum (Polyak 1964, in Keras's form): velocity = momentum · velocity − learning_rate · gradient; row += velocity.
 
     A row that a batch does not touch neither moves nor loses velocity.
     """

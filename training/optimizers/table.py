@@ -1,4 +1,4 @@
-"""The optimizers by the names that `--optimizer` and `--embedding_optimizer` take. Imports no TensorFlow."""
+"""The table of optimizers, by the names that `--optimizer` and `--embedding_optimizer` accept. Imports no TensorFlow."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,7 +10,7 @@ from training.optimizers.rule import Rule
 from training.optimizers.sgd import Momentum, Sgd
 from utils.config.learning import OptimizerConfig
 
-# Of the options and D, the width of the tables.
+# Functions of the options and of D, the width of the tables.
 RULES: Mapping[str, Callable[[OptimizerConfig, int], Rule]] = {
     "sgd": lambda options, dim: Momentum(options.momentum) if options.momentum else Sgd(),
     "adagrad": lambda options, dim: Adagrad(),
@@ -22,10 +22,10 @@ RULES: Mapping[str, Callable[[OptimizerConfig, int], Rule]] = {
 
 
 def dense_rule(options: OptimizerConfig, dim: int) -> Rule:
-    """The rule of the dense weights."""
+    """Return the rule of the dense weights."""
     return RULES[options.optimizer](options, dim)
 
 
 def table_rule(options: OptimizerConfig, dim: int) -> Rule:
-    """The rule of the embedding tables, of width D."""
+    """Return the rule of the embedding tables, of width D."""
     return RULES[options.embedding_optimizer or options.optimizer](options, dim)

@@ -40,7 +40,7 @@ def source(tmp_path):
 
 
 def left(column):
-    """Lists with their ids first and the holes behind, as cells hold them."""
+    """Move each list's ids to the front and its holes to the end, which is the order that cells keep."""
     return np.stack([np.concatenate([row[row >= 0], row[row < 0]]) for row in column]) if column.ndim > 1 else column
 
 

@@ -1,4 +1,4 @@
-"""CSV files as a source: equal to what was written, split over files and chunks as one likes, with errors that say the line."""
+"""CSV files as a source: equal to what was written, however they are split over files and chunks; errors name the line."""
 
 import os
 
@@ -146,7 +146,7 @@ def test_bad_rows_are_named_by_line_feature_and_value(source, tmp_path, monkeypa
 @pytest.mark.parametrize("line", [1, 2, 52, 101])
 def test_a_byte_that_is_not_utf8_is_named_by_file_and_line(source, tmp_path, monkeypatch, line):
     monkeypatch.setattr(csv_source, "BLOCK_BYTES", 700)
-    lines = (source / "train.csv").read_bytes().splitlines()  # a column that is ignored: nothing else looks at it
+    lines = (source / "train.csv").read_bytes().splitlines()  # the bad byte is in a column that nothing else reads
     lines = [text + (b",caf\xe9" if number == line else b",note") for number, text in enumerate(lines, 1)]
     (source / "a.csv").write_bytes(b"\n".join([lines[0].replace(b"caf\xe9", b"note"), *lines[1:30]]) + b"\n")
     (source / "b.csv").write_bytes(b"\n".join([lines[0], *lines[30:]]) + b"\n")
@@ -169,7 +169,7 @@ def test_csv_files_given_as_a_dataset_are_to_be_transcribed(source, tmp_path):
     for sources in (None, {"train": [chunk(NAMES, "train.csv")]}):
         write_spec(source, sources)
         for command in (
-            lambda: TfRawSplit(FeatureSpec.from_yaml(source / "feature_spec.yaml"), "train"),  # dlrm.py, every mode
+            lambda: TfRawSplit(FeatureSpec.from_yaml(source / "feature_spec.yaml"), "train"),  # the way dlrm.py reads a dataset, in every mode
             lambda: transcribe.main(["--src_dataset_path", str(source), "--dst_dataset_path", str(tmp_path / "d")]),
         ):
             with pytest.raises(DatasetError, match=f"first: python -m dataloading.transcribe --src_dataset_type csv --src_dataset_path {source}"):
@@ -219,7 +219,7 @@ def test_missing_split_and_missing_file(source, tmp_path):
     (source / "train.csv").unlink()
     with pytest.raises(DatasetError, match=r"train\.csv: No such file or directory; expected a CSV file"):
         run(source, tmp_path / "e", "--train_only")
-    os.mkfifo(source / "train.csv")  # nobody writes to it
+    os.mkfifo(source / "train.csv")  # without a writer: opening it to read would wait forever
     with pytest.raises(DatasetError, match=r"train\.csv: not a regular file"):
         run(source, tmp_path / "e", "--train_only")
     assert not (tmp_path / "e").exists()

@@ -18,7 +18,7 @@ CARDINALITIES = (10, 500, 127)
 
 @pytest.fixture
 def source(tmp_path):
-    """The files as its gen_csv.py writes them, and what they hold."""
+    """Write the files as NVIDIA's gen_csv.py does; return the folder and the columns of each split."""
     folder, draw, columns = tmp_path / "csv", np.random.default_rng(0), {}
     folder.mkdir()
     shutil.copy(Path(__file__).with_name("nvidia_small_csv.yaml"), folder / "feature_spec.yaml")

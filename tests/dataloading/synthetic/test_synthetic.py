@@ -1,4 +1,4 @@
-"""Synthetic data: a pure function of (seed, split, feature, row), distributed as it says, with a signal that can be found."""
+"""Synthetic data: a pure function of (seed, split, feature, row), drawn from the stated distribution, with a signal that a model can learn."""
 
 from itertools import pairwise
 
@@ -48,7 +48,7 @@ def test_splits_seeds_and_features_differ_and_share_the_relation():
     first = train.read_ids(0, 0, 1000)
     for different in (train.read_ids(1, 0, 1000), test.read_ids(0, 0, 1000), other.read_ids(0, 0, 1000)):
         assert (first != different).mean() > 0.3
-    # the click rate given a frequent id is a property of the relation: equal in train and test, another with another seed
+    # the click rate given a frequent id is a property of the relation between ids and labels: equal in train and test, different for another seed
     ids, labels = train.read_ids(0, 0, ROWS), train.read_labels(0, ROWS)
     test_ids, test_labels = test.read_ids(0, 0, ROWS), test.read_labels(0, ROWS)
     for i in range(3):
@@ -151,7 +151,7 @@ def test_a_linear_model_of_the_frequent_ids_comes_near_the_best_score():
     x, y, _ = design(SyntheticSplit(spec, "train", rows, 0))
     test_x, test_y, probabilities = design(SyntheticSplit(spec, "test", rows, 0))
     scores = test_x @ LogisticRegression(max_iter=100).fit(x, y).coef_[0]
-    # pairs and curves are worth about 0.01 AUC, and they are there for the model to find
+    # pairs and curves, which a linear model cannot use, are worth about 0.01 AUC
     assert 0.003 < exact_auc(probabilities, test_y.astype(bool)) - exact_auc(scores, test_y.astype(bool)) < 0.02
 
 

@@ -1,4 +1,4 @@
-"""Synthetic lists of ids: different within a row, drawn as they say, with a signal that pooled embeddings can learn."""
+"""Synthetic lists of ids: no id twice within a row, drawn from the stated distribution, with a signal that pooled embeddings can learn."""
 
 import itertools
 from dataclasses import replace
@@ -67,11 +67,11 @@ def test_steep_laws_and_as_many_ids_as_rows_come_to_an_end(rows, hotness, alpha)
 def test_one_id_a_sample_is_drawn_as_ever():
     numerical, ids, labels, _ = SyntheticSplit(generator_spec([5, 126, 40_000], 3, 1.2), "test", 2000, 3).read_rows(0, 2000)
     content = b"".join(column.tobytes() for column in (numerical, *ids, labels))
-    assert blake2b(content, digest_size=8).hexdigest() == "e5f97e033481a6a4"  # before there were lists
+    assert blake2b(content, digest_size=8).hexdigest() == "e5f97e033481a6a4"  # the digest of the time before there were lists
 
 
 def several() -> FeatureSpec:
-    """Two features of one table, lists short and long, and one id a sample."""
+    """Return a specification with two features of one table, short and long lists, and one feature of one id a sample."""
     spec = generator_spec((500, 500, 2000, 30, 100_000), 2, 1.3, hotness=(2, 7, 1, 3, 60))
     first, second, *others = spec.categorical
     return replace(spec, categorical=(replace(first, table="both"), replace(second, table="both", alpha=1.1), *others))

@@ -9,7 +9,7 @@ OUTBRAIN = outbrain_spec()
 
 
 def example(columns) -> bytes:
-    """A serialized Example: float lists of floating-point columns, int64 lists of others."""
+    """Serialize an Example: columns of floating-point numbers as float lists, others as int64 lists."""
     feature = {}
     for name, column in columns.items():
         if np.asarray(column).dtype.kind == "f":
@@ -27,7 +27,7 @@ def write_file(path, records) -> None:
 
 
 def outbrain_columns(count, seed=0, float_label=False):
-    """Rows of the 26 features, the label and the display, by name."""
+    """Draw rows of the 26 features, the label and the display; return the columns by name."""
     draw = np.random.default_rng(seed)
     columns = {feature.name: draw.integers(0, feature.cardinality, count) for feature in OUTBRAIN.categorical}
     columns |= {name: draw.random(count, np.float32) for name in OUTBRAIN.numerical}
@@ -37,7 +37,7 @@ def outbrain_columns(count, seed=0, float_label=False):
 
 
 def write_split(folder, columns, sizes, files) -> None:
-    """Records of these sizes, dealt to so many files in order."""
+    """Write records of the given sizes, spread over the files in order."""
     ends = np.cumsum(sizes)
     records = [{name: column[end - size : end] for name, column in columns.items()} for end, size in zip(ends, sizes, strict=True)]
     for i in range(files):
@@ -45,7 +45,7 @@ def write_split(folder, columns, sizes, files) -> None:
 
 
 def write_outbrain(folder, sizes=(64, 64, 64, 64, 17), eval_sizes=(64, 9), float_label=False, extra=None):
-    """A folder of NVIDIA's layout, with records of fewer rows than its 4,096; returns the columns of each split."""
+    """Write a folder in NVIDIA's layout, whose records have fewer rows than NVIDIA's 4,096; return the columns of each split."""
     found = {}
     for seed, (name, records, files) in enumerate((("train", sizes, 2), ("eval", eval_sizes, 1))):
         count = sum(records)

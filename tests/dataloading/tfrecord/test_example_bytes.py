@@ -1,4 +1,4 @@
-"""Examples written from arrays are what protobuf reads; Examples that protobuf wrote are walked through as they are."""
+"""protobuf reads the Examples that are written from arrays; Examples written by protobuf are parsed correctly."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_counts_of_what_protobuf_wrote(whole, floats):
 
 
 def test_lists_that_are_not_packed_and_unknown_fields():
-    """As older writers had them: a tag before each value (1, varint: 0x08; 1, fixed32: 0x0d); field 9 is nobody's."""
+    """As older writers had them: a tag before each value (1, varint: 0x08; 1, fixed32: 0x0d); field 9 is unknown."""
     ids = b"\x08\x05\x08\x80\x01\x08\x07"
     prices = b"\x0d" + np.float32(1).tobytes() + b"\x0d" + np.float32(2).tobytes()
     entries = b""

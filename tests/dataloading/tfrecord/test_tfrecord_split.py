@@ -1,4 +1,4 @@
-"""--dataset_type tfrecord: records of NVIDIA's two pipelines, made with tf.train.Example alone, read by rows; what is damaged is named."""
+"""--dataset_type tfrecord: records of NVIDIA's two pipelines, made with tf.train.Example alone, are read by rows; errors name damaged records."""
 
 import shutil
 import struct
@@ -27,7 +27,7 @@ def opened(folder, split="train"):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """Records of 64 and fewer rows in two files, the columns, and the same rows as tf_raw."""
+    """Write records of at most 64 rows in two files; return their folder, the columns, and the specification of the same rows as tf_raw."""
     folder = tmp_path_factory.mktemp("outbrain")
     columns = write_outbrain(folder / "records")
     with TfRawWriter(folder / "raw", OUTBRAIN) as writer:
@@ -62,7 +62,7 @@ def test_any_range_of_rows(source, split, name, count):
 
 
 def test_the_other_pipelines_form(tmp_path):
-    """float32 labels, features that nobody reads, another number of files, other names of parts."""
+    """The other pipeline has float32 labels, features that are not read, another number of files, and other names of parts."""
     folder = tmp_path / "records"
     columns = write_outbrain(folder, float_label=True, extra=lambda count: {"uuid_hash": np.arange(count), "ad_views": np.ones(count, np.float32)})
     for path in sorted((folder / "train").iterdir()):
@@ -80,7 +80,9 @@ def test_patterns_name_the_files(source, tmp_path):
     )
     assert [feature.embedding_dim for feature in spec.categorical] == [128, 64, 128, 16, 128, 64, 64, 64, 64, 64, 64, 64, 64]
     found = TfRecordSplit(spec, "train")
-    first = np.concatenate([columns["train"]["ad_id"][128:], columns["train"]["ad_id"][:128]])  # each file once, where it was first named
+    first = np.concatenate(
+        [columns["train"]["ad_id"][128:], columns["train"]["ad_id"][:128]]
+    )  # a file that several patterns match is read once, in the place of the first match
     np.testing.assert_array_equal(found.read_ids(0, 0, 273), first)
     with pytest.raises(DatasetError, match=r"nothing\*: matches no file; expected TFRecords"):
         pattern_spec({"train": [f"{folder}/records/train/nothing*"]})
@@ -89,7 +91,7 @@ def test_patterns_name_the_files(source, tmp_path):
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("order", [{}, {"shuffle_seed": 3, "window": 2, "window_seed": 5}])
 def test_every_worker_count_reads_the_batches_of_tf_raw(source, workers, order):
-    """Bit by bit, every row once; also from the middle of an epoch on."""
+    """The batches are equal bit by bit, and every row comes once, also when reading starts in the middle of an epoch."""
     folder, columns, raw = source
     seen = []
     for rank in range(workers):
@@ -127,7 +129,7 @@ def test_more_records_than_are_parsed_at_once(tmp_path):
 
 
 def test_a_specification_beside_the_records(source, tmp_path):
-    """Other names and fewer features; its source_spec says nothing of files."""
+    """The specification has other names and fewer features, and its source_spec names no files."""
     shutil.copytree(source[0] / "records", tmp_path / "records")
     spec = replace(outbrain_spec(), categorical=outbrain_spec().categorical[:2], numerical=("pop_ad_id",), group=None)
     (tmp_path / "records" / SPEC_NAME).write_text(spec.to_yaml())
@@ -158,7 +160,7 @@ def refused(folder, message):
 
 
 def rewritten(folder, change, sizes=(64, 64)):
-    """Records whose second one is changed."""
+    """Write two records, the second changed by a callback."""
     columns = outbrain_columns(sum(sizes))
     records = [{name: column[:64] for name, column in columns.items()}, {name: column[64:] for name, column in columns.items()}]
     change(records[1])
@@ -225,7 +227,7 @@ def test_features_that_are_missing_or_of_another_kind(tmp_path):
     ("change", "message"),
     [
         (lambda record: record.replace(b"pop_ad_id", b"pop\xaaad_id"), "a feature's name is not UTF-8"),
-        (lambda record: record + b"\xaa\xff", "a number without an end"),  # which TensorFlow quotes
+        (lambda record: record + b"\xaa\xff", "a number without an end"),  # TensorFlow's message quotes the bytes
         (lambda record: record[:-30], "a field is longer than what holds it"),
     ],
 )

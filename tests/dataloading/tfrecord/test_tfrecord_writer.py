@@ -1,4 +1,4 @@
-"""TFRecords written from a tf_raw dataset and read back: the same bytes, rows counted, in files and records of the published sizes."""
+"""TFRecords written from a tf_raw dataset: read back to the same bytes, every row counted, in files and records of the published sizes."""
 
 import itertools
 import resource
@@ -28,7 +28,7 @@ ROWS = {"train": 3 * 4096 + 100, "test": 4096}
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A tf_raw dataset of float32 numericals with a group, and the records made of it."""
+    """Write a tf_raw dataset with float32 numericals and a group, and records from it."""
     folder = tmp_path_factory.mktemp("records")
     spec = rich_spec(hotness=(1, 1, 1, 1), numerical_dtype="float32")
     write_dataset(folder / "raw", spec, ROWS["train"], ROWS["test"], {"origin": "drawn"})
@@ -61,7 +61,7 @@ def test_other_types_of_numericals_and_groups(tmp_path, dtype):
 
 
 def test_records_and_files_are_as_published(written):
-    """Full records first; the remainder alone in the last file, which NVIDIA's reader cannot take."""
+    """Full records come first; the remainder is alone in the last file, because NVIDIA's reader cannot take it."""
     folder = written / "records"
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
         "eval/part-r-00000",
@@ -87,7 +87,7 @@ def test_records_of_files(rows, files, expected):
 
 
 def schema_class():
-    """The messages of tensorflow_metadata's schema that are used, by its names and numbers of fields."""
+    """Build the used messages of tensorflow_metadata's schema, with its names and field numbers."""
     file = descriptor_pb2.FileDescriptorProto(name="schema_of_a_test.proto", syntax="proto2", package="test")
     optional, repeated = 1, 3
     for message, fields in {
@@ -114,7 +114,7 @@ def schema_class():
 
 
 def test_nvidias_reader_can_parse_full_records_by_the_schema(written):
-    """What its TFTransformOutput makes of the schema: `FixedLenFeature([4096, 1])` of each feature, which parses every full record."""
+    """NVIDIA's TFTransformOutput makes `FixedLenFeature([4096, 1])` of each feature in the schema, and this parses every full record."""
     schema = text_format.Parse((written / "records/transformed_metadata/schema.pbtxt").read_text(), schema_class()())
     form = {}
     for feature in schema.feature:
@@ -199,7 +199,7 @@ def test_rows_that_are_fewer_than_was_said(tmp_path):
     assert not (tmp_path / "records").exists()
 
 
-# The command, which when it has written all waits to be ended: a signal that comes late still meets it.
+# The command, which sleeps instead of publishing what it has written: even a late signal arrives before its end.
 ENDLESS = """
 import runpy, time
 from dataloading.tfrecord.writer import TfRecordWriter
@@ -221,7 +221,7 @@ def test_a_run_that_is_ended_leaves_nothing(tmp_path):
 
 
 def test_a_file_that_cannot_grow_is_one_line(written, tmp_path):
-    """As a full disk does, a limit on the size of files ends a write early."""
+    """A limit on the size of files ends a write early, as a full disk does."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:

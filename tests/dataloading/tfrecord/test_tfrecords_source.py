@@ -1,4 +1,4 @@
-"""transcribe --src_dataset_type split_tfrecords: every row of TFRecords as NVIDIA's transcriber writes them; what is damaged is named."""
+"""transcribe --src_dataset_type split_tfrecords: every row of TFRecords as NVIDIA's transcriber writes them is read; errors name damaged files."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def serialized(tensor):
 
 
 def write_column(folder, batches, dtype, multihot=False, num_features=1, batches_per_file=100):
-    """A folder of one feature: a record a batch; lists as their values and row splits, each serialized, in a tensor of two strings."""
+    """Write a folder of one feature with a record a batch; lists are a tensor of two strings: their values and their row splits, each serialized."""
     folder.mkdir(parents=True)
     kind = {"format": "tfrecords", "dtype": dtype, "multihot": multihot, "feature_name": "data"}
     kind |= {"num_features": num_features, "batches_per_file": batches_per_file}
@@ -53,7 +53,7 @@ def cut_up(rows, sizes):
 
 
 def write_split(folder, spec, rows, sizes, batches_per_file=100):
-    """A split in batches of these sizes; `rows` as `random_rows` gives them, ids of features with hotness as lists of lists."""
+    """Write a split in batches of the given sizes; `rows` as `random_rows` returns them, but ids of features with hotness as lists of lists."""
     numerical, ids, labels = rows
     many = {"batches_per_file": batches_per_file}
     write_column(folder / "numerical", cut_up(numerical, sizes), "float16", num_features=len(spec.numerical), **many)
@@ -69,7 +69,7 @@ SIZES = {"train": (16, 16, 16, 5), "test": (9, 9)}
 
 @pytest.fixture
 def source(tmp_path):
-    """A dataset of one id a sample, and its rows by split."""
+    """Write a dataset of one id a sample; return its folder and its rows by split."""
     spec, rows = small_spec(), {}
     for split, sizes in SIZES.items():
         rows[split] = random_rows(spec, sum(sizes), seed=len(split))
@@ -120,14 +120,14 @@ def test_files_are_read_in_the_order_of_their_numbers(tmp_path):
     spec = small_spec()
     rows, sizes = random_rows(spec, 24), (2,) * 12  # data_10 and data_11 come after data_9
     write_split(tmp_path / "train", spec, rows, sizes, batches_per_file=1)
-    (tmp_path / "train" / "length.json").write_text("-1")  # as its writer leaves it where it does not know
+    (tmp_path / "train" / "length.json").write_text("-1")  # NVIDIA's writer leaves -1 where it does not know the length
     (tmp_path / "feature_spec.yaml").write_text(spec.to_yaml())
     assert transcribed(tmp_path, tmp_path / "d", "--train_only") == 0
     check_written(tmp_path / "d", "train", rows, 24)
 
 
 def lists(count, cardinality, hotness, seed):
-    """Lists of 0 to `hotness` ids, some twice."""
+    """Draw lists of 0 to `hotness` ids, some of which occur twice."""
     draw = np.random.default_rng(seed)
     found = [draw.integers(0, cardinality, draw.integers(0, hotness + 1)).tolist() for _ in range(count)]
     found[:4] = [[], [0] * hotness, [cardinality - 1], []]
@@ -158,7 +158,7 @@ def test_lists_are_filled_up(tmp_path):
     check_written(tmp_path / "d", "train", (numerical, expected, labels), 41)
     assert [feature.hotness for feature in FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml").categorical] == [3, 1, 2, 7, 1]
     assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 0
-    blocks = list(read_tfrecords(spec, "train", 20))  # cut within a batch
+    blocks = list(read_tfrecords(spec, "train", 20))  # the limit falls inside a batch
     np.testing.assert_array_equal(np.concatenate([block[1][3] for block in blocks]), expected[3][:20])
 
 
@@ -218,7 +218,7 @@ def flip(path, place):
 
 
 def record(path, content):
-    """A file of one record, whose tensor is this."""
+    """Write a file of one record with the given tensor."""
     with tf.io.TFRecordWriter(str(path)) as writer:
         feature = {"data": tf.train.Feature(bytes_list=tf.train.BytesList(value=[content]))}
         writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
@@ -368,7 +368,9 @@ def test_what_is_read_is_not_replaced_and_files_that_a_specification_names_are_n
         transcribed(folder, folder, "--overwrite")
     assert folder_bytes(folder) == before
     write_dataset(tmp_path / "raw", small_spec())
-    (folder / "feature_spec.yaml").write_bytes((tmp_path / "raw" / "feature_spec.yaml").read_bytes())  # of the dataset the records were made from
+    (folder / "feature_spec.yaml").write_bytes(
+        (tmp_path / "raw" / "feature_spec.yaml").read_bytes()
+    )  # the specification of the dataset that the records were made from
     assert transcribed(folder, tmp_path / "d") == 0
     assert "feature_spec.yaml is not read: split_tfrecords has its files in places of its own" in capsys.readouterr().err
     check_written(tmp_path / "d", "train", rows["train"], 53)
@@ -376,7 +378,7 @@ def test_what_is_read_is_not_replaced_and_files_that_a_specification_names_are_n
 
 def test_a_run_on_records_says_how_to_turn_them_into_a_dataset(source, tmp_path):
     path = source[0] / "feature_spec.yaml"
-    for spec in (small_spec(), write_dataset(tmp_path / "raw", small_spec())):  # the latter names files that are elsewhere
+    for spec in (small_spec(), write_dataset(tmp_path / "raw", small_spec())):  # the files that the second one names are elsewhere
         path.write_text(spec.to_yaml())
         with pytest.raises(DatasetError) as caught:
             TfRawSplit(FeatureSpec.from_yaml(path), "train")

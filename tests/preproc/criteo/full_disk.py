@@ -1,4 +1,4 @@
-"""preproc.criteo, preproc.table and transcribe on file systems too small for them; a process of its own, for it mounts: what each said, as JSON.
+"""preproc.criteo, preproc.table and transcribe on file systems too small for them, in a process of its own because it mounts; results as JSON.
 
 unshare -rm python tests/preproc/criteo/full_disk.py FOLDER
 """
@@ -26,7 +26,7 @@ SIZES = {
 
 
 def main(folder: Path) -> None:
-    """Run both commands on disks of growing size."""
+    """Run each command on disks of growing size; print the results."""
     disk = folder / "disk"
     disk.mkdir()
     (folder / "day_0").write_text("".join("1" + f"\t{i}" * 13 + f"\t{i:x}" * 26 + "\n" for i in range(4000)))

@@ -1,4 +1,4 @@
-"""Reading raw lines: what is malformed, and that the check of a block agrees with the check of each line."""
+"""Reading of raw lines: malformed lines are found, and the check of a block agrees with the check of each line."""
 
 import pytest
 from hypothesis import example, given
@@ -49,7 +49,7 @@ INT = "expected an integer of 64 bits, or nothing"
 def test_malformed_lines(tmp_path, line, fault):
     assert line_fault(line.encode()) == fault
     (tmp_path / "day").write_text(f"{EMPTY}\n{line}\n{EMPTY}\n", encoding="utf-8")
-    for block_bytes in (1, 100, 1 << 20):  # the line number counts over blocks
+    for block_bytes in (1, 100, 1 << 20):  # line numbers must count across blocks
         with pytest.raises(DatasetError) as error:
             list(read_rows(tmp_path / "day", block_bytes))
         assert str(error.value) == f"{tmp_path / 'day'}: line 2: {fault}; --bad_lines skip leaves such lines out"
@@ -78,7 +78,7 @@ def test_a_binary_file_is_not_read_whole(tmp_path):
 
 
 def test_faults_that_cancel_out(tmp_path):
-    """A field too many in one line and one too few in the next: the block's tabs add up."""
+    """One line has a field too many and the next one too few, so that the block's number of tabs is right."""
     (tmp_path / "day").write_text(f"{EMPTY}\n{EMPTY}\t\n{EMPTY[:-1]}\n")
     (rows,) = read_rows(tmp_path / "day", 1 << 20, skip_bad_lines=True)
     assert list(rows.lines) == [1] and len(rows.faults) == 2

@@ -1,4 +1,4 @@
-"""The command on sound logs: values worked out by hand, compression, blocks, metadata, the real sample."""
+"""The command on valid logs: values worked out by hand, compression, blocks, metadata, the real sample."""
 
 import gzip
 import os
@@ -70,7 +70,7 @@ def test_dtypes_grow_with_the_cardinality(make_line, preprocess, tmp_path):
     lines = [make_line(cat={0: f"{i:x}", 1: f"{i % 126:x}", 2: f"{i % 125:x}"}) for i in range(40_000)]
     data = preprocess(tmp_path, lines, lines[:300])
     assert [(c.cardinality, c.dtype) for c in data.spec.categorical[:3]] == [(40_001, "int32"), (127, "int16"), (126, "int8")]
-    assert data.columns("test")[2][0].tolist() == list(range(1, 301))  # equal counts: by value
+    assert data.columns("test")[2][0].tolist() == list(range(1, 301))  # equal counts: ordered by value
 
 
 def tree(folder: Path) -> dict[str, bytes]:

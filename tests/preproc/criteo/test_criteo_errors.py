@@ -1,4 +1,4 @@
-"""What a user can get wrong: one line, exit code 1, and nothing left at the destination."""
+"""Mistakes of a user: an error of one line, exit code 1, and no files left at the destination."""
 
 import contextlib
 import gzip
@@ -43,7 +43,7 @@ def test_a_malformed_line_as_a_child_process(tmp_path):
 
 def test_a_good_run_as_a_child_process(tmp_path):
     result = run(*flags(tmp_path))
-    assert (result.returncode, result.stderr) == (0, "")  # no progress bar where standard error is no terminal
+    assert (result.returncode, result.stderr) == (0, "")  # no progress bar, because standard error is no terminal
     assert result.stdout.startswith(f"{tmp_path / 'out'}: train 1 rows") and result.stdout.count("\n") == 1
 
 
@@ -91,7 +91,7 @@ def test_a_split_of_bad_lines_only(tmp_path, capsys):
     assert "day_1: bad lines skipped: 2, the first: line 1: 1 fields, expected 40" in capsys.readouterr().err
 
 
-TEXT = GOOD.encode() + os.urandom(3000).hex().encode()  # the tail does not compress to nothing, so that a cut falls inside it
+TEXT = GOOD.encode() + os.urandom(3000).hex().encode()  # random digits at the end compress badly, so that a cut of the file falls inside them
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,16 @@ def test_a_failed_run_leaves_the_users_files(tmp_path):
 
 @contextlib.contextmanager
 def staging(tmp_path, arguments):
-    """preproc.criteo at work as a child that has staged something; ended in any case."""
+    """Run preproc.criteo in a child process, once it has staged something; end the child in any case."""
     (tmp_path / "day_0").write_text(GOOD * 40_000)
-    words = [sys.executable, "-m", "preproc.criteo", *arguments, "--block_bytes", "500"]  # thousands of blocks: long enough to be stopped
+    words = [
+        sys.executable,
+        "-m",
+        "preproc.criteo",
+        *arguments,
+        "--block_bytes",
+        "500",
+    ]  # thousands of blocks, so that the run lasts long enough to be stopped
     before = found(tmp_path, "out/.staging-*/*.arrow")
     with child(words) as process:
         wait_for(lambda: found(tmp_path, "out/.staging-*/*.arrow") - before, process)

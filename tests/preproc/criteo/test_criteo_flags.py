@@ -21,7 +21,7 @@ from utils.errors import UserError
 
 
 def days(folder, *logs):
-    """Files of lines, one a day."""
+    """Write a file for each day's lines; return the paths."""
     paths = []
     for lines in logs:
         paths.append(folder / f"day_{len(list(folder.glob('day_*')))}")
@@ -37,7 +37,7 @@ def run(folder, *flags):
 
 
 def values(*texts):
-    """Lines whose cat_0 has these values, and whose num_0 counts them."""
+    """Return lines whose cat_0 has the given values and whose num_0 numbers the lines."""
     return [make_line(label=str(row % 2), num={0: row}, cat={0: text}) for row, text in enumerate(texts)]
 
 
@@ -48,7 +48,7 @@ def ids(data, split):
 def test_a_valid_split(tmp_path):
     first, second, third = days(tmp_path, values("a", "b", "b"), values("b", "c"), values("a", "c", "c"))
     data = run(tmp_path / "d", "--train", first, "--valid", second, "--test", third, "--frequency_threshold", 0)
-    assert (ids(data, "train"), ids(data, "valid"), ids(data, "test")) == ([2, 1, 1], [1, 0], [2, 0, 0])  # nothing is fitted on valid rows
+    assert (ids(data, "train"), ids(data, "valid"), ids(data, "test")) == ([2, 1, 1], [1, 0], [2, 0, 0])  # ids are fitted on training rows only
     assert list(data.spec.sources) == ["train", "valid", "test"]
     assert data.spec.metadata["valid"] == {"files": ["day_1"], "rows": 2, "click_rate": 0.5, "bad_lines_skipped": 0}
 
@@ -133,7 +133,7 @@ def test_training_rows_in_random_order(tmp_path):
         data = run(tmp_path / f"{ordering} {seed}", *flags, "--output_ordering", ordering, "--seed", seed)
         labels, numbers, columns = data.columns("train")
         values = [number_of[number] for number in columns[1].tolist()]
-        np.testing.assert_array_equal(labels, np.array(values) % 2)  # every column in the same order
+        np.testing.assert_array_equal(labels, np.array(values) % 2)  # every column has the same order
         np.testing.assert_array_equal(numbers[:, 0], np.log(np.array(values) + 3.0).astype(np.float16))
         assert ids(data, "test") == [0] * 100 and data.columns("test")[0].tolist() == [0, 1] * 50
         assert data.spec.metadata["output_ordering"] == {"train": ordering, "seed": seed}
@@ -175,7 +175,7 @@ def shuffled(folder, rows, parts, seed):
 
 
 def test_every_row_comes_anywhere_equally_often(tmp_path, monkeypatch):
-    """10 rows in buckets of about 3, 600 times: each row is at each place 60 times, give or take 5 standard deviations."""
+    """Shuffle 10 rows in buckets of about 3, 600 times: each row is at each place 60 times, within 5 standard deviations."""
     monkeypatch.setattr(row_order, "BUCKET_ROWS", 3)
     counts = np.zeros((10, 10))
     for seed in range(600):
@@ -192,7 +192,7 @@ def test_parts_of_an_ordering():
 
 @pytest.fixture
 def old(tmp_path):
-    """cat_0: b 1, a 2, c 3; counts 3, 2, 1."""
+    """Make a dataset with the ids b 1, a 2, c 3 of cat_0, whose counts are 3, 2, 1."""
     train, test = days(tmp_path, values(*"bbbaac"), values("a"))
     return run(tmp_path / "old", "--train", train, "--test", test, "--frequency_threshold", 0)
 
@@ -229,11 +229,11 @@ def test_rows_without_labels(tmp_path, old, capsys):
 def test_new_values_come_behind_the_old_ones(tmp_path, old):
     train, test = days(tmp_path, values("f", "f", "e", "e", "d", "b", "1", "1", "1"), values("1", "d", "a", "b"))
     data = run(tmp_path / "new", "--train", train, "--test", test, "--vocabulary", old.folder, "--extend_vocabulary", "--frequency_threshold", 2)
-    # Old ones keep their ids, b's count grows by 1; then 1 three times, e and f twice in rising order; d is rare.
+    # Old values keep their ids, and b's count grows by 1. New ones follow: 1 (three times), then e and f (twice each) in rising order; d is rare.
     assert data.vocabulary("cat_0") == [(0xB, 1, 4), (0xA, 2, 2), (0xC, 3, 1), (0x1, 4, 3), (0xE, 5, 2), (0xF, 6, 2)]
     assert ids(data, "train") == [6, 6, 5, 5, 0, 1, 4, 4, 4] and ids(data, "test") == [4, 0, 2, 1]
     assert data.spec.categorical[0].cardinality == 7 and data.spec.metadata["vocabulary_use"] == "extended"
-    again = run(tmp_path / "again", "--test", test, "--vocabulary", data.folder)  # what was extended can be used in turn
+    again = run(tmp_path / "again", "--test", test, "--vocabulary", data.folder)  # an extended vocabulary can itself be used
     assert ids(again, "test") == [4, 0, 2, 1]
 
 

@@ -1,4 +1,4 @@
-"""The command against an obvious implementation that holds everything in memory, on random logs."""
+"""The command agrees on random logs with a plain implementation that holds everything in memory."""
 
 import math
 import tempfile
@@ -13,7 +13,7 @@ numbers = st.one_of(st.just(""), st.integers(-5, 20).map(str), st.integers(-(2**
 hashes = st.one_of(
     st.just(""), st.integers(0, 6).map("{:08x}".format), st.integers(0, 2**32 - 1).map("{:x}".format), st.sampled_from(["AB", "ab", "00aB"])
 )
-# Cells repeat over the line's columns: 3 numbers and 4 hashes a line are enough to tell columns apart, and draw fast.
+# Cells repeat over the line's columns: 3 numbers and 4 hashes a line are enough to tell columns apart, and are fast to draw.
 lines = st.tuples(st.sampled_from("01"), st.lists(numbers, min_size=3, max_size=3), st.lists(hashes, min_size=4, max_size=4)).map(
     lambda cells: "\t".join([cells[0], *(cells[1] * 5)[:13], *(cells[2] * 7)[:26]])
 )
@@ -22,7 +22,7 @@ logs = st.lists(st.one_of(lines, lines, lines, bad_lines), max_size=12)
 
 
 def oracle(train: list[str], test: list[str], threshold: int):
-    """Labels, numerical features and ids of both splits, a row at a time."""
+    """Work out labels, numerical features and ids of both splits row by row."""
 
     def good(log):
         rows = [line.split("\t") for line in log]
@@ -44,7 +44,7 @@ def oracle(train: list[str], test: list[str], threshold: int):
 @settings(max_examples=30, deadline=None)
 @given(train=logs, test=logs, good=st.tuples(lines, lines), threshold=st.integers(0, 4), block_bytes=st.sampled_from([1, 150, 700, 1 << 25]))
 def test_equals_the_obvious_implementation(preprocess, train, test, good, threshold, block_bytes):
-    train, test = [*train, good[0]], [*test, good[1]]  # each split needs a row
+    train, test = [*train, good[0]], [*test, good[1]]  # the command requires a row in each split
     with tempfile.TemporaryDirectory() as folder:
         data = preprocess(Path(folder), train, test, "--bad_lines", "skip", "--block_bytes", str(block_bytes), threshold=threshold)
         for split, (labels, logarithms, ids) in zip(("train", "test"), oracle(train, test, threshold), strict=True):

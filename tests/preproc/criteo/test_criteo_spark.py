@@ -1,4 +1,4 @@
-"""preproc.criteo on Spark, local and on a cluster of two workers: the very files that Polars writes."""
+"""preproc.criteo on Spark, local and on a cluster of two workers, writes the same files as Polars."""
 
 import gzip
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def log(rows: int, seed: int, values: int = 300) -> list[str]:
-    """Lines in which every kind of value occurs."""
+    """Draw lines in which every kind of value occurs."""
     random, lines = np.random.default_rng(seed), []
     for _ in range(rows):
         num = {i: random.integers(-4, 10 ** random.integers(1, 12)) for i in range(13) if random.random() < 0.8}
@@ -32,7 +32,7 @@ def log(rows: int, seed: int, values: int = 300) -> list[str]:
 
 
 def same(folder: Path, arguments: list, capsys, engine=LOCAL) -> dict[str, bytes]:
-    """Run both engines; their files and what they say of bad lines are the same."""
+    """Run both engines, check that their files and their messages about bad lines are the same; return the files."""
     words = list(map(str, arguments))
     assert criteo.main([*words, "--dst", str(folder / "polars")]) == 0
     said = capsys.readouterr().err
@@ -45,7 +45,7 @@ def same(folder: Path, arguments: list, capsys, engine=LOCAL) -> dict[str, bytes
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory) -> Path:
-    """day_2, day_10 (gzip, CRLF) and day_3 (zstd) with malformed and blank lines; day_4 and day_5 without."""
+    """Write day_2, day_10 (gzip, CRLF) and day_3 (zstd) with malformed and blank lines, day_4 and day_5 without."""
     folder = tmp_path_factory.mktemp("logs with a space")
     lines = log(1500, 0)
     lines[7], lines[700], lines[1499] = "what", "", lines[3] + "\t"
@@ -64,13 +64,13 @@ def arguments(logs: Path, *more: object, threshold: object = 2) -> list:
 
 @pytest.fixture
 def by_sql(monkeypatch):
-    """Dictionaries as of very many values."""
+    """Build dictionaries by Spark SQL, as for very many values."""
     monkeypatch.setattr(spark_dictionaries, "TASK_COUNTS", 0)
 
 
 def test_several_files_compressed_and_malformed(logs, tmp_path, capsys):
     files = same(tmp_path, arguments(logs), capsys)
-    assert len(files["train/label.bin"]) == 1500 - 3 + 400 + 300  # and the blank lines at the end are no lines
+    assert len(files["train/label.bin"]) == 1500 - 3 + 400 + 300  # the blank lines at the end do not count as lines
 
 
 def test_flags_of_splits_and_orders(logs, tmp_path, capsys, by_sql):
@@ -115,7 +115,7 @@ def test_dictionaries_of_more_than_one_row_group_that_are_searched_in_files(tmp_
 
 
 def test_spark_submit(logs, tmp_path):
-    """From another folder, with settings of its own; nothing is said but what the command says."""
+    """The command runs from another folder with settings of its own, and prints only its own messages."""
     import pyspark
 
     words = list(map(str, ["--train", logs / "day_4", "--test", logs / "day_5", "--frequency_threshold", 2]))

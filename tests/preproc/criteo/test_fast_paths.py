@@ -1,4 +1,4 @@
-"""What is read, transformed and numbered by NumPy against Polars' slower operations, value by value."""
+"""Reading, transforming and numbering by NumPy agree value by value with Polars' slower operations."""
 
 import numpy as np
 import polars as pl
@@ -30,7 +30,7 @@ odd = st.sampled_from(["+1", " 1", "1.5", "x", "-1", "123456789", "1-", "a", "é
 
 @st.composite
 def lines(draw):
-    """A line, most of the time a sound one."""
+    """Draw a line, valid most of the time."""
     fields = [draw(st.sampled_from("01")), *(draw(integers) for _ in range(3)), *(draw(hashes) for _ in range(4))]
     if draw(st.integers(0, 15)) == 0:
         fields[draw(st.integers(0, 7))] = draw(odd)
@@ -52,7 +52,7 @@ def test_a_block_by_numpy_is_a_block_by_polars(texts, step_bytes, labelled):
     text = "".join(f"{line}\n" for line in texts).encode()
     columns = parse_block(text, len(texts), 3, 4, labelled, step_bytes)
     expected = clicklog.parsed_by_polars(text, len(texts), form)
-    if columns is None:  # not sound, or of integers that only Polars reads
+    if columns is None:  # an invalid line, or integers that only Polars reads
         assert expected is None or any(len(field) > 18 for line in texts for field in line.split("\t")[labelled : labelled + 3])
     else:
         found = clicklog.frame_of(columns, form)
@@ -93,7 +93,7 @@ def test_ids_by_table_are_those_of_a_join(tmp_path_factory, blocks, seen, block)
 
 @pytest.mark.parametrize(("sparse", "inserted"), [(0, 1 << 18), (1 << 20, 1 << 18), (0, 7)])
 def test_ids_of_many_values_that_want_the_same_slots(sparse, inserted):
-    """Multiples of 2^20 times the hash's inverse all begin at few slots: probing has to go far, and around the table's end."""
+    """The values' products with the hash's factor are small or near 2^32, so that all begin at few slots: probing goes far, and around the end."""
     inverse = pow(2654435769, -1, 2**32)
     products = np.concatenate([np.arange(500), 2**32 - 1 - np.arange(500)])
     known = np.array([int(product) * inverse % 2**32 for product in products], np.uint32)

@@ -1,4 +1,4 @@
-"""A log in ranges, ids by search in files, files joined, and vocabularies as streams: each against the whole, the table, the copy, the frame."""
+"""The parts agree with the whole: logs in ranges, ids by search in files, joined files, and vocabularies written as streams."""
 
 import gzip
 import itertools
@@ -25,7 +25,7 @@ SOUND = "1\t{}\tab"
 
 
 def whole_and_parts(path, size):
-    """What reading with --bad_lines skip finds in the whole file, and in its ranges put together."""
+    """Read a file with --bad_lines skip, whole and in ranges put together; return rows and faults of each."""
     whole = list(read_rows(path, 1 << 20, True, form=FORM))
     frames, lines, faults = [], 0, []
     for part in ranges(path, size):
@@ -49,7 +49,7 @@ def whole_and_parts(path, size):
 @example([SOUND, *[""] * 30, "bad"], 64, True, "\n\n")
 def test_ranges_are_the_whole(tmp_path_factory, lines, size, carriage, end):
     path = tmp_path_factory.mktemp("log") / "day"
-    lines = [SOUND, *lines]  # a log of blank lines only is an error
+    lines = [SOUND, *lines]  # the first line is valid, because a log of blank lines only is an error
     ends = "\r\n" if carriage else "\n"
     path.write_bytes((ends.join(line.format(row) for row, line in enumerate(lines)) + end).encode("latin-1"))
     whole, parts = whole_and_parts(path, size)
@@ -118,7 +118,7 @@ def test_joined_files(tmp_path, monkeypatch, kernel):
 @pytest.mark.parametrize("rows", [0, 1, 61_440, 184_319, 184_320, 262_144, 262_145, 400_000, 1_111_111])
 @pytest.mark.parametrize("cuts", [(), (0.1, 0.1, 0.8), tuple(np.linspace(0, 1, 40)[1:-1])])
 def test_a_vocabulary_as_a_stream_is_the_file_of_the_frame(tmp_path, rows, cuts):
-    """That is what preprocessing wrote before there was another engine than Polars."""
+    """The frame's file is what preprocessing wrote when Polars was its only engine."""
     random = np.random.default_rng(0)
     count = np.sort(random.zipf(1.3, rows).clip(0, 2**31).astype(np.uint32))[::-1]
     ids = pl.Series(np.arange(1, rows + 1), dtype=pl.Int32)

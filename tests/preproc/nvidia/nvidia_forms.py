@@ -1,4 +1,4 @@
-"""What checkpoints of NVIDIA's models are made of in tests, and how they are damaged."""
+"""Parts of checkpoints of NVIDIA's models for tests, and ways to damage them."""
 
 import json
 from dataclasses import replace
@@ -11,14 +11,18 @@ from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 from preproc import nvidia_checkpoint
 
-CARDINALITIES = (50, 300, 7, 50)  # two alike: where tables are sorted by size, the first of them stays the first
+CARDINALITIES = (50, 300, 7, 50)  # the first and the last are equal: the sort of tables by size must keep their order
 ROWS = {"train": 600, "test": 200}
 
 
 def write_dataset(folder, numerical=3, cardinalities=CARDINALITIES, **facts):
-    """A tf_raw dataset of these features; `facts` of all categorical features, or a list of one of each, are the specification's.
+    """Write a tf_raw dataset; return its folder.
 
-    `numerical` is a number, or names.
+    Args:
+        folder: of the dataset.
+        numerical: the number of numerical features, or their names.
+        cardinalities: of the categorical features.
+        facts: further keys of the categorical features in the specification: a value for all, or a list of one for each.
     """
     spec = generator_spec(cardinalities, numerical if isinstance(numerical, int) else len(numerical), 1.2)
     spec = spec if isinstance(numerical, int) else replace(spec, numerical=tuple(numerical), dtypes=dict.fromkeys(numerical, "float16"))
@@ -33,12 +37,12 @@ def write_dataset(folder, numerical=3, cardinalities=CARDINALITIES, **facts):
 
 
 def padded(count):
-    """Inputs of an MLP, to a multiple of 8."""
+    """Round an MLP's number of inputs up to a multiple of 8."""
     return -(-count // 8) * 8
 
 
 class Dense(tf.Module):
-    """What a layer `Dense` is to a TensorFlow checkpoint."""
+    """A module with the variables of a layer `Dense`, as a TensorFlow checkpoint sees it."""
 
     def __init__(self, kernel, bias):
         super().__init__()
@@ -46,12 +50,12 @@ class Dense(tf.Module):
 
 
 def paths(source, dataset, target):
-    """The importer's flags."""
+    """Return the importer's flags."""
     return "--nvidia_checkpoint", source, "--dataset_path", dataset, "--save_checkpoint_path", target
 
 
 def edit(file, **changes):
-    """Change keys of a JSON file."""
+    """Return a change of keys of a JSON file, to be called with the folder."""
 
     def change(folder):
         path = folder / file
@@ -61,27 +65,27 @@ def edit(file, **changes):
 
 
 def resave(file, change):
-    """Change a NumPy file's array."""
+    """Return a change of a NumPy file's array, to be called with the folder."""
     return lambda folder: np.save(folder / file, change(np.load(folder / file)))
 
 
 def remove(pattern):
-    """Remove files."""
+    """Return a removal of files by a pattern, to be called with the folder."""
     return lambda folder: [path.unlink() for path in list(folder.glob(pattern))]
 
 
 def write(file, content):
-    """Replace a file's bytes."""
+    """Return a replacement of a file's bytes, to be called with the folder."""
     return lambda folder: (folder / file).write_bytes(content)
 
 
 def cut(file):
-    """Cut a file's last bytes off."""
+    """Return a cut of a file's last 3 bytes, to be called with the folder."""
     return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:-3])
 
 
 def check_refused(call, source, dataset, message, *flags):
-    """The importer ends with this one line and writes nothing."""
+    """Check that the importer ends with this message in one line, and writes nothing."""
     target = source.parent / "ours"
     code, out, err = call(nvidia_checkpoint.main, *paths(source, dataset, target), *flags)
     assert (code, out) == (1, "") and err.startswith("command: error: ") and err.count("\n") == 1, err

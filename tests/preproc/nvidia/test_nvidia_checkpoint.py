@@ -1,4 +1,4 @@
-"""Checkpoints as NVIDIA's DLRM writes them, imported: the same scores as by its definition, written out here with loops."""
+"""Imported checkpoints of NVIDIA's DLRM: the same scores as by the model's definition, written out here with loops."""
 
 import itertools
 import json
@@ -26,9 +26,9 @@ from utils.errors import UserError
 
 @dataclass
 class Model:
-    """NVIDIA's DLRM with random weights; what multiplies padding has weights as well, because it starts with some and is never trained.
+    """NVIDIA's DLRM with random weights, also those that multiply padding: they are initialised at random and never trained.
 
-    `order`: features as they enter the interaction. `bottom_first`: where the bottom MLP's output stands. `inputs`: of the
+    `order`: features in the order of the interaction. `bottom_first`: True where the bottom MLP's output stands first. `inputs`: of the
     top MLP, padding included; by default a multiple of 8.
     """
 
@@ -56,7 +56,7 @@ class Model:
             ]
 
     def score(self, numerical, ids):
-        """Probability of one sample, from numerical `[M]` and ids `[F]`."""
+        """Return the probability of one sample from numerical `[M]` and ids `[F]`."""
         x = np.zeros(padded(self.numerical))
         x[: self.numerical] = numerical
         for kernel, bias in self.layers["bottom_mlp"]:
@@ -82,7 +82,7 @@ def scores(model, dataset):
 
 
 class DenseModel(tf.Module):
-    """What the dense part is: two lists of layers, by the names that it gives them."""
+    """The dense part: two lists of layers under NVIDIA's names."""
 
     def __init__(self, model):
         super().__init__()
@@ -91,7 +91,7 @@ class DenseModel(tf.Module):
 
 
 def write_current(folder, model, interaction="dot_tensorflow", concat_embedding=False, limit_gb=75, newer=False):
-    """As DLRM_and_DCNv2 writes it. Keras 2's `save_weights`, which it calls, is a `tf.train.Checkpoint.write` of the model."""
+    """Write a checkpoint as DLRM_and_DCNv2 does. Its call of Keras 2's `save_weights` is a `tf.train.Checkpoint.write` of the model."""
     for name in ("dense", "sparse"):
         (folder / name).mkdir(parents=True)
     features = len(model.cardinalities)
@@ -110,7 +110,7 @@ def write_current(folder, model, interaction="dot_tensorflow", concat_embedding=
 
 
 def concatenated(tables, limit):
-    """What its DualEmbeddingGroup holds: the smallest tables as one, while they fit so many bytes, then the others one by one."""
+    """Return the arrays of DualEmbeddingGroup: the smallest tables as one, up to a limit of bytes, then the others one by one."""
     sizes = np.array([table.nbytes for table in tables])
     by_size = np.argsort(sizes)
     exceed = (np.cumsum(sizes[by_size]) > limit).tolist()
@@ -120,7 +120,7 @@ def concatenated(tables, limit):
 
 
 def write_older(folder, model, part="", rows_a_part=None):
-    """As DLRM wrote it; with `rows_a_part` as it did at first."""
+    """Write a checkpoint as older DLRM versions do; with `rows_a_part`, as the first version does."""
     folder.mkdir()
     for name, layers in model.layers.items():
         for i, layer in enumerate(layers):
@@ -178,12 +178,12 @@ def test_the_imported_model_scores_as_nvidias(call, tmp_path, dataset, form):
     code, _, err = call(dlrm.main, *flags, "--restore_checkpoint_path", target, "--dataset_path", dataset)
     assert code == 0, err
     expected = scores(model, dataset)
-    assert expected.std() > 0.05  # scores that tell one model from another
+    assert expected.std() > 0.05  # the scores vary enough to tell one model from another
     np.testing.assert_allclose(pl.read_parquet(tmp_path / "predictions.parquet")["score"].to_numpy(), expected, atol=1e-5, rtol=0)
 
 
 def test_the_fixtures_variables_are_named_as_keras_2_names_them(tmp_path):
-    # as TensorFlow 2.12 writes them for a subclassed Keras model with these two lists of Dense layers
+    # TensorFlow 2.12 writes these names for a subclassed Keras model with these two lists of Dense layers
     write_current(tmp_path / "nvidia", Model())
     layers = [("bottom_mlp_layers", 0), ("bottom_mlp_layers", 1), ("top_mlp", 0), ("top_mlp", 1), ("top_mlp", 2)]
     expected = {f"{name}/{i}/{kind}/.ATTRIBUTES/VARIABLE_VALUE" for name, i in layers for kind in ("kernel", "bias")}

@@ -1,4 +1,4 @@
-"""Checkpoints as NVIDIA's DCNv2 writes them, imported: the same scores as by its definition, written out here in float64."""
+"""Imported checkpoints of NVIDIA's DCNv2: the same scores as by the model's definition, written out here in float64."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ from utils.checkpoint.reading import Checkpoint
 
 @dataclass
 class Model:
-    """NVIDIA's DCNv2 with random weights, also those that multiply padding: they start with some and are never trained.
+    """NVIDIA's DCNv2 with random weights, also those that multiply padding: they are initialised at random and never trained.
 
     `cross`: for each layer the kernel of its _dense_u `[d, r]`, the kernel of its _dense_v `[r, d]` and the latter's bias `[d]`, where d is the
     width of the bottom MLP's output and all embeddings side by side.
@@ -59,7 +59,7 @@ class Model:
         ]
 
     def scores(self, numerical, ids):
-        """Probabilities `[n]` from numerical `[n, M]` and of each feature ids `[n]` or `[n, h]`, as its dense_model.py and dcn.py compute them."""
+        """Return probabilities `[n]` from numerical `[n, M]` and ids `[n]` or `[n, h]` of each feature, as NVIDIA's dense_model.py and dcn.py do."""
         x = np.pad(numerical.astype(float), ((0, 0), (0, padded(self.numerical) - self.numerical)))
         for kernel, bias in self.mlps["bottom_mlp"]:
             x = np.maximum(x @ kernel.astype(float) + bias, 0)
@@ -76,7 +76,7 @@ class Model:
 
 
 class Kernel(tf.Module):
-    """What a layer `Dense` without a bias is to a TensorFlow checkpoint."""
+    """A module with the variables of a layer `Dense` without a bias, as a TensorFlow checkpoint sees it."""
 
     def __init__(self, kernel):
         super().__init__()
@@ -84,7 +84,7 @@ class Kernel(tf.Module):
 
 
 class Cross(tf.Module):
-    """A cross layer, its two layers by the names that NVIDIA gives them."""
+    """A cross layer of two layers under NVIDIA's names."""
 
     def __init__(self, u, v, bias):
         super().__init__()
@@ -92,7 +92,7 @@ class Cross(tf.Module):
 
 
 class FullRank(tf.Module):
-    """A cross layer without a projection."""
+    """A cross layer without a low-rank projection."""
 
     def __init__(self, u, v, bias):
         super().__init__()
@@ -100,7 +100,7 @@ class FullRank(tf.Module):
 
 
 class CrossNetwork(tf.Module):
-    """The interaction."""
+    """The interaction: a list of cross layers."""
 
     def __init__(self, layers, kind):
         super().__init__()
@@ -108,7 +108,7 @@ class CrossNetwork(tf.Module):
 
 
 class DenseModel(tf.Module):
-    """The dense part, by its names."""
+    """The dense part under NVIDIA's names."""
 
     def __init__(self, model, kind):
         super().__init__()
@@ -118,7 +118,7 @@ class DenseModel(tf.Module):
 
 
 def write_checkpoint(folder, model, kind=Cross, concat_embedding=False):
-    """As DLRM_and_DCNv2 writes it. Keras 2's `save_weights`, which it calls, is a `tf.train.Checkpoint.write` of the model."""
+    """Write a checkpoint as DLRM_and_DCNv2 does. Its call of Keras 2's `save_weights` is a `tf.train.Checkpoint.write` of the model."""
     for name in ("dense", "sparse"):
         (folder / name).mkdir(parents=True)
     common = {"embedding_dim": list(model.dims), "categorical_cardinalities": list(CARDINALITIES)}
@@ -143,7 +143,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture
 def imported(call, tmp_path, dataset):
-    """Our checkpoint of `Model()`."""
+    """Import a checkpoint of `Model()`; return the folder of our checkpoint."""
     assert call(nvidia_checkpoint.main, *paths(write_checkpoint(tmp_path / "nvidia", Model()), dataset, tmp_path / "ours"))[0] == 0
     return tmp_path / "ours"
 
@@ -176,14 +176,14 @@ def test_the_imported_model_scores_as_nvidias(call, tmp_path, dataset, form):
     count = split.num_samples
     expected = model.scores(split.read_numerical(0, count), [split.read_ids(i, 0, count) for i in range(len(CARDINALITIES))])
     split.close()
-    assert expected.std() > 0.05 and expected.min() > 1e-4 and expected.max() < 1 - 1e-4  # scores that tell one model from another
+    assert expected.std() > 0.05 and expected.min() > 1e-4 and expected.max() < 1 - 1e-4  # the scores vary enough to tell one model from another
     found = pl.read_parquet(tmp_path / "predictions.parquet")["score"].to_numpy()
-    np.testing.assert_allclose(np.log(found / (1 - found)), np.log(expected / (1 - expected)), atol=1e-3, rtol=0)  # logits
+    np.testing.assert_allclose(np.log(found / (1 - found)), np.log(expected / (1 - expected)), atol=1e-3, rtol=0)  # compared as logits
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
 
 
 def test_the_fixtures_variables_are_named_as_keras_2_names_them(tmp_path):
-    # as Keras 2 names them for a subclassed model whose attribute interact_op is a tf.Module with a list of Keras layers
+    # Keras 2 gives these names for a subclassed model whose attribute interact_op is a tf.Module with a list of Keras layers
     write_checkpoint(tmp_path / "nvidia", Model(num_layers=1, bottom_dims=(6,), top_dims=(1,)))
     layers = ("bottom_mlp_layers/0/kernel", "bottom_mlp_layers/0/bias", "top_mlp/0/kernel", "top_mlp/0/bias")
     cross = ("_dense_u/kernel", "_dense_v/kernel", "_dense_v/bias")
@@ -237,7 +237,7 @@ def test_the_manifest_keeps_widths_and_lists(call, tmp_path):
 
 
 def swap(layer, part, change):
-    """Replace an array of a cross layer of a model."""
+    """Return a replacement of an array in a cross layer, to be called with the model."""
 
     def apply(model):
         model.cross[layer][part] = change(model.cross[layer][part])

@@ -1,4 +1,4 @@
-"""Checkpoints of NVIDIA's Wide & Deep, imported: the same logits as the Keras 2 model that wrote them, whose objects TensorFlow still has."""
+"""Imported checkpoints of NVIDIA's Wide & Deep: the same logits as the Keras 2 model that wrote them; TensorFlow still has Keras 2's classes."""
 
 import shutil
 
@@ -33,7 +33,7 @@ from utils.distributed import World
 
 
 class DeepFeatures(Layer):
-    """All columns side by side, in the order of their names, as its layer `deep_embedded` has them; `rows` and `widths` by feature."""
+    """All columns side by side in the order of their names, as in NVIDIA's layer `deep_embedded`; `rows` and `widths` by feature."""
 
     def __init__(self, rows, widths, numerical):
         super().__init__(name="deep_embedded")
@@ -52,7 +52,7 @@ class DeepFeatures(Layer):
 
 
 class LinearFeatures(Layer):
-    """The linear part of its later form."""
+    """The linear part of NVIDIA's later version."""
 
     def __init__(self, rows, numerical):
         super().__init__(name="wide_linear")
@@ -72,7 +72,7 @@ class LinearFeatures(Layer):
 
 
 class WideDeepModel(Model):
-    """What `tf.keras.experimental.WideDeepModel` is to a checkpoint; its call gives logits."""
+    """A model with the checkpoint structure of `tf.keras.experimental.WideDeepModel`; its call returns logits."""
 
     def __init__(self, linear_model, dnn_model):
         super().__init__()
@@ -83,7 +83,7 @@ class WideDeepModel(Model):
 
 
 def original(rows, widths, numerical, later=False, units=(6, 4)):
-    """The model with random weights, by the features' names, in the order of the application's lists of them."""
+    """Make the model with random weights, by the features' names, in the order of the application's lists of features."""
     inputs = {name: Input(shape=(1,), name=name, dtype=tf.int32) for name in rows}
     inputs |= {name: Input(shape=(1,), name=name, dtype=tf.float32) for name in numerical}
     if later:
@@ -103,7 +103,7 @@ def original(rows, widths, numerical, later=False, units=(6, 4)):
 
 
 def save(folder, model):
-    """As NVIDIA's run does after an epoch; the optimizers have their slots. `folder` is its --model_dir."""
+    """Save a checkpoint as NVIDIA's run does after an epoch, with the optimizers' slots; `folder` is NVIDIA's --model_dir."""
     wide, deep = ftrl.Ftrl(0.02), rmsprop.RMSprop(0.00012, rho=0.5)
     for optimizer, part in ((wide, model.linear_model), (deep, model.dnn_model)):
         optimizer.apply_gradients([(tf.ones_like(weight), weight) for weight in part.trainable_variables])
@@ -114,7 +114,7 @@ def save(folder, model):
 
 # The same logits ----------------------------------------------------------------------------------------------------------
 
-ROWS = {"zz": 50, "cat": 300, "cat_b": 7, "m": 50}  # by name cat_b's column stands before cat's: cat_b_embedding, cat_embedding
+ROWS = {"zz": 50, "cat": 300, "cat_b": 7, "m": 50}  # by name cat_b's column comes before cat's: cat_b_embedding, cat_embedding
 WIDTHS = {"zz": 4, "cat": 3, "cat_b": 8, "m": 3}
 NUMBERS = ("num_b", "z", "a")
 
@@ -125,7 +125,7 @@ def dataset(tmp_path_factory):
 
 
 def columns(dataset):
-    """The test split by the features' names."""
+    """Return the dataset's specification, and the columns of the test split by the features' names."""
     split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
     numerical = split.read_numerical(0, split.num_samples).astype(np.float32)
     found = {name: numerical[:, i] for i, name in enumerate(split.spec.numerical)}
@@ -136,7 +136,7 @@ def columns(dataset):
 
 
 def check_same(model, target, dataset):
-    """The imported model's logits are the original's, and its scores by `dlrm.load` are their probabilities."""
+    """Check that the imported model's logits equal the original's, and that `dlrm.load` gives their probabilities."""
     spec, samples = columns(dataset)
     expected = model({name: values[:, None] for name, values in samples.items()}).numpy()
     checkpoint = Checkpoint(target)
@@ -168,7 +168,7 @@ def test_the_imported_model_has_nvidias_logits(call, tmp_path, dataset, later):
 
 
 def test_lists_are_averaged_in_the_deep_part_and_added_in_the_wide_one(call, tmp_path, dataset):
-    """As its --combiner mean does. Every list holds its one id twice: the deep vector is the original's, the wide row counts twice."""
+    """NVIDIA's --combiner mean does this. Every list holds its one id twice: the deep vector is the original's, the wide row counts twice."""
     doubled = shutil.copytree(dataset, tmp_path / "doubled")
     content = yaml.safe_load((doubled / "feature_spec.yaml").read_text())
     content["feature_spec"]["m"] |= {"hotness": 2, "pooling": "mean"}
@@ -189,8 +189,10 @@ def test_lists_are_averaged_in_the_deep_part_and_added_in_the_wide_one(call, tmp
 
 
 def test_outbrains_features_are_told_by_the_applications_lists(call, tmp_path):
-    """Dataset and checkpoint have them in different orders; the latter in that of section 2 of its features.py."""
-    rows = {name: 3 + i % 4 for i, name in enumerate(CATEGORICAL)}  # several alike: shapes do not tell them
+    """Dataset and checkpoint have the features in different orders; the checkpoint's is that of section 2 of NVIDIA's features.py."""
+    rows = {
+        name: 3 + i % 4 for i, name in enumerate(CATEGORICAL)
+    }  # several features have the same number of rows, so that shapes do not identify them
     model = original(rows, dict.fromkeys(rows, 2), NUMERICAL)
     names = sorted(rows, reverse=True)
     dataset = write_dataset(tmp_path / "dataset", sorted(NUMERICAL, reverse=True), [rows[name] for name in names], name=names)
@@ -207,7 +209,7 @@ def test_rows_of_the_first_deep_kernel_worked_out_by_hand():
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A checkpoint, copied by who damages it."""
+    """Save a checkpoint; tests that damage it copy it first."""
     return save(tmp_path_factory.mktemp("saved") / "nvidia", original(ROWS, WIDTHS, NUMBERS)) / "checkpoint"
 
 

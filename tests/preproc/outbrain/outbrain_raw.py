@@ -1,4 +1,4 @@
-"""Raw files of Outbrain's form for tests, what becomes of them, and the features once more as plain Python says them."""
+"""Raw files in Outbrain's form for tests, the datasets made of them, and a second definition of the features in plain Python."""
 
 import csv
 import math
@@ -16,7 +16,7 @@ START_MS, DAY_MS = 1_465_876_799_998, 86_400_000
 
 
 def write_raw(folder: Path, tables: dict[str, str]) -> Path:
-    """Write tables, given as texts of blank-separated values, a row a line, the names first; _ is an empty value and a ^ a blank."""
+    """Write tables given as texts: a row a line, names first, values separated by blanks; _ is an empty value, and ^ a blank."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in tables.items():
         rows = [line.split() for line in text.strip().splitlines()]
@@ -25,14 +25,14 @@ def write_raw(folder: Path, tables: dict[str, str]) -> Path:
 
 
 def preprocessed(raw: Path, *flags: object) -> FeatureSpec:
-    """Run the command in this process; the dataset lies beside the raw files."""
+    """Run the command in this process; the dataset is written beside the raw files."""
     destination = raw.with_name(f"{raw.name}-dataset")
     assert outbrain.main([*map(str, ("--src", raw, "--dst", destination, "--overwrite", *flags))]) == 0
     return FeatureSpec.from_yaml(destination / "feature_spec.yaml")
 
 
 def columns(spec: FeatureSpec, split: str) -> dict[str, list]:
-    """Every feature of a split, by its name."""
+    """Return every feature of a split by its name."""
     rows = TfRawSplit(spec, split)
     n = rows.num_samples
     found = {feature.name: rows.read_ids(i, 0, n) for i, feature in enumerate(spec.categorical)}
@@ -43,14 +43,14 @@ def columns(spec: FeatureSpec, split: str) -> dict[str, list]:
 
 
 def split_mix(value: int) -> int:
-    """The finalizer of SplitMix64, in Python's whole numbers."""
+    """Apply the finalizer of SplitMix64, in Python's integers."""
     value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) % 2**64
     value = ((value ^ value >> 27) * 0x94D049BB133111EB) % 2**64
     return value ^ value >> 31
 
 
 class Slow:
-    """The features of raw files by dictionaries and loops, in float64; the published thresholds and table sizes."""
+    """The features of raw files by dictionaries and loops, in float64, with the published thresholds and table sizes."""
 
     def __init__(self, raw: Path, seed: int = 0):
         read = lambda name: list(csv.DictReader((raw / f"{name}.csv").read_text().splitlines()))  # noqa: E731
@@ -90,7 +90,7 @@ class Slow:
         return found
 
     def _keys(self, ad: int) -> dict[str, int]:
-        """What an ad has in common with others."""
+        """Return the keys that an ad shares with other ads."""
         row = self.ads.get(ad, {})
         document = row.get("document_id", -1)
         source, publisher, _ = self.meta.get(document, (-1, -1, None))
@@ -108,7 +108,7 @@ class Slow:
         return int(self.events[display]["document_id"]) if display in self.events else -1
 
     def _counts(self, display: int, ad: int) -> dict[str, int]:
-        """The four counts of a row, before they are scaled."""
+        """Return the four counts of a row before scaling."""
         keys = self._keys(ad)
         kept = {kind: self.views[kind][keys[kind]] if keys[kind] >= 0 and self.views[kind][keys[kind]] > 5 else 0 for kind in ("ad", "document")}
         days = {"doc_event_days_since_published": self._days(self._page(display), display)}
@@ -140,7 +140,7 @@ class Slow:
         return sum(w * b.get(aspect, 0.0) for aspect, w in a.items()) / norms if norms else 0.0
 
     def row(self, display: int, ad: int, clicked: int) -> dict[str, float]:
-        """All that the dataset holds of a click."""
+        """Return all that the dataset holds of a click."""
         keys, page, found = self._keys(ad), self._page(display), {"label": clicked, "display_id": display}
         platform = self.events[display]["platform"] if display in self.events else "\\N"
         source, publisher, _ = self.meta.get(page, (-1, -1, None))
@@ -173,7 +173,7 @@ class Slow:
 
 
 def assert_equal(found: dict[str, list], rows: list[dict[str, float]]) -> None:
-    """Whole numbers exactly, others to 1e-6."""
+    """Check that integers are equal, and other numbers equal to 1e-6."""
     assert found.keys() == rows[0].keys()
     for name, values in found.items():
         np.testing.assert_allclose(values, [row[name] for row in rows], rtol=0, atol=1e-6 if isinstance(values[0], float) else 0, err_msg=name)

@@ -1,4 +1,4 @@
-"""Every feature by hand on a raw set of fifteen clicks, and all features against a slow definition on some thousand drawn ones."""
+"""Every feature worked out by hand on fifteen clicks, and all features compared with a slow definition on some thousand generated ones."""
 
 import gzip
 import math
@@ -13,7 +13,7 @@ from dataloading import generate_outbrain
 from preproc.outbrain.split import SplitRule, hashed
 from tests.preproc.outbrain.outbrain_raw import Slow, assert_equal, columns, preprocessed, split_mix, write_raw
 
-# Timestamps are such that display 1 is at 04:00:00 of 14 June 2016 (UTC), 2 a day later, and so on. Display 4 has no event, 7 and 9 have no clicks.
+# By the timestamps display 1 is at 04:00:00 of 14 June 2016 (UTC), display 2 a day later, and so on. Display 4 has no event, 7 and 9 no clicks.
 RAW = {
     "events": r"""
         display_id uuid document_id timestamp platform geo_location
@@ -84,14 +84,15 @@ RAW = {
 }
 FLAGS = ("--eval_fraction", 0, "--min_views", 1, "--min_group_views", 3, "--min_events", 2)
 
-# Rows of training:   1:100     1:101     1:104    2:100  2:102   3:250103 3:101     3:102      4:100   4:102   5:101      5:100
-# Views of ads: 100 4 (3 clicks), 101 3 (1), 102 3 (1), 104 1, 250103 1. Of documents: 30 7 (4), 100031 3 (1). Advertisers: 5003 4 (3), 2 6 (2).
-# Campaigns: 7 7 (4), 8 3. Sources: 1 7 (4). Publishers: 11 7 (4), 12 3. Ages of pages: 10 days of display 1, 12 of 3. Of ads: 1 of 3:102, 2 of 5:100.
-OWN = 13  # the publisher of source 2's documents without one: behind 12, the last
-A = {100: 3 / 4, 101: 1 / 3, 102: 1 / 3, 104: 0, 250103: 0, 777: 0}  # rates of ads
-V = {100: math.log2(5) / math.log2(5), 101: 2 / math.log2(5), 102: 2 / math.log2(5), 104: 0, 250103: 0, 777: 0}  # their views
-X, Y = math.log(math.log(30 / 2)), math.log(math.log(30 / 1))  # weights of what one, or two, of 30 documents are about
-CATEGORIES = X * 0.9 * X * 0.5 / (math.hypot(X * 0.9, X * 0.1) * math.hypot(X * 0.5, Y * 0.5))  # of documents 10 and 30
+# Rows of training as display:ad. 1:100 1:101 1:104 2:100 2:102 3:250103 3:101 3:102 4:100 4:102 5:101 5:100
+# Views (clicks) by id. Ads: 100: 4 (3), 101: 3 (1), 102: 3 (1), 104: 1, 250103: 1. Documents: 30: 7 (4), 100031: 3 (1).
+# Advertisers: 5003: 4 (3), 2: 6 (2). Campaigns: 7: 7 (4), 8: 3. Sources: 1: 7 (4). Publishers: 11: 7 (4), 12: 3.
+# Ages in days. Pages: 10 of display 1, 12 of display 3. Ads: 1 of 3:102, 2 of 5:100.
+OWN = 13  # the publisher of documents of source 2 that have none: numbered last, after 12
+A = {100: 3 / 4, 101: 1 / 3, 102: 1 / 3, 104: 0, 250103: 0, 777: 0}  # click rates of ads
+V = {100: math.log2(5) / math.log2(5), 101: 2 / math.log2(5), 102: 2 / math.log2(5), 104: 0, 250103: 0, 777: 0}  # views of ads, scaled
+X, Y = math.log(math.log(30 / 2)), math.log(math.log(30 / 1))  # weights of subjects of two, and of one, of 30 documents
+CATEGORIES = X * 0.9 * X * 0.5 / (math.hypot(X * 0.9, X * 0.1) * math.hypot(X * 0.5, Y * 0.5))  # similarity of documents 10 and 30
 ENTITIES = X / math.hypot(X, Y)  # "common" is in 12 of 30 documents: more than 1 / e, so it counts for nothing
 TRAIN = {
     "display_id": [1, 1, 1, 2, 2, 3, 3, 3, 4, 4, 5, 5],
@@ -123,7 +124,7 @@ TRAIN = {
     "doc_event_doc_ad_sim_topics": [1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1],
     "doc_event_doc_ad_sim_entities": [ENTITIES, 0, 0, 0, 0, 0, 0, ENTITIES, 0, 0, 0, 0],
 }
-TEST = {  # of the last two days, in the order of the displays; older than all of training is 1
+TEST = {  # of the last two days, in the order of the displays; an age above all ages of training is scaled to 1
     "display_id": [6, 6, 6, 8, 8],
     "label": [0, 1, 0, 1, 0],
     "ad_id": [100, 102, 777, 101, 100],
@@ -209,7 +210,7 @@ def test_small_blocks_compressed_files_and_any_order_of_rows_give_the_same(drawn
     for name in ("events", "documents_meta"):
         (raw / f"{name}.csv.gz").write_bytes(gzip.compress((raw / f"{name}.csv").read_bytes()))
         (raw / f"{name}.csv").unlink()
-    (raw / "documents_meta.csv.gz").rename(raw / "document_meta.csv.gz")  # as README of NVIDIA's model calls it
+    (raw / "documents_meta.csv.gz").rename(raw / "document_meta.csv.gz")  # the name in the README of NVIDIA's model
     assert files_of(preprocessed(raw, "--block_bytes", 5000)) == files_of(whole)
     for name in ("events", "documents_meta"):
         shutil.copy(drawn / f"{name}.csv", raw / f"{name}.csv")
@@ -244,7 +245,7 @@ def test_nothing_of_evaluation_is_in_any_rate_scale_or_dictionary(drawn, tmp_pat
 
 
 def test_the_hash_is_that_of_splitmix64():
-    assert int(hashed(np.array([0]), 0)[0]) == 0xE220A8397B1DCDAF  # the first number of SplitMix64 from 0
+    assert int(hashed(np.array([0]), 0)[0]) == 0xE220A8397B1DCDAF  # the first number that SplitMix64 gives from the state 0
     ids = np.array([1, 77, 2**40, 2**62])
     assert hashed(ids, 9).tolist() == [split_mix((int(i) + 10 * 0x9E3779B97F4A7C15) % 2**64) for i in ids]
 

@@ -1,4 +1,4 @@
-"""What a user's files and flags can get wrong is one line, and leaves nothing; bad lines are skipped where that is asked for."""
+"""Mistakes in a user's files and flags are an error of one line and leave no files; bad lines are skipped on request."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def raw(folder, **changes):
 
 
 def fails(folder, *flags):
-    """The one line of a run that fails; nothing is left of it."""
+    """Check that a run fails in one line and leaves no files; return the line."""
     with pytest.raises(UserError) as found:
         outbrain.main([*map(str, ("--src", folder / "raw", "--dst", folder / "out", *flags))])
     assert not (folder / "out").exists() and "\n" not in str(found.value)
@@ -126,7 +126,7 @@ def test_other_sizes_are_those_of_the_tables(tmp_path):
         (2, 4, "int8"),
     ]
     found = columns(spec, "train")
-    assert found["ad_id"] == [2, 4, 2, 4] and found["event_country"] == [0, 0, 1, 1]  # there is room for one country, and FR comes before US
+    assert found["ad_id"] == [2, 4, 2, 4] and found["event_country"] == [0, 0, 1, 1]  # there is room for one country only, and FR comes before US
 
 
 def test_bad_lines_are_skipped_and_counted(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""preproc.outbrain on Spark: the very files that Polars writes, and the very errors. See test_spark_cluster for two workers."""
+"""preproc.outbrain on Spark gives the same files and the same errors as Polars. See test_spark_cluster for two workers."""
 
 import gzip
 import os
@@ -22,7 +22,7 @@ pytestmark = [needs_spark, pytest.mark.usefixtures("one_spark")]
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory) -> Path:
-    """Generated raw files."""
+    """Generate raw files."""
     folder = tmp_path_factory.mktemp("generated with a space") / "raw"
     assert generate_outbrain.main(["--displays", "800", "--dst", str(folder)]) == 0
     return folder
@@ -30,7 +30,7 @@ def raw(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def changed(raw, tmp_path) -> Path:
-    """A copy, for a test to change."""
+    """Copy the raw files by links, for a test to change."""
     folder = tmp_path / "raw"
     folder.mkdir()
     for path in raw.iterdir():
@@ -39,19 +39,19 @@ def changed(raw, tmp_path) -> Path:
 
 
 def rewrite(path: Path, change) -> None:
-    """Change the lines of a file, of which there may be links."""
+    """Change the lines of a file; other links to it keep the old content."""
     lines = path.read_text().splitlines()
     path.unlink()
     path.write_text("\n".join(change(lines) or lines) + "\n")
 
 
 def bytes_of_tasks(folder: Path, table: str, parts: int) -> int:
-    """Such --block_bytes that a table is read in about so many parts."""
+    """Return a --block_bytes for which a table is read in about `parts` parts."""
     return (folder / f"{table}.csv").stat().st_size // (2 * parts)
 
 
 def same(raw: Path, capsys, *flags: object) -> dict[str, bytes]:
-    """Run both engines; their files and what they say are the same. Returns the files, by their names in the dataset."""
+    """Run both engines, check that their files and messages are the same; return the files by their names in the dataset."""
     folder = raw.with_name("datasets")
     words = [*map(str, ("--src", raw, "--overwrite", *flags))]
     capsys.readouterr()
@@ -65,7 +65,7 @@ def same(raw: Path, capsys, *flags: object) -> dict[str, bytes]:
 
 
 def test_clicks_out_of_order_and_bad_lines_that_are_skipped(changed, capsys, monkeypatch):
-    """Clicks in no order, so that evaluation rows are sorted; several pieces of features; bad lines in three files."""
+    """Clicks come in no order, so that evaluation rows must be sorted; features come in several pieces; three files have bad lines."""
     monkeypatch.setattr(outbrain_spark, "PIECE_ROWS", 200)
 
     def clicks(lines: list[str]) -> list[str]:
@@ -160,7 +160,9 @@ def test_flags_of_spark_without_it_are_said(changed, capsys):
 def test_shared_objects_map_their_arrays(tmp_path):
     values, none = np.arange(100_000).reshape(1000, 100), np.empty(0)
     spark_shared.save_shared((lambda scale: values[3] * scale, [values[::2], none], "text"), tmp_path / "shared")
-    assert len((tmp_path / "shared").read_bytes()) < values[::2].nbytes + 10_000  # a view that is not contiguous is within, the array is not
+    assert (
+        len((tmp_path / "shared").read_bytes()) < values[::2].nbytes + 10_000
+    )  # the view is pickled because it is not contiguous; the array is stored apart
     for _ in range(2):
         times, (every, nothing), text = spark_shared.load_shared(tmp_path / "shared")
         np.testing.assert_array_equal(times(2), values[3] * 2)

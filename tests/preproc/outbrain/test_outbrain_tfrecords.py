@@ -1,4 +1,4 @@
-"""preproc.outbrain --format: TFRecords of the same rows as the tf_raw dataset; nothing is left where it fails."""
+"""preproc.outbrain --format: TFRecords of the same rows as the tf_raw dataset; a failed run leaves no files."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_records_alone_are_the_same_bytes(raw, capsys):
 
 
 def test_without_a_specification_they_are_nvidias(raw):
-    """The published names and tables are the same ones that preproc.outbrain writes."""
+    """The published names and tables are the ones that preproc.outbrain writes."""
     assert outbrain_spec() == spec_of(read_sizes(OUTBRAIN_TABLES), 2**31)
     spec = pattern_spec({"train": [f"{raw}/both/tfrecords/train/part*"]}, None)
     assert unread_features(spec) == ()

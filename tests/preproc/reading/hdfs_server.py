@@ -1,4 +1,4 @@
-"""A store over HTTP for tests: as much of WebHDFS as fsspec's client asks for, on the loopback, its files in memory."""
+"""A store over HTTP for tests: the part of WebHDFS that fsspec's client uses, on the loopback interface, with files in memory."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ class _Handler(BaseHTTPRequestHandler):
     _PREFIX = "/webhdfs/v1"
 
     def log_message(self, *words: object) -> None:
-        """Nothing is said."""
+        """Log nothing."""
 
     def _serve(self) -> None:
         parts = urlsplit(self.path)
@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def hdfs() -> Iterator[tuple[str, dict[str, bytes]]]:
-    """A server for the time of a `with` block: the URL of its root, and its files by their paths."""
+    """Run a server for the time of a `with` block; yield the URL of its root, and its files by their paths."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.files = {}
     thread = Thread(target=server.serve_forever, daemon=True)

@@ -1,4 +1,4 @@
-"""Arrow streams, batch by batch, against Polars' reading of the whole."""
+"""Arrow streams read batch by batch, compared with Polars' reading of the whole."""
 
 import io
 import struct
@@ -17,14 +17,15 @@ def frame(first: int, rows: int) -> pl.DataFrame:
 
 
 def stream(*rows: int) -> bytes:
-    """A batch of each number of rows: Polars writes one, so those of several streams stand behind one schema."""
+    """Return a stream with a batch of each number of rows: Polars writes one batch, so those of several streams follow one schema."""
     content, first = b"", 0
     for count in rows:
         out = io.BytesIO()
         frame(first, count).write_ipc_stream(out)
-        schema_bytes = 8 + struct.unpack("<4xI", out.getvalue()[:8])[0]  # it has no body
+        schema_bytes = 8 + struct.unpack("<4xI", out.getvalue()[:8])[0]  # the schema's message has no body
         content = (content or out.getvalue()[:schema_bytes]) + out.getvalue()[schema_bytes:-8]
         first += count
+    # The mark of the end: a continuation marker, and a length of 0.
     return content + b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -34,7 +35,7 @@ def test_batches_are_the_whole_a_part_at_a_time(tmp_path):
     batches = list(stream_batches(path, read.append))
     assert [batch.height for batch in batches] == [5, 1, 700]
     assert pl.concat(batches).equals(pl.read_ipc_stream(path)) and stream_schema(path) == batches[0].schema
-    assert path.stat().st_size - 8 <= sum(read) <= path.stat().st_size  # but for the mark of the end
+    assert path.stat().st_size - 8 <= sum(read) <= path.stat().st_size  # all but the mark of the end
 
 
 def test_categories_of_a_dictionary(tmp_path):

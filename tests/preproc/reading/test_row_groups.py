@@ -1,4 +1,4 @@
-"""Parquet and Arrow files in ranges of whole row groups: the rows of each, and the same rows as the whole."""
+"""Parquet and Arrow files read in ranges of whole row groups: the rows of each, and the same rows as the whole file."""
 
 import polars as pl
 import pytest
@@ -12,7 +12,7 @@ ROWS = 1003
 
 
 def frame(rows: int = ROWS) -> pl.DataFrame:
-    """Columns of every kind that makes a footer what it is: lists, structs, categories, statistics, nulls."""
+    """Return columns of every kind that affects a file's footer: lists, structs, categories, statistics, nulls."""
     numbers = pl.int_range(rows, eager=True).alias("n")
     return numbers.to_frame().with_columns(
         s=pl.format("text {}", "n"),
@@ -71,6 +71,8 @@ def test_what_does_not_tell_is_read_whole(tmp_path):
             assert row_ranges(damaged, form(damaged), 10) == [None]
             with pytest.raises(DatasetError, match="cannot be read as"):
                 [task() for task in TableFile(damaged, form(damaged)).tasks(None, frozenset(), 1)]
-        for place in range(len(content) - 400, len(content), 7):  # a flipped byte of the footer is a fault of the reader, or another number of rows
+        for place in range(
+            len(content) - 400, len(content), 7
+        ):  # a changed byte in the footer is a fault that the reader finds, or another number of rows
             damaged.write_bytes(content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :])
             assert all(isinstance(rows, int) and rows >= 0 for rows in group_rows(damaged, form(damaged)))

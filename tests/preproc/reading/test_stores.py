@@ -1,4 +1,4 @@
-"""Files of object stores give the dataset that local ones give; what goes wrong with a store is one line with the URL."""
+"""Files in object stores give the same dataset as local ones; a failure of a store is one line with the URL."""
 
 import gzip
 import sys
@@ -42,7 +42,7 @@ FORMS = {
 
 @pytest.fixture
 def store():
-    """Puts bytes under memory://; what a test put is gone after it."""
+    """Yield a function that puts bytes under memory://; clear the store after the test."""
     system = fsspec.filesystem("memory")
 
     def put(name: str, content: bytes) -> str:
@@ -78,7 +78,7 @@ def test_folders_and_globs_in_the_order_of_names(tmp_path, store, call, url):
     test = write(tmp_path / "test.csv", "s,y\nx,1\n")
     flags = ("--test", test, "--label", "y", "--categorical", "s")
     assert call(table.main, "--train", *paths, "--dst", tmp_path / "local", *flags)[0] == 0
-    if url.endswith(("s", "/")):  # a folder leaves hidden files out
+    if url.endswith(("s", "/")):  # hidden files of a folder are ignored
         store("days/.crc", b"?")
     code, _, errors = call(table.main, "--train", url, "--dst", tmp_path / "stored", *flags)
     assert code == 0, errors
@@ -123,7 +123,7 @@ def test_without_fsspec_one_line_says_what_to_install(tmp_path, call, monkeypatc
 
 
 def not_found(cause: Exception) -> FileNotFoundError:
-    """As fsspec's http raises whatever failed."""
+    """Make an error like those of fsspec's http, which raises FileNotFoundError for any failure."""
     error = FileNotFoundError("rows.csv")
     error.__cause__ = cause
     return error

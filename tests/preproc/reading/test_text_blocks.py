@@ -1,4 +1,4 @@
-"""Blocks of whole rows: byte ranges of a file, and rows that span lines, against Python's csv module and plain slicing."""
+"""Blocks of whole rows, from byte ranges of a file and with rows that span lines, compared with Python's csv module and plain slicing."""
 
 import csv
 import gzip
@@ -102,7 +102,7 @@ def test_a_row_after_values_with_line_ends_is_named_by_its_line(tmp_path, block_
 
 @pytest.mark.parametrize("block_bytes", [1, 100, 1 << 20])
 def test_a_quote_that_is_never_closed_costs_its_line(tmp_path, block_bytes, capsys):
-    """Also where another one follows, and where values with line ends do."""
+    """The file also has a second unclosed quote, and values with line ends."""
     sound = "".join(f"v{i},{i % 2}\n" for i in range(50))
     content = f's,y\n{sound}"open,1\n{sound}5" disk,1\n"two\nlines",1\n"x,0\n{sound}'
     with pytest.raises(DatasetError, match=r"t.csv, line 52: a quote is opened and not closed, or the 1,000 lines"):
@@ -122,7 +122,7 @@ def test_a_row_has_so_many_lines_at_most(tmp_path):
 
 def test_quotes_that_are_never_closed_take_bounded_time(tmp_path):
     path = write(tmp_path / "t.csv", "s,y\n" + '"a,1\n' * 200_000)
-    begun = time.process_time()  # which other programs do not lengthen
+    begun = time.process_time()  # processor time, which other programs do not affect
     with pytest.raises(DatasetError, match="line 2: a quote"):
         list(TableFile(path, form_of(path, FormFlags())).blocks(None, frozenset(), 1 << 16))
     assert time.process_time() - begun < 20

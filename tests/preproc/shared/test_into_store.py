@@ -1,4 +1,4 @@
-"""Datasets in object stores: put there by preprocessing, fetched from there, and whole or not there, whatever happens on the way."""
+"""Datasets in object stores: put there by preprocessing, fetched back, and either complete or absent whatever fails on the way."""
 
 import fcntl
 import json
@@ -27,16 +27,16 @@ ROWS = "s,n,y\n" + "".join(f"v{i % 7},{i}.5,{i % 2}\n" for i in range(60))
 
 @pytest.fixture
 def files():
-    """Gives the files of the store by their names below `URL`; what a test put is gone after it."""
+    """Yield a function that returns the files of the store by their names below `URL`; clear the store after the test."""
     system = fsspec.filesystem("memory")
     yield lambda: {name.removeprefix("/bucket/a set/"): bytes(system.cat_file(name)) for name in system.find("/bucket")}
-    system.store.clear()  # and not by its methods, which a test may have changed
+    system.store.clear()  # not by the store's methods, which a test may have replaced
     system.pseudo_dirs[:] = [""]
 
 
 @pytest.fixture
 def words(tmp_path) -> dict:
-    """Sound command lines of both commands, without --dst."""
+    """Return valid command lines of both commands, without --dst."""
     for day in ("day_0", "day_1"):
         (tmp_path / day).write_text("".join(make_line(str(row % 2), {0: row}, {0: f"{row % 9:x}"}) + "\n" for row in range(50)))
     (tmp_path / "rows.csv").write_text(ROWS)
@@ -45,24 +45,24 @@ def words(tmp_path) -> dict:
 
 
 def error(call, main, *flags) -> str:
-    """The one line that a command ends in."""
+    """Return the last line of a command that fails."""
     code, out, errors = call(main, *flags)
     assert (code, out) == (1, ""), errors
     return errors.splitlines()[-1].removeprefix("command: error: ")
 
 
 def unexpected(*_) -> str:
-    """In the place of what makes a dataset, where nothing is to be made."""
+    """Fail: replaces the function that makes a dataset where none may be made."""
     raise AssertionError("it is made")
 
 
 def left(tmp_path: Path) -> list[str]:
-    """What a run left besides its input."""
+    """Return the files that a run left besides its input."""
     return sorted(path.name for path in tmp_path.iterdir() if path.name not in ("day_0", "day_1", "rows.csv", "local", "back"))
 
 
 def failing(monkeypatch, method: str, name: str, fault: BaseException, after: int = 0) -> None:
-    """The store fails at what has such a name."""
+    """Let a method of the store raise `fault` for names that contain `name`, after `after` successful calls."""
     honest, calls = getattr(MemoryFileSystem, method), []
 
     def fails(self, *words, **options):
@@ -88,7 +88,7 @@ def test_there_and_back(tmp_path, call, files, words, command):
 
 
 def test_over_http(tmp_path, call, words):
-    """A server of its own, spoken to through sockets: WebHDFS, and one dataset in the place of another."""
+    """A WebHDFS server is reached through sockets; one dataset replaces another."""
     pytest.importorskip("requests")
     assert call(table.main, *words[table], "--dst", tmp_path / "local")[0] == 0
     with hdfs() as (root, stored):
@@ -115,7 +115,7 @@ def test_a_file_url_is_a_local_folder(tmp_path, call, words):
 @pytest.mark.parametrize("command", [criteo, table])
 def test_what_is_refused_at_once(tmp_path, call, files, words, command, monkeypatch):
     staging = ("--staging", tmp_path / "staging")
-    monkeypatch.setattr(command, "make_dataset", unexpected)  # nothing is made
+    monkeypatch.setattr(command, "make_dataset", unexpected)  # fails if a dataset is made
     message = f"--dst {URL}: --staging is missing: a folder on a disk with the room, in which the dataset is made before it is put there"
     assert error(call, command.main, *words[command], "--dst", URL) == message
     fsspec.filesystem("memory").pipe_file("/bucket/a set/train/label.bin", b"1")
@@ -167,7 +167,7 @@ def test_a_put_that_fails_and_is_gone_on_with(tmp_path, call, files, words, monk
     assert f"; what had been put ({len(files())} files) stays for a run with --resume; {whole}" in said
     assert "feature_spec.yaml" not in files() and files()
     puts, honest = [], MemoryFileSystem.put_file
-    monkeypatch.setattr(table, "make_dataset", unexpected)  # nothing of it is made again
+    monkeypatch.setattr(table, "make_dataset", unexpected)  # fails if a dataset is made again
     monkeypatch.setattr(MemoryFileSystem, "put_file", lambda self, *words, **more: puts.append(words[1]) or honest(self, *words, **more))
     before = files()
     code, out, errors = call(table.main, *flags, "--resume")
@@ -196,7 +196,7 @@ def test_an_interruption(tmp_path, call, files, words, monkeypatch, resume):
 
 
 def test_two_runs_at_once(tmp_path, call, files, words, monkeypatch):
-    """The second is refused while the first makes its dataset; afterwards nothing of either is left."""
+    """The second run is refused while the first makes its dataset; afterwards no files of either are left."""
     make, said = table.make_dataset, []
     flags = (*words[table], "--dst", URL, "--staging", tmp_path / "staging")
 
@@ -220,7 +220,7 @@ def test_a_file_that_is_not_whole_in_the_store(tmp_path, call, files, words, mon
 
 
 def test_overwriting(tmp_path, call, files, words, monkeypatch):
-    """What the older dataset had besides is gone, and while files are put the folder is no dataset."""
+    """Files that only the older dataset had are removed, and the folder is no dataset while files are put."""
     assert call(criteo.main, *words[criteo], "--dst", tmp_path / "older")[0] == 0
     assert call(put.main, tmp_path / "older", URL)[0] == 0
     assert call(table.main, *words[table], "--dst", tmp_path / "local")[0] == 0
@@ -235,7 +235,7 @@ def test_overwriting(tmp_path, call, files, words, monkeypatch):
     code, _, errors = call(table.main, *flags)
     assert code == 0, errors
     assert files() == tree(tmp_path / "local")
-    assert seen == [True] + [False] * len(files())  # the first is the token
+    assert seen == [True] + [False] * len(files())  # the first file put is the token
     failing(monkeypatch, "put_file", "train/s.bin", ConnectionError("reset"))
     said = error(call, table.main, *flags)
     assert "; what had been put is removed, and the older dataset there is no longer whole; the dataset is whole in " in said
@@ -247,7 +247,7 @@ def test_overwriting(tmp_path, call, files, words, monkeypatch):
 
 @pytest.fixture
 def stored(tmp_path, call, files, words) -> Path:
-    """A dataset that is here and there."""
+    """Make a dataset, and put it into the store too; return the local folder."""
     assert call(table.main, *words[table], "--dst", tmp_path / "local")[0] == 0
     (tmp_path / "local" / "checkpoints" / "step_1").mkdir(parents=True)
     (tmp_path / "local" / "checkpoints" / "step_1" / "weights").write_text("not of the dataset")

@@ -1,4 +1,4 @@
-"""A run with --resume that is killed anywhere is gone on with: the same bytes as of an unbroken run, and what was complete is not done again."""
+"""Resuming of killed runs (--resume): the same bytes as of an unbroken run, and completed work is not repeated."""
 
 import gzip
 import random
@@ -28,7 +28,7 @@ def rows(first: int, count: int) -> str:
 
 
 def tables(folder: Path) -> list[str]:
-    """Two files of text and one compressed, with every kind of column, a threshold, a group and keys."""
+    """Write two text files and a compressed one with every kind of column; return flags with a threshold, a group and keys."""
     head = "user,price,age,tags,t,y\n"
     paths = [write(folder / f"{i}.csv", head + rows(100 * i, 60 + 20 * i)) for i in range(2)]
     paths.append(write(folder / "2.csv.gz", gzip.compress((head + rows(500, 90)).encode())))
@@ -43,7 +43,7 @@ def tables(folder: Path) -> list[str]:
 
 
 def logs(folder: Path) -> list[str]:
-    """Three days of a Criteo-like log, shuffled, the last halved."""
+    """Write three days of a Criteo-like log; return flags that shuffle it and halve the last day."""
     paths = []
     for day in range(3):
         lines = ("\t".join([str(i % 2), *[str(i * k % 50) for k in range(3)], *[f"{i * k % 23:x}" for k in range(4)]]) for i in range(60 + day * 30))
@@ -60,12 +60,12 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def visible(folder: Path) -> dict[str, bytes]:
-    """Without staging folders: one that was killed when it had published leaves its own to the next run."""
+    """Return the files without staging folders: a run killed after publishing leaves its own to the next run."""
     return {name: content for name, content in tree(folder).items() if not name.startswith(".")}
 
 
 def killed_at(point: int, command, destination: Path, flags: list[str]) -> bool:
-    """Whether the run was killed; it is not where it touches fewer files."""
+    """Return True if the run was killed; it is not where it makes fewer file operations."""
     words = [sys.executable, ROOT / "tests/preproc/killed_at.py", point, command.__name__, destination, *flags, "--resume"]
     result = subprocess.run(list(map(str, words)), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode in (0, -signal.SIGKILL), result.stderr
@@ -75,7 +75,7 @@ def killed_at(point: int, command, destination: Path, flags: list[str]) -> bool:
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_that_was_killed_anywhere_is_gone_on_with(tmp_path, capfd, command, seed):
-    """Killed three times, each at a place of its own in what was left."""
+    """The run is killed three times, each time at another point of the remaining work."""
     flags, draw = COMMANDS[command](tmp_path), random.Random(seed)
     command.main([*flags, "--dst", str(tmp_path / "whole")])
     out = tmp_path / "out"
@@ -90,7 +90,7 @@ def test_a_run_that_was_killed_anywhere_is_gone_on_with(tmp_path, capfd, command
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("after", range(0, 24, 4))
 def test_what_was_complete_is_not_done_again(tmp_path, capfd, monkeypatch, command, after):
-    """Ended by an error behind the n-th stage; then only the others are done."""
+    """An error ends the run after the n-th stage; the resumed run does only the other stages."""
     flags, out = COMMANDS[command](tmp_path), tmp_path / "out"
     command.main([*flags, "--dst", str(tmp_path / "whole")])
     done, complete = [], resume.Progress.complete
@@ -122,7 +122,7 @@ def test_what_was_complete_is_not_done_again(tmp_path, capfd, monkeypatch, comma
 
 
 def left(folder: Path, monkeypatch, flags: list[str]) -> Path:
-    """What a run leaves that ends when all files are read."""
+    """Fail a run when all files are read; return the staging folder that it leaves."""
     monkeypatch.setattr(table, "statistics_of", lambda *words: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         table.main([*flags, "--dst", str(folder / "out"), "--resume"])
@@ -184,7 +184,7 @@ def test_a_stage_whose_file_is_gone_or_cut_is_done_again(tmp_path, capfd, monkey
 
 
 def test_records_behind_a_file_that_is_read_anew_do_not_hold(tmp_path, monkeypatch):
-    """Blocks of another size stand in other places then; a third run must not take what the first one recorded of later files."""
+    """Blocks of another size begin at other places; a third run must not reuse the first run's records of later files."""
     flags = tables(tmp_path)
     folder = left(tmp_path, monkeypatch, [*flags, "--block_bytes", "100"])
     table.main([*flags, "--dst", str(tmp_path / "whole")])
@@ -212,7 +212,7 @@ def test_a_run_without_resume_removes_what_was_kept_and_says_so(tmp_path, capfd,
 
 
 def test_a_run_at_work_is_not_taken_from(tmp_path, capfd, monkeypatch):
-    """A second --resume into the same folder begins its own; the first goes on undisturbed."""
+    """A second --resume into the same folder starts a run of its own; the first goes on undisturbed."""
     flags, out = tables(tmp_path), tmp_path / "out"
     second, write = [], PolarsTable.write
 

@@ -1,14 +1,14 @@
-"""Parquet that is written as a stream has the bytes of a frame in memory, however its rows come."""
+"""Parquet written as a stream has the same bytes as a frame written from memory, however its rows are cut into pieces."""
 
 import polars as pl
 import pytest
 
 from preproc.shared.vocabulary_file import write_vocabulary
 
-GROUP = 122_880  # rows of a row group, about
+GROUP = 122_880  # approximate number of rows in a row group
 
 
-# Between k and k + 1 groups the size of a group is equally far from GROUP at 2 k (k + 1) / (2 k + 1) times that: 163,840 rows for k = 1.
+# At 2 k (k + 1) / (2 k + 1) times GROUP rows, k groups are as much too large as k + 1 groups are too small: 163,840 rows for k = 1.
 @pytest.mark.parametrize(
     "rows",
     [0, 1, GROUP + 1, 163_839, 163_840, 163_841, 184_320, 294_911, 294_912, 294_913, 294_914, 421_303, 421_304, 421_305, 421_306, 5 * GROUP - 7],

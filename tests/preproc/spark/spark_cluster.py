@@ -1,4 +1,4 @@
-"""Where there is no Spark, its tests are left out with a word; the cluster of those that want one is the benchmark's."""
+"""Helpers of Spark's tests, which are left out with a message where Spark is missing; the cluster is that of the benchmarks."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from preproc.spark import engine as spark_engine
 from preproc.spark import session as spark_session
 
 __all__ = ["JAVA", "LOCAL", "QUICK", "Cluster", "Sessions", "cluster", "needs_spark", "tree"]
-# A machine that compiles quickly and not well, and queries that are not compiled at all: these runs are short.
+# These runs are short: Java compiles quickly instead of well, and queries are not compiled at all.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _CONF = (f"spark.driver.extraJavaOptions={JAVA}", "spark.sql.codegen.wholeStage=false", "spark.sql.adaptive.enabled=false")
 QUICK = tuple(word for setting in _CONF for word in ("--spark_conf", setting))
@@ -22,19 +22,19 @@ LOCAL = ("--engine", "spark", "--spark_master", "local[2]", *QUICK)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """What `diff -rq` compares."""
+    """Return the content of every file by its path: the data that `diff -rq` compares."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 class Sessions:
-    """One session of Spark for all tests of a process that ask for it, as long as they ask for the same: a new one takes seconds."""
+    """One Spark session for all tests of a process that ask for the same settings, because a new one takes seconds."""
 
     def __init__(self, folder: Callable[[], Path]):
         self._folder, self._ending, self._asked, self._context = folder, ExitStack(), None, None
 
     @contextmanager
     def session(self, settings: SparkSettings, folder: Path) -> Iterator:
-        """In the place of `spark_session.session`."""
+        """Yield the shared session; replaces `spark_session.session`."""
         asked = (settings.master, dict(settings.conf))
         if self._asked != asked:
             self.end()
@@ -44,19 +44,19 @@ class Sessions:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Commands that this process calls meanwhile have it."""
+        """Let commands that this process calls inside the block use the shared session."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(spark_engine, "session", self.session)
             yield
 
     def end(self) -> None:
-        """End it, for a process has one at a time."""
+        """End the session, because a process can have only one at a time."""
         self._asked = None
         self._ending.close()
 
 
 def spark_missing() -> str | None:
-    """Why there is no Spark here, in words; None where there is."""
+    """Return the reason why Spark is missing, in words; None where it is there."""
     try:
         import pyspark  # noqa: F401
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The commands on a cluster of two workers, of which an executor is killed while it reads: the very files that Polars writes.
+"""The commands on a cluster of two workers write the same files as Polars, although an executor is killed while it reads.
 
 With OUTBRAIN_DISPLAYS=40000 raw files of some 200,000 clicks go through `preproc.outbrain`.
 """
@@ -47,7 +47,7 @@ def on(workers: Cluster) -> tuple:
 
 @contextmanager
 def killed(workers: Cluster, folder: Path) -> Iterator[None]:
-    """An executor is killed when the first of the tasks that read has ended, and before all have."""
+    """Kill an executor after the first of the reading tasks has ended, and before all have."""
     tasks, ended, over, ask = [], [], threading.Event(), SparkEngine.map
 
     def counted(engine: SparkEngine, name: str, work, items, *unit: str):
@@ -61,7 +61,7 @@ def killed(workers: Cluster, folder: Path) -> Iterator[None]:
         return value
 
     def kill() -> None:
-        wait_for(lambda: found(folder, ".staging-*/spark/probe-*"))  # what every run begins with: executors are there
+        wait_for(lambda: found(folder, ".staging-*/spark/probe-*"))  # the probe that every run begins with: executors have started
         executors = wait_for(workers.executors)
         if wait_for(lambda: found(folder, ".staging-*/spark/reading-*")):
             executors[0].kill()
@@ -90,7 +90,7 @@ def same(command, words: list, folder: Path, workers: Cluster, capsys) -> None:
 
 
 def test_criteo(tmp_path, capsys, workers, monkeypatch):
-    monkeypatch.setattr(spark_dictionaries, "TASK_COUNTS", 0)  # by Spark SQL, as of very many values
+    monkeypatch.setattr(spark_dictionaries, "TASK_COUNTS", 0)  # by Spark SQL, as for very many values
     (tmp_path / "day_0").write_text("".join(f"{line}\n" for line in log(1000, 7)) * 8)
     (tmp_path / "day_1").write_text("".join(f"{line}\n" for line in log(300, 8)))
     words = ["--train", tmp_path / "day_0", tmp_path / "day_1", "--test", tmp_path / "day_1", "--frequency_threshold", 2, "--block_bytes", 60_000]
@@ -107,7 +107,7 @@ def test_table(tmp_path, capsys, workers, monkeypatch):
 
 
 def test_outbrain(tmp_path, capsys, workers, monkeypatch):
-    """The same bytes; and, whatever bytes are, the same numbers. No executor is killed: those that were, are back or are done without."""
+    """Bytes are the same, and so are the numbers read. No executor is killed; those killed before are back, or the run does without them."""
     monkeypatch.setattr(outbrain_spark, "TASKS_A_CORE", 2)
     displays = os.environ.get("OUTBRAIN_DISPLAYS", "800")
     assert generate_outbrain.main(["--displays", displays, "--dst", str(tmp_path / "raw")]) == 0

@@ -1,4 +1,4 @@
-"""What a user can get wrong with --engine spark: one line, nothing left; and tasks that are tried several times."""
+"""Mistakes of a user with --engine spark are an error of one line and leave no files; tasks are tried several times."""
 
 import os
 import pickle
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("own_spark")
 
 @pytest.fixture
 def words(tmp_path) -> list[str]:
-    """A sound command line by local Spark."""
+    """Return a valid command line for local Spark."""
     for day in ("day_0", "day_1"):
         (tmp_path / day).write_text("".join(make_line("1", {0: row}, {0: f"{row % 9:x}"}) + "\n" for row in range(500)))
     flags = ["--train", tmp_path / "day_0", "--test", tmp_path / "day_1", "--dst", tmp_path / "out", "--frequency_threshold", 0]
@@ -37,7 +37,7 @@ def words(tmp_path) -> list[str]:
 
 
 def fails(words: list[str], message: str, *more: str) -> str:
-    """The command ends in one line, and leaves nothing."""
+    """Check that the command fails in one line and leaves no files; return the line."""
     with pytest.raises(UserError) as error:
         criteo.main([*words, *more])
     assert message in str(error.value) and "\n" not in str(error.value), error.value
@@ -87,7 +87,7 @@ def test_a_user_without_a_name(words, monkeypatch):
     ],
 )
 def test_java_reads_names_of_files_as_utf8(monkeypatch, before, inside):
-    """By its locale, which containers often leave out."""
+    """Java uses the locale for names of files, and containers often set none."""
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         monkeypatch.delenv(name, raising=False)
     for name, value in before.items():
@@ -131,7 +131,7 @@ def test_flags_of_spark_without_it_are_said_to_do_nothing(words, capsys):
 
 
 def by_both(words: list[str], message: str, *more: str) -> None:
-    """Both engines say the same."""
+    """Check that both engines give the same message."""
     assert fails(words, message, *more) == fails(words, message, *more, "--engine", "polars")
 
 
@@ -194,7 +194,7 @@ def test_a_job_that_fails_is_told_by_its_cause(tmp_path):
 
 
 def test_executors_that_are_killed_are_told_with_what_may_help():
-    """As a cluster says it when a task has lost its executor four times."""
+    """A cluster gives this message when a task has lost its executor four times."""
     said = (
         "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in stage 1.0 (TID 7) (10.0.0.2 "
         "executor 3): ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: Command exited with code 137\nDriver"
@@ -225,7 +225,7 @@ def test_a_task_is_done_once(tmp_path):
         calls.append(item)
         return len(calls)
 
-    for _ in range(2):  # an executor that was lost before it could say that it was done
+    for _ in range(2):  # as after an executor that was lost before it could report that it was done
         assert run_task(job(tmp_path, work), 3, "words") == Done(1)
     assert calls == ["words"] and (tmp_path / "job-000003" / "file").read_text() == "words"
 
@@ -252,7 +252,7 @@ def test_behind_a_fault_nothing_is_begun_and_before_it_everything(tmp_path):
     failed = run_task(made, 5, "bad")
     assert isinstance(failed, Failed) and str(failed.error) == "bad"
     assert (run_task(made, 6, "good"), run_task(made, 4, "good")) == (LeftOut(), Done("good"))
-    again = run_task(made, 5, "good")  # the same whatever this attempt meets
+    again = run_task(made, 5, "good")  # the earlier result stays, whatever this attempt gives
     assert isinstance(again, Failed) and str(again.error) == "bad"
 
 

@@ -13,7 +13,7 @@ from preproc.table import command as table
 
 
 class Made:
-    """A dataset read back: `made["train"]["user"]` are the ids of a feature, `vocabulary` what they stand for."""
+    """A dataset read back: `made["train"]["user"]` has the ids of a feature, `vocabulary` the values behind them."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -34,22 +34,22 @@ class Made:
         return found
 
     def vocabulary(self, feature: str) -> list[tuple[str, int, int]]:
-        """(value, id, count), as saved."""
+        """Return the saved rows (value, id, count)."""
         return pl.read_parquet(self.folder / "vocabulary" / f"{feature}.parquet").rows()
 
     def values(self, feature: str) -> list[str]:
-        """The values of the ids 1, 2, …"""
+        """Return the values of the ids 1, 2, …"""
         return [value for value, _, _ in self.vocabulary(feature)]
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """A file with this content."""
+    """Write a file with this content; return its path."""
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
 def make(folder: Path, train: Any, test: Any, *flags: Any, config: dict | None = None, dst: str = "out") -> Made:
-    """Write what are no paths to files, run the command in this process, read the dataset."""
+    """Write the contents that are no paths to files, run the command in this process, read the dataset."""
     paths = {}
     for split, content in (("train", train), ("test", test)):
         if content is not None:

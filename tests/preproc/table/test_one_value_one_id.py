@@ -1,4 +1,4 @@
-"""A value gets one id, whatever carries it: files of four forms, frames, Python objects, texts of a request; or an error names its column."""
+"""A value gets one id in every form: files of four forms, frames, Python objects, texts of a request; or an error names its column."""
 
 import csv
 import datetime
@@ -49,7 +49,7 @@ VALUES = {
     "decimal": st.decimals(-(10**9), 10**9, places=2),
     "boolean": st.booleans(),
     "date": st.dates(),
-    "datetime": st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1)),  # what nanoseconds hold
+    "datetime": st.datetimes(datetime.datetime(1700, 1, 1), datetime.datetime(2200, 1, 1)),  # the range of nanoseconds
     "tags": st.lists(st.integers(-5, 99), max_size=3),
 }
 rows = st.lists(st.fixed_dictionaries({kind: st.none() | VALUES[kind] if kind != "tags" else VALUES[kind] for kind in KINDS}), min_size=2, max_size=6)
@@ -63,13 +63,13 @@ def frame_of(values) -> pl.DataFrame:
 
 
 def as_python(frame: pl.DataFrame) -> dict[str, list]:
-    """Values as Python has them, of 32 bits as NumPy has them."""
+    """Return values as Python objects, values of 32 bits as NumPy's."""
     found = frame.to_dict(as_series=False)
     return found | {"float32": [None if value is None else np.float32(value) for value in found["float32"]]}
 
 
 def cell(value) -> str:
-    """As Python writes a value."""
+    """Return a value as Python writes it."""
     return "" if value is None else "|".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -88,7 +88,7 @@ def by_polars(frame: pl.DataFrame) -> bytes:
 
 
 def by_pandas(frame: pl.DataFrame) -> bytes:
-    """Whole numbers and booleans with a value missing become floats and objects; float32 is written in its own digits."""
+    """Write CSV by pandas: integers and booleans with a missing value become floats and objects; float32 is written in its own digits."""
     columns = {kind: pandas.Series(frame[kind].to_list(), dtype=_numpy(frame[kind])) for kind in KINDS[:-1]}
     found = pandas.DataFrame(columns | {"tags": [cell(value) for value in frame["tags"].to_list()], "label": [i % 2 for i in range(frame.height)]})
     return found.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode()
@@ -144,7 +144,7 @@ def nullable(frame: pl.DataFrame) -> pandas.DataFrame:
 
 
 def of_numpy(frame: pl.DataFrame) -> pandas.DataFrame:
-    """Of one missing value whole numbers become floats, and booleans objects."""
+    """Convert to NumPy's types: with a missing value integers become floats, and booleans objects."""
     types = {"float": "float64", "float32": "float32", "datetime": "datetime64[ns]", "date": "datetime64[ns]"}
     columns = {kind: frame[kind].to_list() for kind in KINDS}
     if any(value is not None and not 1700 < value.year < 2200 for value in columns["date"]):
@@ -166,7 +166,7 @@ MEMORY = {
 
 
 def inputs_of(made: Made) -> TableInputs:
-    """What scores raw values by the dataset's vocabularies, as a checkpoint keeps them."""
+    """Return the inputs that score raw values by the dataset's vocabularies, as a checkpoint keeps them."""
     features = made.spec.categorical
     particulars = {one.name: {"hotness": one.hotness} for one in features if one.hotness > 1}
     checkpoint = SimpleNamespace(folder=made.folder, manifest={name: made.metadata[name] for name in ("transforms", "vocabularies")})
@@ -178,7 +178,7 @@ def encoded(inputs: TableInputs, samples) -> dict[str, list]:
 
 
 def encoded_files(folder: Path) -> dict[str, dict[str, list] | str]:
-    """The ids of every file, or the error; all in one run where none has one."""
+    """Return the ids of every file, or its error; all files are encoded in one run where none has an error."""
 
     def run(forms: list[str], place: int) -> list[dict[str, list]]:
         command("--mode", "encode", "--data", *(folder / form for form in forms), "--vocabulary", folder / "data", "--dst", folder / f"new {place}")
@@ -204,14 +204,14 @@ def encoded_files(folder: Path) -> dict[str, dict[str, list] | str]:
 
 
 def uncertain(trained: str, carried: str, kind: str, message: str) -> bool:
-    """Whether an error may be: of a column whose texts did not say what its values are, or of a value that the carrier's type does not hold."""
+    """Return True if an error is allowed: the column's texts did not determine its type, or the carrier's type does not hold the value."""
     of_texts = trained.startswith(("csv", "json"))
     known = {
         "text": False,
-        "integer": "so large a whole number" in message,  # a float, as pandas makes it of a column with a missing value
-        "float": "so large" in message,  # of texts of whole numbers alone, as JSON lines have them of 1e22
+        "integer": "so large a whole number" in message,  # pandas makes floats of a column with a missing value
+        "float": "so large" in message,  # the texts may all be whole numbers, as JSON lines write 1e22
         "float32": of_texts,
-        "decimal": of_texts,  # 1.50 is a text, and 1.5 may be a float
+        "decimal": of_texts,  # 1.50 is a text, but 1.5 may be read as a float
         "boolean": False,
         "date": False,
         "datetime": False,
@@ -233,7 +233,7 @@ def test_a_value_has_one_id(trained, values):
         made = Made(folder / "data")
         expected = ids_of(made, "train")
         assert ids_of(made, "test") == expected
-        for kind in ("integer", "boolean", "date", "datetime"):  # other values have other ids
+        for kind in ("integer", "boolean", "date", "datetime"):  # different values have different ids
             given_values = frame[kind].to_list()
             assert len(set(zip(given_values, expected[kind], strict=True))) == len(set(given_values)) == len(set(expected[kind]))
         inputs, found = inputs_of(made), encoded_files(folder)
@@ -247,7 +247,9 @@ def test_a_value_has_one_id(trained, values):
                 kind = next((kind for kind in KINDS if f"column {kind}: " in got), "")
                 assert kind and uncertain(trained, form, kind, got), (trained, form, got)
                 continue
-            if "csv of pandas" in (trained, form) and trained != "parquet":  # which writes of 32 bits the digits of 64, in a text another number
+            if (
+                "csv of pandas" in (trained, form) and trained != "parquet"
+            ):  # pandas writes values of 32 bits in the digits of 64, which as a text are another number
                 got, wanted = ({name: ids for name, ids in all_ids.items() if not name.startswith("float32")} for all_ids in (got, expected))
             else:
                 wanted = expected

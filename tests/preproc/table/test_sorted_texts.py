@@ -1,4 +1,4 @@
-"""Texts' ids by search in mapped files against the hash table in memory, and against a dictionary of Python."""
+"""Ids of texts by search in mapped files, compared with the hash table in memory and with a Python dictionary."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ texts = st.one_of(st.text(alphabet="ab", max_size=4), st.text(max_size=20), st.s
 
 
 def made(folder: Path, vocabulary: pl.DataFrame, parts: int, slices: int, group_rows: int = 1 << 14, **options) -> SortedTexts:
-    """A vocabulary in files, by as many tasks."""
+    """Write a vocabulary to files in `parts` parts, as that many tasks do; open it."""
     vocabulary.write_parquet(folder / "vocabulary.parquet")
     rows = -(-max(vocabulary.height, 1) // slices)
     hashed = [folder / f"hashed-{number}" for number in range(slices)]
@@ -45,7 +45,7 @@ def folder(tmp_path_factory) -> Path:
 @example([], ["a", None], 2, 1, False)
 @example(["a", "b", "", "aa"], ["", "a", "aa", "aaa", None, "b"], 3, 2, True)
 def test_files_give_the_ids_of_the_table(folder, values, others, parts, slices, colliding):
-    """Where hashes collide, too: by a hash of two bits nearly all do."""
+    """Ids are right where hashes collide, too: nearly all hashes of two bits do."""
     asked = pl.Series([*others, *values, *others], dtype=pl.String)
     with pytest.MonkeyPatch.context() as patch:
         if colliding:
@@ -65,4 +65,4 @@ def test_many_texts_in_blocks_larger_than_what_is_compared_at_once(tmp_path):
     ((codes, found),) = lookup.of([(pl.Series([1]), asked)])
     assert codes.to_list() == [1] and found.tolist() == [ids.get(text, 0) for text in asked]
     sizes = [(tmp_path / f"part-{number}" / sorted_texts.IDS).stat().st_size // 4 for number in range(5)]
-    assert sum(sizes) == 20_000 and min(sizes) > 3500  # the ranges hold about as many
+    assert sum(sizes) == 20_000 and min(sizes) > 3500  # the ranges hold about as many texts each

@@ -1,4 +1,4 @@
-"""Every kind of column by hand, on a table of a dozen rows."""
+"""Every kind of column, worked out by hand on a table of a dozen rows."""
 
 import hashlib
 import math
@@ -34,7 +34,7 @@ clicked,user,when,tags,price,shop
 
 
 def of(tmp_path, features, **sections):
-    """The dataset of these features, train and test."""
+    """Make the dataset of these features from TRAIN and TEST."""
     return make(tmp_path, TRAIN, TEST, config={"label": "clicked", "features": {"shop": "categorical"} | features} | sections)
 
 
@@ -42,7 +42,7 @@ def test_categorical_ids_by_frequency_then_value(tmp_path):
     made = of(tmp_path, {"shop": {"kind": "categorical"}})
     assert made.vocabulary("shop") == [("rome", 1, 5), ("oslo", 2, 3), ("a,b", 3, 2), ("paris", 4, 1)]
     assert made["train"]["shop"] == [1, 2, 1, 3, 1, 2, 0, 4, 1, 3, 2, 1]
-    assert made["test"]["shop"] == [1, 0]  # lima is unknown; nothing is learned from the test rows
+    assert made["test"]["shop"] == [1, 0]  # lima is unknown; test rows are not fitted on
     assert made["train"]["label"] == [1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
     assert made["test"]["label"] == [1, 0]
     assert made.spec.cardinalities == (5,)
@@ -114,10 +114,10 @@ def test_quantile_buckets(tmp_path):
 
 def test_lists(tmp_path):
     made = of(tmp_path, {"tags": {"kind": "list", "pooling": "mean"}})
-    # x 6 times, y 5, then q and z once; empty words count for nothing; the longest list has 3
+    # x 6 times, y 5, then q and z once; empty words do not count; the longest list has 3
     assert made.vocabulary("tags") == [("x", 1, 6), ("y", 2, 5), ("q", 3, 1), ("z", 4, 1)]
     assert made["train"]["tags"][:8] == [[1, 2, -1], [-1, -1, -1], [2, -1, -1], [2, 1, 2], [4, -1, -1], [1, -1, -1], [2, -1, -1], [-1, -1, -1]]
-    assert made["test"]["tags"] == [[3, 0, 1], [-1, -1, -1]]  # a value that is not known has id 0
+    assert made["test"]["tags"] == [[3, 0, 1], [-1, -1, -1]]  # an unknown value has id 0
     feature = made.spec.categorical[1]
     assert (feature.hotness, feature.pooling, feature.cardinality) == (3, "mean", 5)
 
@@ -125,7 +125,7 @@ def test_lists(tmp_path):
 def test_long_lists_are_cut_and_counted(tmp_path, capsys):
     made = of(tmp_path, {"tags": {"kind": "list", "max_hotness": 2}})
     assert made["train"]["tags"][3] == [2, 1] and made["test"]["tags"][0] == [3, 0]
-    assert made.vocabulary("tags")[:2] == [("x", 1, 6), ("y", 2, 4)]  # what is cut off is not counted
+    assert made.vocabulary("tags")[:2] == [("x", 1, 6), ("y", 2, 4)]  # values that are cut off are not counted
     said = capsys.readouterr().err
     assert "preproc.table: train: feature tags: lists cut to their first 2 values: 1\n" in said
     assert "preproc.table: test: feature tags: lists cut to their first 2 values: 1\n" in said
@@ -133,7 +133,7 @@ def test_long_lists_are_cut_and_counted(tmp_path, capsys):
 
 def test_a_list_of_one_value(tmp_path):
     made = of(tmp_path, {"tags": {"kind": "list", "max_hotness": 1}})
-    assert made["train"]["tags"][:4] == [1, 0, 2, 2]  # no -1 where there is one id a sample: an empty list is id 0
+    assert made["train"]["tags"][:4] == [1, 0, 2, 2]  # a feature of one id a sample has no -1: an empty list is id 0
     assert made.spec.categorical[1].hotness == 1
 
 
@@ -180,7 +180,7 @@ def test_crosses_join_texts_and_parts_of_times(tmp_path):
         "user_shop": {"kind": "cross", "columns": ["user", "shop"], "hash_buckets": 50},
     }
     made = of(tmp_path, features)
-    # rome at 0 four times; oslo 0, 1 and 13 once each, "a,b" 0 and 23, rome 13; where one is missing there is none
+    # rome at 0 four times; oslo 0, 1 and 13 once each, "a,b" 0 and 23, rome 13; no cross where one part is missing
     assert made.vocabulary("shop_hour")[0] == ("rome\x1f0", 1, 4)
     assert made.values("shop_hour")[1:] == ["a,b\x1f0", "a,b\x1f23", "oslo\x1f0", "oslo\x1f1", "oslo\x1f13", "rome\x1f13"]
     assert made["train"]["shop_hour"] == [1, 6, 7, 3, 1, 5, 0, 0, 1, 2, 4, 1]
@@ -205,7 +205,7 @@ def test_groups_are_numbers_or_hashes_of_texts(tmp_path):
     texts = make(tmp_path, "s,g,y\na,u1,0\nb,-5,1\nc,u1,1\n", "s,g,y\na,9223372036854775808,1\n", "--label", "y", "--group", "g", dst="texts")
     first, second, third = texts["train"]["group"]
     assert first == third > 2**32 and second == -5
-    assert 0 <= texts["test"]["group"][0] < 2**63  # beyond 64 bits: a hash, as of a text
+    assert 0 <= texts["test"]["group"][0] < 2**63  # beyond 64 bits: hashed like a text
 
 
 LABELS = [
@@ -240,7 +240,7 @@ def test_columns_yaml_comes_back_the_same(tmp_path):
     assert files == {path.relative_to(again.folder): path.read_bytes() for path in again.folder.rglob("*") if path.is_file()} | {
         path: content
         for path, content in files.items()
-        if path.name == "feature_spec.yaml"  # which names the files
+        if path.name == "feature_spec.yaml"  # excluded, because it names the files
     }
     assert again.metadata["transforms"] == made.metadata["transforms"]
 

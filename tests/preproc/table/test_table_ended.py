@@ -1,4 +1,4 @@
-"""A run of preproc.table that is ended, or has no room, says one line and leaves nothing."""
+"""A run of preproc.table that is ended or runs out of space prints one line and leaves no files."""
 
 import contextlib
 import re
@@ -24,7 +24,7 @@ def flags(folder: Path, rows: int) -> list[str]:
 
 @contextlib.contextmanager
 def staging(folder: Path):
-    """preproc.table at work as a child that has staged something; ended in any case."""
+    """Run preproc.table in a child process, once it has staged something; end the child in any case."""
     before = found(folder, "out/.staging-*/*.arrow")
     with child([sys.executable, "-m", "preproc.table", *flags(folder, 40_000), "--block_bytes", "500"]) as process:
         wait_for(lambda: found(folder, "out/.staging-*/*.arrow") - before, process)

@@ -1,4 +1,4 @@
-"""What columns are taken for, and what is asked about them."""
+"""Inference of column types, and the messages about columns that are doubtful or left out."""
 
 import polars as pl
 import pytest

@@ -1,4 +1,4 @@
-"""What a new user runs into: files that are no tables, flags that name nothing, doubtful columns. One line each, no traceback, nothing left."""
+"""Mistakes of a new user: files that are no tables, flags without effect, doubtful columns. One line each, no traceback, no files left."""
 
 import bz2
 import lzma
@@ -16,7 +16,7 @@ ROWS = "s,n,y\n" + "".join(f"v{i % 7},{i}.5,{i % 2}\n" for i in range(60))
 
 
 def run(call, folder: Path, monkeypatch, *flags: str) -> tuple[int, str]:
-    """The exit code, and what was said on standard error."""
+    """Run the command; return the exit code and its standard error, followed by standard output where it succeeds."""
     monkeypatch.chdir(folder)
     if "--test_fraction" not in flags:
         flags = (*flags, "--test_fraction", "0.3")
@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, call, monkeyp
     write(tmp_path / "days" / "1.csv", ROWS)
     scandir = os.scandir
 
-    def refuse(path):  # tests may run as root, whom no permission stops
+    def refuse(path):  # patched, because tests may run as root, whom permissions do not stop
         if str(path).endswith("sub"):
             raise PermissionError(13, "Permission denied", str(path))
         return scandir(path)

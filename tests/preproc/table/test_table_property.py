@@ -1,4 +1,4 @@
-"""Tables that are drawn give what an obvious definition in plain Python says."""
+"""Random tables give the dataset that a plain definition in Python gives."""
 
 import csv
 import io

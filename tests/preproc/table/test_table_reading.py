@@ -1,4 +1,4 @@
-"""One table in every form gives one dataset; what is wrong with a line is said with file, line and value."""
+"""One table in every form gives the same dataset; an error in a line names file, line and value."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ ROWS = [
 NAMES = ("s", "n", "l", "y")
 CONFIG = {"label": "y", "features": {"s": "categorical", "n": {"kind": "numerical", "transform": "none"}, "l": {"kind": "list"}}}
 MADE = {
-    "s": [1, 4, 3, 0, 1, 2],  # x twice; then 00ff, q"z, y by value
+    "s": [1, 4, 3, 0, 1, 2],  # x is the most frequent; then 00ff, q"z, y by value
     "n": [1.5, 0, -2, 7, 0.25, 1000],
     "l": [[1, 2], [-1, -1], [3, -1], [2, -1], [1, -1], [4, -1]],
     "label": [1, 0, 0, 1, 1, 0],
@@ -40,7 +40,7 @@ def text(separator: str, quoted: bool = True, header: bool = True, end: str = "\
 
 
 def frame() -> pl.DataFrame:
-    """Typed: an Int8 label, lists, null for what is missing."""
+    """Return the table with types: an Int8 label, lists, null for missing values."""
     s, n, lists, y = zip(*ROWS, strict=True)
     columns = {"s": [v or None for v in s], "n": [float(v) if v else None for v in n], "l": [v.split("|") if v else None for v in lists]}
     return pl.DataFrame(columns | {"y": pl.Series(list(map(int, y)), dtype=pl.Int8)})
@@ -63,7 +63,7 @@ def stream(path: Path) -> Path:
 
 def json_lines() -> bytes:
     rows = frame().to_dicts()
-    del rows[1]["n"]  # a key that is not there is missing
+    del rows[1]["n"]  # a missing key is a missing value
     return "".join(json.dumps(dict(reversed(row.items()))) + "\n" for row in rows).encode()
 
 
@@ -207,13 +207,13 @@ def test_files_that_are_no_tables(tmp_path, content, message):
 def test_lists_and_texts_in_json_lines(tmp_path):
     lines = '{"a": ["x", 7], "b": "x|y", "y": 1}\n{"b": "", "y": 0}\n{"a": ["7", null, ""], "b": "y", "y": 1}\n'
     made = make(tmp_path, lines, lines, "--label", "y", "--lists", "b")
-    assert made.metadata["transforms"]["a"]["kind"] == "list"  # told by the values
+    assert made.metadata["transforms"]["a"]["kind"] == "list"  # inferred from the values
     assert made.values("a") == ["7", "x"] and made["train"]["a"] == [[2, 1], [-1, -1], [1, -1]]
     assert made.values("b") == ["y", "x"] and made["train"]["b"] == [[2, 1], [-1, -1], [1, -1]]
 
 
 def test_lists_that_begin_late_in_json_lines(tmp_path):
-    """What a column holds is not told by the first thousand lines alone."""
+    """Column types are not inferred from the first thousand lines alone."""
     lines = [f'{{"a": null, "u": "[{i % 3}] x", "y": {i % 2}}}\n' for i in range(1200)]
     late = '{"a": ["x", "z"], "u": "v", "y": 1}\n' * 2
     made = make(tmp_path, "".join([*lines, late]), lines[0], "--label", "y", "--lists", "a", "--categorical", "u")

@@ -1,4 +1,4 @@
-"""preproc.table on Spark, local and on a cluster of two workers: the very files that Polars writes, and the very errors."""
+"""preproc.table on Spark, local and on a cluster of two workers, gives the same files and the same errors as Polars."""
 
 import gzip
 import json
@@ -38,7 +38,7 @@ COLUMNS = ["user", "url", "item", "bought", "tags", "price", "age", "at", "ratin
 
 
 def rows(count: int, seed: int) -> list[list[str]]:
-    """Rows in which every kind of column has every kind of value."""
+    """Draw rows in which every kind of column has every kind of value."""
     random = np.random.default_rng(seed)
     word = lambda: WORDS[random.zipf(1.5) % len(WORDS)]  # noqa: E731
     found = []
@@ -59,7 +59,7 @@ def csv(found: list[list[str]], header: list[str] | None = COLUMNS) -> str:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
-    """The same columns as CSV (one with bad lines, one gzip, one with values that span lines), JSON lines and Parquet; and a configuration."""
+    """Write the same columns as CSV (with bad lines, gzip, with values that span lines), JSON lines and Parquet; write a configuration."""
     folder = tmp_path_factory.mktemp("tables with a space")
     found = rows(900, 0)
     lines = csv(found).splitlines()
@@ -82,7 +82,7 @@ def files(tmp_path_factory) -> Path:
 
 
 def same(folder: Path, arguments: list, capsys, engine=LOCAL) -> dict[str, bytes]:
-    """Run both engines; their files and what they say are the same."""
+    """Run both engines, check that their files and messages are the same; return the files."""
     words = list(map(str, arguments))
     assert table.main([*words, "--dst", str(folder / "polars")]) == 0
     said = capsys.readouterr().err
@@ -100,7 +100,7 @@ def every(files: Path, *more: object) -> list:
 
 @pytest.fixture
 def by_sql(monkeypatch):
-    """Dictionaries as of very many values."""
+    """Build dictionaries by Spark SQL, as for very many values."""
     monkeypatch.setattr(spark_dictionaries, "TASK_COUNTS", 0)
 
 
@@ -184,7 +184,7 @@ LINES = st.lists(st.tuples(CELLS, CELLS, st.sampled_from(["", "1", "2.5", "-0.0"
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(LINES, st.integers(1, 60), st.sampled_from([0.0, 0.4]), st.integers(0, 2))
 def test_tables_that_are_drawn(tmp_path_factory, capsys, found, block_bytes, fraction, threshold):
-    """Both write the same, or say the same."""
+    """Both engines write the same files, or give the same error."""
     folder = tmp_path_factory.mktemp("drawn")
     (folder / "train.csv").write_text("s,l,n,y\n" + "".join(",".join(row) + "\n" for row in found))
     (folder / "test.csv").write_text("s,l,n,y\na,b|c,1,0\nb,,2,1\n")
@@ -224,7 +224,7 @@ def test_moments_of_parts_are_those_of_all():
 
 
 def fails(folder: Path, arguments: list, message: str) -> None:
-    """Both engines end in this line, and leave nothing."""
+    """Check that both engines fail with this line and leave no files."""
     said = []
     for engine in ((), LOCAL):
         with pytest.raises(UserError) as error:

@@ -1,4 +1,4 @@
-"""Which rows are held out; nothing is learned from them. Vocabularies that are kept, extended, and encode rows without a label."""
+"""Splits that hold rows out, which nothing is fitted on; vocabularies that are kept, extended, or encode rows without a label."""
 
 import polars as pl
 import pytest
@@ -18,7 +18,7 @@ def rows(times, part=lambda t: "train") -> str:
 
 
 def held_out(made: Made) -> dict[str, list[int]]:
-    """The times of each split's rows."""
+    """Return the times of each split's rows."""
     return {split: pl.read_parquet(made.folder / split / "keys.parquet")["t"].cast(pl.Int64).to_list() for split in made.spec.sources}
 
 
@@ -29,7 +29,7 @@ def test_by_time_the_latest_rows_are_held_out(tmp_path):
     assert held_out(made) == {"train": [5, 3, 1, 2, 4], "valid": [7, 6], "test": [9, 8, 10]}  # in the order of the file
     assert made.values("s") == ["v1", "v2", "v3", "v4", "v5"]
     assert made["test"]["s"] == [0, 0, 0]
-    assert made.metadata["transforms"]["n"]["mean"] == 3  # of the training rows
+    assert made.metadata["transforms"]["n"]["mean"] == 3  # over the training rows
     assert {split: made.metadata[split]["rows"] for split in ("train", "valid", "test")} == {"train": 5, "valid": 2, "test": 3}
 
 
@@ -101,8 +101,8 @@ def test_frozen_vocabularies(tmp_path, old):
     assert made.metadata["vocabularies"] == old.metadata["vocabularies"] and made.metadata["transforms"] == old.metadata["transforms"]
     assert made["test"] == old["test"]
     assert made["train"]["s"] == [0, 1, 0] and made["train"]["tags"] == [[0, 1], [0, -1], [-1, -1]]
-    assert made["train"]["n"] == pytest.approx([(x - 3) / (8 / 3) ** 0.5 for x in (100, 7, 9)])  # old mean and deviation
-    only = make(tmp_path, None, NEW, "--vocabulary", old.folder, dst="only")  # today's rows, labelled, to evaluate yesterday's model on
+    assert made["train"]["n"] == pytest.approx([(x - 3) / (8 / 3) ** 0.5 for x in (100, 7, 9)])  # with the old mean and deviation
+    only = make(tmp_path, None, NEW, "--vocabulary", old.folder, dst="only")  # today's labelled rows, to evaluate yesterday's model on
     assert only["test"] == made["train"] and list(only.spec.sources) == ["test"]
 
 
@@ -123,7 +123,7 @@ def test_extension_keeps_thresholds_and_caps(tmp_path):
     old = make(tmp_path, "s,y\na,1\na,0\nb,1\n", "s,y\na,1\n", *flags, dst="old")
     new = "s,y\nb,1\nc,1\nc,0\nd,1\nd,1\nd,0\n"
     made = make(tmp_path, new, "s,y\na,1\n", "--vocabulary", old.folder, "--extend_vocabulary", dst="new")
-    assert made.vocabulary("s") == [("a", 1, 2), ("d", 2, 3)]  # b is rare in these rows too, and c has no room
+    assert made.vocabulary("s") == [("a", 1, 2), ("d", 2, 3)]  # b is rare in these rows, too, and c has no room
 
 
 def test_rows_without_a_label(tmp_path, old):
@@ -223,7 +223,7 @@ def test_a_vocabulary_that_cannot_be_used(tmp_path, old):
 
 
 def test_dictionary_days_all_learns_from_every_labelled_row_and_says_so(tmp_path, capsys):
-    """Vocabularies, means, boundaries and the longest list: what one training file of all labelled rows gives."""
+    """Vocabularies, means, boundaries and the longest list are those of one training file with all labelled rows."""
     head = "s,n,b,l,y\n"
     parts = {"train": "a,1,1,p,1\na,2,2,p|q,0\n", "valid": "b,4,3,r,1\n", "test": "c,9,4,p|q|r,0\nb,4,5,s,1\n"}
     kinds = {"s": "categorical", "n": {"kind": "numerical"}, "b": {"kind": "numerical", "buckets": 3}, "l": {"kind": "list"}}

@@ -1,4 +1,4 @@
-"""A split of unknown values is warned of: more than half of a feature's, and ten times training's share."""
+"""A split gets a warning where more than half of a feature's values are unknown, and ten times training's share."""
 
 import polars as pl
 import pytest
@@ -33,7 +33,7 @@ def test_half_of_the_values_is_no_warning(tmp_path, capsys, unknown, warned):
 
 
 def test_training_that_drops_many_values_is_the_measure(tmp_path, capsys):
-    train = rows([f"r{i}" for i in range(10)] + ["u1"] * 90)  # a tenth is rarer than the threshold
+    train = rows([f"r{i}" for i in range(10)] + ["u1"] * 90)  # a tenth of the values is rarer than the threshold
     make(tmp_path, train, rows(["x"] * 9 + ["u1"]), "--label", "y", "--categorical", "user", "--frequency_threshold", 2)
     assert lines(capsys) == []
     made = make(tmp_path, train, rows(["x"] * 10), "--label", "y", "--categorical", "user", "--frequency_threshold", 2, dst="all")
@@ -52,7 +52,7 @@ def test_lists_count_their_values_and_hashes_know_all(tmp_path, capsys):
     config = {"label": "y", "features": {"user": {"kind": "list"}, "item": {"kind": "categorical", "hash_buckets": 10}}}
     make(tmp_path, TRAIN, rows(["a|b|u1", "a"]), config=config)
     (line,) = lines(capsys)
-    assert "feature user: 2 of 3 values are unknown" not in line  # cut to the longest list of the training rows
+    assert "feature user: 2 of 3 values are unknown" not in line  # lists are cut to the longest list of the training rows
     assert "feature user: 2 of 2 values are unknown (100.0%" in line and "'a' (2)" in line
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: what is written is read back, and what is damaged is noticed."""
+"""Checkpoints on disk: the arrays read equal the arrays written, and damage is detected."""
 
 import json
 import shutil
@@ -140,7 +140,7 @@ def test_the_manifest_keeps_the_facts_and_the_step(tmp_path):
     folder = write(tmp_path, step=60, a=random(2))
     checkpoint = Checkpoint(tmp_path)
     assert (checkpoint.folder, checkpoint.step, checkpoint.manifest["note"]) == (folder, 60, "hello")
-    assert Checkpoint(folder).step == 60  # a step's folder can be named itself
+    assert Checkpoint(folder).step == 60  # the folder of a step can be given itself
 
 
 def test_an_unknown_array_is_an_error(tmp_path):
@@ -150,7 +150,7 @@ def test_an_unknown_array_is_an_error(tmp_path):
 
 
 def test_the_newest_step_is_found_and_older_ones_stay(tmp_path):
-    for step in (9, 100, 20):  # the newest is what was written last
+    for step in (9, 100, 20):  # the newest is the last one written, not the one with the highest number
         write(tmp_path, step=step, a=random(2, seed=step))
     assert (tmp_path / "latest").read_text().strip() == "step-00000020"
     assert Checkpoint(tmp_path).step == 20
@@ -197,7 +197,7 @@ def test_all_of_a_checkpoint_is_read_to_verify_it(tmp_path, array):
     content = bytearray(chunk.read_bytes())
     content[-1 - len(content) // 2] ^= 1
     chunk.write_bytes(content)
-    checkpoint = Checkpoint(tmp_path)  # opens: sizes are as they were
+    checkpoint = Checkpoint(tmp_path)  # opening succeeds, because only sizes are checked then
     with pytest.raises(UserError, match=f"{array}: its data do not fit their checksum; the checkpoint is damaged"):
         checkpoint.verify(World())
 
@@ -321,7 +321,7 @@ def test_an_array_that_no_worker_wrote_whole_is_not_published(tmp_path, monkeypa
 
 
 class TwoWorkers(World):
-    """The first of two workers, whose other one brings another value for what is named."""
+    """The first of two workers; the second one has another value for one name."""
 
     def __init__(self, name, value):
         super().__init__(0, 2)
@@ -349,7 +349,7 @@ def test_a_run_that_replaces_anothers_checkpoints_leaves_none_of_them(tmp_path, 
 
 
 def test_a_folder_is_tried_and_left_as_it_was(tmp_path):
-    for folder in ("a", "a/.step-trial.writing/tables"):  # what a killed trial left
+    for folder in ("a", "a/.step-trial.writing/tables"):  # left by a killed trial
         (tmp_path / folder).mkdir(parents=True)
     try_folder(tmp_path / "a", ["tables/x/weights", "tables/user/weights"], World())
     assert list((tmp_path / "a").iterdir()) == []

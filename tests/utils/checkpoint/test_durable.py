@@ -1,4 +1,4 @@
-"""What is replaced is whole on the disk before it has its name."""
+"""A replacement is complete on the disk before it gets its name."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from utils.checkpoint.durable import sync_folder, sync_tree, write_text
 
 @pytest.fixture
 def synced(monkeypatch):
-    """The files and folders that were synced, and what a file held then."""
+    """Record the files and folders that are synced, with the content of each file at that time."""
     found, fsync = [], os.fsync
 
     def watched(descriptor):

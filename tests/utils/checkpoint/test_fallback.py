@@ -1,4 +1,4 @@
-"""Which checkpoint is taken where one is damaged."""
+"""The choice of a checkpoint where some are damaged."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from utils.errors import UserError
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three steps."""
+    """Save checkpoints of three steps."""
     for step in (1, 2, 3):
         values = np.full(4, step, np.float32)
         save(tmp_path, step, {"a": Array((4,))}, [ArrayPart("a", lambda start, stop, values=values: values[start:stop])], {}, World())
@@ -20,7 +20,7 @@ def folder(tmp_path):
 
 
 def taken(path):
-    """The step, and what was said of others."""
+    """Return the step of the chosen checkpoint, and the messages about the others."""
     said = []
     return sound_checkpoint(path, World(), said.append).step, said
 

@@ -1,4 +1,4 @@
-"""A step that is read while the run that keeps its newest ones goes on."""
+"""A reader keeps its step, while the run goes on that deletes all but its newest ones."""
 
 import sys
 
@@ -60,7 +60,7 @@ def test_another_process_holds_it_until_it_is_killed(tmp_path):
 
 
 def test_the_next_step_is_taken_where_the_newest_is_removed_by_a_moment(tmp_path, monkeypatch):
-    """Between the look for the newest and the lock."""
+    """The step is removed between the search for the newest and its lock."""
     write(tmp_path, 1)
 
     def late(step, times=[]):  # noqa: B006

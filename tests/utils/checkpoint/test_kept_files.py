@@ -1,4 +1,4 @@
-"""Files beside the arrays of every step: what was opened is what is kept, once on the disk, and a copy that fails leaves no step."""
+"""Files kept beside the arrays of every step: the opened file is the one kept, is stored once on the disk, and a failed copy leaves no step."""
 
 import os
 
@@ -28,7 +28,7 @@ def source(tmp_path):
 def test_steps_share_one_file_that_outlives_its_source_and_its_steps(tmp_path, source):
     with source.open("rb") as file:
         kept = KeptFiles({"vocabulary/a.parquet": file})
-        source.write_bytes(b"87654321")  # in place: the same file
+        source.write_bytes(b"87654321")  # changed in place: still the same file
         os.replace(source, tmp_path / "elsewhere")
         first = write(tmp_path / "c", 1, kept)
         os.unlink(tmp_path / "elsewhere")
@@ -53,7 +53,7 @@ def test_a_file_system_without_links_gets_copies(tmp_path, source, monkeypatch):
 def test_a_copy_that_fails_fails_the_save_and_leaves_the_step_before(tmp_path, source):
     class Failing:
         def seek(self, place):
-            """As a file."""
+            """Accept any position, as a file does."""
 
         def read(self, size):
             raise OSError(28, "No space left on device", "disk")

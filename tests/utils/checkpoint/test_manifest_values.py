@@ -1,4 +1,4 @@
-"""Values of a manifest that cannot be, its checksum being right."""
+"""Impossible values in a manifest whose checksum is right."""
 
 import copy
 
@@ -42,7 +42,7 @@ def changed(path, value):
         changed("position.another", {}),
         changed("position.best_ranking", {"map_at_12": 0.5, "mrr": 1}),
         changed("run", {}),
-        SOUND | {"step": 14, "position": SOUND["position"] | {"step": 14, "epoch": 1, "batch": 7}},  # all of an epoch done
+        SOUND | {"step": 14, "position": SOUND["position"] | {"step": 14, "epoch": 1, "batch": 7}},  # the position at the end of an epoch
     ],
 )
 def test_values_that_can_be_are_read(tmp_path, content):

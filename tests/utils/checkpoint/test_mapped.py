@@ -1,4 +1,4 @@
-"""Rows out of mapped chunks are the array's rows."""
+"""Rows read from mapped chunks equal the rows of the array."""
 
 from pathlib import Path
 from types import SimpleNamespace

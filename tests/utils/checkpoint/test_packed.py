@@ -1,4 +1,4 @@
-"""Tables of fewer bits: against values worked out by hand, TensorFlow, and a slow form of FBGEMM's rows."""
+"""Tables of fewer bits: compared with values worked out by hand, with TensorFlow, and with a slow form of FBGEMM's rows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints while others read it, wait for it, or kill what writes it."""
+"""The folder of a run's checkpoints, while others read it, wait for it, or kill the process that writes it."""
 
 import errno
 import os
@@ -52,7 +52,7 @@ def test_a_disk_that_is_full_at_the_last_moment_changes_nothing(tmp_path, monkey
 
 
 def test_a_disk_that_is_full_at_the_first_array_leaves_none_of_the_others(tmp_path, monkeypatch):
-    """They are still being made when the first has failed."""
+    """The other arrays are still being created when the first one has failed."""
     write(tmp_path, 1)
 
     def later(place):
@@ -69,7 +69,7 @@ def test_a_disk_that_is_full_at_the_first_array_leaves_none_of_the_others(tmp_pa
 @pytest.mark.parametrize("call", ["write_text", "rename", "sync_folder"])
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_the_newest_whole_step_is_taken_wherever_a_save_was_killed(tmp_path, monkeypatch, call, before):
-    """Step 2 once it has its name; until then step 1."""
+    """Step 2 is taken once it has its name; until then step 1."""
 
     class Killed(BaseException):
         pass
@@ -89,18 +89,18 @@ def test_the_newest_whole_step_is_taken_wherever_a_save_was_killed(tmp_path, mon
         with pytest.raises(Killed):
             folder_with_step(tmp_path, 2)
     newest = folder.complete_steps(tmp_path)[0]
-    assert Checkpoint(tmp_path / "latest")  # also by the pointer itself
+    assert Checkpoint(tmp_path / "latest")  # the pointer's own path works, too
     assert newest.name == ("step-00000002" if (tmp_path / "step-00000002").exists() else "step-00000001")
 
 
 def folder_with_step(path, step):
-    """Publish a step that is whole."""
+    """Publish a step that is complete."""
     shutil.copytree(path / "step-00000001", folder.being_written(path, step))
     folder.publish(path, step, best=False)
 
 
 def test_a_step_that_is_removed_meanwhile_is_left_out(tmp_path, monkeypatch):
-    """As a run with --keep_checkpoints does beside one that looks for the newest."""
+    """A run with --keep_checkpoints removes steps while another process looks for the newest."""
     for step in (1, 2, 3):
         write(tmp_path, step)
     original = folder.pointed
@@ -114,7 +114,7 @@ def test_a_step_that_is_removed_meanwhile_is_left_out(tmp_path, monkeypatch):
 
 
 def test_times_of_1970_are_times(tmp_path):
-    """As some archives have them."""
+    """Some archives set all times to the beginning of 1970."""
     os.utime(write(tmp_path, 1) / "manifest.json", ns=(0, 0))
     (tmp_path / "latest").unlink()
     assert [step.name for step in folder.complete_steps(tmp_path)] == ["step-00000001"]

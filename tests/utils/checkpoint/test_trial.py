@@ -1,4 +1,4 @@
-"""Whether a folder of checkpoints is shared by the workers, before anything is trained: what one of them sees there."""
+"""The trial before training that finds out whether all workers share a folder of checkpoints: each worker's view of it."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from utils.errors import UserError
 
 
 def worker(token=77, first=False, before=lambda name: None):
-    """A worker of two, who hears nothing of the other's problems."""
+    """Make one of two workers that is never told of the other's problems."""
 
     def agree(problem, name):
         if problem:
@@ -33,7 +33,7 @@ def patient(monkeypatch):
 
 
 def test_what_the_first_writes_is_seen(tmp_path, patient):
-    """By another worker, which may be there before it."""
+    """The other worker may look before the first one has written."""
     written = threading.Event()
 
     def first():

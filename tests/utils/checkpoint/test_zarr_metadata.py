@@ -1,4 +1,4 @@
-"""An array's own description that lies, while every checksum is right: refused before TensorStore acts on it."""
+"""An array's own `zarr.json` with wrong values and right checksums is refused before TensorStore acts on it."""
 
 import json
 import os
@@ -17,12 +17,12 @@ VALUES = np.arange(28, dtype=np.float32).reshape(7, 4)
 
 @pytest.fixture
 def folder(tmp_path):
-    """A checkpoint of one array."""
+    """Save a checkpoint of one array."""
     return save(tmp_path, 1, {"a": Array(VALUES.shape)}, [ArrayPart("a", lambda start, stop: VALUES[start:stop])], {}, World())
 
 
 def rewrite(folder, content):
-    """Put something in the place of the array's `zarr.json`, and what its checksum is then in the manifest."""
+    """Replace the array's `zarr.json`, and put its new checksum into the manifest."""
     (folder / "a/zarr.json").write_text(content if isinstance(content, str) else json.dumps(content))
     manifest.write(folder, {name: value for name, value in manifest.read(folder).items() if name not in ("format", "files")})
 
@@ -42,7 +42,7 @@ def grid(*chunk):
     [
         ({"data_type": "float64"}, "data_type is float64, expected float32"),
         ({"data_type": "int32"}, "data_type is int32, expected float32"),
-        (grid(2**60, 4), r"chunk_shape \[1152921504606846976, 4\] does not fit shape \[7, 4\]"),  # std::bad_alloc in TensorStore
+        (grid(2**60, 4), r"chunk_shape \[1152921504606846976, 4\] does not fit shape \[7, 4\]"),  # would be std::bad_alloc in TensorStore
         (grid(7), "does not fit"),
         (grid(0, 4), "expected whole numbers of at least 1"),
         (grid(7, 5), "does not fit"),

@@ -1,4 +1,4 @@
-"""How often Horovod looks for work."""
+"""The interval at which Horovod looks for work."""
 
 import os
 

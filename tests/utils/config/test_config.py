@@ -1,4 +1,4 @@
-"""The options of dlrm.py: defaults, checks, files, what is warned about."""
+"""The options of dlrm.py: defaults, checks, files and warnings."""
 
 import dataclasses
 import subprocess
@@ -62,11 +62,11 @@ def test_flag_names_are_unique():
 def test_every_option_has_help_and_the_parsers_default_is_the_dataclasses(group, field):
     assert len(field.metadata["help"]) > 10
     assert not field.metadata["help"].endswith(".")
-    if field.name not in ("dataset_type", "bottom_mlp_dims", "log_path"):  # given by `configure`; worked out from --embedding_dim, --mode
+    if field.name not in ("dataset_type", "bottom_mlp_dims", "log_path"):  # set by `configure`; derived from --embedding_dim, from --mode
         assert configure().flat()[field.name] == field.default
     parser = Parser(prog="test")
     add_flags(parser, [group])
-    # what --help states as the default parses to the default
+    # the default that --help states parses to the default itself
     if not isinstance(field.default, (bool, type(None))) and field.default not in ("", ()):
         text = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else str(field.default)
         assert getattr(parser.parse_strictly([f"--{field.name}={text}"]), field.name) == field.default
@@ -348,7 +348,7 @@ def test_help_loads_no_tensorflow():
     assert result.stdout.endswith("code 0\nheavy []\n"), result.stdout[-500:] + result.stderr
     for _, field in FIELDS:
         assert f"--{field.name}" in result.stdout
-    assert "horovodrun -np 1" in result.stdout  # the docstring's commands
+    assert "horovodrun -np 1" in result.stdout  # commands of the docstring
 
 
 def test_parsing_loads_no_tensorflow():

@@ -1,4 +1,4 @@
-"""Dataclasses to flags and back."""
+"""Conversion of dataclasses to flags and back."""
 
 import argparse
 import dataclasses

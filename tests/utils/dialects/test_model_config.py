@@ -1,4 +1,4 @@
-"""`--model_config FILE.json`: flags of a file, under those of the command line."""
+"""`--model_config FILE.json`: flags from a file, which those of the command line override."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The flags of NVIDIA's DLRM for PyTorch mean what they meant, and say what they are called here."""
+"""The flags of NVIDIA's DLRM for PyTorch keep their meaning, and a message states the name used here."""
 
 import pytest
 

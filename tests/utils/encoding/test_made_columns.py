@@ -1,4 +1,4 @@
-"""Columns of a table to what is kept of them: texts, lists, numbers, times, labels and groups, value by value."""
+"""Columns of a table converted value by value: texts, lists, numbers, times, labels and groups."""
 
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -11,7 +11,7 @@ from utils.encoding.recipe import recipe_of
 
 
 def values(made, series):
-    """What an expression gives for a column called x, with "bad" where a value is."""
+    """Return the values that an expression gives for a column called x, with "bad" in the place of each invalid one."""
     frame = series.alias("x").to_frame().select(value=made.value, bad=pl.lit(False) if made.bad is None else made.bad)
     bad = frame["bad"].to_list() * (len(series) if len(frame) == 1 else 1)
     return ["bad" if wrong else value for value, wrong in zip(frame["value"].to_list(), bad, strict=False)]

@@ -1,4 +1,4 @@
-"""Numbers of a table to what a dataset holds, against values worked out by hand."""
+"""Numbers of a table converted for a dataset, compared with values worked out by hand."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Values in memory, of whatever kind a caller has, to a model's inputs; and ids by a vocabulary or a hash."""
+"""Values in memory, of any type that a caller may have, converted to a model's inputs; and ids by a vocabulary or a hash."""
 
 import numpy as np
 import pandas

@@ -1,4 +1,4 @@
-"""Recipes of features: out of their YAML form and back, and what they refuse."""
+"""Recipes of features: the round trip through their YAML form, and the errors for invalid ones."""
 
 import pytest
 
@@ -72,7 +72,7 @@ def test_a_cross_reads_each_column_once():
         ("word", "kind is 'word', expected one of categorical, numerical, list, cross, time"),
         ({}, "kind is None, expected one of"),
         ({"kind": "numerical", "separator": ","}, "option 'separator' is not known for kind numerical"),
-        ({"kind": "numerical", "mean": 3}, "option 'mean' is not known for kind numerical"),  # nobody has fitted it
+        ({"kind": "numerical", "mean": 3}, "option 'mean' is not known for kind numerical"),  # a mean is fitted, and nothing has fitted one here
         ({"kind": "categorical", "max_ids": 0}, "max_ids is 0, expected a whole number of at least 1"),
         ({"kind": "categorical", "max_ids": 2**31 - 2}, "max_ids is 2147483646, expected"),
         ({"kind": "categorical", "max_ids": True}, "max_ids is True, expected"),
@@ -95,7 +95,7 @@ def test_a_cross_reads_each_column_once():
         ({"kind": "cross", "columns": ["a"]}, "columns: expected the names of at least 2 columns to join"),
         ({"kind": "cross"}, "columns: expected the names of at least 2 columns to join"),
         ({"kind": "cross", "columns": ["a", ""]}, "columns is .*, expected a list of names of columns"),
-        # Without effect
+        # Options without effect
         ({"kind": "time", "transform": "log"}, "option transform has no effect here .part hour.; remove it"),
         ({"kind": "time", "part": "days_since", "max_ids": 3}, "option max_ids has no effect here .part days_since."),
         ({"kind": "numerical", "embedding_dim": 3}, r"option embedding_dim has no effect here \(a numerical feature\)"),

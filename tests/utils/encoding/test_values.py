@@ -1,4 +1,4 @@
-"""One text for each value, by the kind of its column: worked out by hand, value by value."""
+"""One text for each value, by the kind of its column; expected texts are worked out by hand."""
 
 import datetime
 from decimal import Decimal
@@ -92,7 +92,7 @@ def test_whole_numbers_that_32_bits_tell_from_the_next_one():
 def test_the_text_of_a_value(kind, value, dtype, expected):
     assert text(kind, value, dtype) == expected
     if expected is not None:
-        assert text(kind, expected) == expected  # the text of a text is itself
+        assert text(kind, expected) == expected  # the text of a text is the same text
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_what_cannot_be_told_for_certain(kind, value, dtype, message):
         (["1", "-0"], None, "float"),
         (["1", "2.5"], None, "float"),
         (["33.0", "7.0"], None, "float"),
-        (["1.1", "1.10"], None, "text"),  # versions
-        (["1e5", "2e7"], None, "text"),  # hexadecimal digits
+        (["1.1", "1.10"], None, "text"),  # versions of software, for example: 1.1 and 1.10 differ
+        (["1e5", "2e7"], None, "text"),  # hexadecimal digits, for example
         (["0.5", "1e-07", "1e+16"], None, "float"),
         (["0.5", "12345678901234567890"], None, "text"),
         (["12345678901234567890"], None, "integer"),

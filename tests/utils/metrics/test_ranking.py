@@ -1,4 +1,4 @@
-"""Metrics by group against their definitions: every order of the rows that tie, one after the other, and scikit-learn's where there is the same."""
+"""Metrics by group, compared with their definitions over every order of tied rows, and with scikit-learn's where it has the same metric."""
 
 import itertools
 import math
@@ -18,14 +18,14 @@ METRICS = parse(NAMES.split(","))
 
 
 def orders(scores, labels):
-    """The labels from the highest score to the lowest, in every order of those that tie; each of the results is as likely as the others."""
+    """Yield the labels from the highest score to the lowest, in every order of tied rows; all results are equally likely."""
     ties = [[y for x, y in zip(scores, labels, strict=True) if x == value] for value in sorted(set(scores), reverse=True)]
     for each in itertools.product(*(set(itertools.permutations(tie)) for tie in ties)):
         yield [label for tie in each for label in tie]
 
 
 def of_order(metric, labels):
-    """A metric of labels in the order of their ranks, by its definition."""
+    """Return a metric of labels in the order of their ranks, by its definition."""
     k, positives = metric.cut or len(labels), sum(labels)
     hits = [position for position, label in enumerate(labels, 1) if label]
     if metric.name == "map":
@@ -42,7 +42,7 @@ def of_order(metric, labels):
 
 
 def definition(metric, scores, labels, groups):
-    """The metric's mean over groups, and over orders; None where no group counts."""
+    """Return the metric's mean over groups and over orders of ties; None where no group counts."""
     total = weight = 0
     for group in set(groups.tolist()):
         x, y = scores[groups == group].tolist(), labels[groups == group].tolist()
@@ -55,7 +55,7 @@ def definition(metric, scores, labels, groups):
 
 
 def draw_rows(draw, count):
-    """Groups of 1 to 16 rows, rows in any order: some with many ties, some without a positive, some of positives only."""
+    """Draw groups of 1 to 16 rows, rows in any order: some with many ties, some without a positive, some of positives only."""
     sizes = draw.choice([1, 2, 3, 5, 6, 13, 16], count)
     ids = draw.choice(np.array([-(2**63), -7, 0, 3, 2**31, 2**63 - 1, *range(100, 160)]), count, replace=False)
     parts = []
@@ -96,7 +96,7 @@ def test_the_bits_do_not_depend_on_the_order_of_the_rows(chunk):
 
 
 def columns(*rows):
-    """Scores, labels and groups of rows of them."""
+    """Return scores, labels and groups from rows of all three."""
     scores, labels, groups = zip(*rows, strict=True)
     return np.array(scores, np.float32), np.array(labels, np.uint8), np.array(groups, np.int64)
 

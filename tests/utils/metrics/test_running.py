@@ -1,4 +1,4 @@
-"""Metrics of parts, one after the other, beside those of all of them at once."""
+"""Metrics computed part by part, compared with those of all parts at once."""
 
 import numpy as np
 import pytest
