@@ -28,8 +28,7 @@ class Trainer:
         model: the model, built.
         groups: the groups of weights, with their optimizers and the loss scale; the tables' slots are allocated here.
         compiled: the parts that XLA compiles.
-        gradient_slices: the number of slices of the global batch, see `ordered_sums`. They are free at large batches (a slice's activations stay in
-            the cache) and cost time at small ones.
+        gradient_slices: the number of slices of the global batch, see `ordered_sums`: free at large ones, slower at small ones.
         native: the C++ operations that sum the slices' gradients; None for TensorFlow's own operations.
         regularisation: the terms that are minimised beside the loss, and dropout.
     """
@@ -52,8 +51,7 @@ class Trainer:
             model.embedding.add_slots(tables.rule, tables.name)
         # On a single GPU the dense part multiplies the vectors' gradients by the factors that the tables' update would have to apply.
         self._folds = on_gpu() and self.world.size == 1 and not model.embedding.replicated
-        # Without slices XLA compiles the whole dense part; with slices only the part for one, for eight take eight times as long to compile.
-        together = gradient_slices == 1
+        together = gradient_slices == 1  # with slices XLA compiles the part for one: eight would take eight times as long
         self._packs = compiled.dense and together and self.world.size > 1  # the compiled parts pass dense gradients as a single vector
         self._part = tf.function(self._loss_and_gradients, autograph=False, jit_compile=(compiled.dense and not together) or None)
         self._dense = tf.function(self.dense_part, autograph=False, jit_compile=(compiled.dense and together) or None)
@@ -97,10 +95,7 @@ class Trainer:
         check_equal(self.model, self.groups)
 
     def _loss_and_gradients(self, numerical, embeddings, labels, weights, of_step, layers, first, slices):
-        """Return the loss of a part of the batch, and its gradients with respect to the embeddings and the layers' weights.
-
-        The gradients are multiplied by the loss scale. `slices` as in `mlp.dense`.
-        """
+        """Return a part's loss and its gradients by embeddings and weights, times the loss scale; `slices` as in `mlp.dense`."""
         step, num_samples, scale = of_step
         drop = self._regularisation.drop(step, first)
         by = [embeddings, *(value for layer in layers for value in layer.trained)]

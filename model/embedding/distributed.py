@@ -38,8 +38,7 @@ class GroupUpdate(NamedTuple):
 class DistributedEmbedding(keras.layers.Layer):
     """Embedding tables of F features, sharded over N workers: ids -> vectors `[b, F, D]`, in the order of the features.
 
-    Where tables differ in width, the vectors are `[b, C]`, side by side; C is the sum of the widths. The vectors of a feature's h ids are summed or
-    averaged.
+    Where tables differ in width, the vectors are `[b, C]`, side by side; C sums the widths. The vectors of a feature's h ids are summed or averaged.
 
     A worker reads the ids of the whole global batch, `[K_r, B]`, for the features whose tables it holds. It looks them up and sends each worker the
     pooled vectors of that worker's b = B/N samples (one alltoall, in the compute dtype). A second alltoall sends the gradients back. Replicated
@@ -130,9 +129,7 @@ class DistributedEmbedding(keras.layers.Layer):
         return vectors if len(set(self.widths)) > 1 else tf.reshape(vectors, [vectors.shape[0] or -1, len(self.widths), self.widths[0]])
 
     def look_up_whole(self, ids) -> tf.Tensor:
-        """Look up ids `[B, K]` of all features in a single process: vectors `[B, F, D]`, or `[B, C]`, in the compute dtype.
-
-        Gradients flow to the tables.
+        """Look up ids `[B, K]` of all features in a single process: vectors `[B, F, D]`, or `[B, C]`; gradients flow to the tables.
 
         Raises:
             ValueError: there are other workers, or the number of ids is wrong, see `whole_vectors`.
@@ -147,8 +144,7 @@ class DistributedEmbedding(keras.layers.Layer):
             weights, lookups = [local.weights for local in self.sharded], native_lookups(self._lookups, self.sharded)
             return self._native.look_up(weights, ids, lookups, self.vector_dtype)
         if not self.sharded:
-            # Not tf.zeros: TensorFlow computes an exchange of constants only once, while it builds the graph; in the next step the other workers
-            # would wait for this one.
+            # Not tf.zeros: TensorFlow would do an exchange of constants once, while it builds the graph, and the other workers would wait later.
             return tf.reshape(tf.cast(ids, self.vector_dtype), [ids.shape[1], 0])
         packs = [pack for group in self.groups for pack in group.packs]
         vectors = [tf.cast(some, self.vector_dtype) for group in self.groups for some in group.look_up(ids)]
@@ -170,8 +166,7 @@ class DistributedEmbedding(keras.layers.Layer):
         Args:
             updates: the updates of the groups of tables.
             ids: `[K_r, B]` as in the lookup.
-            gradients: gradients of the global loss with respect to this worker's vectors, of their shape and dtype; whole, or in equal consecutive
-                parts.
+            gradients: gradients of the global loss by this worker's vectors, of their shape and dtype; whole, or in equal consecutive parts.
             step: the number of the step, from 0.
             loss_scale: the factor that the gradients were multiplied by. Workers exchange the scaled gradients; the division is in float32.
         """

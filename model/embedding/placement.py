@@ -158,8 +158,7 @@ class _Dealer:
     def first_parts(self, threshold: float, wanted: float) -> dict[int, int]:
         """Return for each table the fewest equal shards of at most `threshold` elements and `wanted` bytes, or D shards where no number suffices.
 
-        All tables together get at least one shard for each worker, as far as columns allow. By load, no shard may be heavier than the workers' mean
-        load, either.
+        All tables together get at least one shard for each worker, as far as columns allow. By load, none exceeds the workers' mean.
         """
         mean = sum(table.dim * table.reads for table in self.tables.values()) / self.num_workers if self.strategy == _LOAD else math.inf
         parts = {

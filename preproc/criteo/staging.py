@@ -102,11 +102,7 @@ class Staging:
         return [path for split in self._chunks for path in (*self._bytes(split), *(path for path, _ in self._chunks[split]))]
 
     def restore(self, state: dict[str, Any] | None) -> bool:
-        """Restore an earlier state in a folder that an earlier run left; None restores the empty state.
-
-        Returns:
-            False where the files do not hold that state; nothing is changed then.
-        """
+        """Restore a state that an earlier run left in the folder, None: an empty one; return False, unchanged, where its files lack it."""
         state = state or {split: {"rows": [], "sizes": [0, 0]} for split in self._chunks}
         chunks = {split: [(self._chunk(split, i), rows) for i, rows in enumerate(found["rows"])] for split, found in state.items()}
         files = [(path, size) for split, found in state.items() for path, size in zip(self._bytes(split), found["sizes"], strict=True)]

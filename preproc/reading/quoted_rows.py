@@ -15,8 +15,8 @@ _OPEN = -1
 class QuotedRows:
     """The splitting of text into rows.
 
-        A line with an even number of quotes is a row. If it is well formed, its quotes are closed; if not, it is a bad row. A line with an odd number may
-        begin a row that spans lines. It does so if the values that follow are well formed and complete a row within 1,000 lines and 64 MiB. Otherwise it
+        A line with an even number of quotes is a row. If it is well formed, its quotes are closed; if not, it is bad. A line with an odd number may
+        begin a row that spans lines: it does if the values that follow are well formed and complete a row within 1,000 lines and 64 MiB. Otherwise it
         is a bad row by itself. A stray quote thus costs only its own line, not all lines up to the next quote.
 
     A line of an even number of quotes is a row: if it is well formed its quotes are closed, and if not, it is a bad row. A line of an odd number may
@@ -55,7 +55,7 @@ class QuotedRows:
             at_end: whether no more text follows.
 
         Returns:
-                the rows, with newlines inside values replaced by `stand_in`; the line, from 0, at which each begins; `stand_in`; and the remaining lines,
+                the rows, with newlines inside values replaced by `stand_in`; the line, from 0, at which each begins; `stand_in`; the remaining lines,
                     which need more text before it is known whether they are one row.
         """
         inner, stop, behind = [], len(ends), 0

@@ -89,7 +89,7 @@ class TableFile:
                 lists: columns that may hold lists, for JSON lines.
                 block_bytes: size of the text that is parsed at once, in bytes.
             on_read: called with the number of bytes read from the disk.
-                byte_range: (start, stop) of a plain text file: the lines that begin there, numbered from 1; there may be none. Each line is a row: rows that
+                byte_range: (start, stop) of a plain text file: the lines that begin there, numbered from 1; maybe none. Each line is a row: rows that
                         span lines are bad. The header is read, and it is skipped where the range begins at 0.
                 coded: columns that may be returned as `Block.coded`.
             row_range: (start, stop) of the rows of a Parquet or Arrow file; None for all.
