@@ -1,4 +1,4 @@
-"""A command's end: what a user can cause is one clear line on standard error and a non-zero exit, no traceback."""
+"""The entry point of commands: an error that a user can cause is one clear line on standard error and a non-zero exit code, without a traceback."""
 
 import sys
 import traceback
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 def run_command(main: Callable[[], int | None], name: str) -> int:
-    """Run a command's `main` and return its exit code; what a user can cause ends in one line.
+    """Run a command's `main` and return its exit code; print an error that a user can cause in one line.
 
-    With several workers the line names the worker, and the process ends so that the launcher ends the others.
+    With several workers the line names the worker, and the process exits in such a way that the launcher ends the others.
 
     Args:
         main: the command; returns its exit code, None for 0.
-        name: what the line starts with, "dlrm.py" for instance.
+        name: the prefix of the line, "dlrm.py" for instance.
     """
     code, everywhere, kind = 1, False, "error: "
     streams.open_missing()
@@ -29,12 +29,12 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
         return as_the_signal_ends(main) or 0
     except UserError as error:
         message, everywhere, code = str(error), error.everywhere, error.code
-    except BrokenPipeError:  # `| head` has read enough: nothing to say, but what was to be done is not done
+    except BrokenPipeError:  # `| head` has read enough: no message, but an exit code, because the command is not finished
         streams.silence(sys.stdout)
         launch.leave(141)
         return 141
     except OSError as error:  # no permission, disk full, a folder where a file should be
-        lost = "" if error.filename else streams.write(sys.stdout, "")  # what it still holds cannot be written
+        lost = "" if error.filename else streams.write(sys.stdout, "")  # flushing shows whether standard output is the cause
         message = lost or f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
     except MemoryError:
         message = "out of memory"
@@ -43,7 +43,7 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
     except Exception as error:
         message = _of_tensorflow(error)
         if message is None:
-            traceback.print_exc()  # a defect of ours: all of it is wanted
+            traceback.print_exc()  # a defect of this program: the whole traceback is wanted
             launch.leave(1)
             return 1
     if launch.rank() == 0 or not everywhere:
@@ -56,25 +56,25 @@ def run_command(main: Callable[[], int | None], name: str) -> int:
 
 
 def _check_encoding() -> None:
-    """Raise AgreedError where Python takes the names of files for something else than UTF-8, which they are: files of features bear their names."""
+    """Raise AgreedError where Python does not decode file names as UTF-8; files are named after features, in UTF-8."""
     if (encoding := sys.getfilesystemencoding()) != "utf-8":
         raise AgreedError(f"the environment (LC_ALL, LANG, PYTHONUTF8) makes Python take file names as {encoding}, not UTF-8; set PYTHONUTF8=1")
 
 
 def as_the_signal_ends(main: Callable[[], T]) -> T:
-    """What `main` returns; the end that a signal asked for where it raises another error after that one, inside `EndedBySignals`."""
+    """Return the result of `main`; where it raises an error after a signal inside `EndedBySignals`, raise the signal's exception in its place."""
     try:
         return main()
     except Exception:
-        if end := end_by_signal():  # came back from Polars as another error, say
+        if end := end_by_signal():  # Polars, for instance, may have converted it to another error
             raise end from None
         raise
 
 
 def _of_tensorflow(error: Exception) -> str | None:
-    """One line for what TensorFlow, Horovod or the system's loader say of the machine; None for anything else."""
+    """Return one line for errors of TensorFlow, Horovod or the dynamic loader that are not defects of this program; None for any other."""
     kind = type(error).__name__
-    if isinstance(error, ImportError) and "failed to map segment" in str(error):  # of a library: `ulimit -v`, or a folder mounted noexec
+    if isinstance(error, ImportError) and "failed to map segment" in str(error):  # loading a library failed: `ulimit -v`, or a folder mounted noexec
         return f"out of memory, or its folder allows no programs: {error}"
     if kind == "ResourceExhaustedError":
         return f"out of memory: {str(error).splitlines()[0]}"

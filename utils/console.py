@@ -1,4 +1,4 @@
-"""What a person sees: a progress bar on a terminal, plain lines in a file; nothing from any worker but the first."""
+"""Output for the user: a progress bar on a terminal, plain lines in a file. Only the first worker prints."""
 
 import contextlib
 import sys
@@ -21,11 +21,11 @@ class Console:
     """Lines on standard output, warnings on standard error.
 
     Args:
-        program: what a warning starts with, "dlrm.py" for instance.
-        enabled: false on every worker but the first, which is silent.
-        names: of flags, as the user gave them.
+        program: the prefix of a warning, "dlrm.py" for instance.
+        enabled: false on every worker but the first; a disabled console prints nothing.
+        names: the user's names of flags, by their names here.
 
-    What cannot be printed (a pipe that nobody reads any more, a full disk) is one warning, and the run goes on without.
+    Where a line cannot be printed (a pipe that nobody reads any more, a full disk), one warning says so, and the run goes on without output.
     """
 
     def __init__(self, program: str, enabled: bool = True, names: Mapping[str, str] = AS_HERE):
@@ -42,28 +42,28 @@ class Console:
             _write(sys.stderr, f"{self._program}: warning: {spoken(text, self._names)}")
 
     def progress(self, total: int, what: str, unit: str) -> "Progress":
-        """A progress display over `total` units, 'samples' for instance."""
+        """Return a progress display over `total` units, 'samples' for instance."""
         return Progress(total, what, unit, self.enabled)
 
 
 def _write(stream: TextIO, text: str) -> str:
-    """A line, above the progress bar where there is one; returns what went wrong."""
+    """Write a line, above the progress bar where there is one; return what went wrong."""
     with contextlib.suppress(OSError, ValueError), tqdm.external_write_mode(file=stream):
         return streams.write(stream, f"{text}\n")
-    return streams.write(stream, f"{text}\n")  # the bar could not be moved away
+    return streams.write(stream, f"{text}\n")  # the progress bar could not be cleared first
 
 
 class Progress:
-    """Rate and time left: a bar on a terminal, otherwise nothing but the lines that `Console.say` prints.
+    """Display of rate and time left: a bar on a terminal, otherwise nothing but the lines that `Console.say` prints.
 
-    Use as a context manager; `advance` counts.
+    Use it as a context manager and call `advance` to count.
     """
 
     def __init__(self, total: int, what: str, unit: str, enabled: bool):
         self._total, self._done = total, 0
-        self._marks: deque[tuple[float, int]] = deque(maxlen=_MARKS)  # when how much was done, a second or more apart
+        self._marks: deque[tuple[float, int]] = deque(maxlen=_MARKS)  # (time, units done) pairs, a second or more apart
         hidden = not (enabled and sys.stderr.isatty())
-        # The first unit of a run includes what is compiled: the bar's rate follows the last ones.
+        # The first unit of a run includes compilation, so the bar's rate is an average in which the latest units weigh most.
         self._bar = tqdm(total=total, desc=what, unit=f" {unit}", smoothing=0.1, disable=hidden, dynamic_ncols=True, leave=False)
 
     def __enter__(self) -> "Progress":
@@ -74,7 +74,7 @@ class Progress:
             self._bar.close()
 
     def advance(self, count: int, note: str = "") -> None:
-        """Count units done; `note` stands behind the bar."""
+        """Count units done; `note` is shown after the bar."""
         progressed()
         self._done += count
         now = time.perf_counter()
@@ -88,7 +88,7 @@ class Progress:
             self._bar.disable = True
 
     def time_left(self) -> str:
-        """Time until the end at the rate of the last half a minute or so, the first unit left out; as h:mm:ss, "?" where there is no rate yet."""
+        """Estimate the time left as h:mm:ss, at the rate of about the last half minute without the first unit; "?" where there is no rate yet."""
         if self._done >= self._total:
             return "0:00:00"
         if not self._marks or self._done == self._marks[0][1]:

@@ -1,4 +1,4 @@
-"""The worker's place among the workers, and the collectives between them. The only file that imports Horovod."""
+"""The worker's rank, and the collectives between workers. This is the only file that imports Horovod."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from utils import host_world, launch
 from utils.errors import AgreedError, UserError
 from utils.pace import yield_processors
 
-if TYPE_CHECKING:  # --help needs no NumPy, half of whose time its import would take
+if TYPE_CHECKING:  # --help does not need NumPy, whose import would take half of its time
     import numpy as np
 
 T = TypeVar("T")
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 @dataclass
 class World:
-    """Rank and number of workers (N), and the collectives; a worker alone communicates with nobody.
+    """Rank and number of workers (N), and the collectives; a single worker does not communicate.
 
-    Tensors that go through a collective inside a graph need the same `name` on every worker. Values on the host go through MPI where it
-    started the workers, so that they can agree before TensorFlow is imported; else, as tensors do, through Horovod.
+    A collective of tensors inside a graph needs the same `name` on every worker. Values on the host go through MPI where MPI started the
+    workers, so that they can agree before TensorFlow is imported; otherwise they go through Horovod, as tensors do.
     """
 
     rank: int = 0
@@ -31,20 +31,20 @@ class World:
 
     @property
     def meets(self) -> bool:
-        """Whether the workers can exchange values on the host by now."""
+        """True where the workers can already exchange values on the host."""
         return self.size == 1 or self.mpi is not None or self.horovod is not None
 
     @property
     def first(self) -> bool:
-        """Whether this is the worker that speaks."""
+        """True on the worker of rank 0, which prints and logs."""
         return self.rank == 0
 
     # Tensors, every step -----------------------------------------------------------------------------------------------
 
     def alltoall(self, flat, splits: Sequence[int], name: str):
-        """Send `splits[r]` consecutive elements of a vector to worker r; returns what came, by sender.
+        """Send `splits[r]` consecutive elements of a vector to worker r; return the received elements in the order of their senders' ranks.
 
-        bfloat16 travels as 16-bit integers, which Horovod knows.
+        bfloat16 is sent as 16-bit integers, which Horovod supports.
         """
         if self.size == 1:
             return flat
@@ -57,21 +57,21 @@ class World:
         return tf.bitcast(received, dtype) if received.dtype != dtype else received
 
     def sum(self, flat, name: str):
-        """Sum of a vector over the workers."""
+        """Sum a vector over the workers."""
         return flat if self.size == 1 else self.horovod.allreduce(flat, op=self.horovod.Sum, name=name)
 
     def all_gather(self, flat, name: str):
-        """Every worker's vector, one after another."""
+        """Concatenate the vectors of all workers, by rank."""
         return flat if self.size == 1 else self.horovod.allgather(flat, name=name)
 
     # Values on the host, now and then ----------------------------------------------------------------------------------
 
     def broadcast(self, flat: "np.ndarray", name: str) -> "np.ndarray":
-        """The first worker's vector on every worker."""
+        """Return the first worker's vector on every worker."""
         return flat if self.size == 1 else self.horovod.broadcast(flat, root_rank=0, name=name).numpy()
 
     def gather_to_first(self, flat: "np.ndarray", name: str) -> "np.ndarray":
-        """On the first worker, every worker's vector one after another; empty elsewhere."""
+        """Concatenate the vectors of all workers on the first one, by rank; return an empty vector on the others."""
         if self.size == 1:
             return flat
         splits = [len(flat)] + [0] * (self.size - 1)
@@ -79,22 +79,24 @@ class World:
         return received.numpy()
 
     def everyone(self, value: Any, name: str) -> list:
-        """A small picklable value of every worker, by rank."""
+        """Gather a small picklable value from every worker, by rank."""
         if self.size == 1:
             return [value]
         return self.mpi.allgather(value) if self.mpi else self.horovod.allgather_object(value, name=name)
 
     def from_first(self, value: Any, name: str) -> Any:
-        """The first worker's small picklable value."""
+        """Return the first worker's small picklable value on every worker."""
         if self.size == 1:
             return value
         return self.mpi.bcast(value) if self.mpi else self.horovod.broadcast_object(value, root_rank=0, name=name)
 
     def together(self, action: Callable[[], T], name: str) -> T:
-        """Do something that may fail on one worker only; then it is an error on all. Before the workers meet, each does it for itself.
+        """Call an action that may fail on some workers only, and raise on all of them if it fails on any.
+
+        Before the workers can exchange values (`meets`), each one calls it on its own.
 
         Raises:
-            UserError: what the action raised.
+            UserError: the error that the action raised, on this worker or another.
         """
         if not self.meets:
             return action()
@@ -107,10 +109,10 @@ class World:
         return result
 
     def agree(self, error: str | None, name: str) -> None:
-        """Wait for everyone; where some worker brings an error, raise it on all, so that nobody waits for those who gave up.
+        """Wait for all workers; where any has an error, raise it on all, so that none waits for a worker that failed.
 
         Raises:
-            AgreedError: the first error by rank, with the rank of the worker that had it unless all had the same.
+            AgreedError: the first error by rank, with the rank of its worker unless all had the same error.
         """
         errors = self.everyone(error, name)
         found = [rank for rank, text in enumerate(errors) if text is not None]
@@ -121,14 +123,14 @@ class World:
 
 
 def meet() -> World:
-    """The worker's place, before TensorFlow is imported; see `World.meets`. A process started alone is a world of one and needs neither."""
+    """Return the worker's `World` before TensorFlow is imported; see `World.meets`. Without a launcher, it is a world of one worker."""
     if not launch.launched():
         return World()
     return World(launch.rank(), launch.size(), mpi=host_world.communicator())
 
 
 def join(world: World | None = None) -> World:
-    """Join the other workers, collectives of tensors included. Imports TensorFlow where there are other workers."""
+    """Initialise Horovod and return a `World` with collectives of tensors. Imports TensorFlow where there are other workers."""
     if not launch.launched():
         return World()
     yield_processors()

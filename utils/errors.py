@@ -1,10 +1,10 @@
-"""What a user's mistake is: an error of which one clear line is said, see `commands`."""
+"""Errors that a user can cause; `commands` reports each in one clear line."""
 
 
 class UserError(Exception):
-    """Something the user can mend. The message says what was wrong, what was expected and how to mend it, in one line.
+    """An error that the user can fix. The message is one line: what is wrong, what was expected and how to fix it.
 
-    `everywhere` is true where every worker raises the same error at the same point: then only the first one says it.
+    `everywhere` is true where every worker raises the same error at the same point; then only the first one prints it.
     """
 
     everywhere = False
@@ -12,6 +12,6 @@ class UserError(Exception):
 
 
 class AgreedError(UserError):
-    """An error that all workers have told each other."""
+    """An error that all workers raise at the same point."""
 
     everywhere = True

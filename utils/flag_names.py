@@ -1,20 +1,20 @@
-"""Flags in messages by the names that the user gave them by."""
+"""Translation of flag names in messages to the names that the user typed."""
 
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-AS_HERE: Mapping[str, str] = MappingProxyType({})  # nothing has another name
+AS_HERE: Mapping[str, str] = MappingProxyType({})  # no flag has another name
 
 
 class Translated(NamedTuple):
-    """A command line in this application's flags.
+    """A command line translated into this application's flags.
 
     Attributes:
-        words: of the command line.
-        lines: about it, each a warning.
-        names: of flags here (without dashes; "resume auto" is one with its value), and what the user calls them.
+        words: the words of the command line.
+        lines: warnings about it, one a line.
+        names: the user's names of flags, by their names here (without dashes; a key may include a value, as "resume auto" does).
     """
 
     words: list[str]
@@ -23,7 +23,7 @@ class Translated(NamedTuple):
 
 
 def spoken(text: str, names: Mapping[str, str]) -> str:
-    """A message, with the flags in it by the user's names."""
+    """Replace the flags in a message by the user's names of them."""
     if not names:
         return text
     longest_first = sorted(names, key=len, reverse=True)

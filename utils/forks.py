@@ -1,7 +1,7 @@
-"""Processes that were forked: libraries whose threads they lack, and locks that a thread of the parent held.
+"""Safety after a fork: libraries whose threads the child lacks, and locks that a thread of the parent held.
 
-The threads of a library live in the process that began them. A fork copies what they left in memory, not the threads: whoever asks the library for
-something then waits for them, and for ever. Import this before a fork: what ran at that moment is known afterwards.
+A library's threads live in the process that started them. A fork copies the memory but not the threads, so a call of the library in the child waits
+for them for ever. Import this module before a fork: it records the threads that run at that moment.
 """
 
 import contextlib
@@ -13,18 +13,18 @@ from pathlib import Path
 from utils.errors import UserError
 
 TENSORFLOW, POLARS, TENSORSTORE = "TensorFlow", "Polars", "TensorStore"
-_THREADS = {TENSORFLOW: "tf_", POLARS: "polars-", TENSORSTORE: "ts_pool"}  # how the kernel calls them: this, and for Polars a number
-_began: set[str] = set()  # in this process, as far as this project began them: idle threads may end
-_running: set[str] = set()  # when the process forks
-_lost: set[str] = set()  # begun by a process that this one was forked from
+_THREADS = {TENSORFLOW: "tf_", POLARS: "polars-", TENSORSTORE: "ts_pool"}  # prefixes of the threads' names in the kernel; Polars' end in a number
+_began: set[str] = set()  # libraries whose threads this project started in this process; recorded because idle threads may have ended by the fork
+_running: set[str] = set()  # libraries whose threads run when the process forks
+_lost: set[str] = set()  # libraries whose threads were started in a parent process, before the fork
 _locks: "weakref.WeakSet[RenewedLock]" = weakref.WeakSet()
 
 
 def check_threads(library: str) -> None:
-    """See that a library can be used here, which begins its threads.
+    """Check that a library can be used in this process, and record that it starts its threads.
 
     Raises:
-        UserError: the process was forked after they had begun.
+        UserError: the process was forked after the library had started its threads.
     """
     if library in _lost:
         raise UserError(
@@ -35,14 +35,14 @@ def check_threads(library: str) -> None:
 
 
 class RenewedLock:
-    """A lock that nobody holds in a process that has just been forked."""
+    """A lock that is free again in a child process after a fork."""
 
     def __init__(self):
         self._lock = threading.Lock()
         _locks.add(self)
 
     def renew(self) -> None:
-        """Be free."""
+        """Replace the lock by a free one."""
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
@@ -53,7 +53,7 @@ class RenewedLock:
 
 
 def _look() -> None:
-    """Before a fork."""
+    """Record, before a fork, the libraries whose threads run."""
     names = []
     for path in Path("/proc/self/task").glob("*/comm"):
         with contextlib.suppress(OSError):  # the thread has ended
@@ -67,7 +67,7 @@ def _is_of(library: str, name: str, start: str) -> bool:
 
 
 def _begin_anew() -> None:
-    """After a fork, in the child."""
+    """Mark the parent's libraries as lost and renew all locks, in the child after a fork."""
     _lost.update(_running | _began)
     for lock in list(_locks):
         lock.renew()

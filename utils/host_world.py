@@ -1,4 +1,4 @@
-"""Workers that MPI started, before any of them has imported TensorFlow: mpi4py's communicator, and leaving together."""
+"""Communication of workers that MPI started, before TensorFlow is imported: mpi4py's communicator, and a common exit."""
 
 import functools
 import time
@@ -6,12 +6,12 @@ import time
 from utils import launch
 from utils.pace import yield_processors
 
-LEAVING_S = 5.0  # how long a worker that ends with an error all of them have waits for the one that says it
+LEAVING_S = 5.0  # how long a worker that ends with an error of all workers waits for the first one to print it
 
 
 @functools.cache
 def communicator():
-    """All workers, on a communicator of ours; None where something else than MPI started them, or mpi4py finds no MPI."""
+    """Return a communicator of our own with all workers; None where MPI did not start them, or mpi4py finds no MPI library."""
     if not launch.by_mpi():
         return None
     yield_processors()
@@ -23,10 +23,10 @@ def communicator():
 
 
 def leave_together() -> None:
-    """Wait until every worker comes here, or for as long as it takes to be sure that one does not."""
+    """Wait until every worker arrives here, at most `LEAVING_S`."""
     if launch.size() == 1:
         return
-    workers = communicator() if communicator.cache_info().currsize else None  # making it takes every worker
+    workers = communicator() if communicator.cache_info().currsize else None  # only if it exists: making one needs every worker
     if workers is None:
         if launch.rank() != 0:
             time.sleep(LEAVING_S)

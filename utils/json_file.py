@@ -1,11 +1,11 @@
-"""Reading a JSON file, with what is wrong with it in one line."""
+"""Reading of a JSON file, with one-line error messages."""
 
 import json
 from typing import Any
 
 
 def read_json(path: str) -> Any:
-    """What a file holds. Raises ValueError that names the file: it cannot be read, or is not JSON."""
+    """Return a JSON file's content. Raises ValueError, which names the file, where it cannot be read or is not JSON."""
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)

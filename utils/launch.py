@@ -1,4 +1,7 @@
-"""What the launcher (horovodrun, mpirun) says of this process, known without importing anything; and when this process last got on."""
+"""The process's rank and the number of workers, from the environment that the launcher (horovodrun, mpirun) sets, and the time of its last progress.
+
+It imports the standard library only.
+"""
 
 import contextlib
 import os
@@ -14,40 +17,40 @@ _progressed_at = 0.0
 
 
 def launched() -> bool:
-    """Whether a launcher started this process."""
+    """Return whether a launcher started this process."""
     return any(name in os.environ for name in _SIZES)
 
 
 def size() -> int:
-    """Number of workers, 1 without a launcher."""
+    """Return the number of workers, 1 without a launcher."""
     return _first_of(_SIZES, 1)
 
 
 def rank() -> int:
-    """This worker's rank, 0 without a launcher."""
+    """Return this worker's rank, 0 without a launcher."""
     return _first_of(_RANKS, 0)
 
 
 def by_mpi() -> bool:
-    """Whether MPI started the workers; horovodrun without it (Gloo) sets names of its own."""
+    """Return whether MPI started the workers; horovodrun without MPI (Gloo) sets environment variables of its own."""
     return "HOROVOD_RANK" not in os.environ and launched()
 
 
 def local_size() -> int:
-    """Workers on this machine, 1 without a launcher."""
+    """Return the number of workers on this machine, 1 without a launcher."""
     return _first_of(_LOCAL_SIZES, 1)
 
 
 def local_rank() -> int:
-    """This worker's number on its machine, 0 without a launcher."""
+    """Return this worker's rank on its machine, 0 without a launcher."""
     return _first_of(_LOCAL_RANKS, 0)
 
 
 def leave(code: int) -> None:
-    """End this worker after a failure, in such a way that the others end too; returns at once where it is the only one.
+    """End this worker after a failure so that the launcher ends the others; do nothing where it is the only worker.
 
-    A normal exit would wait in MPI for workers that wait for this one. So the process ends at once, and the launcher,
-    seeing a worker gone with a non-zero code, ends the rest.
+    A normal exit would wait in MPI for workers that wait for this one. So the process exits at once, and the launcher ends the other workers
+    because one has exited with a non-zero code.
     """
     if size() == 1:
         return
@@ -58,13 +61,13 @@ def leave(code: int) -> None:
 
 
 def progressed() -> None:
-    """Say that this worker got on: a step, a batch of an evaluation, a chunk of a checkpoint."""
+    """Record that this worker made progress: a step, a batch of an evaluation, a chunk of a checkpoint."""
     global _progressed_at
     _progressed_at = time.monotonic()
 
 
 def progressed_at() -> float:
-    """When it last did, by `time.monotonic`; 0 where it never did."""
+    """Return the time of this worker's last progress by `time.monotonic`; 0 where there was none."""
     return _progressed_at
 
 

@@ -35,17 +35,17 @@ NO_UNITS: Units = MappingProxyType({})
 
 
 class RunLog:
-    """Writes log lines; silent on every worker but the first.
+    """A writer of log lines; `path` is empty on every worker but the first.
 
     A line is `DLLL ` and a JSON object with `timestamp` (seconds, as text), `datetime`, `elapsedtime`, `type`, `step`, `data`.
-    Where `dllogger` can be imported, it does the writing.
+    Where `dllogger` can be imported, it writes the lines.
 
     Args:
-        path: the file; empty for none.
+        path: the file; empty for no log.
         parameters: logged first, as `step: "PARAMETER"`.
-        append: go on in the file instead of replacing it.
-        units: of the run's own metrics, beside UNITS.
-        warn: is told, once, when a line cannot be written (a full disk); the run goes on without a log then.
+        append: append to the file instead of replacing it.
+        units: the units of the run's own metrics, in addition to UNITS.
+        warn: called once, when a line cannot be written (a full disk); the run then goes on without a log.
 
     Raises:
         UserError: the file cannot be opened.
@@ -75,7 +75,7 @@ class RunLog:
             self._metadata(metric, {"unit": unit})
 
     def log(self, step: str | int | Sequence[int], data: Mapping[str, Any]) -> None:
-        """A line of data; `step` is the training step, or `()` for the run's final figures."""
+        """Write a line of data; `step` is the training step, or `()` for the run's final figures."""
         step = list(step) if isinstance(step, tuple) else step
         data = {key: _finite(value) for key, value in data.items()}
         if self._dllogger:
@@ -84,12 +84,12 @@ class RunLog:
             self._line({"type": "LOG", "step": step, "data": data})
 
     def flush(self) -> None:
-        """Make sure that every line is in the file."""
+        """Flush the lines that `dllogger` buffers to the file."""
         if self._dllogger:
             self._try(self._dllogger.flush)
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close the file."""
         self.flush()
         self._dllogger = None
         if self._file:
@@ -126,5 +126,5 @@ class RunLog:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN: an undefined figure is null."""
+    """Replace NaN and infinity by None, for JSON has neither: an undefined figure is null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""How much memory there is, asked before anything large is allocated."""
+"""Checks of the available memory and disk space before large allocations."""
 
 import contextlib
 import os
@@ -14,20 +14,20 @@ from utils.errors import UserError
 GIB = 1 << 30
 
 
-# Address space that is taken beside the tables, for the stacks and heaps of threads above all: measured on 2 processors, 520 MiB.
+# Address space used beside the tables, mostly for the stacks and heaps of threads: 520 MiB measured on 2 processors.
 _RESERVED, _RESERVED_PER_PROCESSOR = GIB // 2, GIB // 16
 GROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def available_bytes() -> int:
-    """Host memory that this process can still take: what the machine has free, or what its control groups or its limits (`ulimit`) still allow."""
+    """Return the host memory available to this process: the least of the machine's free memory, its control groups' and its limits' (`ulimit`)."""
     return min([psutil.virtual_memory().available, *_left_in_groups(), *_left_to_process()])
 
 
 def _left_in_groups() -> Iterator[int]:
-    """What each control group that this process is in still allows."""
+    """Yield the bytes that each control group of this process still allows."""
     group = GROUPS
-    with contextlib.suppress(OSError):  # no control groups, or of another form: the machine's figure stands
+    with contextlib.suppress(OSError):  # no control groups, or not of version 2: only the machine's free memory counts
         group /= next((line[3:].strip("/\n") for line in OWN_GROUP.read_text().splitlines() if line.startswith("0::")), "")
     for folder in (group, *group.parents):
         with contextlib.suppress(OSError, ValueError):
@@ -39,10 +39,10 @@ def _left_in_groups() -> Iterator[int]:
 
 
 def _left_to_process() -> Iterator[int]:
-    """What `ulimit -v` and `ulimit -d` leave for tables.
+    """Yield the bytes that `ulimit -v` and `ulimit -d` leave for tables.
 
-    Half of the rest: TensorFlow's allocator on a CPU takes address space by doubling, up to twice what it is asked for, or all that there is, and
-    what then finds none crashes in the middle of C++.
+    Only half of the remaining address space counts: TensorFlow's allocator on a CPU takes address space by doubling, up to twice the size asked
+    for or all that there is, and later allocations that find none crash inside C++ code.
     """
     taken = psutil.Process().memory_info()
     reserved = _RESERVED + _RESERVED_PER_PROCESSOR * (os.cpu_count() or 1)
@@ -52,13 +52,13 @@ def _left_to_process() -> Iterator[int]:
 
 
 def _limits() -> dict[str, int | None]:
-    """The limits of this process by the command that sets them, in bytes."""
+    """Return the limits of this process in bytes, by the shell command that sets them; None for no limit."""
     found = {name: resource.getrlimit(kind)[0] for name, kind in (("ulimit -v", resource.RLIMIT_AS), ("ulimit -d", resource.RLIMIT_DATA))}
     return {name: None if limit == resource.RLIM_INFINITY else limit for name, limit in found.items()}
 
 
 def limit_note() -> str:
-    """What a message about too little memory has to add where a limit of this process, not the machine, leaves so little; else empty."""
+    """Return a note for out-of-memory messages where a limit of this process, not the machine, is the bottleneck; else an empty text."""
     if not (left := list(_left_to_process())) or min(left) >= min([psutil.virtual_memory().available, *_left_in_groups()]):
         return ""
     limits = ", ".join(f"{name} {limit >> 10}" for name, limit in _limits().items() if limit is not None)
@@ -66,10 +66,10 @@ def limit_note() -> str:
 
 
 def device_bytes(local_rank: int) -> int:
-    """Memory for tables on this worker's GPU, of those that CUDA_VISIBLE_DEVICES leaves: nine tenths of what is free, the rest being for activations.
+    """Return the memory for tables on this worker's GPU, of those in CUDA_VISIBLE_DEVICES: 0.9 of its free memory; the rest is for activations.
 
     Raises:
-        UserError: nvidia-smi does not say.
+        UserError: nvidia-smi does not report the free memory.
     """
     query = ["nvidia-smi", "--query-gpu=index,uuid,memory.free", "--format=csv,noheader,nounits"]
     try:
@@ -82,7 +82,7 @@ def device_bytes(local_rank: int) -> int:
 
 
 def _visible(gpus: Sequence[tuple[str, str, int]], words: str | None) -> list[tuple[str, str, int]]:
-    """The GPUs that CUDA sees, in its order: by index or by the beginning of the UUID, up to the first word that names none."""
+    """Return the GPUs that CUDA sees, in its order: those named by index or by the beginning of the UUID, up to the first word that names none."""
     if words is None:
         return list(gpus)
     found = []
@@ -101,7 +101,7 @@ def check_fits(needed: int, what: str, available: int) -> None:
 
 
 def check_room(folder: Path, needed: int, what: str) -> None:
-    """Raise UserError, with the shortfall, where the disk of a folder, which need not exist yet, has fewer bytes free."""
+    """Raise UserError, with the shortfall, where fewer than `needed` bytes are free on a folder's disk; the folder need not exist yet."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
     status = os.statvfs(there)
     free = status.f_bavail * status.f_frsize

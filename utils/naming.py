@@ -1,4 +1,4 @@
-"""Errors of writing that name their file: those of an open file's `write`, and of Polars' own writers, do not."""
+"""Completion of write errors with the file's name, which those of an open file's `write` and of Polars' writers lack."""
 
 import errno
 import os
@@ -9,17 +9,17 @@ from pathlib import Path
 
 from utils.errors import UserError
 
-_NUMBER = re.compile(r"\(os error (\d+)\)").search  # as Polars ends most of its errors
+_NUMBER = re.compile(r"\(os error (\d+)\)").search  # the end of most of Polars' errors
 _FULL_BYTES = 1 << 20
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name `path` in an error of writing it, inside this block, that names no file.
+    """Add `path` to a write error raised inside this block that names no file.
 
     Raises:
-        OSError: with the path.
-        UserError: Polars does not say what the operating system said.
+        OSError: the system's error, with the path.
+        UserError: a Polars error without the system's error number.
     """
     try:
         yield

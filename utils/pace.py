@@ -1,4 +1,4 @@
-"""How threads that wait for other workers leave the processors to those that compute."""
+"""Settings of Horovod and MPI by which threads that wait for other workers leave the processors to those that compute."""
 
 import itertools
 import os
@@ -6,32 +6,32 @@ from collections.abc import Sequence
 
 from utils import launch
 
-_FLOPS_PER_MS = 1e8  # of a worker, in float32; what matters is the order of magnitude
+_FLOPS_PER_MS = 1e8  # of a worker, in float32; only the order of magnitude matters
 _SPEEDUP_16_BITS = 3
 _LOOKS_A_STEP = 50
 _SHORTEST_MS, _LONGEST_MS = 1, 10
 
 
 def expected_step_ms(batch_size: int, stacks: Sequence[Sequence[int]], num_workers: int, sixteen_bits: bool) -> float:
-    """About how long a training step takes: the matrix products of the MLPs.
+    """Estimate the duration of a training step in ms from the matrix products of the MLPs.
 
     Args:
         batch_size: B.
-        stacks: the layers' widths of each MLP.
+        stacks: the layer widths of each MLP.
         num_workers: N.
-        sixteen_bits: whether they are computed in 16 bits.
+        sixteen_bits: the products are computed in 16 bits.
     """
     products = sum(inputs * outputs for stack in stacks for inputs, outputs in itertools.pairwise(stack))
     return 6 * batch_size / num_workers * products / (_FLOPS_PER_MS * (_SPEEDUP_16_BITS if sixteen_bits else 1))
 
 
 def set_cycle_time(step_ms: float, gpu: bool = False) -> None:
-    """Tell Horovod, before it starts, how often to look, unless HOROVOD_CYCLE_TIME is set; nothing to do where there are processors to spare.
+    """Set Horovod's cycle time before it starts, unless HOROVOD_CYCLE_TIME is set or the machine has processors to spare.
 
-    Beside a GPU it looks ten times a millisecond: a step takes few, and waits for three exchanges.
+    With a GPU it is 0.1 ms: a step takes few milliseconds and waits for three exchanges.
 
-    Each look is an exchange with the other workers, who wait for each other busily. By default there are a thousand a second: with two workers on
-    two processors they took 30% of the time. Too few delay short steps, which wait for three exchanges each.
+    In each cycle Horovod exchanges messages with the other workers, which wait for each other busily. The default is a thousand cycles a second: with
+    two workers on two processors they took 30% of the time. Too few cycles delay short steps, which wait for three exchanges each.
     """
     if gpu:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
@@ -41,9 +41,9 @@ def set_cycle_time(step_ms: float, gpu: bool = False) -> None:
 
 
 def yield_processors() -> None:
-    """Make MPI, before it starts, give way to other threads whenever it waits, unless the environment says otherwise.
+    """Make MPI, before it starts, yield the processor whenever it waits, unless the environment sets it otherwise.
 
-    Open MPI looks at the workers and forgets their threads: it waits busily as soon as every worker has a processor of its own, and Horovod's thread
-    takes turns with the training step on it. Four workers on two processors then took twice the time (batch 512 and 8192), two up to 1.3 times.
+    Open MPI counts workers, not their threads: it waits busily as soon as every worker has a processor of its own, and then Horovod's thread
+    competes with the training step for it. Four workers on two processors took twice the time (batch 512 and 8192), two up to 1.3 times.
     """
     os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")

@@ -1,4 +1,4 @@
-"""Paths with bytes that are not UTF-8: the system takes them, but TensorFlow, TensorStore, Polars and JSON do not."""
+"""Checks of paths for bytes that are not UTF-8: the system accepts them, but TensorFlow, TensorStore, Polars and JSON do not."""
 
 import contextlib
 import os
@@ -8,25 +8,25 @@ from utils.errors import UserError
 
 
 def check_utf8(path: str | os.PathLike[str], flag: str = "") -> None:
-    """Refuse a path that is not UTF-8, or that leads to such a one by a link or from such a current folder.
+    """Raise UserError for a path that is not UTF-8, or that resolves to such a path through a link or the current folder.
 
     Args:
-        path: it need not exist.
-        flag: which gave it, for the message.
+        path: the path, which need not exist.
+        flag: the flag that gave it, for the message.
 
     Raises:
-        UserError: names the path.
+        UserError: the path is not UTF-8; the message names it.
     """
     text = os.fspath(path)
     if _has_other_bytes(text):
         raise UserError(f"{flag} {_shown(text)} is not UTF-8; expected a path in UTF-8: rename the file or folder".lstrip())
-    with contextlib.suppress(OSError, ValueError):  # no current folder, a NUL: whoever opens it says so
+    with contextlib.suppress(OSError, ValueError):  # no current folder, or a NUL in the path: opening it reports that
         if _has_other_bytes(real := os.path.realpath(text)):
             raise UserError(f"{flag} {text}: lies in {_shown(real)}, which is not UTF-8; expected a path in UTF-8: rename it".lstrip())
 
 
 def check_words(arguments: Sequence[str]) -> None:
-    """The same for every word of a command line, path or not, and for the current folder."""
+    """Apply `check_utf8` to every word of a command line, path or not, and check the current folder. Raises UserError."""
     with contextlib.suppress(OSError):
         if _has_other_bytes(folder := os.getcwd()):
             raise UserError(f"the current folder, {_shown(folder)}, is not UTF-8; start in another one")
@@ -39,7 +39,7 @@ def check_words(arguments: Sequence[str]) -> None:
 
 
 def _has_other_bytes(text: str) -> bool:
-    """Whether there are halves of surrogate pairs, in which Python keeps such bytes."""
+    """Return whether a text holds halves of surrogate pairs, by which Python represents bytes that are not UTF-8."""
     return any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow imported for a command: quickly, and without a word."""
+"""Import of TensorFlow for a command: fast and without messages."""
 
 import gc
 import os
@@ -14,10 +14,10 @@ _NEEDLESS = ("pandas", "scipy", "sklearn")
 
 
 def prepare_tensorflow() -> None:
-    """Set what TensorFlow reads while it is imported, and import it, for a command. Call before anything else imports it.
+    """Set the environment variables that TensorFlow reads during its import, and import it. Call this before anything else imports TensorFlow.
 
     Raises:
-        UserError: the process was forked after TensorFlow had begun its threads.
+        UserError: the process was forked after TensorFlow had started its threads.
     """
     check_threads(TENSORFLOW)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -25,14 +25,17 @@ def prepare_tensorflow() -> None:
     warnings.filterwarnings("ignore", module="keras|tensorflow|horovod")
     if "tensorflow" in sys.modules:
         return
-    # Standard error: about oneDNN and its log, before any log level is read; shown if the import fails.
+    # TensorFlow writes messages about oneDNN and its log to standard error before it reads any log level; they are shown only if the import fails.
     with _without_needless(), _without_collection(), _held_back_stderr():
         import tensorflow  # noqa: F401
 
 
 @contextmanager
 def _without_needless() -> Iterator[None]:
-    """Hide what Keras imports where it is installed, which takes a second or two, and no model here uses; afterwards it can be imported."""
+    """Hide packages that Keras imports where they are installed: that takes a second or two, and no model here uses them.
+
+    They can be imported after the block.
+    """
     hidden = [name for name in _NEEDLESS if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
     try:
@@ -44,9 +47,9 @@ def _without_needless() -> Iterator[None]:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Look for no garbage meanwhile, and never among what is there by the end of it.
+    """Turn garbage collection off during the import, and exclude all objects that exist at its end from later collections.
 
-    An import makes half a million objects that stay: going through them again and again takes an eighth of the time of a small run.
+    An import makes half a million permanent objects: scanning them again and again takes an eighth of the time of a small run.
     """
     was_on = gc.isenabled()
     gc.disable()

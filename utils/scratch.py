@@ -1,4 +1,4 @@
-"""Hidden folders in which something grows until it is whole, locked while in use: what a killed run left can be told and is removed."""
+"""Hidden scratch folders for output that is not complete yet, locked while in use, so that later runs recognise and remove those of killed runs."""
 
 import atexit
 import contextlib
@@ -19,20 +19,20 @@ from utils.signals import uninterrupted
 _LOCK = ".in-use"
 _REST_S = 86_400
 _TRIES = 100
-_LEFT = "left"  # in the lock's file: its run left the folder for another to go on with, on whatever machine
+_LEFT = "left"  # in the lock file: the run left the folder for another run, on any machine, to continue
 _FORM = re.compile(r"\.(staging|writing)-[a-z0-9_]{8}").fullmatch
 
 
 class Scratch:
-    """A hidden folder inside `destination` (the disk that has the room, and a move instead of a copy), made at once.
+    """A hidden folder inside `destination`, made by the constructor. On the same disk, results are moved and not copied.
 
-    `remove` takes it away, with the folders on the way to it where this made them and nothing was put there; a process
-    that ends without `remove` does so too, unless it is killed: then the next run into the same destination does.
+    `remove` removes it, with those of its parent folders that were made for it and are empty. A process that ends without `remove` does so
+    too, unless it is killed; then the next run with the same destination does.
 
     Args:
-        destination: made where it is missing.
+        destination: the folder of the results; made where it is missing.
         kind: "staging" or "writing".
-        takes: asked of each folder that a run which is no more left in the destination; the first for which it holds becomes this one.
+        takes: called with each abandoned scratch folder in the destination; the first for which it returns true is reused as this one.
     """
 
     def __init__(self, destination: Path, kind: str, takes: Callable[[Path], bool] | None = None):
@@ -41,7 +41,7 @@ class Scratch:
         self.lock = -1
         atexit.register(self.remove)
         try:
-            for _ in range(_TRIES):  # another run that ends may take away what this one is about to use
+            for _ in range(_TRIES):  # another run that ends may remove the folder that this one is about to use
                 with contextlib.suppress(FileNotFoundError):
                     self._make_destination(destination)
                     with uninterrupted():
@@ -65,13 +65,13 @@ class Scratch:
                     self._made.append(folder)
 
     def _make(self, destination: Path, prefix: str) -> None:
-        """Make the folder and lock it. Raises FileNotFoundError where another run took it, not locked yet, for an abandoned one."""
+        """Make the folder and lock it. Raises FileNotFoundError where another run removed it as abandoned before it was locked."""
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=destination))
         lock = -1
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             _try_lock(lock)
-            with naming(folder):  # after the lock: a file that says nothing and is not locked is one on its way
+            with naming(folder):  # after the lock: an empty file without a lock belongs to a folder being made
                 os.write(lock, " ".join(machine()).encode())
             os.stat(folder / _LOCK)
         except OSError as error:
@@ -80,33 +80,33 @@ class Scratch:
         self.folder, self.lock = folder, lock
 
     def entries(self) -> list[Path]:
-        """What was put into the folder."""
+        """Return the folder's entries without the lock file, sorted."""
         return sorted(entry for entry in self.folder.iterdir() if entry.name != _LOCK)
 
     def leave(self) -> None:
-        """Keep the folder and what it holds for a later run that takes it; one that does not removes it."""
+        """Keep the folder and its content for a later run to take; a run that does not take it removes it."""
         with uninterrupted():
             atexit.unregister(self.remove)
-            with contextlib.suppress(OSError):  # a full disk: then only this machine can tell that it is left
+            with contextlib.suppress(OSError):  # a full disk: then only this machine knows the folder as abandoned
                 os.pwrite(self.lock, f" {_LEFT}".encode(), os.fstat(self.lock).st_size)
             os.close(self.lock)
             self.folder, self._made = None, []
 
     def remove(self) -> None:
-        """Remove the folder and what it holds; what cannot be removed stays, for whatever ended the run is what is to be told."""
+        """Remove the folder and its content. Errors are ignored, so that they do not hide the error that ended the run."""
         with uninterrupted():
             atexit.unregister(self.remove)
             if self.folder is not None:
                 _remove(self.folder, self.lock)
                 self.folder = None
             while self._made:
-                with contextlib.suppress(OSError):  # something is there
+                with contextlib.suppress(OSError):  # it is not empty
                     self._made[-1].rmdir()
                 self._made.pop()
 
 
 def remove_abandoned(destination: Path) -> None:
-    """Remove the scratch folders of runs that are no more: nobody holds their locks. On a file system without locks nothing is removed."""
+    """Remove the scratch folders of runs that have ended: no process holds their locks. On a file system without locks, remove nothing."""
     for folder, lock in _abandoned(destination):
         by_choice = _LEFT in _words(lock)
         _remove(folder, lock)
@@ -114,7 +114,7 @@ def remove_abandoned(destination: Path) -> None:
 
 
 def _taken(destination: Path, takes: Callable[[Path], bool]) -> tuple[Path | None, int]:
-    """The first abandoned folder that is wanted, and its lock, which is held; None where there is none."""
+    """Return the first abandoned folder that `takes` accepts, with its lock, held; (None, -1) where there is none."""
     for folder, lock in _abandoned(destination):
         if takes(folder):
             with contextlib.suppress(OSError), naming(folder):
@@ -126,7 +126,7 @@ def _taken(destination: Path, takes: Callable[[Path], bool]) -> tuple[Path | Non
 
 
 def _abandoned(destination: Path) -> Iterator[tuple[Path, int]]:
-    """The scratch folders of runs that are no more, each with its lock, which is held now and is the caller's to close."""
+    """Yield the scratch folders of runs that have ended, each with its lock, held; the caller closes it."""
     for folder in sorted(destination.iterdir()):
         if not _FORM(folder.name) or folder.is_symlink() or not folder.is_dir():
             continue
@@ -134,13 +134,13 @@ def _abandoned(destination: Path) -> Iterator[tuple[Path, int]]:
             descriptor = os.open(folder / _LOCK, os.O_RDWR)
         except FileNotFoundError:
             with contextlib.suppress(OSError):
-                folder.rmdir()  # killed between making the folder and its lock; one that holds something is not ours
+                folder.rmdir()  # its run was killed between making the folder and its lock; a folder with content is not a scratch folder
             continue
         except OSError:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.stat(folder / _LOCK)  # its run may have removed it meanwhile
+            os.stat(folder / _LOCK)  # its run may have removed it since `open`
             abandoned = bool(({_LEFT} | machine()) & _words(descriptor)) or _rested(folder)
         except OSError:  # in use, or a network file system without locks
             abandoned = False
@@ -151,13 +151,13 @@ def _abandoned(destination: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _words(lock: int) -> set[str]:
-    """What the file of a lock says: the machine of its run, and whether that left the folder on purpose."""
+    """Read a lock file: the identifiers of its run's machine, and `_LEFT` where the run left the folder on purpose."""
     return set(os.pread(lock, 200, 0).decode(errors="replace").split())
 
 
 @contextlib.contextmanager
 def exclusively(folder: Path) -> Iterator[None]:
-    """Wait until no other run is inside this block with the same folder; without effect on a file system without locks."""
+    """Wait until no other run is inside this block with the same folder. It has no effect on a file system without locks."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):
@@ -168,7 +168,7 @@ def exclusively(folder: Path) -> Iterator[None]:
 
 
 def _try_lock(descriptor: int) -> None:
-    """Take the lock at once, or go without where the file system has none. Raises BlockingIOError where another holds it."""
+    """Take the lock without waiting, or go on without it where the file system has no locks. Raises BlockingIOError where another run holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -178,7 +178,7 @@ def _try_lock(descriptor: int) -> None:
 
 
 def machine() -> set[str]:
-    """What tells this machine from others: its start and its identity. A lock that it holds is seen here whatever the file system."""
+    """Return identifiers of this machine: its boot id and its machine id. Locks of processes on this machine are visible on any file system."""
     found = set()
     for path in ("/proc/sys/kernel/random/boot_id", "/etc/machine-id"):
         with contextlib.suppress(OSError):
@@ -187,13 +187,13 @@ def machine() -> set[str]:
 
 
 def _rested(folder: Path) -> bool:
-    """Whether nothing was written for a day: asked of other machines' folders, for some network file systems keep locks to one machine."""
+    """Return whether nothing was written for a day. It decides about other machines' folders: some network file systems have locks per machine."""
     newest = max((path.lstat().st_mtime for path in (folder, *folder.rglob("*"))), default=0.0)
     return time.time() - newest > _REST_S
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """Remove a folder, its lock last, so that what a kill leaves of it here is still known as abandoned. Closes the lock."""
+    """Remove a folder, its lock file last, so that after a kill the rest is still recognised as abandoned. Closes the lock."""
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             if entry.name != _LOCK:
@@ -201,4 +201,4 @@ def _remove(folder: Path, lock: int) -> None:
         (folder / _LOCK).unlink(missing_ok=True)
     if lock >= 0:
         os.close(lock)
-    shutil.rmtree(folder, ignore_errors=True)  # NFS keeps a removed file until it is closed, and the folder with it
+    shutil.rmtree(folder, ignore_errors=True)  # again: on NFS a removed file, and so its folder, stays until the file is closed

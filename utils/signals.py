@@ -1,8 +1,8 @@
-"""Signals that ask for an end: who hears them, when they may raise, and how the process ends.
+"""Handling of the signals that end a process: their handlers, when they may raise, and how the process ends.
 
-Every handler is put in place here (`Handlers`), and what was there before comes back. Commands that write are ended by an exception
-(`EndedBySignals`), a training run after a whole step (`StopRequest`), a server after its requests (`Once`), a supervisor by what it reads
-(`Received`); `uninterrupted` lets signals wait.
+This module installs all handlers (`Handlers`) and restores the previous ones. Commands that write are ended by an exception (`EndedBySignals`), a
+training run after a whole step (`StopRequest`), a server after its requests (`Once`); a supervisor reads the signals received (`Received`).
+`uninterrupted` defers signals.
 """
 
 import _thread
@@ -22,17 +22,17 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the strongest first
 PATIENCE_S, REMINDER_S = 2.0, 0.01
 AGAIN_S = 5.0
 _PROJECT = str(Path(__file__).parents[1])
-_LIBRARIES = tuple(f"/site-packages/{name}/" for name in ("polars", "numpy", "pyarrow"))  # their Python holds no locks
+_LIBRARIES = tuple(f"/site-packages/{name}/" for name in ("polars", "numpy", "pyarrow"))  # their Python code holds no locks
 
 
 class Handlers:
     """One handler for SIGTERM, SIGINT and SIGHUP, from `install` to `restore`.
 
-    Python handles signals in its main thread only: in another one they stay what they were.
+    Python handles signals in its main thread only; in other threads `install` has no effect.
 
     Args:
         handle: called with the signal and the frame that it interrupts.
-        stay_ignored: of these signals those that are ignored stay so: SIGHUP is under `nohup`, SIGINT in a script's background.
+        stay_ignored: signals that stay ignored if they are ignored already: SIGHUP is under `nohup`, SIGINT in a script's background jobs.
     """
 
     def __init__(self, handle: Callable[[int, FrameType | None], object], stay_ignored: Collection[int] = (signal.SIGHUP,)):
@@ -40,32 +40,31 @@ class Handlers:
         self._before: dict[int, object] = {}
 
     def install(self) -> None:
-        """Put the handler in place."""
+        """Install the handler."""
         for number in SIGNALS if threading.current_thread() is threading.main_thread() else ():
-            if (before := signal.getsignal(number)) is None:  # it is not Python's, and could not be put back
+            if (before := signal.getsignal(number)) is None:  # not installed by Python, so it could not be restored
                 continue
             ignored = number in self._stay_ignored and before == signal.SIG_IGN
-            # Ignored again, too: importing Polars puts a handler of its own in the place of an ignored SIGINT.
+            # Ignored signals are set as well: importing Polars replaces an ignored SIGINT by its own handler, and `restore` undoes that.
             self._before[number] = signal.signal(number, signal.SIG_IGN if ignored else self._handle)
 
     def restore(self) -> None:
-        """Put back what was there."""
+        """Restore the previous handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
 
 class EndedBySignals:
-    """While entered, SIGHUP, SIGINT and SIGTERM raise in the main thread; one line says which, and the exit code is the shell's for it.
+    """A context in which SIGHUP, SIGINT and SIGTERM raise in the main thread; one line names the signal, and the exit code is the shell's for it.
 
-    They raise at once where this project's code runs. Elsewhere an exception between a lock that is taken and what gives it
-    back would hang the end of the command (a pool of threads, the progress bar): there they wait until this project's code
-    goes on, but two seconds at most.
+    They raise at once while this project's code runs. In other code, an exception between taking and releasing a lock could hang the exit of the
+    command (a thread pool, the progress bar): there they wait until this project's code goes on, but at most two seconds.
 
-    What is ignored stays ignored: SIGHUP under `nohup`, SIGINT in a script's background. For five seconds after they have raised others
-    do nothing: they would interrupt the removal of what was written. Later ones raise again, for the first may have been swallowed.
+    Ignored signals stay ignored: SIGHUP under `nohup`, SIGINT in a script's background jobs. For five seconds after a signal has raised, others have
+    no effect: they would interrupt the removal of partial output. Later ones raise again, for the first exception may have been swallowed.
 
     Args:
-        name: what the line starts with, "preproc.criteo" for instance.
+        name: the prefix of the line, "preproc.criteo" for instance.
     """
 
     _entered: "EndedBySignals | None" = None
@@ -86,7 +85,7 @@ class EndedBySignals:
         EndedBySignals._entered = None
         with self._reminding:
             self._waits = False
-        # Of SIGINT `run_command` says that it interrupted. A signal that came too late to end anything is not told.
+        # `run_command` reports SIGINT. A signal that came too late to end anything is not reported.
         if self._signum not in (0, signal.SIGINT) and isinstance(value, SystemExit) and value.code == 128 + self._signum:
             with contextlib.suppress(OSError, AttributeError):  # standard error is closed
                 sys.stderr.write(f"{self._name}: stopped by {signal.Signals(self._signum).name}\n")
@@ -95,13 +94,13 @@ class EndedBySignals:
 
     @property
     def end(self) -> BaseException | None:
-        """What the signal that came raises; None before."""
+        """The exception of the signal received; None before one is."""
         if not self._signum:
             return None
         return KeyboardInterrupt() if self._signum == signal.SIGINT else SystemExit(128 + self._signum)
 
     def check(self) -> None:
-        """Raise what waits."""
+        """Raise the exception of a deferred signal."""
         if self._waits and threading.current_thread() is threading.main_thread():
             self._raise()
 
@@ -115,14 +114,14 @@ class EndedBySignals:
             self._raise()
         if not self._reminds:
             self._reminds = True
-            _thread.start_new_thread(self._remind, ())  # not threading's: its locks may be what the main thread holds
+            _thread.start_new_thread(self._remind, ())  # not `threading`: the main thread may hold its locks
 
     def _raise(self) -> None:
         self._raised, self._waits = time.monotonic(), False
         raise self.end
 
     def _remind(self) -> None:
-        """Send the signal again until it has raised."""
+        """Send the signal to the main thread again and again until it has raised."""
         main = threading.main_thread().ident
         while self._waits:
             time.sleep(REMINDER_S)
@@ -133,7 +132,7 @@ class EndedBySignals:
 
 
 def _raises_well(frame: FrameType | None) -> bool:
-    """Whether an exception may come out of this frame at any point."""
+    """Return whether an exception may be raised in this frame at any point."""
     if frame is None:
         return True
     path = frame.f_code.co_filename
@@ -141,19 +140,19 @@ def _raises_well(frame: FrameType | None) -> bool:
 
 
 def check_signals() -> None:
-    """Raise what a signal that came wants raised: for loops that mostly wait in libraries."""
+    """Raise the exception of a signal received, inside `EndedBySignals`; for loops that mostly wait in libraries."""
     if EndedBySignals._entered is not None:
         EndedBySignals._entered.check()
 
 
 def end_by_signal() -> BaseException | None:
-    """What the signal that came raises; None where none came. A library may have made another error of it."""
+    """Return the exception of the signal received, None where there is none. A library may have converted the exception to another error."""
     return EndedBySignals._entered.end if EndedBySignals._entered is not None else None
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Inside, SIGHUP, SIGINT and SIGTERM wait: for steps that must not be left half done. Short ones, for nothing ends them."""
+    """Defer SIGHUP, SIGINT and SIGTERM inside the block, for steps that must not be left half done. Keep them short: no signal ends them."""
     came: list[int] = []
     handlers = Handlers(lambda number, frame: came.append(number), SIGNALS)
     try:
@@ -167,7 +166,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def handler_kept(number: int) -> Iterator[None]:
-    """A library that puts a handler of its own in the place of ours, PySpark for one, has it no longer than this."""
+    """Restore a signal's handler at the end of the block, in which a library (PySpark, for instance) may replace it."""
     main, before = threading.current_thread() is threading.main_thread(), signal.getsignal(number)
     try:
         yield
@@ -177,12 +176,12 @@ def handler_kept(number: int) -> Iterator[None]:
 
 
 class Stopped(AgreedError):
-    """The run was asked to end and did, after a whole step; the exit code is the shell's for the signal.
+    """The end of a run on request, after a whole step; the exit code is the shell's for the signal.
 
     Args:
         signum: the signal.
-        message: what became of the run.
-        reason: why, where it was no signal.
+        message: the state in which the run ended.
+        reason: the reason, where it was not a signal.
     """
 
     def __init__(self, signum: int, message: str, reason: str = ""):
@@ -192,7 +191,7 @@ class Stopped(AgreedError):
 
 
 class StopRequest:
-    """While entered, remembers what asks for an end: `signum` of the first signal (0 before) and, where it is no signal, the `reason`.
+    """A context that records a request to end the run: `signum` of the first signal (0 before) and the `reason` where it is not a signal.
 
     A second SIGTERM or SIGINT ends the process. SIGHUP is not counted: a closing terminal sends it several times, and SIGTERM with it.
     """
@@ -202,22 +201,22 @@ class StopRequest:
     def __init__(self):
         self.signum = 0
         self.reason = ""
-        self._counted = False  # a SIGTERM or SIGINT has come
+        self._counted = False  # true after a SIGTERM or SIGINT
         self._handlers = Handlers(self._handle)
 
     @classmethod
     def ask(cls, reason: str) -> bool:
-        """Ask the one that is entered for an end, for another reason than a signal; False where none is."""
+        """Request the end of the run for a reason other than a signal; return False where no `StopRequest` is entered."""
         request = cls._entered
         if request is not None and not request.signum:
             request.reason, request.signum = reason, signal.SIGTERM
         return request is not None
 
     def heard(self, everyone: Sequence[tuple[int, str]]) -> tuple[int, str]:
-        """Signal and reason to end for: this worker's own or, of what all workers were asked by, the strongest.
+        """Return the signal and the reason to end for: this worker's own or, where it has none, the strongest of all workers'.
 
         Args:
-            everyone: signal (0 for none) and reason of every worker; one of them was asked.
+            everyone: signal (0 for none) and reason of every worker; at least one has a signal.
         """
         if self.signum:
             return self.signum, self.reason
@@ -243,18 +242,18 @@ class StopRequest:
 
 
 class EndOnce(Exception):
-    """A signal has ended a wait."""
+    """The exception that a signal raises to end a wait."""
 
 
 class Once:
-    """The first signal raises `EndOnce`; while `over`, which it sets, others do nothing, for they would interrupt the end."""
+    """A handler whose first signal raises `EndOnce` and sets `over`; later ones have no effect, for they would interrupt the shutdown."""
 
     def __init__(self):
         self.over = False
         Handlers(self._handle, (signal.SIGHUP, signal.SIGINT)).install()
 
     def close(self) -> None:
-        """What ends now ends by itself."""
+        """Ignore signals from now on: the process is ending without one."""
         self.over = True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -264,7 +263,7 @@ class Once:
 
 
 class Received(list[int]):
-    """The signals that came, in their order."""
+    """The list of the signals received, in their order."""
 
     def __init__(self):
         super().__init__()
@@ -272,5 +271,5 @@ class Received(list[int]):
 
     @property
     def at_once(self) -> bool:
-        """Whether a second one has come that wants the end at once; a closing terminal sends SIGHUP several times, so that does not count."""
+        """True after a second signal, which asks to end at once; SIGHUP does not count, for a closing terminal sends it several times."""
         return sum(number != signal.SIGHUP for number in self) > 1

@@ -1,4 +1,4 @@
-"""Standard output and error that may be closed, broken or full: what is to be said is then lost, and nothing else."""
+"""Safe use of standard output and error that may be closed, broken or full: then messages are lost, but nothing else fails."""
 
 import contextlib
 import os
@@ -7,19 +7,19 @@ from typing import TextIO
 
 
 def open_missing() -> None:
-    """Give a process that was started without standard streams (`>&-`) empty ones: else the next file it opens would be written by what prints."""
+    """Open /dev/null for closed standard streams (`>&-`); otherwise the next file opened would get their number, and prints would write to it."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDONLY if descriptor == 0 else os.O_WRONLY)  # takes the lowest number that is free
+            os.open(os.devnull, os.O_RDONLY if descriptor == 0 else os.O_WRONLY)  # `open` takes the lowest free descriptor
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process
 
 
 def write(stream: TextIO, text: str) -> str:
-    """Write and flush; returns what went wrong, with the stream's name, and "" where nothing did. After a fault the stream leads nowhere."""
+    """Write and flush; return the error with the stream's name, "" where there is none. After an error the stream is redirected to /dev/null."""
     try:
         stream.write(text)
         stream.flush()
@@ -31,7 +31,7 @@ def write(stream: TextIO, text: str) -> str:
 
 
 def silence(stream: TextIO) -> None:
-    """Let the stream lead nowhere, so that what it holds fails no later flush."""
+    """Redirect a stream to /dev/null, so that its buffered text does not make a later flush fail."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -49,10 +49,10 @@ def _name(stream: TextIO) -> str:
 
 
 def escape_what_cannot_be_said() -> None:
-    """Write characters that an output's encoding lacks as `\\u65e5`: a path in Japanese must not end a run whose terminal knows Latin letters only.
+    """Write characters that an output's encoding lacks as `\\u65e5`: a Japanese path must not end a run whose terminal supports Latin letters only.
 
-    The same goes for bytes of a path that are not UTF-8, which Python keeps as halves of surrogate pairs.
+    Bytes of a path that are not UTF-8, which Python represents by halves of surrogate pairs, are escaped as well.
     """
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # None where it is closed; a test's or a notebook's own may lack it
+        if hasattr(stream, "reconfigure"):  # None where the stream is closed; a replacement by a test or a notebook may lack it
             stream.reconfigure(errors="backslashreplace")

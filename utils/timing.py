@@ -8,10 +8,10 @@ import numpy as np
 
 
 class Throughput:
-    """Samples per second over the steps after a warm-up; time before `resume`, and that in `paused`, does not count.
+    """A meter of samples per second over the steps after a warm-up; time before `resume` and inside `paused` does not count.
 
     Args:
-        skip: first steps to leave out. Where a run is no longer than that, its last step counts.
+        skip: number of first steps to leave out. In a run with no more steps, the last one counts.
     """
 
     def __init__(self, skip: int):
@@ -20,18 +20,18 @@ class Throughput:
         self.resume()
 
     def resume(self) -> None:
-        """Start the clock."""
+        """Start the clock, or start it again."""
         self._mark = time.perf_counter()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """The clock stands still in it."""
+        """Stop the clock inside the block."""
         start = time.perf_counter()
         yield
         self._mark += time.perf_counter() - start
 
     def step(self, samples: int) -> float:
-        """Count a finished step; returns its seconds."""
+        """Count a finished step; return its duration in seconds."""
         now = time.perf_counter()
         self._last = samples, now - self._mark
         self._mark = now
@@ -42,7 +42,7 @@ class Throughput:
         return self._last[1]
 
     def summary(self) -> Mapping[str, float]:
-        """`throughput` in samples/s and `mean_step_time_ms`; NaN before the first step."""
+        """Return `throughput` in samples/s and `mean_step_time_ms`; NaN before the first step."""
         steps, samples, seconds = self.steps - self._skip, self._samples, self._seconds
         if steps <= 0:
             steps, (samples, seconds) = 1, self._last
@@ -52,7 +52,7 @@ class Throughput:
 
 
 def latency_summary(batch_size: int, seconds: Sequence[float]) -> Mapping[str, float]:
-    """Throughput (samples/s) and mean, 90th, 95th and 99th percentile latency (s) of batches of `batch_size` samples."""
+    """Compute the throughput (samples/s) and the mean, 90th, 95th and 99th percentile latency (s) of batches of `batch_size` samples."""
     mean = float(np.mean(seconds))
     summary = {"mean_inference_throughput": batch_size / mean, "mean_inference_latency": mean, "avg_inference_latency": mean}
     return summary | {f"p{q}_inference_latency": float(np.percentile(seconds, q)) for q in (90, 95, 99)}

@@ -1,4 +1,4 @@
-"""Reading a YAML file that a user wrote: what would be misread in silence is refused, with the file and the line."""
+"""Reading of YAML files that a user wrote: content that would be misread silently is an error, with the file and the line."""
 
 import re
 import stat
@@ -9,17 +9,17 @@ import yaml
 
 from utils.errors import UserError
 
-_MAX_BYTES = 8 << 20  # some 25,000 features
-_MAX_NODES = 1_000_000  # with every alias written out
+_MAX_BYTES = 8 << 20  # enough for some 25,000 features
+_MAX_NODES = 1_000_000  # counted with every alias written out
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 class YamlError(UserError):
-    """A YAML file that cannot be read, or not without doubt about what it means."""
+    """A YAML file that cannot be read, or whose content is ambiguous."""
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader without `1:30` for 90 and `010` for 8 (both stay texts), duplicate keys and aliases that explode."""
+    """PyYAML's safe loader, stricter: `1:30` and `010` stay texts (not 90 and 8); duplicate keys and exponentially growing aliases are errors."""
 
     def get_single_node(self) -> yaml.Node | None:
         node = super().get_single_node()
@@ -30,11 +30,14 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
-        except (ValueError, TypeError, AttributeError, LookupError) as error:  # PyYAML lets all of these out
+        except (ValueError, TypeError, AttributeError, LookupError) as error:  # PyYAML raises any of these for a bad value
             raise yaml.MarkedYAMLError(problem=f"{node.tag.rpartition(':')[2]}: {error}", problem_mark=node.start_mark) from None
 
     def _check(self, node: yaml.Node, sizes: dict[yaml.Node, int]) -> int:
-        """Nodes below a node and itself, every alias written out. On the graph, for merging copies keys that are overridden."""
+        """Count a node and the nodes below it with every alias written out; raise an error for duplicate keys, recursive aliases and too many nodes.
+
+        It runs on the node graph before construction, for merging (`<<`) copies keys that are overridden.
+        """
         if isinstance(node, yaml.ScalarNode):
             return 1
         if node in sizes:
@@ -75,11 +78,11 @@ _Loader.add_implicit_resolver(
 
 
 def load_yaml(path: str | Path) -> Any:
-    """The content of a YAML file; None where it is empty.
+    """Return the content of a YAML file; None where it is empty.
 
     Raises:
-        YamlError (a UserError): the file cannot be read, is not YAML, gives a key twice, or is out of proportion; one
-            line that begins with the path, and has the line where there is one.
+        YamlError (a UserError): the file cannot be read, is not YAML, gives a key twice, or is too large; the message is one line with the path
+            first, and the line number where there is one.
     """
     text = _read(Path(path))
     try:
@@ -98,7 +101,7 @@ def load_yaml(path: str | Path) -> Any:
 
 def _read(path: Path) -> str:
     try:
-        # A named pipe may have nobody at its other end and would be waited for; those of the shell's `<(…)` have.
+        # Opening a named pipe without a writer would block; the pipes of the shell's `<(…)` have one.
         if stat.S_ISFIFO(path.stat().st_mode) and path.absolute().parts[1:2] not in (("dev",), ("proc",)):
             raise YamlError(f"{path}: a named pipe; expected a YAML file")
         with path.open("rb") as file:

@@ -1,1 +1,1 @@
-"""Checkpoints on the disk: writing, reading, the folder of steps, the manifest."""
+"""Checkpoints on disk: writing, reading, the folder of steps, the manifest."""

@@ -1,4 +1,4 @@
-"""The best checkpoint of a run that goes on: whether the one that a folder names is this run's, and taking it along into another folder."""
+"""The best checkpoint of a resumed run: finding it, and copying it to another folder."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -12,13 +12,13 @@ from utils.checkpoint.links import link_tree
 from utils.checkpoint.manifest import CheckpointError
 from utils.config.options import BEST
 
-BestValue = Callable[[Mapping[str, Any]], float | None]  # of a position as a manifest has it: the best value so far of what the best is chosen by
+BestValue = Callable[[Mapping[str, Any]], float | None]  # returns the best value so far of --best_metric from a manifest's position
 
 
 def best_of(folder: Path, value: float | None, best_value: BestValue) -> Path | None:
-    """The step that a folder names as its best, where it is that of a run whose best value is `value`; None where it is not, or cannot be read.
+    """Return the step that a folder names as its best, where its best value is the run's, `value`; None where it is not, or cannot be read.
 
-    It is another one's where a run went on from an older step, in another way, or by another metric.
+    The value differs where a run resumed from an older step, trained differently, or uses another metric.
     """
     step = pointed(folder / BEST)
     if step is None or value is None:
@@ -31,10 +31,10 @@ def best_of(folder: Path, value: float | None, best_value: BestValue) -> Path | 
 
 
 def adopt_best(folder: Path, step: Path | None) -> None:
-    """Make a step, perhaps of another folder, the best of this one, before a run writes there; with None there is none any more.
+    """Make a step, perhaps from another folder, the best of this folder before a run writes there; None leaves the folder without a best step.
 
     Raises:
-        OSError: it lies on another disk and cannot be copied.
+        OSError: the step is on another disk and cannot be copied.
     """
     if step is None or not (step / manifest.NAME).is_file():
         forget_best(folder)

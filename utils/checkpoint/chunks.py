@@ -1,4 +1,4 @@
-"""A table's memory, for what reads rows by itself."""
+"""The memory layout of a table, for code that reads its rows directly."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ import numpy as np
 
 
 class Chunks(NamedTuple):
-    """A table `[V, D]` as it lies in memory.
+    """A table `[V, D]` in memory, as chunks.
 
     Attributes:
-        arrays: chunks `[height, width]` of one shape, from left to right, then downwards; the last ones may be longer than the table.
-        precision: of its elements, one of `PRECISIONS`; bfloat16 as its 16 bits.
-        scales: `[V, 2]` float32 of int8, a row's scale and bias.
+        arrays: chunks `[height, width]` of equal shape, from left to right, then downwards; the last ones may extend beyond the table.
+        precision: the precision of its elements, one of `PRECISIONS`; bfloat16 is stored as its 16 bits.
+        scales: for int8, `[V, 2]` float32: the scale and the bias of each row.
     """
 
     arrays: list[np.ndarray]

@@ -1,4 +1,4 @@
-"""Files that lie one behind another in memory: mapped, not copied, at addresses that follow each other."""
+"""Memory mapping of several files at consecutive addresses, without copying."""
 
 import ctypes
 import mmap
@@ -18,21 +18,22 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Contiguous:
-    """The first `size` bytes of each of some files, side by side, read only.
+    """A read-only mapping of the first `size` bytes of each of several files, one after another.
 
     Args:
-        files: each of at least `size` bytes.
-        size: a multiple of the memory's pages.
+        files: the files, each of at least `size` bytes.
+        size: a multiple of the page size.
 
     Attributes:
-        bytes: all of them, `[n]` uint8; not to be used after this object is gone.
+        bytes: all bytes, `[n]` uint8; not valid after this object is deleted.
 
     Raises:
-        OSError: a file is missing or shorter, or there is no room among the addresses.
+        OSError: a file is missing or too short, or the address space has no room.
     """
 
     def __init__(self, files: Sequence[Path], size: int):
         total = size * len(files)
+        # Reserve the address range first; the files are then mapped over it.
         start = _map(None, total, _NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, -1)
         weakref.finalize(self, _libc.munmap, start, total)
         for place, path in enumerate(files):
@@ -48,7 +49,7 @@ class Contiguous:
 
 
 def fits(size: int) -> bool:
-    """Whether files of so many bytes can lie side by side: memory is mapped by pages."""
+    """Return whether files of so many bytes can be mapped one after another: memory is mapped in whole pages."""
     return size % mmap.PAGESIZE == 0
 
 

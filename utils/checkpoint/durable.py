@@ -1,4 +1,4 @@
-"""Writing that survives a power cut, and that is whole or not there."""
+"""Durable and atomic writes: a file survives a power cut, and is either complete or absent."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ _THREADS = 16
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by a new one, at once."""
+    """Replace a file atomically by a new one."""
     partial = path.with_name(f".{path.name}.writing")
     with partial.open("w") as file:
         file.write(text)
@@ -18,7 +18,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Make the entries of a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -27,6 +27,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Make the names in a folder and in all folders below it durable."""
-    with ThreadPoolExecutor(_THREADS) as pool:  # the file system commits several at once
+    """Make the entries of a folder and of all folders below it durable."""
+    with ThreadPoolExecutor(_THREADS) as pool:  # the file system commits several folders at once
         list(pool.map(sync_folder, [Path(path) for path, _, _ in os.walk(folder)]))

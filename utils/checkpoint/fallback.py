@@ -1,4 +1,4 @@
-"""The newest checkpoint of which every byte is right: what `--restore_fallback` takes."""
+"""The search of `--restore_fallback`: the newest checkpoint whose data are all intact."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,16 +13,18 @@ from utils.errors import UserError
 
 
 def sound_checkpoint(path: str | Path, world: World, warn: Callable[[str], None], choice: str = LATEST) -> Checkpoint:
-    """The newest checkpoint of a folder (or its best, or the step that is named, or those before it) that is whole, by reading all of it.
+    """Open the first intact checkpoint: the chosen or named step of a folder, or else one of its other steps, newest first.
+
+    Every candidate is read in full. After a named step, only older ones are tried.
 
     Args:
         path: as for `Checkpoint`.
-        world: the workers, who share the reading; each calls this at the same point.
-        warn: is told of every checkpoint that is passed over, and why.
-        choice: as for `Checkpoint`; after the best come the newest.
+        world: the workers, which share the reading; each calls this at the same point.
+        warn: called for every checkpoint that is skipped, with the reason.
+        choice: as for `Checkpoint`; after the best step, the newest ones are tried.
 
     Raises:
-        UserError: none is whole; on every worker.
+        UserError: no checkpoint is intact; on every worker.
     """
     path = Path(path)
     steps = world.from_first([str(step) for step in _candidates(path, choice)], "fallback")

@@ -1,4 +1,4 @@
-"""What goes wrong with the files of a checkpoint, told to all workers."""
+"""Errors of checkpoint files, raised on all workers."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from utils.errors import UserError
 
 
 def together(action: Callable[[], None] | None, world: World, name: str) -> None:
-    """Do something, then hear whether every worker managed to; raises UserError on all where one did not."""
+    """Call an action, where this worker has one, and wait for all workers; raise UserError on all where any failed."""
     error = None
     try:
         if action:

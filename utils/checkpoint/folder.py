@@ -1,7 +1,7 @@
-"""The folder that holds a run's checkpoints: which steps are complete, which is newest and best, what is left of a killed run.
+"""The folder of a run's checkpoints: complete steps, the newest and the best one, and the remains of killed runs.
 
-A step is visible, under its own name, only when it is whole. Hidden names: `.step-….writing` is being written,
-`.step-….old` was set aside while another of the same step takes its place, `.step-….removing` is on its way out.
+A step gets its visible name only when it is complete. Hidden names: `.step-….writing` is being written, `.step-….old` was set aside while another
+checkpoint of the same step replaces it, `.step-….removing` is being removed.
 """
 
 import contextlib
@@ -20,22 +20,22 @@ POINTERS = (LATEST, BEST)
 
 
 def step_name(step: int) -> str:
-    """Name of the folder of a step."""
+    """Return the name of a step's folder."""
     return f"step-{step:08d}"
 
 
 def being_written(path: Path, step: int) -> Path:
-    """Where a step lies until it is whole."""
+    """Return the folder of a step until it is complete."""
     return path / f".{step_name(step)}.writing"
 
 
 def being_tried(path: Path) -> Path:
-    """Where the trial before a run writes; `tidy` removes what a killed one left."""
+    """Return the folder of the trial before a run (see `trial`); `tidy` removes it after a killed run."""
     return path / ".step-trial.writing"
 
 
 def complete_steps(path: Path) -> list[Path]:
-    """All complete checkpoints of a folder, newest first: what `latest` names, then as they were written."""
+    """Return all complete checkpoints of a folder, newest first: the one that `latest` names, then by the time of writing."""
     written = {entry: _written(entry) for pattern in ("step-*", ".step-*.old") for entry in path.glob(pattern)}
     steps = [entry for entry, when in written.items() if when is not None and (entry.name.startswith("step-") or not _place_of(entry).exists())]
     latest = pointed(path / LATEST)
@@ -43,7 +43,7 @@ def complete_steps(path: Path) -> list[Path]:
 
 
 def _written(step: Path) -> int | None:
-    """When a step's manifest was written, in nanoseconds; None where there is none, or a run that keeps only its newest has just removed it."""
+    """Return the time when a step's manifest was written, in nanoseconds; None where there is none, or a run has just removed the step."""
     try:
         found = (step / manifest.NAME).stat()
     except OSError:
@@ -52,7 +52,7 @@ def _written(step: Path) -> int | None:
 
 
 def pointed(pointer: Path) -> Path | None:
-    """The complete step that a pointer file (`latest` or `best`) names."""
+    """Return the complete step that a pointer file (`latest` or `best`) names; None where there is none."""
     try:
         step = pointer.parent / pointer.read_text().strip()
     except (OSError, UnicodeDecodeError, ValueError):
@@ -61,7 +61,7 @@ def pointed(pointer: Path) -> Path | None:
 
 
 def tidy(path: Path) -> None:
-    """Remove what a killed run left half-written or half-removed; a step that it had set aside takes its place again."""
+    """Remove half-written and half-removed steps of a killed run; restore a step that it had set aside."""
     for entry in path.glob(".step-*.old"):
         if (entry / manifest.NAME).is_file() and not _place_of(entry).exists():
             entry.rename(_place_of(entry))
@@ -73,11 +73,11 @@ def tidy(path: Path) -> None:
 
 
 def publish(path: Path, step: int, best: bool) -> Path:
-    """Make a step that is whole visible, and the newest (and, if said so, the best); returns its folder."""
+    """Make a complete step visible and the newest one, and with `best` the best one, too; return its folder."""
     name = step_name(step)
     folder, target, old = being_written(path, step), path / name, path / f".{name}.old"
     sync_tree(folder)
-    write_text(path / LATEST, name + "\n")  # before the step has its name: until then readers go by the times of the others
+    write_text(path / LATEST, name + "\n")  # before the step has its name: until then readers order the other steps by time
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
@@ -95,14 +95,14 @@ def publish(path: Path, step: int, best: bool) -> Path:
 
 
 def forget_best(path: Path) -> None:
-    """No step is the best any more."""
+    """Remove the file `best`, so that no step is the best any more."""
     (path / BEST).unlink(missing_ok=True)
 
 
 def prune(path: Path, keep: int) -> None:
-    """Remove all steps but the newest `keep` and the one that `best` names; a step is hidden before its files go.
+    """Remove all steps but the newest `keep` and the one that `best` names; a step is renamed to a hidden name before its files are removed.
 
-    One that somebody reads stays until the next time.
+    A step that is being read stays until the next call.
     """
     best = pointed(path / BEST)
     for entry in complete_steps(path)[keep:]:
@@ -113,35 +113,35 @@ def prune(path: Path, keep: int) -> None:
 
 
 def _place_of(entry: Path) -> Path:
-    """Where a step stands when it is visible."""
+    """Return the path of a step under its visible name."""
     return entry.with_name(entry.name.removeprefix(".").removesuffix(".old"))
 
 
 def older(folder: Path) -> list[Path]:
-    """The complete checkpoints beside a step's folder that come after it, newest first."""
+    """Return the complete checkpoints in the same folder that are older than a step, newest first."""
     steps = complete_steps(folder.parent)
     return steps[steps.index(folder) + 1 :] if folder in steps else []
 
 
 class Hold:
-    """A step's folder that is being read: the run that writes beside the reader does not remove it meanwhile.
+    """A hold on a step's folder while it is read, so that the run that writes there does not remove it.
 
-    The kernel's lock on the folder says so, and ends with its reader, however that ends. It is held until it is released or forgotten; it has no
-    effect on a file system without locks.
+    It is a shared lock of the kernel on the folder, held until it is released, this object is deleted or the process ends. It has no effect on a
+    file system without locks.
 
     Raises:
-        OSError: it is not there.
+        OSError: the folder does not exist.
     """
 
     def __init__(self, step: Path):
         descriptor = os.open(step, os.O_RDONLY | os.O_DIRECTORY)
-        with contextlib.suppress(OSError):  # it is being removed, which the caller will see, or there are no locks
+        with contextlib.suppress(OSError):  # the step is being removed, which the caller checks, or there are no locks
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         self.release = weakref.finalize(self, os.close, descriptor)
 
 
 def renamed_unless_held(step: Path, name: Path) -> bool:
-    """Give a step's folder another name; not while somebody holds it. Returns whether it has it."""
+    """Rename a step's folder unless a reader holds it; return whether it was renamed."""
     descriptor = os.open(step, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Files that every step of a run keeps beside its arrays: copied once, then the same file under several names."""
+"""Files that every checkpoint of a run keeps beside its arrays: copied for the first one, then hard-linked."""
 
 import os
 import shutil
@@ -8,17 +8,17 @@ from typing import BinaryIO
 
 
 class KeptFiles:
-    """Files to keep; they were opened before the run began, so that what was checked then is what is kept.
+    """The files to keep. They are opened before the run starts, so that exactly the files checked then are kept.
 
     Args:
-        files: open, by their names in a step's folder.
+        files: the open files, by their names in a step's folder.
     """
 
     def __init__(self, files: Mapping[str, BinaryIO]):
         self._files, self._last = files, None
 
     def put(self, folder: Path) -> None:
-        """Put them into a step's folder. Raises OSError."""
+        """Put the files into a step's folder. Raises OSError."""
         for name, file in self._files.items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -30,11 +30,11 @@ class KeptFiles:
                     os.fsync(copy.fileno())
 
     def are_in(self, folder: Path) -> None:
-        """The step that they were put into last is visible now, as this folder."""
+        """Record the final folder of the step that the files were put into last; the next step links to it."""
         self._last = folder
 
     def _linked(self, name: str, target: Path) -> bool:
-        """Whether the file of the step before could be used: it may be gone, and a file system may have no links."""
+        """Link to the previous step's file; return False where it is gone or the file system has no links."""
         try:
             os.link(self._last / name, target)
         except (OSError, TypeError):

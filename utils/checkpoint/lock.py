@@ -1,4 +1,4 @@
-"""The lock on a folder of checkpoints: one run writes there."""
+"""The lock on a folder of checkpoints, by which only one run writes there."""
 
 import fcntl
 import os
@@ -12,9 +12,9 @@ WAIT_S = 60.0
 
 
 class Lock:
-    """While held, the only run that writes to a folder; the kernel lets go of it when the process ends, however it ends.
+    """An exclusive lock on a folder; the kernel releases it when the process ends, however it ends.
 
-    Under `scripts/elastic` it is waited for: the workers of the start before may be about to end, on another host for instance.
+    Under `scripts/elastic` the constructor waits for the lock: workers of the previous start may still be ending, on another host for instance.
 
     Raises:
         UserError: another run holds it.
@@ -39,5 +39,5 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         os.close(self._descriptor)

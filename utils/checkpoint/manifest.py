@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what is inside, how many bytes each file has, and checksums of the files and of itself."""
+"""The manifest of a checkpoint: its content, the size and checksum of each file, and a checksum of the manifest itself."""
 
 import errno
 import json
@@ -17,16 +17,16 @@ from utils.errors import UserError
 
 NAME = "manifest.json"
 FORMAT = 3
-READABLE = (2, 3)  # format 2 numbers the dense weights' slots, and does not name the model
+READABLE = (2, 3)  # format 2 numbers the optimizer slots of the dense weights, and does not name the model
 _COUNTS = ("step", "epoch", "batch", "samples", "evals_without_gain")
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is missing, damaged or of another model."""
+    """The error for a checkpoint that is missing, damaged or of another model."""
 
 
 class DamagedError(CheckpointError):
-    """A checkpoint that is not as it was written."""
+    """The error for a checkpoint that is not as it was written."""
 
     def __init__(self, folder: Path, what: str):
         super().__init__(what)
@@ -37,7 +37,7 @@ def write(folder: Path, content: Mapping[str, Any], expected: Iterable[str] = ()
     """Write the manifest of a step's folder, whose other files are complete.
 
     Raises:
-        CheckpointError: an expected file, named relative to the folder, is not there.
+        CheckpointError: an expected file, named relative to the folder, does not exist.
     """
     files = {str(path.relative_to(folder)): _stamp(path) for path in sorted(folder.rglob("*")) if path.is_file() and path.name != NAME}
     for name in expected:
@@ -48,7 +48,7 @@ def write(folder: Path, content: Mapping[str, Any], expected: Iterable[str] = ()
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The manifest of a step's folder.
+    """Read the manifest of a step's folder.
 
     Raises:
         CheckpointError: it is missing, damaged or of another format.
@@ -74,7 +74,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Compare size and recorded checksum of every file with the manifest, without reading the data.
 
     Raises:
-        CheckpointError: names the first file that differs.
+        CheckpointError: a file differs; the message names the first one.
     """
     for name, stamp in manifest["files"].items():
         path = folder / name
@@ -89,14 +89,14 @@ def check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def brief_cause(error: Exception) -> str:
-    """An exception's text in one line."""
+    """Return an exception's text in one line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _stamp(path: Path) -> list:
-    """Size and checksum of a file: of a chunk the CRC-32C that ends it, which reading the chunk compares with its data."""
+    """Return a file's size and checksum; a chunk's checksum is the CRC-32C at its end, which is compared with the data when the chunk is read."""
     found = path.stat()
-    if not stat.S_ISREG(found.st_mode):  # a named pipe would be waited for
+    if not stat.S_ISREG(found.st_mode):  # opening a named pipe would block
         raise OSError(errno.EINVAL, "not a file")
     size = found.st_size
     if path.name == _METADATA:
@@ -106,17 +106,17 @@ def _stamp(path: Path) -> list:
 
 
 def checksum(manifest: Mapping[str, Any]) -> str:
-    """Of a manifest as `read` gives it."""
+    """Compute the checksum of a manifest in the form that `read` returns."""
     return f"{zlib.crc32(json.dumps(manifest, sort_keys=True).encode()):08x}"
 
 
 def _check_values(manifest: Mapping[str, Any]) -> None:
-    """Check the values that a run would act on, where they are there; whether they are the run's own is asked elsewhere.
+    """Check the values that a run relies on, where they are present; other code compares them with the run's own.
 
-    A checksum tells that the manifest is as it was written, not that it was written by this application.
+    The checksum proves that the manifest is unchanged, not that this application wrote it.
 
     Raises:
-        ValueError: names the value and what was expected.
+        ValueError: a value is invalid; the message names it and the expected values.
     """
     if "step" in manifest:
         _check_count(manifest["step"], "step")
@@ -150,7 +150,7 @@ def _check_position(position: Mapping[str, Any]) -> None:
 
 
 def _check_place(position: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-    """Compare the place in the data with the steps done: an epoch of another length would never end."""
+    """Check the position in the data against the number of steps: with another epoch length, an epoch would never end."""
     samples, batch_size = run.get("train_samples"), run.get("batch_size")
     known = all(type(value) is int for value in (samples, batch_size, *(position.get(name) for name in ("step", "epoch", "batch"))))
     if not known or samples < 1 or batch_size < 1:

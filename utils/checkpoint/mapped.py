@@ -1,4 +1,4 @@
-"""Tables read where they lie: rows of an array out of its chunks' files, which are mapped into memory and not copied."""
+"""Memory-mapped tables: rows of an array are read from the files of its chunks without copying these to memory."""
 
 import json
 import mmap
@@ -17,14 +17,14 @@ from utils.forks import RenewedLock
 
 
 class MappedArray:
-    """An array `[V, D]` of a checkpoint. Chunks' checksums are not compared: that would read all of them. Safe from several threads.
+    """A mapped array `[V, D]` of a checkpoint; thread-safe. The chunks' checksums are not compared, for that would read all of them.
 
     Args:
-        checkpoint: opened.
-        name: of the array.
+        checkpoint: the open checkpoint.
+        name: the array's name.
 
     Raises:
-        CheckpointError: the checkpoint has no such array, or its files are not what they should be.
+        CheckpointError: the checkpoint has no such array, or its files are damaged.
     """
 
     def __init__(self, checkpoint: Checkpoint, name: str):
@@ -43,7 +43,7 @@ class MappedArray:
         self._mapped: dict[tuple[int, int], np.ndarray] = {}
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """Rows by their numbers, `[n] -> [n, D]` float32."""
+        """Return rows by their numbers, `[n] -> [n, D]` float32."""
         high, width = self._chunk
         whole = self.whole()
         if whole is not None:
@@ -61,7 +61,7 @@ class MappedArray:
         return found
 
     def chunks(self) -> Chunks:
-        """All of its memory, valid as long as this object. Raises CheckpointError where a file is missing or shorter than it should be."""
+        """Return the array's memory, valid as long as this object. Raises CheckpointError where a file is missing or too short."""
         whole = self.whole()
         if whole is not None:
             return Chunks([whole], FLOAT32)
@@ -69,9 +69,9 @@ class MappedArray:
         return Chunks([self._values(row, column) for row in range(-(-rows // high)) for column in range(-(-columns // width))], FLOAT32)
 
     def whole(self) -> np.ndarray | None:
-        """All rows, where the chunks can lie side by side in memory; None where they cannot."""
+        """Return all rows as one array, where the chunks can be mapped one after another; None where they cannot."""
         if self._view is None:
-            with self._lock:  # what is mapped a second time would be given back while another thread reads it
+            with self._lock:  # a second mapping would replace and unmap the first one while another thread reads it
                 self._view = self._view or self._side_by_side()
         return self._view[1]
 
@@ -84,12 +84,12 @@ class MappedArray:
             return None, self._values(0, 0)
         try:
             found = Contiguous([self._folder / "c" / str(row) / "0" for row in range(count)], size)
-        except OSError:  # chunk by chunk, it is said which is missing, and when it is wanted
+        except OSError:  # map chunk by chunk instead: then a missing one is reported when it is used, with its name
             return None, None
         return found, found.bytes.view("<f4").reshape(count * high, width)
 
     def _values(self, row: int, column: int) -> np.ndarray:
-        """A chunk. Two threads may map one at the same time; either will do."""
+        """Return a chunk, mapped on first use. Two threads may map it at the same time; either mapping is valid."""
         chunk = self._mapped.get((row, column))
         if chunk is None:
             self._mapped[row, column] = chunk = self._map(self._folder / "c" / str(row) / str(column))

@@ -1,6 +1,7 @@
-"""Tables for serving in one file each, row after row: float32, or of fewer bits.
+"""Packed tables for serving: one file a table, row after row, in float32 or a lower precision.
 
-`int8` is the row-wise form of FBGEMM: row x becomes bytes q = round((x - min x) * 255 / (max x - min x)), a scale and a bias: x = scale * q + bias.
+`int8` is FBGEMM's row-wise quantisation: row x becomes bytes q = round((x - min x) * 255 / (max x - min x)), a scale and a bias with
+x = scale * q + bias.
 """
 
 from collections.abc import Iterable
@@ -13,32 +14,32 @@ from utils.checkpoint.chunks import Chunks
 from utils.checkpoint.zarr_store import file_of
 from utils.config.serving import BFLOAT16, FLOAT16, FLOAT32, INT8
 
-NAME = "packed"  # in a manifest: the precision of its tables
+NAME = "packed"  # key of a manifest: the precision of its tables
 ROWS, SCALES = "rows.bin", "scales.bin"
-_EPSILON = np.float32(1e-8)  # FBGEMM's, for rows of one value
+_EPSILON = np.float32(1e-8)  # FBGEMM's: it avoids a division by 0 for rows of equal values
 _STORED = {FLOAT32: np.dtype("<f4"), BFLOAT16: np.dtype("<u2"), FLOAT16: np.dtype("<f2"), INT8: np.dtype("u1")}
 
 
 class TableFiles(NamedTuple):
-    """A table's files: `rows` `[V, D]`, and of int8 `scales` `[V, 2]` float32, scale and bias."""
+    """A table's files: `rows` `[V, D]`, and for int8 `scales` `[V, 2]` float32, scale and bias."""
 
     rows: Path
     scales: Path | None
 
 
 def table_files(folder: Path, table: str, precision: str) -> TableFiles:
-    """Where a table's files lie in a folder."""
+    """Return the paths of a table's files in a folder."""
     place = folder / file_of(f"tables/{table}")
     return TableFiles(place / ROWS, place / SCALES if precision == INT8 else None)
 
 
 def stored_bytes(rows: int, dim: int, precision: str) -> int:
-    """Bytes of a table's files."""
+    """Return the size of a table's files in bytes."""
     return rows * (dim * _STORED[precision].itemsize + (8 if precision == INT8 else 0))
 
 
 def write_table(blocks: Iterable[tuple[int, np.ndarray]], files: TableFiles, precision: str) -> None:
-    """Write a table of blocks (first row, `[n, D]` float32) in the order of the rows; memory does not grow with it."""
+    """Write a table from blocks (first row, `[n, D]` float32) in the order of the rows; the memory needed does not grow with the table."""
     files.rows.parent.mkdir(parents=True, exist_ok=True)
     with files.rows.open("wb") as rows:
         scales = files.scales.open("wb") if files.scales else None
@@ -52,8 +53,8 @@ def write_table(blocks: Iterable[tuple[int, np.ndarray]], files: TableFiles, pre
 
 
 def pack(values: np.ndarray, precision: str) -> tuple[np.ndarray, np.ndarray | None]:
-    """`[n, D]` float32 -> as stored, and of int8 scale and bias `[n, 2]`. bfloat16 is held as its 16 bits."""
-    if precision == BFLOAT16:  # to the nearest, ties to even
+    """Convert `[n, D]` float32 to the stored form, and for int8 scale and bias `[n, 2]`. bfloat16 is stored as its 16 bits."""
+    if precision == BFLOAT16:  # round to the nearest, ties to even
         bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2"), None
     if precision != INT8:
@@ -64,7 +65,7 @@ def pack(values: np.ndarray, precision: str) -> tuple[np.ndarray, np.ndarray | N
 
 
 def unpack(stored: np.ndarray, scales: np.ndarray | None, precision: str) -> np.ndarray:
-    """The way back, `[n, D]` float32."""
+    """Convert the stored form back to `[n, D]` float32."""
     if precision == BFLOAT16:
         return (stored.astype(np.uint32) << 16).view(np.float32)
     if precision == INT8:
@@ -73,16 +74,16 @@ def unpack(stored: np.ndarray, scales: np.ndarray | None, precision: str) -> np.
 
 
 class PackedTable:
-    """A table `[V, D]` mapped from its files; safe from several threads.
+    """A table `[V, D]` mapped from its files; thread-safe.
 
     Args:
-        folder: that `table_files` is asked about.
-        name: of the table.
+        folder: the folder of the tables, see `table_files`.
+        name: the table's name.
         shape: V and D.
-        precision: of `PRECISIONS`.
+        precision: one of `PRECISIONS`.
 
     Raises:
-        ValueError: a file is missing or of another size; the message names it.
+        ValueError: a file is missing or of the wrong size; the message names it.
     """
 
     def __init__(self, folder: Path, name: str, shape: tuple[int, int], precision: str):
@@ -92,11 +93,11 @@ class PackedTable:
         self._scales = _mapped(files.scales, np.dtype("<f4"), (shape[0], 2)) if files.scales else None
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """Rows by their numbers, `[n] -> [n, D]` float32."""
+        """Return rows by their numbers, `[n] -> [n, D]` float32."""
         return unpack(self._rows[numbers], None if self._scales is None else self._scales[numbers], self._precision)
 
     def chunks(self) -> Chunks:
-        """All of its memory, valid as long as this object."""
+        """Return the table's memory, valid as long as this object."""
         return Chunks([self._rows], self._precision, self._scales)
 
 

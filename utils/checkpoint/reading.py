@@ -1,4 +1,4 @@
-"""Checkpoints opened for reading, every chunk's checksum compared; `writing` tells how they lie on the disk."""
+"""Reading of checkpoints, with a check of every chunk's checksum; `writing` describes their layout on disk."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,21 @@ if TYPE_CHECKING:
 
 
 def newest(path: str | Path) -> "Checkpoint | None":
-    """The newest complete checkpoint of a folder; None where there is none yet."""
+    """Open the newest complete checkpoint of a folder; None where there is none yet."""
     steps = complete_steps(Path(path))
     return Checkpoint(steps[0]) if steps else None
 
 
 class Checkpoint:
-    """A checkpoint opened for reading, which the run that writes there does not remove until this is released or forgotten.
+    """A checkpoint opened for reading. The run that writes it does not remove it until this object is released or deleted.
 
     Args:
-        path: a step's folder; the folder that holds the steps; or a file in it that names a step, `…/best`.
-        choice: what a folder of steps stands for: `LATEST`, the newest complete one, or `BEST`, the one that its file `best` names, where it does.
+        path: a step's folder; the folder of the steps; or a file in it that names a step, `…/best`.
+        choice: the step to take from a folder of steps: `LATEST`, the newest complete one, or `BEST`, the one named by the file `best`; where
+            there is no such file, the newest.
 
     Raises:
-        CheckpointError: there is none, its manifest cannot be read, or a file has not the size or the checksum it should have.
+        CheckpointError: there is none, its manifest cannot be read, or the size or checksum of a file is wrong.
     """
 
     def __init__(self, path: str | Path, choice: str = LATEST):
@@ -50,37 +51,37 @@ class Checkpoint:
 
     @property
     def gone(self) -> bool:
-        """Whether it is no more: a file system may have no locks."""
+        """True where the checkpoint was removed, which can happen on a file system without locks."""
         return not (self.folder / manifest.NAME).is_file()
 
     def release(self) -> None:
-        """Let it be removed; what is read of it later may be missing."""
+        """Allow the removal of the checkpoint; later reads may fail."""
         self._hold.release()
 
     @property
     def identity(self) -> str:
-        """Which checkpoint it is: the step's name and the checksum of its manifest."""
+        """The identity of the checkpoint: the step's name and the checksum of its manifest."""
         return f"{self.folder.name} ({manifest.checksum(self.manifest)})"
 
     def names(self, prefix: str) -> list[str]:
-        """Names of the arrays that start with `prefix`."""
+        """Return the names of the arrays that start with `prefix`."""
         return [name for name in self._arrays if name.startswith(prefix)]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of an array. Raises CheckpointError where there is none of that name."""
+        """Return the shape of an array. Raises CheckpointError where there is none of that name."""
         if name not in self._arrays:
             raise CheckpointError(f"{self.folder}: holds no array {name}; it is of another model or damaged")
         return self._arrays[name]
 
     def read(self, name: str) -> np.ndarray:
-        """A whole array."""
+        """Read a whole array."""
         return np.concatenate([rows for _, rows in self.read_rows(name)]) if self.shape(name)[0] else np.empty(self.shape(name), np.float32)
 
     def read_rows(self, name: str, columns: tuple[int, int] | None = None) -> Iterator[tuple[int, np.ndarray]]:
-        """An array, or some of its columns, by blocks of rows: (first row, `[n, …]`), the next blocks being read meanwhile.
+        """Yield an array, or some of its columns, in blocks of rows: (first row, `[n, …]`); the next blocks are read in the background.
 
         Raises:
-            CheckpointError: the array is missing, of another shape than the manifest says, or a chunk's checksum is wrong.
+            CheckpointError: the array is missing, its shape differs from the manifest's, or a chunk's checksum is wrong.
         """
         shape = self.shape(name)
         chosen = () if columns is None else (slice(*columns),)
@@ -106,10 +107,10 @@ class Checkpoint:
             raise DamagedError(self.folder, f"{self.folder}/{file_of(name)}: {brief(error)}; the checkpoint is damaged") from None
 
     def verify(self, world: "World") -> None:
-        """Read everything, the workers side by side, and compare all checksums.
+        """Read all arrays, distributed over the workers, and compare all checksums.
 
         Raises:
-            UserError: something is damaged; on every worker.
+            UserError: an array is damaged; on every worker.
         """
         from utils.checkpoint.faults import together
 
@@ -122,7 +123,7 @@ class Checkpoint:
 
 
 def _held(path: Path, choice: str) -> tuple[Path, Hold]:
-    """The folder of the step that a path says, held; the next one where it is removed by a moment before that."""
+    """Return the folder of the step that a path names, with a hold on it; search again where the step is removed before it is held."""
     while True:
         folder = _find(path, choice)
         try:
@@ -139,7 +140,7 @@ def _find(path: Path, choice: str) -> Path:
     if path.is_file() and (named := pointed(path)) is not None:
         return named
     if path.name == LATEST and path.is_file() and (steps := complete_steps(path.parent)):
-        return steps[0]  # what it names does not have that name yet, see `folder.publish`
+        return steps[0]  # `latest` is written just before its step gets its name, see `folder.publish`
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such folder; expected a checkpoint (--save_checkpoint_path writes one)")
     steps = complete_steps(path)
@@ -149,11 +150,11 @@ def _find(path: Path, choice: str) -> Path:
 
 
 def chosen_step(path: Path, steps: Sequence[Path], choice: str) -> Path:
-    """The one of a folder's complete steps, newest first, that the folder stands for; `choice` as in `Checkpoint`."""
+    """Choose one of a folder's complete steps, newest first; `choice` as in `Checkpoint`."""
     return (pointed(path / BEST) if choice == BEST else None) or steps[0]
 
 
 def passed_over(path: Path, taken: Path) -> Path | None:
-    """The newest step of a folder of which another one, its best, was taken; None where that is the newest, or was named."""
+    """Return the newest step of a folder where its best step was taken instead; None where the best is the newest, or the step was named."""
     steps = [] if (path / manifest.NAME).is_file() else complete_steps(path)
     return steps[0] if steps and pointed(path / BEST) == taken != steps[0] else None

@@ -1,4 +1,4 @@
-"""The folder that a training run saves its checkpoints to: looked at, and claimed, before the run costs anything."""
+"""Checks and locking of the folder for a training run's checkpoints, before the run does expensive work."""
 
 import os
 import shutil
@@ -11,19 +11,19 @@ from utils.memory import check_fits
 
 
 def claim(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int) -> Lock:
-    """Make the folder ready for a run; called on the first worker.
+    """Prepare and lock the folder for a run; called on the first worker.
 
     Args:
-        path: the folder; made where missing.
-        restored: the step's folder that the run goes on from, None for a run that begins anew.
+        path: the folder; made where it is missing.
+        restored: the folder of the step that the run resumes from, None for a new run.
         overwrite: replace another run's checkpoints.
-        needed_bytes: about what a checkpoint takes.
+        needed_bytes: the approximate size of a checkpoint.
 
     Returns:
         a lock, held until it is released or the process ends.
 
     Raises:
-        UserError: the folder cannot be written, another run writes there or has left its checkpoints, or the disk has too little room.
+        UserError: the folder is not writable, another run writes there or has left its checkpoints, or the disk has too little free space.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Whether checkpoints can be written to a folder and read back, found out before training and not after it."""
+"""A trial before training: whether checkpoints can be written to a folder and read back by all workers."""
 
 import secrets
 import shutil
@@ -13,7 +13,7 @@ from utils.checkpoint.zarr_store import brief, create_array, file_of, open_array
 from utils.distributed import World
 from utils.errors import UserError
 
-# A network file system may show a new file to other machines late: NFS keeps what it knows of a folder for up to 60 s. Others show it at once.
+# A network file system may show a new file to other machines late: NFS caches a folder's content for up to 60 s. Local ones show it at once.
 REMOTE_WITHIN_S, LOCAL_WITHIN_S = 70.0, 1.0
 LOCAL = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 
@@ -22,13 +22,13 @@ def try_folder(path: Path, arrays: list[str], world: World) -> None:
     """Write a tiny array under the longest of the arrays' names, read it back on every worker and remove it.
 
     Args:
-        path: folder of the checkpoints, `--save_checkpoint_path`; exists on the first worker.
-        arrays: names of arrays as a checkpoint will hold them.
+        path: the folder of the checkpoints, `--save_checkpoint_path`; it exists on the first worker.
+        arrays: the names of the arrays that a checkpoint will hold.
         world: the workers; each calls this at the same point.
 
     Raises:
-        UserError: the first worker cannot write or read there (a name is too long, the path is not UTF-8, the folder has
-            vanished, the disk is full), or another worker does not see what it wrote: the folder is not shared.
+        UserError: the first worker cannot write or read there (a name is too long, the path is not UTF-8, the folder was removed,
+            the disk is full), or another worker does not see the array: the folder is not shared.
     """
     token = world.from_first(secrets.randbits(24), "checkpoint_token")
     folder = being_tried(path)
@@ -65,20 +65,20 @@ def _read(array: Path, token: int, world: World) -> None:
 
 
 def _is_local(path: Path) -> bool:
-    """Whether the file system that a path is on, or will be, is this machine's own."""
+    """Return whether a path, which need not exist yet, is on a local file system."""
     mounts = {Path(mount.mountpoint): mount.fstype for mount in psutil.disk_partitions(all=True)}
     place = path.resolve()
     return next((mounts[folder] for folder in (place, *place.parents) if folder in mounts), "") in LOCAL
 
 
 def _problem(action, path: Path) -> str | None:
-    """What went wrong, for `World.agree`."""
+    """Call an action and return its error message, None where it succeeds, for `World.agree`."""
     try:
         action()
     except UserError as error:
         return f"--save_checkpoint_path {path}: {error}"
     except OSError as error:
         return f"--save_checkpoint_path {path}: no checkpoint can be written there: {error.filename or ''}: {error.strerror or error}"
-    except ValueError as error:  # TensorStore's word for what the system refuses
+    except ValueError as error:  # TensorStore raises it for errors of the system
         return f"--save_checkpoint_path {path}: no checkpoint can be written there: {brief(error)}"
     return None

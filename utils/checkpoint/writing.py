@@ -1,13 +1,13 @@
-"""Checkpoints: one TensorStore array a table and a weight, whole tables by feature name, whatever the number of workers.
+"""Writing of checkpoints: a TensorStore array for each table and each weight; tables are whole and named by feature, for any number of workers.
 
     PATH/latest                      name of the newest step
-    PATH/step-00000060/manifest.json what is inside, sizes and checksums, and the model's configuration; written last
+    PATH/step-00000060/manifest.json content, sizes and checksums, and the model's configuration; written last
     PATH/step-00000060/dense/…       weights of the dense layers
     PATH/step-00000060/tables/…      one array `[V, D]` for each categorical feature
     PATH/step-00000060/vocabulary/…  the dataset's vocabularies, where it has any
 
-Arrays are zarr version 3 with a CRC-32C of every chunk, so that a flipped bit is an error and not a wrong prediction. A
-step's folder appears under its name only when it is whole.
+Arrays are zarr version 3 with a CRC-32C of every chunk, so that a flipped bit is an error and not a wrong prediction. A step's folder gets its
+name only when it is complete.
 """
 
 import contextlib
@@ -36,10 +36,10 @@ CHUNK_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """A part of an array that this worker writes: all rows of the columns first to last (all columns where `columns` is None).
+    """A part of an array that this worker writes: all rows of a range of columns (of all columns where `columns` is None).
 
-    `read` gives rows start to stop, once and in order, so that no table is copied whole; what it gives may not change any more.
-    With `later` it gives the values of now even while training goes on.
+    `read` returns the rows from start to stop; it is called once for each range, in order, so that no table is copied whole. The returned array must
+    not change any more. With `later`, `read` returns the values at the time of the checkpoint even while training goes on.
     """
 
     array: str
@@ -50,14 +50,14 @@ class ArrayPart:
 
 @dataclass(frozen=True)
 class Array:
-    """An array of a checkpoint: its shape, and the number of columns in which it is cut (None: it is not cut)."""
+    """An array of a checkpoint: its shape, and the width of the column slices that different workers write (None: it is not sliced)."""
 
     shape: tuple[int, ...]
     column_step: int | None = None
 
     @property
     def chunk(self) -> tuple[int, ...]:
-        """Shape of the chunks it is stored in, about 32 MiB each; no two workers write into the same chunk."""
+        """The shape of the chunks, about 32 MiB each; no two workers write to the same chunk."""
         rest = self.shape[1:] if self.column_step is None else (self.column_step,)
         row_bytes = 4 * int(np.prod(rest, dtype=np.int64))
         return (max(min(CHUNK_BYTES // row_bytes, self.shape[0]), 1), *rest)
@@ -65,11 +65,11 @@ class Array:
 
 @dataclass(frozen=True)
 class Among:
-    """What a checkpoint is among those of its folder, and what becomes of the others.
+    """The place of a checkpoint among those of its folder.
 
-    `keep`: how many of the newest steps to keep, the best apart, None for all; `best`: this is the best so far: `best` points to it and it is kept
-    until a better one comes; `alone`: once this one is visible, all others are removed: they are of another run; `settle`: called with the folder
-    before it is visible, see to the best that is there.
+    `keep`: the number of newest steps to keep, besides the best one; None for all. `best`: this is the best so far: the file `best` names it, and it
+    is kept until there is a better one. `alone`: all others belong to another run and are removed once this one is visible. `settle`: called with
+    the folder before this one is visible, to settle which step is the best there.
     """
 
     keep: int | None = None
@@ -82,23 +82,23 @@ ONE_OF_ALL = Among()
 
 
 class Saving:
-    """A checkpoint of float32 arrays being written, all workers side by side; `finish` makes it the newest of `path`.
+    """A checkpoint of float32 arrays that all workers write together; `finish` makes it the newest of `path`.
 
-    What has no `later` is read by the constructor. The rest is read and written by `advance`, a little at a time and
-    without waiting, between training steps; or at once by `finish`.
+    The constructor writes the parts without `later`. The others are written by `advance`, a little at a time and without waiting, between
+    training steps, or all at once by `finish`.
 
     Args:
-        path: folder that holds all steps; made where missing.
-        step: training steps done.
-        arrays: by name, `dense/bottom_mlp/0/kernel` or `tables/cat_0/weights` for instance; the same on every worker.
-        parts: what this worker writes; the workers' parts together cover every array once.
-        metadata: anything JSON can say, kept in the manifest.
+        path: the folder of all steps; made where it is missing.
+        step: the number of training steps done.
+        arrays: all arrays by name, `dense/bottom_mlp/0/kernel` or `tables/cat_0/weights` for instance; the same on every worker.
+        parts: the parts that this worker writes; those of all workers together cover every array once.
+        metadata: JSON values for the manifest.
         world: the workers; each calls the constructor and `finish` at the same point.
-        among: what it is in its folder.
-        digest: a hash of what every worker holds a copy of.
+        among: the checkpoint's place in its folder.
+        digest: a hash of the weights that every worker has a copy of.
 
     Raises:
-        UserError: some worker could not write, or the workers' digests differ; nothing has changed then, and every worker knows.
+        UserError: a worker could not write, or the workers' digests differ; then the folder is unchanged, and all workers raise the error.
     """
 
     def __init__(
@@ -130,22 +130,22 @@ class Saving:
             raise
 
     def keep(self, files: KeptFiles) -> None:
-        """Put files beside the arrays, on the first worker; an error is that of `finish`."""
+        """Put files beside the arrays, on the first worker; `finish` raises their error."""
         self._files = files
         if self._world.first:
             self._try(lambda: files.put(self._folder))
 
     def advance(self, wait: bool = False) -> bool:
-        """Read and begin to write as many chunks as may be in flight; with `wait` one more than that, after waiting for its turn.
+        """Read chunks and start to write them, as many as may be in flight; with `wait`, first wait for the oldest one, so that there is room.
 
         Returns:
-            whether this worker has nothing left to do but to `finish`: all is written, or something failed.
+            true where only `finish` remains: everything is written, or something failed.
         """
         self._try(lambda: self._advance(wait))
         return self._error is not None or (self._exhausted and not self._futures)
 
     def finish(self) -> Path:
-        """Write what is left and make the step visible; returns its folder."""
+        """Write the rest and make the step visible; return its folder."""
         try:
             self._try(lambda: self._write_all(self._chunks))
             self._settle()
@@ -158,15 +158,15 @@ class Saving:
         return self._path / self._folder.name.removeprefix(".").removesuffix(".writing")
 
     def abandon(self) -> None:
-        """Leave nothing of it behind."""
+        """Remove all of it from the folder."""
         self._settle()
         if self._world.first and self._folder.exists():
             tidy(self._path)
 
     def _settle(self) -> None:
-        """Wait for what is still being written after something failed: it would appear in a folder that is being removed."""
+        """Wait for chunks still being written after a failure; otherwise they would appear in a folder that is being removed."""
         while self._futures:
-            with contextlib.suppress(Exception):  # what failed first is what is said
+            with contextlib.suppress(Exception):  # only the first failure is reported
                 self._futures.popleft().result()
 
     def _prepare(self) -> None:
@@ -214,7 +214,7 @@ class Saving:
                 self._futures.append(future)
 
     def _try(self, action: Callable[[], None]) -> None:
-        """Do something unless something has failed already; remember what fails for `finish`."""
+        """Call an action unless one has failed before; record its error for `finish`."""
         if self._error is not None:
             return
         try:
@@ -223,18 +223,18 @@ class Saving:
             self._error = str(problem)
         except OSError as problem:
             self._error = of_system(problem)
-        except ValueError as problem:  # TensorStore's word for a full disk, too
+        except ValueError as problem:  # TensorStore raises it for a full disk, too
             self._error = f"{self._path}: the checkpoint could not be written: {brief(problem)}"
 
 
 def _chunks(folder: Path, arrays: Mapping[str, Array], parts: Iterable[ArrayPart]) -> Iterator:
-    """Futures of the chunks, each read only when it is asked for."""
+    """Yield the futures of the chunks; each chunk is read only when its future is requested."""
     for part in parts:
         array, store = arrays[part.array], open_array(folder / file_of(part.array))
         for start in range(0, array.shape[0], array.chunk[0]):
             values = part.read(start, min(start + array.chunk[0], array.shape[0]))
             with np.errstate(over="ignore", invalid="ignore"):
-                suspicious = not np.isfinite(values.sum())  # three times as fast as to look at each, and not finite if one value is not
+                suspicious = not np.isfinite(values.sum())  # three times as fast as a check of each value; the sum is not finite if a value is not
             if suspicious and not np.isfinite(values).all():
                 raise CheckpointError(
                     f"{part.array}: holds weights that are not finite; nothing is saved. Try a lower --learning_rate or --loss_scale"
@@ -252,7 +252,7 @@ def save(
     among: Among = ONE_OF_ALL,
     files: KeptFiles = NO_FILES,
 ) -> Path:
-    """Write a checkpoint at once; returns the step's folder. See `Saving`."""
+    """Write a whole checkpoint and return the step's folder; see `Saving`."""
     saving = Saving(path, step, arrays, parts, metadata, world, among)
     saving.keep(files)
     return saving.finish()

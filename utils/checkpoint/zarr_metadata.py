@@ -1,4 +1,4 @@
-"""What `zarr.json` says of an array, checked before TensorStore takes it at its word: a chunk of 2^60 rows would end the process."""
+"""Checks of an array's `zarr.json` before TensorStore reads it, which trusts it: a chunk of 2^60 rows would end the process."""
 
 import json
 import math
@@ -8,14 +8,14 @@ from typing import Any
 NAME = "zarr.json"
 DTYPE = "float32"
 CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-_MAX_CHUNK_BYTES = 256 << 20  # written are 32 MiB
+_MAX_CHUNK_BYTES = 256 << 20  # this application writes chunks of 32 MiB
 
 
 def check_metadata(folder: Path) -> None:
-    """Compare an array's `zarr.json` with what this application writes.
+    """Check that an array's `zarr.json` is of the form that this application writes.
 
     Raises:
-        ValueError: it is missing or no JSON, the array is of another type, or its chunks do not fit it.
+        ValueError: it is missing or not JSON, the array is of another type, or its chunks do not fit its shape.
     """
     path = folder / NAME
     if not path.is_file():

@@ -1,1 +1,1 @@
-"""Several processes on one or more hosts: how they are started, agree, are watched and end."""
+"""Processes on one or more hosts: their start, agreement, supervision and end."""

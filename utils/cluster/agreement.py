@@ -1,4 +1,4 @@
-"""What all workers must have in common: the run they were started with, the rows they read, the weights they hold copies of."""
+"""Checks that all workers agree: on code, flags, dataset rows, the restored checkpoint and the weights that they hold copies of."""
 
 import functools
 import socket
@@ -11,26 +11,26 @@ from utils.cluster import program
 from utils.distributed import World
 from utils.errors import AgreedError
 
-# Each worker may have its own: paths that are written or read by it alone. That the rows are the same is told by the fingerprint.
+# Flags that may differ by worker: paths that only the worker itself reads or writes. The fingerprint compares the dataset's rows.
 OWN = frozenset({"log_path", "predictions_path", "dataset_path"})
 
 
 ROOT = Path(__file__).resolve().parents[2]
-# Whose version is a part of what is computed; a machine with GPUs has TensorFlow under another name than one without.
+# Packages whose version affects the results; TensorFlow's name differs between machines with and without GPUs.
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "horovod")
 
 
 class DivergedError(AgreedError):
-    """Copies that should be equal on all workers are not."""
+    """The error for workers that differ where they should be equal."""
 
 
 def compare_programs(world: World) -> None:
-    """Compare the workers' code: the project's own files, and the versions of what computes with them.
+    """Compare the workers' code: the project's own files, and the versions of the packages that it computes with.
 
-    Call it before anything else is compared: what differs may be how that is done.
+    Call this before the other comparisons, for different code may do these differently.
 
     Raises:
-        DivergedError: a worker has other code than most have, or than the first where there is no most; on all workers.
+        DivergedError: a worker's code differs from the most common one, or from the first worker's where none is most common; on all workers.
     """
     if world.size == 1:
         return
@@ -43,7 +43,7 @@ def compare_programs(world: World) -> None:
     if not others:
         return
     first = ones.index(usual)
-    # A worker of before this comparison takes no part in another one: it has ended by now.
+    # A worker with code older than this comparison has ended by now, so no further exchange with it is possible.
     files = world.everyone(mine, "program files") if all(ones) else None
     what = f": {program.shown(program.differing(files[first], files[others[0]]))}" if files else ""
     hosts = list(dict.fromkeys(known[rank][3] for rank in others))
@@ -55,7 +55,7 @@ def compare_programs(world: World) -> None:
 
 @functools.cache
 def own_digests() -> dict[str, str]:
-    """Digests of the code and versions of the packages, as they were when they were first asked for: a file that is changed later is not run."""
+    """Return digests of the code and versions of the packages, as of the first call: later changes of files are not part of the running code."""
     found = program.digests(str(ROOT))
     for name in _PACKAGES:
         try:
@@ -66,7 +66,7 @@ def own_digests() -> dict[str, str]:
 
 
 def _listed(values: Sequence[Any], most: int = 8) -> str:
-    """The values with commas, the first ones of many."""
+    """Join values with commas, only the first ones of many."""
     return ", ".join(map(str, values[:most])) + (f", … ({len(values)} in all)" if len(values) > most else "")
 
 
@@ -78,7 +78,7 @@ def compare_flags(flags: Mapping[str, Any], world: World) -> None:
         world: the workers; each calls this at the same point.
 
     Raises:
-        DivergedError: two workers have different ones; on all workers.
+        DivergedError: two workers have different options; on all workers.
     """
     mine = {name: repr(value) for name, value in flags.items() if name not in OWN}
     for name, rank, other, first in _differing(world.everyone(mine, "flags")):
@@ -93,13 +93,13 @@ def compare_rows(fingerprint: str, path: str | None, world: World) -> None:
 
 
 def compare_restored(checkpoint: str, world: World) -> None:
-    """Compare what the workers restore. Raises DivergedError; see `compare_flags`."""
+    """Compare the checkpoints that the workers restore. Raises DivergedError; see `compare_flags`."""
     for _, rank, other, first in _differing(world.everyone({"": checkpoint}, "restored")):
         raise DivergedError(f"worker {rank} restores {other}, worker 0 {first}; expected a folder of checkpoints that all workers share")
 
 
 def compare_operations(key: str, world: World, warn: Callable[[str], None]) -> None:
-    """Say where workers compute with different operations: sound, but the last bits then depend on who computes what."""
+    """Warn where workers compute with different operations: results are valid, but their last bits depend on which worker computes what."""
     for _, rank, other, first in _differing(world.everyone({"": key}, "operations")):
         warn(
             f"worker {rank} computes with {other}, worker 0 with {first}: the bits of the result depend on the workers; install alike on all machines"
@@ -107,7 +107,7 @@ def compare_operations(key: str, world: World, warn: Callable[[str], None]) -> N
 
 
 def compare_weights(digests: Sequence[str]) -> None:
-    """Compare a hash, by worker, of the weights that all of them hold copies of. Raises DivergedError."""
+    """Compare the workers' hashes of the weights that all of them have copies of. Raises DivergedError."""
     different = [rank for rank, other in enumerate(digests) if other != digests[0]]
     if different:
         raise DivergedError(
@@ -117,7 +117,7 @@ def compare_weights(digests: Sequence[str]) -> None:
 
 
 def _differing(values: Sequence[Mapping[str, str]]):
-    """(name, rank, that worker's value, worker 0's) where a worker differs from the first; one at most."""
+    """Yield (name, rank, that worker's value, worker 0's value) for the first difference from worker 0, if there is one."""
     for rank, other in enumerate(values):
         for name, first in values[0].items():
             if other.get(name) != first:

@@ -1,4 +1,4 @@
-"""Notices that the launcher is gone (horovodrun, mpirun), so that no worker trains on for nobody and keeps the folder of its checkpoints locked."""
+"""Detection of the end of the launcher (horovodrun, mpirun), so that no worker trains on without it and keeps the checkpoint folder locked."""
 
 import contextlib
 import ctypes
@@ -13,19 +13,19 @@ from utils.cluster.ancestors import Process, ancestors, launchers, left_behind
 from utils.signals import StopRequest
 
 CODE = 143  # as after SIGTERM
-POLL_S = 0.2  # mpirun gives a worker that is to end a second or two
-# How long a worker may be without a step, a batch or a chunk of its own when the launcher is gone; then another one has died, for which it would
-# wait for ever. Less would cut short a save in which one worker has much more to write than this one, or the sort of a billion scores.
+POLL_S = 0.2  # mpirun gives a worker a second or two to end
+# How long a worker may go without a step, a batch or a chunk of its own after the launcher has ended. After that, another worker has died, for which
+# this one would wait for ever. A shorter time would interrupt a save in which another worker has much more to write, or the sort of a billion scores.
 GRACE_S = 600.0
 
 
 def watch(command: str) -> None:
-    """From now on, end this worker in an orderly way when its launcher is gone.
+    """Start a thread that ends this worker in an orderly way when its launcher has ended.
 
     Training finishes the step and saves, as after a signal; anything else ends at once, with code 143.
 
     Args:
-        command: what its last line starts with.
+        command: the prefix of the last line that it prints.
     """
     line = list(ancestors())
     watched = launchers(line, os.environ)
@@ -42,7 +42,7 @@ def _watch(watched: list[Process], gone: bool, command: str) -> None:
                 reason, gone = f"the launcher ({process.name}, process {process.number}) is gone", True
                 break
     drop_broken_outputs()
-    if launch.local_size() == launch.size():  # orted ends those of other hosts soon; without them nothing can be saved
+    if launch.local_size() == launch.size():  # orted soon ends workers on other hosts, and nothing can be saved without them
         hold_off_abort()
     if not StopRequest.ask(reason):
         _end(command, f"{reason}, so this run ends" if launch.rank() == 0 else None)
@@ -53,24 +53,24 @@ def _watch(watched: list[Process], gone: bool, command: str) -> None:
 
 
 def drop_broken_outputs() -> None:
-    """Write to nowhere what would have gone to a launcher that is gone: a line that cannot be written is no reason not to save."""
+    """Redirect outputs that led to the ended launcher to /dev/null, so that a line that cannot be written does not prevent saving."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, ValueError):
             poll = select.poll()
             poll.register(stream.fileno(), 0)
-            if poll.poll(0):  # an error or the other side's end, of which it always tells
+            if poll.poll(0):  # poll always reports an error or a hang-up
                 streams.silence(stream)
 
 
 def hold_off_abort() -> None:
-    """Open MPI ends a process a second after it has lost mpirun; make it wait, so that there is time to save."""
+    """Make Open MPI wait before it ends a process that has lost mpirun, so that there is time to save; otherwise it ends it after a second."""
     with contextlib.suppress(OSError, ValueError):  # not loaded yet, or another version
         library = ctypes.CDLL("libopen-pal.so.40", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         ctypes.c_int.in_dll(library, "opal_abort_delay").value = int(2 * GRACE_S)
 
 
 def _end(command: str, message: str | None) -> None:
-    if message is not None and sys.stderr is not None:  # None where it was closed: its number may be another file's now
-        with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+    if message is not None and sys.stderr is not None:  # None where it was closed: its descriptor may be another file's now
+        with contextlib.suppress(OSError, ValueError):  # nothing reads it any more
             os.write(sys.stderr.fileno(), f"{command}: error: {message}\n".encode())
     os._exit(CODE)

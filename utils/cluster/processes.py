@@ -1,4 +1,4 @@
-"""Processes and all that they start: found, heard and ended as one."""
+"""Process trees: starting, finding, reading and ending a process together with all its descendants."""
 
 import contextlib
 import ctypes
@@ -14,17 +14,17 @@ from typing import Any
 
 import psutil
 
-MARK = "DLRM_JOB"  # in the environment of what a guard ends
-_GONE_S = 120.0  # how long memory is waited for that the system takes back, a second for some 15 GiB
+MARK = "DLRM_JOB"  # environment variable of the processes that a guard ends
+_GONE_S = 120.0  # how long to wait for the system to reclaim memory; it takes a second for some 15 GiB
 _LOOK_S = 0.02
-_LIBC = ctypes.CDLL(None)  # here: a child between fork and exec should open no library
-_PDEATHSIG = 1  # of prctl
+_LIBC = ctypes.CDLL(None)  # opened here: a child should open no library between fork and exec
+_PDEATHSIG = 1  # PR_SET_PDEATHSIG of prctl
 _PATIENCE_S = 5.0
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class Guard:
-    """What it starts, and all that this starts, ends when this process is killed: a process of its own sees to it, which runs before."""
+    """A guard process, started first, which ends the process trees started through it when this process is killed."""
 
     def __init__(self):
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
@@ -32,15 +32,15 @@ class Guard:
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
 
     def start(self, words: Sequence[str] | str, env: Mapping[str, str], **options: Any) -> subprocess.Popen:
-        """Start a command that Ctrl-C does not reach; its processes are known by a mark in their environment, whoever their parent is now.
+        """Start a command that Ctrl-C does not reach; a mark in the environment identifies its processes, whatever their parents.
 
         Args:
             words: the command.
             env: its environment.
-            options: of `subprocess.Popen`.
+            options: options of `subprocess.Popen`.
 
         Raises:
-            OSError: it cannot be started; the guard is ended.
+            OSError: the command cannot be started; the guard is ended.
         """
         try:
             return subprocess.Popen(words, env={**env, MARK: self._mark}, start_new_session=True, **options)
@@ -49,11 +49,11 @@ class Guard:
             raise
 
     def find(self) -> list[psutil.Process]:
-        """They, on this host."""
+        """Return the guarded processes on this host."""
         return _marked(self._mark)
 
     def kill(self) -> None:
-        """End them; they have given back memory and locks when this returns."""
+        """Kill the guarded processes and wait until the system has reclaimed their memory and locks, `end_all`'s limit at most."""
         end_all(self.find)
 
     def end(self) -> None:
@@ -64,14 +64,14 @@ class Guard:
 
 
 class Job:
-    """A command that Ctrl-C does not reach, and all it starts: known by a mark in their environment, whoever their parent is now.
+    """A command that Ctrl-C does not reach, with its process tree; a mark in the environment identifies the processes, whatever their parents.
 
-    A context manager; none of its processes on this host is left behind it, nor when this process is killed.
+    Use it as a context manager: on exit, and when this process is killed, all of its processes on this host are ended.
 
     Args:
         words: the command.
         env: its environment.
-        hear: called with every line that it writes to standard error; the line is passed on to ours.
+        hear: called with every line that it writes to standard error; the line is also copied to this process's standard error.
     """
 
     def __init__(self, words: Sequence[str], env: Mapping[str, str], hear: Callable[[str], None]):
@@ -90,54 +90,54 @@ class Job:
         self._guard.end()
 
     def ended(self, limit_s: float) -> bool:
-        """Wait so long at most; whether the command has ended."""
+        """Wait at most so long for the command to end; return whether it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(limit_s)
         return self._process.returncode is not None
 
     @property
     def code(self) -> int:
-        """Its exit code, as a shell gives it: 128 + s where signal s ended it."""
+        """The command's exit code in the shell's form: 128 + s where signal s ended it."""
         code = self._process.returncode
         return code if code >= 0 else 128 - code
 
     def find(self, wanted: Callable[[list[str], Mapping[str, str]], bool]) -> list[psutil.Process]:
-        """Those of its processes whose command and environment are wanted."""
+        """Return the command's processes for whose command line and environment `wanted` returns true."""
         return [process for process in self._guard.find() if wanted(words(process), environment(process))]
 
     def kill(self) -> None:
-        """End all of its processes at once. Those that mpirun started on other hosts end with it."""
+        """Kill all of its processes on this host. Those that mpirun started on other hosts end with mpirun."""
         self._guard.kill()
         self._process.wait()
 
     def _pass_on(self) -> None:
         with self._process.stderr as lines:
             for line in lines:
-                with contextlib.suppress(OSError, ValueError):  # nobody reads ours any more: read on, or the command would wait
+                with contextlib.suppress(OSError, ValueError):  # nothing reads ours any more: read on, or the command would block
                     sys.stderr.buffer.write(line)
                     sys.stderr.buffer.flush()
                 self._hear(line.decode(errors="replace").rstrip())
 
 
 def ends_with_this_process() -> Callable[[], None]:
-    """For `preexec_fn` of a child: SIGTERM comes to it when this process is no more, or the thread that starts it; Linux only."""
+    """Return a `preexec_fn` by which a child gets SIGTERM when this process, or the thread that starts the child, ends; Linux only."""
     parent = os.getpid()
 
     def arm() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler of ours would take the signal and be forgotten by exec
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # before exec, an inherited handler would swallow the signal
         _LIBC.prctl(_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it was killed before: no signal comes any more
+        if os.getppid() != parent:  # the parent was killed before prctl: no signal will come
             os._exit(1)
 
     return arm
 
 
 def run(words: Sequence[str], **options: object) -> subprocess.CompletedProcess:
-    """`subprocess.run` of a program with text for output; what ends the wait, a signal for instance, ends the program first.
+    """Run a program like `subprocess.run`, with output as text; an exception during the wait, by a signal for instance, first ends the program.
 
     Args:
         words: the command.
-        options: of `subprocess.Popen`.
+        options: options of `subprocess.Popen`.
     """
     with subprocess.Popen(words, text=True, preexec_fn=ends_with_this_process(), **options) as process:
         try:
@@ -149,7 +149,7 @@ def run(words: Sequence[str], **options: object) -> subprocess.CompletedProcess:
 
 
 def _end_gently(process: subprocess.Popen) -> None:
-    """Gently at first: Python's programs, pip for one, tidy up after SIGINT and not after SIGTERM."""
+    """End a process by SIGINT, then SIGTERM, then SIGKILL: Python programs, such as pip, clean up after SIGINT but not after SIGTERM."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         process.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -158,7 +158,7 @@ def _end_gently(process: subprocess.Popen) -> None:
 
 
 def of_group(number: int) -> list[psutil.Process]:
-    """Those of a process group that run."""
+    """Return the running processes of a process group."""
 
     def there(process: psutil.Process) -> bool:
         with contextlib.suppress(OSError):
@@ -169,23 +169,23 @@ def of_group(number: int) -> list[psutil.Process]:
 
 
 def send(number: int, processes: Iterable[psutil.Process]) -> None:
-    """Send a signal to each; to one that has just ended by itself none."""
+    """Send a signal to each process; skip those that have ended meanwhile."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
 
 
 def end_all(found: Callable[[], Iterable[psutil.Process]], limit_s: float = _GONE_S) -> None:
-    """Kill processes until none is found, and wait until the system has taken back what they held.
+    """Kill processes until none is found, and wait until the system has reclaimed their memory and locks.
 
-    One that has been killed cannot be found at once, but its memory and its locks are held until its last thread is gone.
+    A killed process is no longer found, but its memory and its locks are held until its last thread has ended.
 
     Args:
-        found: called again and again: those that are there.
-        limit_s: how long the memory is waited for.
+        found: returns the processes that exist; called repeatedly.
+        limit_s: how long to wait for the memory.
     """
     looks_without, killed = 0, set()
-    while looks_without < 2:  # one that executes a program at this moment has neither command nor environment to be known by
+    while looks_without < 2:  # twice, for a process in the middle of exec has no command and no environment to be found by
         processes = set(found())
         looks_without = 0 if processes else looks_without + 1
         for process in processes:
@@ -199,7 +199,7 @@ def end_all(found: Callable[[], Iterable[psutil.Process]], limit_s: float = _GON
 
 
 def ended(process: psutil.Process) -> bool:
-    """Whether it has ended, reaped by its parent or not; its number may be another's by now."""
+    """Return whether a process has ended, reaped by its parent or not; its number may belong to another process by now."""
     try:
         return not process.is_running() or process.status() in _ENDED
     except psutil.Error:
@@ -207,21 +207,21 @@ def ended(process: psutil.Process) -> bool:
 
 
 def holds_memory(process: psutil.Process) -> bool:
-    """Whether it runs, or is ending and some of its threads are not gone."""
+    """Return whether a process runs, or is ending while some of its threads still exist."""
     with contextlib.suppress(psutil.Error):
         return process.is_running() and not (process.status() in _ENDED and process.num_threads() <= 1)
     return False
 
 
 def environment(process: psutil.Process) -> dict[str, str]:
-    """Its variables; none where it has ended, or is not ours."""
+    """Return a process's environment variables; none where it has ended or access is denied."""
     with contextlib.suppress(psutil.Error):
         return process.environ()
     return {}
 
 
 def words(process: psutil.Process) -> list[str]:
-    """Its command; none where it has ended, or is not ours."""
+    """Return the words of a process's command line; none where it has ended or access is denied."""
     with contextlib.suppress(psutil.Error):
         return process.cmdline()
     return []
@@ -231,6 +231,6 @@ def _marked(mark: str) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if environment(process).get(MARK) == mark]
 
 
-if __name__ == "__main__":  # the guard of a job: standard input ends when the process that started the job does
+if __name__ == "__main__":  # the guard process: its standard input ends when the process that started it does
     sys.stdin.buffer.read()
     end_all(lambda: _marked(sys.argv[1]))

@@ -1,6 +1,6 @@
-"""Digests of the program's own files: what code this is.
+"""Digests of the program's own files, which identify its code.
 
-Python alone is needed, and no other file of this project: `scripts/elastic` sends the text of this one to other hosts, whose own may be older.
+This file needs only Python and no other file of the project: `scripts/elastic` sends its text to other hosts, whose own copy may be older.
 """
 
 import hashlib
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 ENTRY = ("dcnv2.py", "dlrm.py", "main.py", "wide_and_deep.py")
 ROOMS = ("dataloading", "model", "ops", "preproc", "run", "served", "serving", "training", "utils")
-_SOURCES = (".py", ".json", ".cc", ".h")  # not what is compiled of them, which may differ by host
+_SOURCES = (".py", ".json", ".cc", ".h")  # without compiled files, which may differ by host
 _BUILD = os.path.join("ops", "build")
 
 
 def digests(root: str) -> dict[str, str]:
-    """A digest by path of each file of the program in a folder, wherever that lies and however old the files are."""
+    """Return a digest of each of the program's files in a folder, by relative path; the folder may be anywhere and of any version."""
     found = {name: _digest(os.path.join(root, name)) for name in (*ENTRY, _BUILD) if os.path.isfile(os.path.join(root, name))}
     for room in ROOMS:
         for folder, inner, names in os.walk(os.path.join(root, room)):
@@ -29,17 +29,17 @@ def digests(root: str) -> dict[str, str]:
 
 
 def summary(values: Mapping[str, str]) -> str:
-    """One digest of all."""
+    """Combine digests into one."""
     return hashlib.sha256(json.dumps(sorted(values.items())).encode()).hexdigest()[:16]
 
 
 def differing(mine: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Names of the values that differ, or that one side lacks."""
+    """Return the names of the values that differ or that one side lacks."""
     return sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))
 
 
 def shown(names: list[str]) -> str:
-    """The first of several names, and how many more there are."""
+    """Format the first of several names and the number of the others, for messages."""
     more = len(names) - 1
     return f"{names[0]} differs" if not more else f"{names[0]} and {more} other{'s' * (more > 1)} differ"
 
@@ -52,5 +52,5 @@ def _digest(path: str) -> str:
         return "unreadable"
 
 
-if __name__ == "__main__":  # python - PROGRAM: its path, which may be a link into the project
+if __name__ == "__main__":  # run as `python - PROGRAM`: the program's path, which may be a link into the project
     print(json.dumps(digests(os.path.dirname(os.path.realpath(sys.argv[1])))))

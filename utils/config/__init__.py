@@ -1,1 +1,1 @@
-"""The options of a run: their words, units, defaults and bounds, and how a command line becomes them."""
+"""The options of a run: their names, units, defaults and bounds, and their conversion from a command line."""

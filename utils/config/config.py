@@ -17,7 +17,7 @@ from utils.config.serving import ExportConfig
 class Config:
     """All options of a run.
 
-    `given` names the flags that stood on the command line or in the configuration file, `in_file` those that come from the file.
+    `given` names the flags given on the command line or in the configuration file, `in_file` those that come from the file.
     """
 
     run: RunConfig
@@ -33,8 +33,8 @@ class Config:
     given: frozenset[str] = frozenset()
     in_file: frozenset[str] = frozenset()
     file: str | None = None
-    legacy: tuple[str, ...] = ()  # warnings of NVIDIA's flags
-    names: Mapping[str, str] = field(default_factory=dict)  # of flags, as the user gave them
+    legacy: tuple[str, ...] = ()  # warnings about NVIDIA's flags
+    names: Mapping[str, str] = field(default_factory=dict)  # the user's names of flags, by their names here
 
     def __post_init__(self):
         options = self.training
@@ -48,7 +48,7 @@ class Config:
             raise ValueError(f"--deep_warmup_epochs {warmup:g}: expected at most --epochs {options.epochs}")
 
     def flat(self) -> dict[str, Any]:
-        """Every option by its flag's name."""
+        """Return the values of all options, by their flags' names."""
         values: dict[str, Any] = {}
         for name in PARTS:
             values |= asdict(getattr(self, name))
@@ -57,4 +57,4 @@ class Config:
 
 PARTS: Mapping[str, type] = {part.name: part.type for part in fields(Config) if is_dataclass(part.type)}  # groups of options, by name
 GROUPS = tuple(PARTS.values())
-OPTIONS = options_of(GROUPS)  # all of them, by name
+OPTIONS = options_of(GROUPS)  # all options, by name

@@ -6,7 +6,7 @@ from utils.config.option import INHERIT, Bounds, check, check_options, option
 from utils.config.options import TRAIN
 
 AFFINITIES = ("socket", "single", "single_unique", "socket_unique_interleaved", "socket_unique_continuous", "disabled")
-_MAX_THREADS = 1024  # more than any machine has processors; each is a thread with a stack of its own
+_MAX_THREADS = 1024  # more than a machine's processors; each thread needs a stack of its own
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Typed dataclasses to command-line flags, and back: one description of each option serves --help, YAML files and checks."""
+"""Conversion between typed dataclasses and command-line flags: one description of each option serves --help, YAML files and checks."""
 
 import argparse
 import dataclasses
@@ -16,14 +16,14 @@ TRUE, FALSE = ("true", "t", "1", "yes", "on"), ("false", "f", "0", "no", "off")
 
 
 class _Added(argparse.Action):
-    """A tuple that grows with each time its flag is given."""
+    """An action that appends to a tuple each time its flag is given."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None) -> None:
         setattr(namespace, self.dest, (*getattr(namespace, self.dest, ()), *values))
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, with the nearest flag's name where one was misspelt."""
+    """An argument parser with one-line errors, which suggest the nearest flag where one was misspelt."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
@@ -32,11 +32,11 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (--help lists every flag)")
 
     def flags(self) -> list[str]:
-        """Every flag's name, with its dashes."""
+        """Return the names of all flags, with their dashes."""
         return list(self._option_string_actions)
 
     def parse_strictly(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse, and refuse what no flag knows, and paths that are not UTF-8. Raises UserError."""
+        """Parse a command line. Raises UserError for unknown flags, invalid values and paths that are not UTF-8."""
         check_words(arguments)
         namespace, unknown = self.parse_known_args(list(arguments))
         if unknown:
@@ -49,9 +49,8 @@ class Parser(argparse.ArgumentParser):
 def add_flags(parser: Parser, groups: Iterable[type], defaults: Mapping[str, Any] = types.MappingProxyType({})) -> None:
     """Add a flag for every field of every dataclass, grouped by class; the class docstring's first line is the group's title.
 
-    A boolean `amp` answers to `--amp`, `--noamp`, `--amp=true` and `--amp false`, one of `bool | str` to its choices as well; a tuple takes
-    words separated by commas.
-    Flags that were not given are absent from the namespace. `defaults` are those that the help names in place of the classes' own.
+    A boolean `amp` accepts `--amp`, `--noamp`, `--amp=true` and `--amp false`; one of type `bool | str` also accepts its choices. A tuple takes
+    words separated by commas. Flags that were not given are absent from the namespace. The help shows `defaults` in place of the classes' own.
     """
     for group in groups:
         section = parser.add_argument_group(group.__doc__.splitlines()[0].rstrip("."))
@@ -77,12 +76,12 @@ def add_flags(parser: Parser, groups: Iterable[type], defaults: Mapping[str, Any
 
 
 def read_yaml(path: str, groups: Iterable[type]) -> dict[str, Any]:
-    """Flags from a YAML file: a mapping of flag names (without dashes) to values.
+    """Read flags from a YAML file: a mapping of flag names (without dashes) to values.
 
     Raises:
-        UserError: the file is missing or not a mapping, a name is no flag, a value is of the wrong type.
+        UserError: the file is missing or not a mapping, a name is no flag, or a value is of the wrong type.
     """
-    from utils.yaml_file import load_yaml  # only where a file is given
+    from utils.yaml_file import load_yaml  # imported only where a file is given
 
     try:
         content = load_yaml(path)
@@ -109,7 +108,7 @@ def read_yaml(path: str, groups: Iterable[type]) -> dict[str, Any]:
 
 
 def _words(value: Any, where: str) -> Any:
-    """A YAML list as the command line has it: its values separated by commas."""
+    """Convert a YAML list to the command line's form, values separated by commas; other values are unchanged."""
     if not isinstance(value, list):
         return value
     for item in value:
@@ -120,13 +119,13 @@ def _words(value: Any, where: str) -> Any:
 
 
 def _brief(value: Any) -> str:
-    """A value in messages: not all of a long one."""
+    """Format a value for messages, a long one shortened."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], Any]:
-    kind, optional = inner(kind), type(None) in typing.get_args(kind) and inner(kind) in (int, float)  # a path may be called "none"
+    kind, optional = inner(kind), type(None) in typing.get_args(kind) and inner(kind) in (int, float)  # only for numbers: a path may be called "none"
     choices, reader = field.metadata["choices"], field.metadata["reader"]
 
     def read(text: str) -> Any:
@@ -162,7 +161,7 @@ def _converter(field: dataclasses.Field, kind: Any) -> typing.Callable[[str], An
 
 
 def _is_encodable(text: str) -> bool:
-    """Whether a text can be a path or a name: no NUL, and no half of a surrogate pair, which YAML can write."""
+    """Return whether a text can be a path or a name: it has no NUL and no half of a surrogate pair, which YAML can express."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 

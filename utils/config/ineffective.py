@@ -1,4 +1,4 @@
-"""Options that were given and change nothing in a run: each is named in a warning."""
+"""Warnings about options that were given but have no effect in the run."""
 
 from collections.abc import Collection, Mapping
 
@@ -8,13 +8,13 @@ from utils.config.options import INFERENCE, TRAIN
 
 
 def warnings(config: Config, optimizers: Collection[str] = ()) -> list[str]:
-    """A line for each flag that changes nothing in a run, and one for each reason why keys of the configuration file change nothing.
+    """Return a line for each flag without effect in a run, and one for each reason why keys of the configuration file have none.
 
-    To be said once it is known what a checkpoint brings.
+    Call it after the checkpoint's options are known.
 
     Args:
-        config: of the run.
-        optimizers: the rules that train some of the model's weights whatever the options say.
+        config: the run's configuration.
+        optimizers: optimizers that train some of the model's weights independently of the options.
     """
     useless = _reasons(config, {*_optimizers(config), *optimizers})
     lines = [f"--{name} has no effect {reason}" for name, reason in useless.items() if name not in config.in_file]
@@ -29,7 +29,7 @@ def _of_file(file: str | None, useless: Mapping[str, str]) -> list[str]:
 
 
 def _reasons(config: Config, optimizers: set[str]) -> dict[str, str]:
-    """The given options that change nothing in this run, and why. `optimizers`: the rules that train something."""
+    """Return the given options without effect in this run, and the reasons. `optimizers`: all optimizers in use."""
     values, found = config.flat(), {}
     several = _of_several(config)
     for name in (name for name in OPTIONS if name in config.given):
@@ -48,12 +48,12 @@ def _reasons(config: Config, optimizers: set[str]) -> dict[str, str]:
 
 
 def _optimizers(config: Config) -> set[str]:
-    """The rules that the options name."""
+    """Return the optimizers that the options name."""
     return {config.optimizer.optimizer, config.optimizer.of_tables if config.model.embedding_trainable else config.optimizer.optimizer}
 
 
 def _of_several(config: Config) -> dict[str, tuple[bool, str]]:
-    """Whether an option has no effect because of several others, and why."""
+    """Return, for options that depend on several others, whether they have no effect, and the reason."""
     mode, training = config.run.mode, config.training
     synthetic, from_spec = config.data.dataset_type == "synthetic", config.data.synthetic_dataset_use_feature_spec
     drawn = synthetic and not from_spec, "with --dataset_type synthetic, unless --synthetic_dataset_use_feature_spec"

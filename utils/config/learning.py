@@ -1,11 +1,11 @@
-"""The options of learning: optimizer, learning rate, regularisation."""
+"""The options of the optimizer, the learning rate and regularisation."""
 
 from dataclasses import dataclass
 
 from utils.config.option import FROM_0, INHERIT, MUST_EQUAL, POSITIVE, Bounds, check, check_options, option
 from utils.config.options import PLAN, STEPS_FROM_0, TRAIN
 
-OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  # a rule each in training/optimizers/table.py
+OPTIMIZERS = ("sgd", "adam", "adagrad", "rowwise_adagrad", "ftrl", "rmsprop")  # training/optimizers/table.py implements each
 
 _BELOW_1 = Bounds("at least 0 and below 1", 0, 1, below=True)
 

@@ -1,4 +1,4 @@
-"""An option: a field of a dataclass, with all that is known of it; `flags` makes command lines of them. Imports no argument parser."""
+"""Options: fields of dataclasses with their metadata, from which `flags` makes command-line flags. This module imports no argument parser."""
 
 import dataclasses
 import math
@@ -12,30 +12,30 @@ from utils.errors import UserError
 
 
 class Reader(typing.NamedTuple):
-    """How a flag's text becomes its value, where its type does not say: `read` raises ValueError for what is not `expected`."""
+    """A parser of a flag's text, for types without a standard one; `read` raises ValueError for a text that is not `expected`."""
 
     read: typing.Callable[[str], Any]
     expected: str
     metavar: str
 
 
-# What a run that restores a checkpoint has of a flag that it was not given.
-FREE = "free"  # the default: each start says it for itself
-INHERIT = "inherit"  # where it goes on: what the checkpoint's run had
-MUST_EQUAL = "must_equal"  # the same, and given another value it cannot go on: the position in the data or the optimizer's state would not fit
-WITH_WEIGHTS = "with_weights"  # in every mode, as soon as weights are taken: what the checkpoint's run had
-MODEL = "model"  # the same, and another value is refused: the weights fit no other
+# The value of a flag that was not given, in a run that restores a checkpoint.
+FREE = "free"  # the flag's default: each start sets its own value
+INHERIT = "inherit"  # the checkpoint's value, where the run resumes
+MUST_EQUAL = "must_equal"  # as INHERIT, and a run cannot resume with another value: the position in the data or the optimizer state would not fit
+WITH_WEIGHTS = "with_weights"  # the checkpoint's value, in every mode, whenever weights are restored
+MODEL = "model"  # as WITH_WEIGHTS, and any other value is an error: the weights would not fit
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """What a number may be, by itself; a float must be finite.
+    """The range of a number, independent of other options; a float must also be finite.
 
     Attributes:
-        expected: in words, for the error.
+        expected: the range in words, for the error message.
         least, most: the bounds.
-        above, below: the first, or the last, is not allowed itself.
-        besides: other values that are.
+        above, below: `least` or `most` itself is not allowed.
+        besides: values that are allowed outside the bounds.
     """
 
     expected: str
@@ -46,7 +46,7 @@ class Bounds:
     besides: Sequence[Any] = ()
 
     def hold(self, value: float, whole: bool) -> bool:
-        """Whether a value is within, of an option of whole numbers or of others; NaN never is."""
+        """Return whether a value is within the bounds; `whole`: the option takes whole numbers. NaN never is."""
         if value in self.besides:
             return True
         return (
@@ -60,22 +60,22 @@ POSITIVE, FROM_0, FROM_1 = Bounds("a positive number", 0, above=True), Bounds("0
 
 
 class Facts(typing.TypedDict, total=False):
-    """What there is to say of an option beside its default and its help.
+    """The metadata of an option, besides its default and its help text.
 
     Attributes:
-        unit: of the value, "samples" for instance.
+        unit: the unit of the value, "samples" for instance.
         choices: the allowed words.
-        reader: of its text.
-        bounds: of its value, where it is a number.
-        repeated: a tuple whose flag may be given several times, each adding to those before.
-        modes: where it has an effect; empty for everywhere.
-        optimizers: with which it has one; empty for all.
-        needs: without which flag it has none: "amp", or with its value: "interaction cross".
-        not_with: with which flags it has none.
+        reader: the parser of its text.
+        bounds: the bounds of its value, where it is a number.
+        repeated: the option is a tuple whose flag may be given several times, each adding to the values before.
+        modes: the modes in which it has an effect; empty for all.
+        optimizers: the optimizers with which it has an effect; empty for all.
+        needs: the flag without which it has no effect: "amp", or a flag and its value: "interaction cross".
+        not_with: flags with which it has no effect.
         resume: one of `FREE`, `INHERIT`, `MUST_EQUAL`, `WITH_WEIGHTS` and `MODEL`.
-        replaced_by: flags beside which the checkpoint's value does not hold: they say it in another way.
-        in_scores: it changes the last digits of a score, so evaluation, too, repeats what training used unless it is given.
-        unrecorded: what runs had that wrote checkpoints before there was the option, where that is not the default.
+        replaced_by: flags that override the checkpoint's value, because they set the same thing in another way.
+        in_scores: it changes the last digits of a score, so evaluation, too, uses the training run's value unless the flag is given.
+        unrecorded: the value in effect for checkpoints written before the option existed, where it is not the default.
         pytorch: its names in NVIDIA's DLRM for PyTorch.
     """
 
@@ -113,12 +113,12 @@ _UNSAID: Facts = {
 
 
 def option(default: Any, help: str, **facts: typing.Unpack[Facts]) -> Any:
-    """A dataclass field that becomes a flag: all that is known of it stands here, and nowhere else.
+    """Make a dataclass field that becomes a flag; the call is the only description of the option.
 
     Args:
         default: the value where neither the command line nor the configuration file gives one.
-        help: what it does, one sentence; the unit and the default are added.
-        facts: see `Facts`.
+        help: one sentence about its effect; `--help` adds the unit and the default.
+        facts: its metadata, see `Facts`.
     """
     if unknown := facts.keys() - Facts.__annotations__.keys():
         raise TypeError(f"{', '.join(sorted(unknown))}: not what an option says of itself")
@@ -126,16 +126,16 @@ def option(default: Any, help: str, **facts: typing.Unpack[Facts]) -> Any:
 
 
 def options_of(groups: Iterable[type]) -> dict[str, dataclasses.Field]:
-    """The options of groups, by name."""
+    """Return the options of groups, by name."""
     return {field.name: field for group in groups for field in dataclasses.fields(group) if "help" in field.metadata}
 
 
 def holds(condition: str, values: Mapping[str, Any]) -> bool:
-    """Whether flags fulfil a condition: "amp" (it is on, or has a value), "interaction cross" (it has this one).
+    """Return whether flags fulfil a condition: "amp" (the flag is on, or has a value) or "interaction cross" (it has this value).
 
     Args:
-        condition: a flag's name, and its value as it is typed where one is meant.
-        values: of flags, by name.
+        condition: a flag's name, and where a certain value is meant, that value as it is typed.
+        values: the values of flags, by name.
     """
     name, _, word = condition.partition(" ")
     value = values[name]
@@ -143,16 +143,16 @@ def holds(condition: str, values: Mapping[str, Any]) -> bool:
 
 
 def check(condition: bool, flag: str, value: Any, expected: str) -> None:
-    """Raise ValueError that names the flag, its value and what was expected, unless the condition holds."""
+    """Raise ValueError, which names the flag, its value and the expected values, unless the condition holds."""
     if not condition:
         raise ValueError(f"--{flag} {value}: expected {expected}")
 
 
 def check_options(group: Any) -> None:
-    """Compare the options of a group with their types, choices and bounds: what comes from a checkpoint's manifest has passed no parser.
+    """Check the options of a group against their types, choices and bounds; values from a checkpoint's manifest have not passed a parser.
 
     Raises:
-        ValueError: names the flag, the value and what was expected.
+        ValueError: a value is invalid; the message names the flag, the value and the expected values.
     """
     hints = typing.get_type_hints(type(group))
     for field in dataclasses.fields(group):
@@ -177,7 +177,7 @@ def check_options(group: Any) -> None:
 def _finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number that no float can be
+    except OverflowError:  # an int beyond the range of floats
         return False
 
 
@@ -190,7 +190,7 @@ def _is_of(value: Any, kind: Any) -> bool:
 
 
 def build(group: type, values: Mapping[str, Any]) -> Any:
-    """An instance of `group` from those of `values` that are its fields. Raises UserError with what its checks say."""
+    """Construct a `group` from those of `values` that are its fields. Raises UserError with the message of a failed check."""
     names = {field.name for field in dataclasses.fields(group)}
     try:
         return group(**{name: value for name, value in values.items() if name in names})
@@ -199,7 +199,7 @@ def build(group: type, values: Mapping[str, Any]) -> Any:
 
 
 def inner(kind: Any) -> Any:
-    """int for `int | None`."""
+    """Return the type without None: int for `int | None`."""
     if isinstance(kind, types.UnionType):
         return next(part for part in typing.get_args(kind) if part is not type(None))
     return kind

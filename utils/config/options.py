@@ -1,6 +1,6 @@
 """The options of a run: typed, documented, checked when constructed; `config` puts them together.
 
-How weights are learned is in `learning.py`, where tables go in `placement.py`, on what they are computed in `device.py`.
+`learning.py` holds the options of the optimizer, `placement.py` those of table placement, `device.py` those of devices and precision.
 """
 
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from utils.config.per_feature import EXPECTED, check_hotness, widths
 
 TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT = "train", "eval", "inference", "predict", "plan", "export"
 DOT, CROSS, CAT, WIDE_AND_DEEP = "dot", "cross", "cat", "wide_and_deep"
-INTERACTIONS = [DOT, CROSS, CAT, WIDE_AND_DEEP]  # `model.architectures.register` adds to them
+INTERACTIONS = [DOT, CROSS, CAT, WIDE_AND_DEEP]  # a list: `model.architectures.register` appends to it
 SUM, OF_FEATURE = "sum", "feature"
-BEST, LATEST = "best", "latest"  # the files of a folder of checkpoints that name a step
+BEST, LATEST = "best", "latest"  # files in a folder of checkpoints, each with the name of a step
 MODES = (TRAIN, EVAL, INFERENCE, PREDICT, PLAN, EXPORT)
 
 STEPS_FROM_0, STEPS_FROM_1 = Bounds("0 or more steps", 0), Bounds("at least 1 step", 1)
-_MAX_SIZE = 2**31 - 1  # of a batch or a layer: TensorFlow counts with 32 bits
+_MAX_SIZE = 2**31 - 1  # largest batch or layer: TensorFlow counts in 32 bits
 _WIDTH = Bounds("at least 1", 1, _MAX_SIZE)
 _SIZE = Bounds(f"at least 1 and at most {_MAX_SIZE}", 1, _MAX_SIZE)
-_MAX_THRESHOLDS = 2**24  # more than float32 tells apart between 0 and 1 in even steps
+_MAX_THRESHOLDS = 2**24  # float32 cannot represent more evenly spaced thresholds between 0 and 1
 _LOG_PATH = "dlrm_tf_log.json"
 TFRECORD = "tfrecord"
 
@@ -51,7 +51,7 @@ class RunConfig:
 
     def __post_init__(self):
         check_options(self)
-        if self.log_path is None:  # a run of another mode replaces no log of a training
+        if self.log_path is None:  # only training writes to the default log: other modes must not replace it
             object.__setattr__(self, "log_path", _LOG_PATH if self.mode == TRAIN else _LOG_PATH.replace(".json", f"_{self.mode}.json"))
 
 
@@ -166,7 +166,7 @@ class DataConfig:
 
     @property
     def patterns(self) -> dict[str, tuple[str, ...]]:
-        """Those of the splits that are named by patterns of files."""
+        """The file patterns by split, for splits that are given by patterns."""
         given = {"train": self.train_data_pattern, "test": self.eval_data_pattern}
         return {split: patterns for split, patterns in given.items() if patterns}
 
@@ -374,12 +374,12 @@ class TrainingConfig:
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the best weights are kept beside the newest, and tested at the end."""
+        """True where the best weights are kept beside the newest and tested at the end of training."""
         return self.keep_best_checkpoint or self.early_stop_patience is not None
 
     @property
     def need_evaluations(self) -> list[str]:
-        """The flags in use that go by evaluations while training."""
+        """The flags in use that depend on evaluations during training."""
         wanted = {
             "keep_best_checkpoint": self.keep_best_checkpoint,
             "auc_threshold": self.auc_threshold is not None,

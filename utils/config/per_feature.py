@@ -2,12 +2,12 @@
 
 from utils.config.option import check
 
-MAX_HOTNESS = 65_536  # ids a sample of one feature: beyond this it is a matrix and no list
+MAX_HOTNESS = 65_536  # ids a sample of one feature; more would be a matrix rather than a list
 EXPECTED = "a whole number, a list of them separated by commas, or a JSON file of either"
 
 
 def check_hotness(hotness: tuple[int, ...], cardinalities: tuple[int, ...], from_spec: bool) -> None:
-    """Raise ValueError where synthetic data cannot have so many ids a sample; the cardinalities are not used where a specification has them."""
+    """Raise ValueError where synthetic data cannot have so many ids a sample; cardinalities are ignored where a feature specification has them."""
     text = ",".join(map(str, hotness))
     most = MAX_HOTNESS
     check(len(hotness) > 0 and min(hotness) >= 1 and max(hotness) <= most, "synthetic_dataset_hotness", text, f"one or more numbers from 1 to {most}")
@@ -22,13 +22,13 @@ def check_hotness(hotness: tuple[int, ...], cardinalities: tuple[int, ...], from
 
 
 def widths(text: str) -> int | tuple[int, ...]:
-    """D, or D_f of each categorical feature in the model's order.
+    """Parse embedding widths: D, or D_f of each categorical feature in the model's order.
 
     Args:
         text: `128`, `16,16,128`, or the path of a JSON file that holds `128` or `[16, 16, 128]`.
 
     Raises:
-        ValueError: it is neither; where a file is to blame the message says how.
+        ValueError: the text is none of these; for a JSON file the message names the problem.
     """
     if text.strip().endswith(".json"):
         return _of_file(text.strip())
@@ -40,7 +40,7 @@ def widths(text: str) -> int | tuple[int, ...]:
 
 
 def _of_file(path: str) -> int | tuple[int, ...]:
-    from utils.json_file import read_json  # only where a file is given
+    from utils.json_file import read_json  # imported only where a file is given
 
     content = read_json(path)
     numbers = content if isinstance(content, list) else [content]

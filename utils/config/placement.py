@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from utils.config.option import FROM_1, POSITIVE, Bounds, check_options, option
 from utils.config.options import PLAN
 
-_MAX_WORKERS = 4096  # planned for in some seconds; ten times as many take minutes
+_MAX_WORKERS = 4096  # planning takes some seconds; ten times as many workers take minutes
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The options of the metrics by group."""
+"""The options of the ranking metrics by group."""
 
 from dataclasses import dataclass
 
@@ -39,14 +39,14 @@ class RankingConfig:
 
     @property
     def chosen_by(self) -> RankingMetric | None:
-        """The metric that the best model is chosen by; None where it is the AUC."""
+        """The metric by which the best model is chosen; None for the AUC."""
         if self.best_metric.strip().lower() == AUC:
             return None
         (metric,) = parse((self.best_metric,))
         return metric
 
     def metrics(self, mode: str, grouped: bool) -> tuple[RankingMetric, ...]:
-        """What an evaluation gives in a mode; `grouped`: the dataset has a group column, without which there are none."""
+        """Return the metrics that an evaluation computes in a mode; `grouped`: the dataset has a group column, without which there are none."""
         if not grouped or mode not in (TRAIN, EVAL):
             return ()
         found = (DEFAULT,) if self.ranking_metrics is None else parse(self.ranking_metrics)
@@ -54,7 +54,7 @@ class RankingConfig:
         return found if best is None or best in found else (*found, best)
 
     def need_groups(self, mode: str) -> list[str]:
-        """The flags in use in a mode that need a group column."""
+        """Return the flags in use in a mode that need a group column."""
         needing = []
         if mode in (TRAIN, EVAL) and self.ranking_metrics is not None and parse(self.ranking_metrics):
             needing.append(f"--ranking_metrics {','.join(self.ranking_metrics)}")

@@ -11,7 +11,7 @@ IDS, RAW = INPUTS = ("ids", "raw")
 FLOAT32, BFLOAT16, FLOAT16, INT8 = PRECISIONS = ("float32", "bfloat16", "float16", "int8")
 CPU, GPU = DEVICES = ("cpu", "gpu")
 
-_MAX_BATCH = 2**20  # Triton holds a whole batch of inputs and outputs in memory
+_MAX_BATCH = 2**20  # Triton keeps a whole batch of inputs and outputs in memory
 _MAX_DELAY_US = 10_000_000
 _MAX_INSTANCES = 256
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*").fullmatch
@@ -19,7 +19,7 @@ NAME_EXPECTED = "letters, digits, '_', '.' and '-', a letter or a digit first"
 
 
 def is_name(text: str) -> bool:
-    """Whether a model may be called so: it is a folder's name in the repository."""
+    """Return whether a text may be a model's name, which is a folder's name in the repository."""
     return bool(_NAME(text))
 
 
@@ -85,7 +85,7 @@ class ExportConfig:
 
     @property
     def preferred(self) -> tuple[int, ...]:
-        """The preferred batch sizes in rising order."""
+        """The preferred batch sizes in ascending order."""
         return tuple(sorted(set(self.preferred_batch_size or (max(self.max_batch_size // 2, 1), self.max_batch_size))))
 
     @property
@@ -94,5 +94,5 @@ class ExportConfig:
         return {form: self.name_of(form) for form in self.formats}
 
     def name_of(self, form: str) -> str:
-        """The model's name in one of `FORMATS`."""
+        """Return the model's name in one of `FORMATS`."""
         return self.model_name if form == TRITON else f"{self.model_name}_{form}"

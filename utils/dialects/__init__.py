@@ -1,1 +1,1 @@
-"""Commands of the systems that this one succeeds."""
+"""Command lines of the systems that this application replaces."""

@@ -1,4 +1,4 @@
-"""The configuration of a run out of a command line, in the words of this application or of one that it succeeds, and of a file."""
+"""The configuration of a run, from a command line with the flags of this application or of one that it replaces, and from a file."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ Translation = Callable[[Sequence[str]], Translated]
 
 
 class UsageError(AgreedError):
-    """A command line that cannot be carried out; all workers have the same one."""
+    """An invalid command line. All workers have the same one, so all raise this error."""
 
 
 def parse(
@@ -29,17 +29,17 @@ def parse(
     defaults: Mapping[str, Any] = MappingProxyType({}),
     translate: Translation | None = None,
 ) -> Config:
-    """The configuration of a command line.
+    """Parse a command line into a configuration.
 
     Args:
-        arguments: its words.
-        description: what `--help` begins with.
-        program: its name.
-        defaults: of flags, where the program has others.
-        translate: what the program makes of its words first.
+        arguments: the words of the command line.
+        description: the first text of `--help`.
+        program: the program's name.
+        defaults: the program's own defaults of flags, where they differ.
+        translate: turns the program's command line into this application's flags first.
 
     Raises:
-        UsageError: an unknown flag, a value that cannot be, options that contradict each other.
+        UsageError: a flag is unknown, a value is invalid, or options contradict each other.
     """
     names = AS_HERE
     try:

@@ -1,4 +1,4 @@
-"""`--model_config FILE.json` of older versions of NVIDIA's DLRM for PyTorch: flags as a JSON object."""
+"""The flag `--model_config FILE.json` of older versions of NVIDIA's DLRM for PyTorch: a file of flags, as a JSON object."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -10,17 +10,17 @@ _FLAG = "model_config"
 
 
 def expanded(arguments: Sequence[str], known: Collection[str]) -> tuple[list[str], list[str]]:
-    """A command line with the flags of the file in place of its name; those of the command line win.
+    """Replace `--model_config FILE` by the flags in the file; flags on the command line take precedence.
 
     Args:
-        arguments: the words.
-        known: names of flags.
+        arguments: the words of the command line.
+        known: the names of all flags.
 
     Returns:
-        the words, and a line about the file where there is one.
+        the words of the expanded command line, and a line about the file where one is named.
 
     Raises:
-        UserError: the file cannot be read, is not such an object, or holds what is no flag.
+        UserError: the file cannot be read, is not an object of flags and values, or holds an unknown flag.
     """
     places = [i for i, word in enumerate(arguments) if word.lstrip("-").partition("=")[0] == _FLAG and word.startswith("-")]
     if not places:

@@ -1,4 +1,4 @@
-"""The programs that train: of each, the defaults that differ from dlrm.py's and what it makes of its words first."""
+"""The training programs, each with its defaults that differ from dlrm.py's and the translation of its command line."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from utils.dialects.command_line import Translation
 
 
 class Program(NamedTuple):
-    """What `utils.config.parse` must know of a program."""
+    """A program's arguments of `utils.dialects.command_line.parse`."""
 
     defaults: Mapping[str, Any] = MappingProxyType({})
     translate: Translation | None = None
@@ -24,5 +24,5 @@ PROGRAMS: Mapping[str, Program] = MappingProxyType(
 
 
 def is_program(word: str) -> bool:
-    """Whether a word of a command is a script that trains."""
+    """Return whether a word of a command is the path of a training script."""
     return Path(word).name in PROGRAMS

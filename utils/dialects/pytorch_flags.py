@@ -1,4 +1,4 @@
-"""Flags that people know from NVIDIA's DLRM for PyTorch, and their names here: accepted, each with a line that says what it is here."""
+"""Flags of NVIDIA's DLRM for PyTorch: accepted and translated, each with a line that names its equivalent here."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from utils.config.config import OPTIONS
 from utils.config.flags import FALSE, TRUE
 from utils.errors import UserError
 
-# Flags of NVIDIA's application that change nothing about the result here: accepted with a warning.
+# Flags of NVIDIA's application that do not change the result here: accepted with a warning.
 LEGACY = {
     "use_mde_embeddings": "there is one embedding implementation",
     "concat_embedding": "lookups are fused where that is faster",
@@ -15,14 +15,14 @@ LEGACY = {
     "row_slice_threshold": "tables are cut by columns (--column_slice_threshold), not by rows",
     "data_parallel_input": "every worker reads the ids that its tables need",
 }
-RENAMED = {other: name for name, option in OPTIONS.items() for other in option.metadata["pytorch"]}  # another name, the same values
-# The same name, other values.
+RENAMED = {other: name for name, option in OPTIONS.items() for other in option.metadata["pytorch"]}  # their name -> the name here; same values
+# Flags with the same name and other values: their value -> the value here.
 VALUES = {
     "mode": {"test": "eval", "inference_benchmark": "inference"},
     "interaction": {"dot_tensorflow": "dot", "dot_custom_cuda": "dot"},
     "dataset_type": {"synthetic_gpu": "synthetic", "parametric": "tf_raw", "split_tfrecords": "tf_raw"},
 }
-# A switch, or a word, that other flags say here; None for nothing that has to be said.
+# Flags whose values translate to other flags here; None where the value is the default behaviour.
 SWITCHES: dict[str, dict[str, tuple[str, ...] | None]] = {
     "hash_indices": {"true": ("--out_of_range", "hash"), "false": None},
     "freeze_embeddings": {"true": ("--embedding_trainable", "false"), "false": None},
@@ -35,7 +35,7 @@ SWITCHES: dict[str, dict[str, tuple[str, ...] | None]] = {
     "self_interaction": {"false": None},
     "base_device": {"cpu": ("--cpu",), "cuda": None},
 }
-# Without effect here.
+# Flags without effect here, and the reason.
 IGNORED = {
     "embedding_type": "there is one embedding implementation",
     "optimized_mlp": "there is one MLP implementation",
@@ -59,10 +59,10 @@ KNOWN = {*RENAMED, *SWITCHES, *IGNORED, _ENTRIES}
 
 
 def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A command line in the words of this application, and a line for each that was not.
+    """Translate a command line into this application's flags, with a line for each flag that was translated.
 
     Raises:
-        UserError: a flag asks for what there is not, stands beside the one that it means, or lacks its value.
+        UserError: a flag asks for a feature that does not exist here, is given together with its equivalent, or lacks its value.
     """
     words, notes, meant = [], [], {}
     given = {word.lstrip("-").split("=")[0] for word in arguments if word.startswith("-")}
@@ -96,12 +96,12 @@ def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         words += found
         notes.append(note)
     if meant.get("optimizer") == "Adam_MLP_optimizer" and not {"embedding_optimizer"} & (given | set(meant)):
-        words += ["--embedding_optimizer", "sgd"]  # it is the tables' there
+        words += ["--embedding_optimizer", "sgd"]  # NVIDIA's default for the tables; here they would follow --optimizer
     return words, notes
 
 
 def _split(word: str) -> tuple[str, bool, str]:
-    """A flag's name, whether the word holds its value, and that; `-shuffle`, `--noshuffle` and `--shuffle=true` are one flag."""
+    """Return a flag's name, whether the word includes a value, and that value; `-shuffle`, `--noshuffle` and `--shuffle=true` are one flag."""
     name, equals, value = word.lstrip("-").partition("=") if word.startswith("-") else ("", "", "")
     if name.startswith("no") and name[2:] in _BOOLEAN and not equals:
         return name[2:], True, "false"
@@ -109,7 +109,7 @@ def _split(word: str) -> tuple[str, bool, str]:
 
 
 def _here(name: str, value: str, arguments: Sequence[str]) -> tuple[list[str], str]:
-    """What stands for a flag here, and the line about it."""
+    """Return the flags here that are equivalent to a flag, and the line about it."""
     if name in RENAMED:
         return [f"--{RENAMED[name]}", value], f"--{name} is --{RENAMED[name]} here"
     if name == "self_interaction" and value.lower() in TRUE:

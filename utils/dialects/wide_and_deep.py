@@ -1,4 +1,4 @@
-"""The flags of NVIDIA's Wide & Deep for TensorFlow 2, in the words of this application."""
+"""The flags of NVIDIA's Wide & Deep for TensorFlow 2, translated into this application's flags."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ TRAIN_PATTERN, EVAL_PATTERN = "/outbrain/tfrecords/train/part*", "/outbrain/tfre
 _MODEL_DIR, _RESULTS_DIR, _LOG = "/outbrain/checkpoints", "/results", "log.json"
 _BENCHMARK_STEPS, _BENCHMARK_WARMUP = 1000, 500
 _FOREVER = 2**31 - 1  # epochs, or seconds
-# Of the flags of this application, as NVIDIA's Wide & Deep has them.
+# Defaults of this application's flags in wide_and_deep.py: the values of NVIDIA's Wide & Deep.
 DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
         "interaction": WIDE_AND_DEEP,
@@ -40,7 +40,14 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 class Flag(NamedTuple):
-    """One of NVIDIA's flags: what it is, its default, what it is called here (empty: it is more than another name), and how argparse reads it."""
+    """One of NVIDIA's flags.
+
+    Attributes:
+        help: its help text.
+        default: its default value.
+        here: its name here; empty where the translation is more than another name.
+        reads: arguments of argparse's `add_argument`.
+    """
 
     help: str
     default: Any = None
@@ -75,7 +82,7 @@ FLAGS = {
 
 
 def flags_help() -> str:
-    """The flags, for `--help`."""
+    """Return the help text of NVIDIA's flags, for `--help`."""
     lines = []
     for name, flag in FLAGS.items():
         default = f" (default: {flag.default})" if flag.default not in (None, False) else ""
@@ -84,10 +91,10 @@ def flags_help() -> str:
 
 
 def translated(arguments: Sequence[str]) -> Translated:
-    """A command line of NVIDIA's flags and of this application's, in the latter, with a line for each flag without effect.
+    """Translate a command line of NVIDIA's and this application's flags into the latter, with a line for each flag without effect.
 
     Raises:
-        UserError: a value that cannot be; two flags that say the same, or contradict each other.
+        UserError: a value is invalid, or two flags mean the same or contradict each other.
     """
     if {"-h", "--help"} & set(arguments):
         return Translated(["--help"], [])
@@ -118,12 +125,12 @@ def translated(arguments: Sequence[str]) -> Translated:
 
 
 def _names(given: Mapping[str, Any], others: set[str], mode: str) -> dict[str, str]:
-    """What the user of these flags calls those of this application that stand for them, or for their defaults."""
+    """Map this application's flags to NVIDIA's flags that they were translated from, or whose defaults they are, for messages."""
     names = {flag.here: name for name, flag in FLAGS.items() if flag.here and name in given}
     names |= {"log_path": "results_dir", "args_path": "results_dir"} if "log_path" not in others else {}
     benchmark, evaluation = given.get("benchmark", False), next((name for name in ("evaluate", "evaluation") if name in given), None)
     if mode == TRAIN and not benchmark:
-        names |= {"save_checkpoint_path": "model_dir"}  # and --restore_checkpoint_path is another folder to begin with
+        names |= {"save_checkpoint_path": "model_dir"}  # --restore_checkpoint_path keeps its name: it is another folder, with initial weights
     else:
         names |= {"restore_checkpoint_path": "model_dir" if given.get("use_checkpoint") else "use_checkpoint"}
         names |= {} if benchmark else {"save_checkpoint_path": "model_dir"}
@@ -153,7 +160,7 @@ def _renamed(given: Mapping[str, Any], others: set[str]) -> tuple[list[str], lis
 
 
 def _data(given: Mapping[str, Any], others: set[str]) -> list[str]:
-    """TFRecords by their patterns, where neither a dataset nor its type is named."""
+    """Return the flags of the data: TFRecords by their patterns, where neither a dataset nor its type is named."""
     words = []
     patterns = {"train_data_pattern", "eval_data_pattern"} & set(given)
     if patterns and "dataset_path" in others:
@@ -173,7 +180,7 @@ def _data(given: Mapping[str, Any], others: set[str]) -> list[str]:
 
 
 def _number(text: str | None, default: int) -> int:
-    return int(text) if text is not None and text.isdigit() and int(text) else default  # what is none, is said where flags are read
+    return int(text) if text is not None and text.isdigit() and int(text) else default  # the flag's own check reports any other text
 
 
 def _measured(given: Mapping[str, Any], evaluate: bool) -> list[str]:
@@ -198,7 +205,7 @@ def _not_measured(given: Mapping[str, Any]) -> list[str]:
 
 
 def _mode(words: Sequence[str]) -> str:
-    """The one that a command line of this application asks for."""
+    """Return the mode that a command line of this application asks for; the last `--mode` counts."""
     found = TRAIN
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, _, value = word.partition("=")
@@ -214,7 +221,7 @@ def _checkpoints(given: Mapping[str, Any], others: set[str], mode: str, benchmar
     folder, goes_on = str(_folder(given)), given.get("use_checkpoint", False)
     for name in sorted({"save_checkpoint_path", "restore_checkpoint_path"} & others):
         restores = name == "restore_checkpoint_path"
-        begins = restores and mode == TRAIN and not benchmark  # with those weights, and saves to --model_dir
+        begins = restores and mode == TRAIN and not benchmark  # training starts from those weights and saves to --model_dir
         if ("model_dir" in given and not begins) or (goes_on and restores):
             raise UserError(f"--{'model_dir' if 'model_dir' in given else 'use_checkpoint'} and --{name} say the same; drop one of them")
     if mode == EVAL and not goes_on and "restore_checkpoint_path" not in others:

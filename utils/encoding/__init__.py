@@ -1,1 +1,1 @@
-"""What turns raw values into a model's inputs; used by preprocessing and wherever raw values are scored."""
+"""Encoding of raw values as a model's inputs, for preprocessing and for scoring of raw values."""

@@ -1,6 +1,6 @@
-"""Columns of a table, whatever their types, to texts, lists of texts, numbers, labels and groups: Polars expressions, and what was bad.
+"""Conversion of table columns of any type to texts, lists of texts, numbers, labels and groups, by Polars expressions that also mark bad values.
 
-Preprocessing evaluates them block by block, and `score_raw` on what it is given, so that both mean the same.
+Preprocessing evaluates the expressions block by block, and `score_raw` on its arguments, so that both treat values alike.
 """
 
 import hashlib
@@ -14,13 +14,19 @@ from utils.encoding.marks import marked, text
 from utils.encoding.recipe import BETWEEN, CROSS, DAYS_SINCE, HOUR, LIST, NUMERICAL, TIME, UNITS, Recipe
 from utils.encoding.times import iso_times
 
-MISSING_TEXTS = ("", "na", "n/a", "nan", "null", "none", "\\n")  # of numbers and times, in any case
+MISSING_TEXTS = ("", "na", "n/a", "nan", "null", "none", "\\n")  # texts for a missing number or time, compared without case
 _YES, _NO = ("1", "true", "yes", "t", "y", "1.0"), ("0", "false", "no", "f", "n", "0.0")
 _COMPARISON = re.compile(r"\s*(.+?)\s*(>=|<=|==|!=|>|<|=)\s*(.+?)\s*").fullmatch
 
 
 class Made(NamedTuple):
-    """What an expression gives, where a value is bad (None: never), and what was expected there."""
+    """A conversion of a column.
+
+    Attributes:
+        value: the converted values.
+        bad: true where a value is bad; None where no value can be.
+        expected: the values expected, for the error message.
+    """
 
     value: pl.Expr
     bad: pl.Expr | None
@@ -36,7 +42,7 @@ class Comparison(NamedTuple):
 
 
 def parsed_label(text: str) -> Comparison:
-    """`clicked`, `rating >= 4` or `event == "buy"`. Raises ValueError where it is neither."""
+    """Parse a label such as `clicked`, `rating >= 4` or `event == "buy"`. Raises ValueError where it is neither a column nor one comparison."""
     found = _COMPARISON(text)
     if found is None:
         return Comparison(text.strip())
@@ -52,14 +58,14 @@ def parsed_label(text: str) -> Comparison:
 
 
 def made(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> Made:
-    """What is kept of a feature's raw columns until its vocabulary is known.
+    """Convert a feature's raw columns to the form in which they are kept until the vocabulary is known.
 
     Returns:
-        String (null: missing) for ids, List(String) for lists, Float64 (null: missing) for numbers and buckets. Texts have `marks` where the recipe
-        says by `values` what they are to be read by, see `values.texts_of`.
+        String (null: missing) for ids, List(String) for lists, Float64 (null: missing) for numbers and buckets. Texts carry a type mark (see
+        `marks`) where the recipe's `values` names the kind of the column's values; see `values.texts_of`.
 
     Raises:
-        ValueError: a column is of a type that the kind cannot be made of.
+        ValueError: a column's type cannot be converted to the recipe's kind.
     """
     column = recipe.columns[0]
     if recipe.kind == CROSS:
@@ -76,7 +82,7 @@ def made(recipe: Recipe, schema: Mapping[str, pl.DataType]) -> Made:
 
 
 def texts_of_list(column: str, dtype: pl.DataType, separator: str, as_text: Callable[[pl.Expr, pl.DataType, str], pl.Expr]) -> pl.Expr:
-    """The texts of a list, without those that are missing or empty; an empty list where the value is missing. `as_text`: `text` or `marked`."""
+    """Convert a list to its texts, without missing and empty ones; a missing value gives an empty list. `as_text`: `text` or `marked`."""
     value = pl.col(column)
     if dtype in (pl.List, pl.Array):
         value = value.arr.to_list() if dtype == pl.Array else value
@@ -89,7 +95,7 @@ def texts_of_list(column: str, dtype: pl.DataType, separator: str, as_text: Call
 
 
 def number(column: str, dtype: pl.DataType) -> Made:
-    """A finite number, Float64; null where it is missing."""
+    """Convert a column to finite numbers, Float64; null where a value is missing."""
     value, expected = pl.col(column), "a finite number, or nothing"
     if dtype in (pl.String, pl.Categorical, pl.Enum):
         given = _given(value.cast(pl.String))
@@ -104,13 +110,13 @@ def number(column: str, dtype: pl.DataType) -> Made:
 
 
 def moment(column: str, dtype: pl.DataType, form: str | None, unit: str | None) -> Made:
-    """A time, Datetime in microseconds of UTC; null where it is missing.
+    """Convert a column to times, Datetime in microseconds of UTC; null where a value is missing.
 
     Args:
-        column: its name.
-        dtype: its type: a date or a time, a text, or a number that counts `unit` since 1970.
-        form: of texts, and of numbers that are written times (`%y%m%d%H`); None for ISO 8601.
-        unit: s, ms, us or ns, of numbers and of texts of numbers; None for s.
+        column: the column's name.
+        dtype: the column's type: a date or a time, a text, or a number that counts `unit` since 1970.
+        form: the format of texts, and of numbers whose digits are a time (`%y%m%d%H`); None for ISO 8601.
+        unit: the unit of numbers and of texts of numbers: s, ms, us or ns; None for s.
     """
     value, kind = pl.col(column), pl.Datetime("us")
     if dtype.is_temporal() and dtype not in (pl.Duration, pl.Time):
@@ -128,7 +134,7 @@ def moment(column: str, dtype: pl.DataType, form: str | None, unit: str | None) 
 
 
 def label(comparison: Comparison, dtype: pl.DataType) -> Made:
-    """Whether a row is positive, Boolean; a missing value is bad."""
+    """Convert a column to labels, Boolean: true for a positive row. A missing value is bad."""
     column, sign, than = comparison
     if sign is None:
         lower = text(pl.col(column), dtype, column).str.to_lowercase().str.strip_chars()
@@ -142,7 +148,7 @@ def label(comparison: Comparison, dtype: pl.DataType) -> Made:
 
 
 def group(column: str, dtype: pl.DataType) -> Made:
-    """A group, Int64: whole numbers as they are, other texts by a hash of 63 bits; a missing value is bad."""
+    """Convert a column to groups, Int64: whole numbers are unchanged, other texts become a hash of 63 bits. A missing value is bad."""
     value = text(pl.col(column), dtype, column)
     whole = pl.when(value.str.contains(r"^(0|-?[1-9][0-9]*)$")).then(value).cast(pl.Int64, strict=False)
     hashed = (hashes(value) // 2).cast(pl.Int64)
@@ -150,12 +156,12 @@ def group(column: str, dtype: pl.DataType) -> Made:
 
 
 def hashes(value: pl.Expr) -> pl.Expr:
-    """A hash of texts, UInt64: the same on every machine and in every version."""
+    """Hash texts to UInt64; the hash is the same on every machine and in every version."""
     return value.map_batches(hashed, return_dtype=pl.UInt64)
 
 
 def hashed(texts: pl.Series) -> pl.Series:
-    """BLAKE2b of each text, its first 64 bits; null where it is missing."""
+    """Return the first 64 bits of each text's BLAKE2b digest; null where the text is missing."""
     distinct = texts.drop_nulls().unique()
     if distinct.is_empty():
         return pl.Series(texts.name, [None] * len(texts), dtype=pl.UInt64)
@@ -164,13 +170,14 @@ def hashed(texts: pl.Series) -> pl.Series:
 
 
 def _given(texts: pl.Expr) -> pl.Expr:
-    """Null for what stands for a missing number or time."""
+    """Strip blanks, and replace the `MISSING_TEXTS` by null."""
     stripped = texts.str.strip_chars()
     return pl.when(~stripped.str.to_lowercase().is_in(MISSING_TEXTS)).then(stripped)
 
 
 def _formatted(texts: pl.Expr, form: str) -> pl.Expr:
-    """Times of a form, which may say no minutes, or no time of day."""
+    """Parse times of a format, which may lack minutes or the time of day."""
+    # Polars parses a time of day only with minutes, and a date without one only as a date.
     hours = any(mark in form for mark in ("%H", "%I", "%k", "%l"))
     if hours and not any(mark in form for mark in ("%M", "%T", "%R", "%X")):
         return (texts + ":00").str.to_datetime(f"{form}:%M", strict=False, time_unit="us")

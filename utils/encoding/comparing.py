@@ -1,4 +1,4 @@
-"""Whether two datasets made a feature's inputs of raw values in the same way: recipes compared by what they do, not by how they are written."""
+"""Comparison of two datasets' recipes of a feature, by their effect on raw values and not by their notation."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from utils.encoding.recipe import DAYS_SINCE, LIST, NUMBERS, STANDARDISE, TIME, Recipe, recipe_of
 
-# Vocabularies, tables and pooling are compared by themselves; lists may be longer or shorter than in training.
+# Vocabularies, tables and pooling are compared elsewhere; lists may be longer or shorter than in training.
 _NOT_COMPARED = frozenset({"frequency_threshold", "max_ids", "table", "embedding_dim", "pooling", "max_hotness"})
-_UNKNOWN_BEFORE = frozenset({"values"})  # of datasets from before it was recorded
+_UNKNOWN_BEFORE = frozenset({"values"})  # options that older datasets did not record
 
 
 class Difference(NamedTuple):
-    """An option, and its two values as text."""
+    """A difference between two recipes: an option, and its two values as text."""
 
     option: str
     before: str
@@ -20,15 +20,15 @@ class Difference(NamedTuple):
 
 
 def difference(name: str, before: Any, now: Any) -> Difference | None:
-    """The first difference of two entries of `metadata.transforms` for a feature; None where both do the same.
+    """Return the first difference between two entries of `metadata.transforms` for a feature; None where they have the same effect.
 
     Args:
-        name: of the feature.
-        before: a word, or a mapping.
-        now: the same.
+        name: the feature's name.
+        before: one entry, a word or a mapping.
+        now: the other entry, a word or a mapping.
     """
     one, other = _options(name, before), _options(name, now)
-    if one is None or other is None:  # words, or options of a version that is not this one
+    if one is None or other is None:  # words, or recipes of another version: compare them literally
         return None if before == now else Difference("the transform", _shown(before), _shown(now))
     return _of_options(one, other, "")
 
@@ -51,7 +51,7 @@ def _of_options(before: Mapping[str, Any], now: Mapping[str, Any], where: str) -
 
 
 def _options(name: str, entry: Any) -> dict[str, Any] | None:
-    """What an entry does; None where it is no recipe of this version."""
+    """Return the effective options of an entry; None where it is no recipe of this version."""
     if not isinstance(entry, Mapping):
         return None
     try:
@@ -61,7 +61,7 @@ def _options(name: str, entry: Any) -> dict[str, Any] | None:
 
 
 def _of_recipe(recipe: Recipe) -> dict[str, Any]:
-    """The options that say what becomes of a value, each in one form."""
+    """Return the options that affect a value, each in canonical form."""
     found = {field.name: getattr(recipe, field.name) for field in fields(recipe) if field.name not in _NOT_COMPARED}
     found["columns"] = list(recipe.columns)
     found["parts"] = [_of_recipe(part) for part in recipe.parts]

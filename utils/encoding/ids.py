@@ -1,4 +1,4 @@
-"""Texts to ids: by a hash, or by a vocabulary in memory; and lists of ids to the rows of a dataset."""
+"""Conversion of texts to ids, by a hash or by a vocabulary in memory, and padding of lists of ids to rows of a dataset."""
 
 import numpy as np
 import polars as pl
@@ -9,12 +9,15 @@ NO_ID = -1  # fills short lists
 
 
 def hashed_ids(texts: pl.Series, buckets: int) -> np.ndarray:
-    """Ids `[n]` int32 in 1 to `buckets`, by a hash that never changes; 0 where a text is missing."""
+    """Return ids `[n]` int32 from 1 to `buckets`, by a hash that never changes; 0 where a text is missing."""
     return (hashed(texts) % buckets + 1).fill_null(0).cast(pl.Int32).to_numpy()
 
 
 def padded(ids: np.ndarray, lengths: np.ndarray, hotness: int) -> np.ndarray:
-    """The ids of lists, one after another, as `[n, hotness]`, filled with -1; `[n]` where the hotness is 1, with 0 for an empty list."""
+    """Pad concatenated lists of ids to `[n, hotness]` with -1; where the hotness is 1, return `[n]` with 0 for an empty list.
+
+    `lengths` are those of the n lists.
+    """
     rows = np.repeat(np.arange(len(lengths)), lengths)
     found = np.full((len(lengths), hotness), NO_ID if hotness > 1 else 0, np.int32)
     found[rows, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)] = ids
@@ -22,10 +25,10 @@ def padded(ids: np.ndarray, lengths: np.ndarray, hotness: int) -> np.ndarray:
 
 
 class TextLookup:
-    """The ids of a vocabulary's texts.
+    """Lookup of texts' ids in a vocabulary.
 
     Args:
-        vocabulary: columns `value` String and `id`, each value once.
+        vocabulary: columns `value` String and `id`; values are unique.
     """
 
     def __init__(self, vocabulary: pl.DataFrame):
@@ -33,7 +36,7 @@ class TextLookup:
         self._values, self._ids = ordered["value"], ordered["id"].to_numpy()
 
     def ids(self, texts: pl.Series) -> np.ndarray:
-        """Ids `[n]` int32; 0 for what is missing or not in the vocabulary."""
+        """Return ids `[n]` int32; 0 where a text is missing or not in the vocabulary."""
         if self._values.is_empty() or texts.is_empty():
             return np.zeros(len(texts), np.int32)
         places = np.minimum(self._values.search_sorted(texts.fill_null("")).to_numpy(), len(self._values) - 1)

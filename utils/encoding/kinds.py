@@ -1,4 +1,4 @@
-"""The kind of a column's values, told by those of the training rows: whatever file carried them, the same values are of the same kind."""
+"""Inference of the kind of a column's values from the training rows; the same values are of the same kind in every file format."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -9,28 +9,33 @@ from utils.encoding.marks import MARK, NUMBERS, OF_BOOLEAN, OF_DATETIME, OF_DECI
 from utils.encoding.recipe import BETWEEN, BOOLEAN, CATEGORICAL, CROSS, DATE, DATETIME, DECIMAL, FLOAT, FLOAT32, INTEGER, LIST, TEXT, Recipe
 from utils.encoding.times import iso_times
 
-UNDECIDED = "undecided"  # before the training rows have told it
+UNDECIDED = "undecided"  # not inferred from the training rows yet
 WHOLE = r"^(0|-?[1-9][0-9]*)$"
-# As programs write numbers, not people: no zeros in front or behind, so that versions (1.10) and codes (007) stay texts.
+# Numbers as programs write them: without leading or trailing zeros, so that versions (1.10) and codes (007) stay texts.
 _WRITTEN = r"^-?(0|[1-9][0-9]{0,16}0*)(\.0|\.0*[0-9]{0,16}[1-9])?(e-[0-9]{1,3}|e\+[0-9]{2,3})?$"
 _DATE, _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$", r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt ].+)?$"
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the values of a column are: the marks among them, and the kinds that all texts without one are of (None: there are no such texts)."""
+    """The evidence for the kind of a column's values.
+
+    Attributes:
+        marks: the type marks among the values.
+        fits: the kinds that all texts without a mark fit; None where there are no such texts.
+    """
 
     marks: frozenset[str] = frozenset()
     fits: frozenset[str] | None = None
 
     def joined(self, other: "Evidence") -> "Evidence":
-        """Of the values of both."""
+        """Combine the evidence of two sets of values."""
         fits = self.fits if other.fits is None else other.fits if self.fits is None else self.fits & other.fits
         return Evidence(self.marks | other.marks, fits)
 
     @property
     def kind(self) -> str | None:
-        """None where there are no values. Raises ValueError where they are of types that have no kind in common."""
+        """The kind of the values; None where there are no values. Raises ValueError where the values' types have no kind in common."""
         if not self.marks:
             return None if self.fits is None else next((kind for kind in (INTEGER, FLOAT, BOOLEAN, DATE, DATETIME) if kind in self.fits), TEXT)
         kind = self._of_marks()
@@ -52,7 +57,7 @@ class Evidence:
 
 
 def evidence(texts: pl.Series) -> Evidence:
-    """Of marked texts, null where one is missing."""
+    """Return the evidence of marked texts, null where one is missing."""
     given = texts.drop_nulls()
     is_marked = given.str.starts_with(MARK)
     if not is_marked.any():
@@ -63,7 +68,7 @@ def evidence(texts: pl.Series) -> Evidence:
 
 
 def _fitting(texts: pl.Series) -> frozenset[str] | None:
-    """The kinds that all texts are of."""
+    """Return the kinds that all texts fit; None where there are no texts."""
     if texts.is_empty():
         return None
     whole, written = texts.str.contains(WHOLE).all(), texts.str.contains(_WRITTEN).all()
@@ -77,36 +82,36 @@ def _fitting(texts: pl.Series) -> frozenset[str] | None:
 
 
 def parts_of(recipe: Recipe) -> tuple[Recipe, ...]:
-    """The recipes of the values that stand in a feature's texts: its own, or those of a cross's parts."""
+    """Return the recipes of the values inside a feature's texts: the feature's own recipe, or those of a cross's parts."""
     return recipe.parts if recipe.kind == CROSS else (recipe,)
 
 
 def split(recipe: Recipe, texts: pl.Series) -> list[pl.Series]:
-    """The texts of each part."""
+    """Split a feature's texts into the texts of each part."""
     if recipe.kind != CROSS:
         return [texts]
     return texts.str.splitn(BETWEEN, len(recipe.parts)).struct.unnest().get_columns()
 
 
 def undecided(recipe: Recipe) -> Recipe:
-    """The recipe of a feature whose values' kind the training rows are to tell."""
+    """Mark the kind of a recipe's values as to be inferred from the training rows."""
     if recipe.kind == CROSS:
         return replace(recipe, parts=tuple(undecided(part) for part in recipe.parts))
     return replace(recipe, values=UNDECIDED) if recipe.kind in (CATEGORICAL, LIST) else recipe
 
 
 def is_undecided(recipe: Recipe) -> bool:
-    """Whether the training rows are to tell a kind of it."""
+    """Return whether a kind in the recipe is still to be inferred from the training rows."""
     return any(part.values == UNDECIDED for part in parts_of(recipe))
 
 
 def evidence_of(recipe: Recipe, texts: pl.Series) -> tuple[Evidence, ...]:
-    """Of each part of a feature's texts."""
+    """Return the evidence of each part of a feature's texts."""
     return tuple(map(evidence, split(recipe, texts)))
 
 
 def joined(found: Iterable[tuple[Evidence, ...]]) -> tuple[Evidence, ...]:
-    """Evidence of several blocks together; nothing where there are none."""
+    """Combine the evidence of several blocks; return an empty tuple where there are none."""
     together: tuple[Evidence, ...] = ()
     for one in found:
         together = tuple(a.joined(b) for a, b in zip(together, one, strict=True)) if together else one
@@ -114,7 +119,7 @@ def joined(found: Iterable[tuple[Evidence, ...]]) -> tuple[Evidence, ...]:
 
 
 def decided(recipe: Recipe, found: tuple[Evidence, ...]) -> Recipe:
-    """The recipe with the kinds that its values turned out to be. Raises ValueError where a column's have no kind in common."""
+    """Return the recipe with the kinds inferred from the evidence. Raises ValueError where a column's values have no kind in common."""
     parts, given = [], parts_of(recipe)
     for part, one in zip(given, found or (Evidence(),) * len(given), strict=True):
         try:

@@ -1,6 +1,6 @@
-"""Values as texts, plain or with a mark of their type in front: so 33, 33.0 and "33" can be told apart until it is known what they are.
+"""Values as texts, plain or with a type mark as a prefix, which tells 33, 33.0 and "33" apart until the column's kind is known.
 
-Texts of CSV, JSON lines and columns of texts have none. The marks are on their way only: no vocabulary holds them.
+Values of CSV files, JSON lines and text columns have no mark. Marks are used in intermediate data only; vocabularies hold none.
 """
 
 import polars as pl
@@ -18,11 +18,15 @@ TYPES = {
 }
 NUMBERS = frozenset({OF_INTEGER, OF_FLOAT, OF_FLOAT32, OF_DECIMAL})
 TIMES = frozenset({OF_DATE, OF_DATETIME})
-_WHOLE = 2**53  # below it a float is a whole number of its own
+_WHOLE = 2**53  # float64 represents every whole number below it exactly
 
 
 def text(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
-    """A value's text, null where it is missing or empty; whole numbers have no decimal point, whatever type they are stored in."""
+    """Convert values to texts, null where one is missing or empty; whole numbers have no decimal point, whatever their type.
+
+    Raises:
+        ValueError: the type cannot be converted to texts.
+    """
     if dtype == pl.String:
         return pl.when(value != "").then(value)
     if dtype in (pl.Categorical, pl.Enum):
@@ -36,7 +40,11 @@ def text(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
 
 
 def marked(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
-    """A value's text with its mark, which texts have none of; null where it is missing or empty. Raises ValueError for a type that has no texts."""
+    """Convert values to texts with a type mark; texts themselves get no mark. Null where a value is missing or empty.
+
+    Raises:
+        ValueError: the type cannot be converted to texts.
+    """
     if dtype.is_float():
         wide = dtype == pl.Float64
         number = (value if wide else value.cast(pl.Float32)).fill_nan(None)
@@ -52,6 +60,6 @@ def marked(value: pl.Expr, dtype: pl.DataType, column: str) -> pl.Expr:
 
 
 def split_mark(text: str) -> tuple[str, str]:
-    """The mark, empty where there is none, and what it stands in front of."""
+    """Split a text into its type mark, empty where there is none, and the rest."""
     mark = text[:2] if text[:2] in TYPES else ""
     return mark, text[len(mark) :]

@@ -1,4 +1,4 @@
-"""Numbers of a table to what a dataset holds of them: transforms, and the ids of buckets."""
+"""Conversion of a table's numbers to the values of a dataset: transforms, and the ids of buckets."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from utils.encoding.recipe import LOG, LOG1P, STANDARDISE, Recipe
 
 
 def bounded(recipe: Recipe, values: np.ndarray) -> np.ndarray:
-    """Values `[n]` float64, NaN where missing, with `missing` and `clip` applied."""
+    """Apply the recipe's `missing` and `clip` to values `[n]` float64, NaN where missing."""
     if recipe.missing is not None:
         values = np.where(np.isnan(values), recipe.missing, values)
     if recipe.clip is not None:
@@ -16,7 +16,7 @@ def bounded(recipe: Recipe, values: np.ndarray) -> np.ndarray:
 
 
 def transformed(recipe: Recipe, values: np.ndarray) -> np.ndarray:
-    """What the dataset holds, `[n]` float64, of values `[n]` float64, NaN where missing, which become 0 if the recipe says nothing else.
+    """Transform values `[n]` float64, NaN where missing, to the dataset's, `[n]` float64; missing ones become 0 without the recipe's `missing`.
 
     log: log(x + 3), and 0 below -2, as for Criteo's counts. log1p: log(1 + x), and -log(1 - x) below 0. standardise: (x - mean) / std.
     """
@@ -31,14 +31,14 @@ def transformed(recipe: Recipe, values: np.ndarray) -> np.ndarray:
 
 
 def bucketed(recipe: Recipe, values: np.ndarray) -> np.ndarray:
-    """Ids `[n]` int32: 0 where missing, else 1 + the boundaries at or below the value."""
+    """Return the bucket ids `[n]` int32: 0 where a value is missing, else 1 + the number of boundaries at or below the value."""
     values = bounded(recipe, values)
     ids = 1 + np.searchsorted(np.asarray(recipe.boundaries, np.float64), values, side="right")
     return np.where(np.isnan(values), 0, ids).astype(np.int32)
 
 
 def stored(values: np.ndarray, dtype: str) -> tuple[np.ndarray, int | None]:
-    """Values in a dataset's dtype, and the place of the first that it cannot hold (None where it holds all)."""
+    """Convert values to a dataset's dtype; also return the index of the first value out of its range (None where there is none)."""
     with np.errstate(over="ignore"):
         found = values.astype(dtype)
     infinite = ~np.isfinite(found)

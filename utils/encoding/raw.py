@@ -1,6 +1,6 @@
-"""Values as they stand in a log, in memory, to a model's inputs: by the transforms and vocabularies that preprocessing used.
+"""Conversion of raw values in memory, as in a log, to a model's inputs, by the transforms and vocabularies of preprocessing.
 
-See `transforms` for where these stand.
+`transforms` tells where a dataset records its transforms.
 """
 
 from typing import Any
@@ -16,14 +16,14 @@ _INTEGER, _HEX = r"^-?[0-9]+$", r"^[0-9a-fA-F]{1,8}$"
 
 
 def whole_numbers(feature: str, values: Any) -> pl.Series:
-    """A numerical feature, Int64, null where a value is missing.
+    """Convert the values of a numerical feature to Int64, null where one is missing.
 
     Args:
-        feature: its name, for messages.
+        feature: the feature's name, for messages.
         values: whole numbers, or texts of them; None, NaN and empty texts are missing.
 
     Raises:
-        ValueError: names the feature, the sample and the value.
+        ValueError: a value is no whole number; the message names the feature, the sample and the value.
     """
     column = series_of(feature, values)
     given, whole = _GIVEN if column.dtype == pl.String else pl.col(_NAME), pl.col(_NAME).cast(pl.Int64, strict=False)
@@ -38,7 +38,15 @@ def whole_numbers(feature: str, values: Any) -> pl.Series:
 
 
 def transformed(whole: pl.DataFrame, transform: str) -> np.ndarray:
-    """`[B, M]` float16 of whole numbers, as the dataset would hold them; `transform` of `numerical.TRANSFORMS`. Raises ValueError as above."""
+    """Transform whole numbers to `[B, M]` float16, as preprocessing does.
+
+    Args:
+        whole: a column for each of M features.
+        transform: one of `numerical.TRANSFORMS`.
+
+    Raises:
+        ValueError: a value is out of float16's range; the message names the feature, the sample and the value.
+    """
     if transform == "log":
         return numerical.log_plus_3(whole)
     if found := numerical.beyond_float16(whole):
@@ -47,9 +55,9 @@ def transformed(whole: pl.DataFrame, transform: str) -> np.ndarray:
 
 
 def series_of(feature: str, values: Any) -> pl.Series:
-    """Values `[B]` as a Polars series, with null for what is missing. Raises ValueError where they are of another shape or of several kinds."""
+    """Convert values `[B]` to a Polars series, null where one is missing. Raises ValueError for another shape or values of several kinds."""
     if not isinstance(values, pl.Series):
-        values = values.tolist() if isinstance(values, np.ma.MaskedArray) else values  # with None for what is masked
+        values = values.tolist() if isinstance(values, np.ma.MaskedArray) else values  # masked values become None
         values = np.asarray(values, _dtype(values))
         if values.ndim != 1:
             raise ValueError(f"feature {feature}: has shape {list(values.shape)}, expected [B]")
@@ -64,7 +72,7 @@ def series_of(feature: str, values: Any) -> pl.Series:
 
 
 def lists_of(feature: str, values: Any) -> pl.Series:
-    """Values `[B]`, each a list or a text, as a Polars series of lists of texts or of texts. Raises ValueError where they are of several kinds."""
+    """Convert values `[B]`, each a list or a text, to a Polars series of lists or of texts. Raises ValueError for values of several kinds."""
     if isinstance(values, pl.Series):
         return values.alias(feature)
     if hasattr(values, "dtype") and values.dtype != object:
@@ -82,10 +90,10 @@ def lists_of(feature: str, values: Any) -> pl.Series:
 
 
 class VocabularyLookup:
-    """The ids of a vocabulary's values.
+    """Lookup of numbers' ids in a vocabulary.
 
     Args:
-        vocabulary: columns `value` and `id`, each value once.
+        vocabulary: columns `value` and `id`; values are unique.
     """
 
     def __init__(self, vocabulary: pl.DataFrame):
@@ -93,7 +101,7 @@ class VocabularyLookup:
         self._values, self._ids = vocabulary["value"][order].to_numpy(), vocabulary["id"][order].to_numpy()
 
     def ids(self, values: pl.Series) -> np.ndarray:
-        """Ids `[B]` int32 of numbers; 0 for what is missing or not in the vocabulary."""
+        """Return ids `[B]` int32 of numbers; 0 where a number is missing or not in the vocabulary."""
         wanted, known = values.fill_null(0).to_numpy(), values.is_not_null().to_numpy()
         if not len(self._values):
             return np.zeros(len(wanted), np.int32)
@@ -102,7 +110,7 @@ class VocabularyLookup:
 
 
 def numbers_of_hexadecimal(feature: str, values: Any) -> pl.Series:
-    """The numbers, UInt32, of texts of up to 8 hexadecimal digits, null where one is missing. Raises ValueError where one is no such text."""
+    """Parse texts of up to 8 hexadecimal digits to UInt32, null where one is missing. Raises ValueError for any other text."""
     column = series_of(feature, values)
     if column.dtype not in (pl.String, pl.Null):
         raise ValueError(f"feature {feature}: holds {column.dtype}, expected texts of up to 8 hexadecimal digits, as they stand in the log")
@@ -111,19 +119,22 @@ def numbers_of_hexadecimal(feature: str, values: Any) -> pl.Series:
 
 
 def _dtype(values: Any) -> type | None:
-    """As what NumPy is to take values: pandas's nullable whole numbers as they are, of which it would make floats where one is missing."""
+    """Return the dtype that NumPy is to convert values to; None for their own.
+
+    pandas's nullable whole numbers become objects: NumPy would make floats of them where one is missing.
+    """
     if not hasattr(values, "dtype"):
         return object
     return object if not isinstance(values.dtype, np.dtype) and getattr(values.dtype, "kind", "") in ("i", "u") else None
 
 
 def _missing(value: Any) -> bool:
-    """None, NaN, and pandas's NA, of which a comparison says nothing."""
+    """Return whether a value is None, NaN, or pandas's NA or NaT; NA is known by its type's name, for its comparisons give NA."""
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value)
 
 
 def _checked(feature: str, column: pl.Series, value: pl.Expr, given: pl.Expr, good: pl.Expr, expected: str) -> pl.Series:
-    """Values of a column, which the expressions call `_NAME`, in one pass; raises ValueError for the first that is given and not good."""
+    """Evaluate expressions on a column, which they call `_NAME`, in one pass. Raises ValueError for the first value that is given and not good."""
     found = column.alias(_NAME).to_frame().select(value=value, bad=given.is_not_null() & ~good.fill_null(False))
     if found["bad"].any():
         row = found["bad"].arg_max()

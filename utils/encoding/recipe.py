@@ -1,6 +1,6 @@
-"""How a feature comes from the columns of a table: what a user says of it, and what was fitted on the training rows.
+"""Recipes: the user's options by which a feature is made from a table's columns, and the parameters fitted on the training rows.
 
-A dataset's `metadata.transforms` holds one for each feature, and a checkpoint keeps them: they and the vocabularies are all that new rows need.
+A dataset's `metadata.transforms` holds a recipe for each feature, and a checkpoint keeps them. New rows need nothing but recipes and vocabularies.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ TEXT, INTEGER, FLOAT, FLOAT32, DECIMAL, BOOLEAN, DATE, DATETIME = VALUES = (
 )
 HOUR, WEEKDAY, DAYS_SINCE = PARTS = ("hour", "weekday", "days_since")
 NONE, LOG, LOG1P, STANDARDISE = TRANSFORMS = ("none", "log", "log1p", "standardise")
-UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0.001}  # microseconds
+UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 0.001}  # in microseconds
 IDS, LISTS, NUMBERS = "ids", "lists", "numbers"
-BETWEEN = "\x1f"  # the values of a cross, in its texts
+BETWEEN = "\x1f"  # separates the values of a cross in its texts
 
 _IDS = ("frequency_threshold", "max_ids", "hash_buckets", "table", "embedding_dim")
 _NUMBERS = ("transform", "missing", "clip", "buckets", "embedding_dim")
@@ -42,11 +42,12 @@ _FITTED = ("parts", "mean", "std", "boundaries", "values")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one feature is made. Options that its kind does not have are at their defaults.
+    """The recipe of one feature. Options that its kind does not have keep their defaults.
 
-    `columns` are those of the table that it reads; of a cross, `parts` says how each becomes a text. `frequency_threshold`, `max_ids`: of the
-    vocabulary. `hash_buckets`: ids by a hash, without a vocabulary. `missing`, `clip`: in the column's own unit. `mean`, `std`, `boundaries` are
-    fitted, and so is `values`: the kind of the column's values, which says what text each has (`values`; None: not recorded).
+    `columns` are the table's columns that the feature reads; for a cross, `parts` holds the recipe by which each becomes a text.
+    `frequency_threshold` and `max_ids` limit the vocabulary. `hash_buckets`: ids come from a hash, without a vocabulary. `missing` and `clip` are
+    in the column's own unit. `mean`, `std` and `boundaries` are fitted, and so is `values`: the kind of the column's values, which determines
+    the text of each value (see the module `values`; None: not recorded).
     """
 
     kind: str
@@ -75,29 +76,29 @@ class Recipe:
 
     @property
     def gives(self) -> str:
-        """`ids`, `lists` of ids, or `numbers`."""
+        """The form of the feature's values: `ids`, `lists` of ids, or `numbers`."""
         if self.kind == NUMERICAL or (self.kind == TIME and self.part == DAYS_SINCE):
             return NUMBERS if self.buckets is None else IDS
         return LISTS if self.kind == LIST else IDS
 
     @property
     def has_vocabulary(self) -> bool:
-        """Whether its ids stand for texts in a vocabulary; else they are hashes or buckets, or there are none."""
+        """True where ids stand for texts in a vocabulary; otherwise they are hashes or buckets, or there are none."""
         return self.gives != NUMBERS and self.hash_buckets is None and self.buckets is None
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The columns of the table that it reads, each once."""
+        """The columns of the table that the feature reads, each once."""
         return tuple(dict.fromkeys(name for part in self.parts for name in part.inputs)) if self.parts else self.columns
 
     @property
     def _stated(self) -> tuple[str, ...]:
-        """Options that are written even at their defaults, for a reader."""
+        """The options that are written even at their defaults, to help the reader of the file."""
         transform = ("transform",) if self.gives == NUMBERS else ()
         return ("part", *transform) if self.kind == TIME else transform
 
     def to_dict(self) -> dict[str, Any]:
-        """For YAML and JSON: what is not at its default."""
+        """Return the recipe for YAML and JSON: the kind, and the options that differ from their defaults."""
         found: dict[str, Any] = {"kind": self.kind}
         for field in dataclasses.fields(self)[1:]:
             value = getattr(self, field.name)
@@ -111,15 +112,15 @@ class Recipe:
 
 
 def recipe_of(name: str, entry: Any, fitted: bool = False) -> Recipe:
-    """A recipe out of its YAML form.
+    """Parse a recipe from its YAML form.
 
     Args:
-        name: of the feature; the column's name where the entry gives none.
+        name: the feature's name; also the column's name where the entry gives none.
         entry: a kind, or a mapping of a kind and its options.
-        fitted: whether the entry comes from a dataset and may hold what was fitted.
+        fitted: true where the entry comes from a dataset and may hold fitted parameters.
 
     Raises:
-        ValueError: an option is unknown to the kind, or its value is none of those it can have.
+        ValueError: the kind has no such option, or an option's value is invalid.
     """
     entry = {"kind": entry} if isinstance(entry, str) else entry
     if not isinstance(entry, Mapping):
@@ -151,7 +152,7 @@ def recipe_of(name: str, entry: Any, fitted: bool = False) -> Recipe:
 
 
 def _check_together(recipe: Recipe, given: Mapping[str, Any]) -> None:
-    """Options that contradict each other."""
+    """Raise ValueError where an option has no effect beside the others."""
     if recipe.gives == NUMBERS or recipe.buckets is not None:
         unread = [option for option in (*_IDS[:4], *(() if recipe.buckets else _IDS[4:])) if option in given]
     else:

@@ -1,4 +1,4 @@
-"""Times as ISO 8601 writes them, with or without an offset."""
+"""Parsing of ISO 8601 times, with or without an offset."""
 
 import polars as pl
 
@@ -7,9 +7,9 @@ _FORMS = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M")
 
 
 def iso_times(texts: pl.Expr) -> pl.Expr:
-    """`2024-03-10T02:30:00.5-08:00`, `2024-03-10 02:30`, `2024-03-10`: Datetime in microseconds of UTC, null for what is none of these.
+    """Parse texts such as `2024-03-10T02:30:00.5-08:00`, `2024-03-10 02:30` or `2024-03-10` to Datetime in microseconds of UTC; else null.
 
-    Without an offset a time is one of UTC. Offsets are `Z`, `+05:30`, `+0530` or `+05`, behind a time of day. Years are 1 to 9999.
+    A time without an offset is in UTC. Offsets are `Z`, `+05:30`, `+0530` or `+05`, after a time of day. Years are 1 to 9999.
     """
     plain = texts.str.replace("[Tt]", " ")
     offset = plain.str.extract(rf":[0-9.]+ ?({_OFFSET})$")

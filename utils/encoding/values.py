@@ -1,7 +1,7 @@
-"""One text for each value, whatever carries it: by the kind that its column had when the vocabulary was made.
+"""Canonical texts: one text for each value, whatever its type, by the kind that its column had when the vocabulary was made.
 
-33, 33.0, "33" and "33.0" are one value of a column of whole numbers, True and "true" of one of booleans; 0.1 in 32 bits is none of a column of 64.
-What cannot be told for certain is an error, not another value.
+33, 33.0, "33" and "33.0" are the same value in a column of whole numbers, True and "true" in a column of booleans; 0.1 in 32 bits is no value of a
+column of 64-bit floats. An ambiguous value is an error; it is not taken for another value.
 """
 
 import decimal
@@ -17,8 +17,8 @@ from utils.encoding.marks import MARK, NUMBERS, OF_BOOLEAN, OF_DATETIME, OF_DECI
 from utils.encoding.recipe import BETWEEN, BOOLEAN, DATE, DATETIME, DECIMAL, FLOAT, FLOAT32, INTEGER, TEXT, Recipe
 from utils.encoding.times import iso_times
 
-_EXACT = 2**53  # below it every whole number is a float of its own
-_EXACT32 = 2**24
+_EXACT = 2**53  # float64 represents every whole number below it exactly
+_EXACT32 = 2**24  # the same for float32
 _NUMBER = re.compile(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*")
 _DIGITS = re.compile(r"\s*(?:\+|(-))?0*([0-9]+)(?:\.0*)?\s*")
 _PLURAL = {INTEGER: "whole numbers", FLOAT: "floats of 64 bits", FLOAT32: "floats of 32 bits", DECIMAL: "decimal numbers", TEXT: "texts"}
@@ -26,10 +26,10 @@ _PLURAL |= {BOOLEAN: "booleans", DATE: "dates", DATETIME: "times"}
 
 
 class ValueKindError(ValueError):
-    """A value of which the text cannot be told for certain.
+    """A value whose canonical text is ambiguous.
 
     Attributes:
-        text: with its mark.
+        text: the value's text, with its type mark.
     """
 
     def __init__(self, kind: str, text: str, why: str = ""):
@@ -40,14 +40,14 @@ class ValueKindError(ValueError):
 
 
 def texts_of(recipe: Recipe, texts: pl.Series) -> pl.Series:
-    """The one text of each value of a feature: what its vocabulary holds, and what its hashes are of.
+    """Return the canonical text of each value of a feature, which its vocabulary holds or its hash is computed from.
 
     Args:
-        recipe: of the feature.
-        texts: as `columns.made` gives them, null where one is missing; they stay as they are where the recipe records no kind.
+        recipe: the feature's recipe.
+        texts: texts from `columns.made`, null where one is missing; unchanged where the recipe records no kind.
 
     Raises:
-        ValueKindError: a value's text cannot be told for certain.
+        ValueKindError: a value's text is ambiguous.
     """
     parts = parts_of(recipe)
     if all(part.values is None for part in parts):
@@ -60,20 +60,23 @@ def texts_of(recipe: Recipe, texts: pl.Series) -> pl.Series:
 
 
 def _texts(kind: str, texts: pl.Series) -> pl.Series:
-    """Most are ready as they are, or behind their mark; the others go one by one, each different one once."""
+    """Return the canonical texts of a kind.
+
+    An expression converts most of them; the others are converted one by one, each distinct text once.
+    """
     column = pl.col("text")
     value, ready = _ready(kind, column)
     found = texts.alias("text").to_frame().select(value=value, ready=ready.fill_null(False) | column.is_null())
     if found["ready"].all():
         return found["value"]
-    others = texts.filter(~found["ready"]).unique(maintain_order=True)  # so that an error is of the first one
+    others = texts.filter(~found["ready"]).unique(maintain_order=True)  # in order, so that an error is about the first bad value
     new = pl.Series([text_of(kind, other) for other in others], dtype=pl.String)
     found = found.with_columns(other=texts.replace_strict(others, new, default=None, return_dtype=pl.String))
     return found.select(pl.when("ready").then("value").otherwise("other")).to_series()
 
 
 def _ready(kind: str, column: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
-    """The texts that need no more than an expression, and which these are."""
+    """Return an expression of canonical texts, and one that is true where the first is valid."""
     if kind == TEXT:
         return column, ~column.str.starts_with(MARK) & ~column.str.contains("\r\n", literal=True)
     if kind == INTEGER:
@@ -96,7 +99,7 @@ def _ready(kind: str, column: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
 
 
 def text_of(kind: str, text: str) -> str | None:
-    """The one text of a marked value, None where it is missing. Raises ValueKindError."""
+    """Return the canonical text of a marked value; None where it is missing. Raises ValueKindError where it is ambiguous."""
     mark, value = split_mark(text)
     return _RULES[kind](kind, mark, value, text)
 
@@ -108,7 +111,7 @@ def _of_text(kind: str, mark: str, value: str, text: str) -> str:
 
 
 def _of_number(kind: str, mark: str, value: str, text: str) -> str | None:
-    """Whole numbers without a point; of others the shortest text that has all of the float's bits, as Python writes it."""
+    """Return whole numbers without a decimal point, other floats as Python's `repr`: the shortest text that gives the same bits."""
     if not mark and not _NUMBER.fullmatch(value):
         return None if value.strip().lower() == "nan" else value
     _refuse(kind, mark, NUMBERS, text)
@@ -121,7 +124,7 @@ def _of_number(kind: str, mark: str, value: str, text: str) -> str | None:
         return _of_decimal(value)
     if kind == FLOAT32:
         with np.errstate(over="ignore"):
-            number = float(str(np.float32(number)))  # the digits that 32 bits have
+            number = float(str(np.float32(number)))  # the shortest digits that give the same float32
     whole = math.isfinite(number) and number.is_integer()
     if whole and (kind == INTEGER or mark == OF_INTEGER) and abs(number) >= (_EXACT32 if kind == FLOAT32 else _EXACT):
         raise ValueKindError(kind, text, "a float does not tell so large a whole number from the next one")
@@ -129,7 +132,7 @@ def _of_number(kind: str, mark: str, value: str, text: str) -> str | None:
 
 
 def _of_decimal(value: str) -> str:
-    """All digits, without an exponent and without zeros behind."""
+    """Return all digits, without an exponent and without trailing zeros."""
     found = f"{decimal.Decimal(value.strip()):f}"
     whole, _, rest = found.lstrip("+-").partition(".")
     whole, rest = whole.lstrip("0") or "0", rest.rstrip("0")

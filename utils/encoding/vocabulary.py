@@ -1,6 +1,6 @@
-"""Dictionaries: which id each categorical value gets, and turning a column of values into ids.
+"""Vocabularies: the id of each categorical value, and conversion of a column of values to ids.
 
-One dictionary is in memory at a time, so that memory grows with the distinct values of the largest feature only.
+One vocabulary is in memory at a time, so that memory grows with the distinct values of the largest feature only.
 """
 
 import contextlib
@@ -15,10 +15,10 @@ _BATCH_ROWS = 1 << 18  # rows of ids handed from Polars to the file at once
 
 
 def build_vocabulary(values: pl.LazyFrame, threshold: int) -> pl.DataFrame:
-    """Count a feature's values and give out ids from 1 by falling frequency, equal counts by rising value.
+    """Count a feature's values and assign ids from 1 by descending frequency, equal counts by ascending value.
 
     Args:
-        values: one UInt32 column with null for missing, streamed.
+        values: one UInt32 column with null for missing values, streamed.
         threshold: a value is kept when it occurs at least this often; 0 and 1 keep all.
 
     Returns:
@@ -39,16 +39,16 @@ def build_vocabulary(values: pl.LazyFrame, threshold: int) -> pl.DataFrame:
 
 
 def write_ids(values: pl.LazyFrame, vocabulary: pl.DataFrame, dtype: str, path: Path) -> None:
-    """Write the ids of a column of values to a binary file, in row order; what the dictionary lacks gets id 0.
+    """Write the ids of a column of values to a binary file, in row order; values that the vocabulary lacks get id 0.
 
     Args:
-        values: one UInt32 column with null for missing, streamed.
-        vocabulary: what `build_vocabulary` gave.
+        values: one UInt32 column with null for missing values, streamed.
+        vocabulary: the result of `build_vocabulary`.
         dtype: int8, int16 or int32.
         path: the file, which is replaced.
     """
     name = values.collect_schema().names()[0]
-    # A join and not a lookup per block: the streaming engine builds the hash table of the dictionary once.
+    # A join and not a lookup per block: the streaming engine builds the vocabulary's hash table once.
     ids = values.join(vocabulary.lazy().select("value", "id"), left_on=name, right_on="value", how="left", maintain_order="left")
     batches = ids.select(pl.col("id").fill_null(0)).collect_batches(chunk_size=_BATCH_ROWS, maintain_order=True, engine="streaming")
     file = path.open("wb")
@@ -59,5 +59,5 @@ def write_ids(values: pl.LazyFrame, vocabulary: pl.DataFrame, dtype: str, path: 
         with naming(path):
             file.close()
     finally:
-        with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
+        with contextlib.suppress(OSError):  # a full disk: the error being raised already says so
             file.close()

@@ -1,1 +1,1 @@
-"""Metrics of predictions, exact, in NumPy."""
+"""Exact metrics of predictions, in NumPy."""

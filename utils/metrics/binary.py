@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What an evaluation says; `auc` is None where the labels are all the same."""
+    """The result of an evaluation; `auc` is None where the labels are all the same."""
 
     auc: float | None
     log_loss: float
     normalized_entropy: float | None
     calibration: float | None
     samples: int
-    ranking: "Ranking | None" = None  # by group, where the rows have groups and it is asked for
-    binary_accuracy: float | None = None  # share of the samples that are on their side of probability 1/2
+    ranking: "Ranking | None" = None  # metrics by group, where they are wanted and the rows have groups
+    binary_accuracy: float | None = None  # share of the samples on the correct side of probability 1/2
 
 
 def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None = None) -> Metrics:
-    """All metrics of logits `[n]` against labels `[n]` of 0 and 1.
+    """Compute all metrics of logits `[n]` against labels `[n]` of 0 and 1.
 
     Args:
         logits: float32.
-        labels: any type of 0 and 1.
-        auc_thresholds: approximate the AUC with so many thresholds; None for the exact one.
+        labels: 0 and 1, of any type.
+        auc_thresholds: approximate the AUC with so many thresholds; None for the exact AUC.
 
     Returns:
-        `normalized_entropy` is the log loss over that of always predicting the click rate (He et al., ADKDD 2014), below 1 for a
-        model that knows something; `calibration` is the mean prediction over the click rate, 1 at best.
+        the metrics. `normalized_entropy` is the log loss divided by that of always predicting the click rate (He et al., ADKDD 2014); it is below 1
+        for a useful model. `calibration` is the mean prediction divided by the click rate, ideally 1.
     """
     positive = labels.astype(bool)
     rate = float(positive.mean())
@@ -53,9 +53,9 @@ def evaluate(logits: np.ndarray, labels: np.ndarray, auc_thresholds: int | None 
 
 
 def exact_auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Probability that a random positive scores above a random negative, ties counting half (the Mann-Whitney statistic).
+    """Compute the probability that a random positive scores above a random negative, ties counting half (the Mann-Whitney statistic).
 
-    Counted in whole numbers, so the result does not depend on the order of the samples. Expects both classes.
+    The pairs are counted in whole numbers, so the result does not depend on the order of the samples. Both classes must be present.
     """
     negatives, positives = np.sort(scores[~positive]), np.sort(scores[positive])
     below = int(np.searchsorted(negatives, positives, "left").sum())
@@ -64,7 +64,7 @@ def exact_auc(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def thresholded_auc(scores: np.ndarray, positive: np.ndarray, thresholds: int) -> float:
-    """Area by the trapezoidal rule over evenly spaced probability thresholds, as `keras.metrics.AUC` has it."""
+    """Compute the AUC by the trapezoidal rule over evenly spaced probability thresholds, as `keras.metrics.AUC` does."""
     inner = np.arange(1, thresholds - 1) / (thresholds - 1)
     edges = np.concatenate([[-1e-7], inner, [1 + 1e-7]]).astype(np.float32)
     probabilities = sigmoid(scores)
@@ -79,16 +79,16 @@ def thresholded_auc(scores: np.ndarray, positive: np.ndarray, thresholds: int) -
 
 
 def log_loss(logits: np.ndarray, positive: np.ndarray) -> float:
-    """Mean binary cross-entropy from logits, in nats."""
+    """Compute the mean binary cross-entropy from logits, in nats."""
     total = 0.0
-    for i in range(0, len(logits), 1 << 20):  # blocks: no float64 copy of everything
+    for i in range(0, len(logits), 1 << 20):  # in blocks, to avoid a float64 copy of all samples
         z, y = logits[i : i + (1 << 20)].astype(np.float64), positive[i : i + (1 << 20)]
-        with np.errstate(invalid="ignore"):  # infinite logits give NaN, which says enough
+        with np.errstate(invalid="ignore"):  # infinite logits give a NaN loss, which needs no warning
             total += float((np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))).sum())
     return total / len(logits)
 
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
-    """Probabilities of logits, float32 in, float32 out, without overflow and to full precision near 0, where click rates are."""
+    """Compute the probabilities of logits, float32 to float32, without overflow and with full precision near 0, where click rates are."""
     small = np.exp(-np.abs(logits))
     return np.where(logits >= 0, 1, small).astype(logits.dtype) / (1 + small)

@@ -1,4 +1,4 @@
-"""The names of the metrics that rank the rows of a group: `map@12` on the command line, `MAP@12` on the console, `map_at_12` in the log."""
+"""Names of ranking metrics: `map@12` on the command line, `MAP@12` on the console, `map_at_12` in the log."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ EXPECTED = "map@K, ndcg@K, recall@K, mrr, mrr@K, group_auc, gauc, separated by c
 OFF = ("none",)
 COUNTS = ("groups", "groups_with_positive")
 MAX_CUT = 2**31 - 1  # more rows than any group has
-_CUT = {MAP: (True,), NDCG: (True,), RECALL: (True,), MRR: (True, False), GROUP_AUC: (False,), GAUC: (False,)}  # whether "@K" may follow
+_CUT = {MAP: (True,), NDCG: (True,), RECALL: (True,), MRR: (True, False), GROUP_AUC: (False,), GAUC: (False,)}  # whether "@K" follows
 _LABELS = {MAP: "MAP", NDCG: "NDCG", RECALL: "recall", MRR: "MRR", GROUP_AUC: "group AUC", GAUC: "GAUC"}
 
 
@@ -18,31 +18,31 @@ class RankingMetric:
     """A metric of `ranking.rank`."""
 
     name: str
-    cut: int | None = None  # ranks that count, the K of "map@K"; None for all
+    cut: int | None = None  # number of top ranks that count, the K of "map@K"; None for all
 
     @property
     def key(self) -> str:
-        """In logs and figures."""
+        """The metric's key in logs and figures."""
         return self.name if self.cut is None else f"{self.name}_at_{self.cut}"
 
     def __str__(self) -> str:
         return _LABELS[self.name] + ("" if self.cut is None else f"@{self.cut}")
 
 
-DEFAULT = RankingMetric(MAP, 12)  # what the Outbrain competition counts, and NVIDIA's Wide & Deep reports
+DEFAULT = RankingMetric(MAP, 12)  # the metric of the Outbrain competition, which NVIDIA's Wide & Deep reports
 
 
 def figure_names(metrics: Iterable[RankingMetric]) -> list[str]:
-    """The keys of what a log says of them; none where there are none."""
+    """Return the keys that the log has for the metrics and the counts of groups; an empty list without metrics."""
     names = [metric.key for metric in metrics]
     return [*names, *COUNTS] if names else []
 
 
 def parse(words: Iterable[str]) -> tuple[RankingMetric, ...]:
-    """The metrics of words such as `map@12`; none of `("none",)`.
+    """Parse words such as `map@12` to metrics; `("none",)` gives none.
 
     Raises:
-        ValueError: names the word and what is expected.
+        ValueError: a word is no metric, or is given twice; the message names it.
     """
     words = tuple(word.strip().lower() for word in words)
     if words == OFF:
