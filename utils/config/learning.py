@@ -29,7 +29,15 @@ class OptimizerConfig:
         resume=MUST_EQUAL,
         not_with=("embedding_trainable false",),
     )
-    learning_rate: float = option(24.0, "learning rate after the warm-up", modes=(TRAIN,), resume=INHERIT, pytorch=("lr",), bounds=POSITIVE)
+    learning_rate: float = option(
+        24.0,
+        "learning rate after the warm-up",
+        modes=(TRAIN,),
+        resume=INHERIT,
+        pytorch=("lr",),
+        wide_and_deep=("deep_learning_rate",),
+        bounds=POSITIVE,
+    )
     embedding_learning_rate: float | None = option(
         None,
         "learning rate of the tables after the warm-up, where it is not --learning_rate",
@@ -163,6 +171,7 @@ class RegularisationConfig:
     dropout: float = option(
         0.0,
         "share of the MLPs' hidden units that a training step leaves out, others for each sample",
+        wide_and_deep=("deep_dropout",),
         modes=(TRAIN,),
         resume=INHERIT,
         bounds=Bounds("0 or more and below 1", 0, 1, below=True),

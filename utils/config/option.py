@@ -77,6 +77,7 @@ class Facts(typing.TypedDict, total=False):
         in_scores: it changes the last digits of a score, so evaluation, too, uses the training run's value unless the flag is given.
         unrecorded: the value in effect for checkpoints written before the option existed, where it is not the default.
         pytorch: its names in NVIDIA's DLRM for PyTorch.
+        wide_and_deep: its names in NVIDIA's Wide & Deep for TensorFlow 2.
     """
 
     unit: str
@@ -93,6 +94,7 @@ class Facts(typing.TypedDict, total=False):
     in_scores: bool
     unrecorded: typing.Any
     pytorch: Sequence[str]
+    wide_and_deep: Sequence[str]
 
 
 _UNSAID: Facts = {
@@ -109,6 +111,7 @@ _UNSAID: Facts = {
     "replaced_by": (),
     "in_scores": False,
     "pytorch": (),
+    "wide_and_deep": (),
 }
 
 

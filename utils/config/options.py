@@ -68,10 +68,19 @@ class DataConfig:
     )
     train_data_pattern: tuple[str, ...] = option((), "files to train on of --dataset_type tfrecord, in place of --dataset_path: patterns")
     eval_data_pattern: tuple[str, ...] = option((), "files to evaluate on of --dataset_type tfrecord, in place of --dataset_path: patterns")
-    batch_size: int = option(65536, "global training batch, over all workers", unit="samples", modes=(TRAIN, PLAN), resume=MUST_EQUAL, bounds=_SIZE)
+    batch_size: int = option(
+        65536,
+        "global training batch, over all workers",
+        unit="samples",
+        modes=(TRAIN, PLAN),
+        resume=MUST_EQUAL,
+        bounds=_SIZE,
+        wide_and_deep=("global_batch_size",),
+    )
     valid_batch_size: int = option(
         65536,
         "global batch of evaluation, inference and prediction",
+        wide_and_deep=("eval_batch_size",),
         unit="samples",
         resume=INHERIT,
         in_scores=True,
@@ -241,7 +250,7 @@ _GOES_ON: Facts = {"modes": (TRAIN,), "resume": INHERIT}
 class TrainingConfig:
     """Length of training, evaluation and checkpoints."""
 
-    epochs: int = option(1, "passes over the training data", unit="epochs", bounds=FROM_1, **_GOES_ON)
+    epochs: int = option(1, "passes over the training data", unit="epochs", bounds=FROM_1, wide_and_deep=("num_epochs",), **_GOES_ON)
     steps_per_epoch: int | None = option(
         None,
         "an epoch ends after so many steps, and the next one goes on in the training data; the default is all rows once",

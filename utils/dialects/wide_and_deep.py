@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from utils.config.config import OPTIONS
 from utils.config.flags import Parser
 from utils.config.options import EVAL, EXPORT, PLAN, TRAIN, WIDE_AND_DEEP
 from utils.errors import UserError
@@ -44,17 +45,16 @@ class Flag(NamedTuple):
 
     Attributes:
         help: its help text.
-        default: its default value.
-        here: its name here; empty where the translation is more than another name.
+        default: its default value; None for a flag in `RENAMED`, which has the default of its option.
         reads: arguments of argparse's `add_argument`.
     """
 
     help: str
     default: Any = None
-    here: str = ""
     reads: Mapping[str, Any] = MappingProxyType({})
 
 
+RENAMED = {other: name for name, option in OPTIONS.items() for other in option.metadata["wide_and_deep"]}  # their name -> the name here; same values
 _SWITCH: Mapping[str, Any] = {"action": "store_true"}
 _WORDS: Mapping[str, Any] = {"nargs": "+"}
 _COUNT: Mapping[str, Any] = {"type": int}
@@ -67,12 +67,12 @@ FLAGS = {
     "results_dir": Flag("folder of the log and of args.json, which holds all flags", _RESULTS_DIR),
     "log_filename": Flag("name of the log in --results_dir", _LOG),
     "training_set_size": Flag("rows of an epoch: sets --steps_per_epoch; without it the rows are counted", None, reads=_COUNT),
-    "global_batch_size": Flag("batch over all workers", 131072, "batch_size"),
-    "eval_batch_size": Flag("batch of evaluation over all workers", 131072, "valid_batch_size"),
-    "num_epochs": Flag("passes over the training data", 20, "epochs"),
-    "deep_learning_rate": Flag("of the deep part", 0.00012, "learning_rate"),
+    "global_batch_size": Flag("batch over all workers"),
+    "eval_batch_size": Flag("batch of evaluation over all workers"),
+    "num_epochs": Flag("passes over the training data"),
+    "deep_learning_rate": Flag("of the deep part"),
     "deep_hidden_units": Flag("widths of the deep part's layers", "1024 1024 1024 1024 1024", reads=_WORDS),
-    "deep_dropout": Flag("share of the hidden units that a step leaves out", 0.1, "dropout"),
+    "deep_dropout": Flag("share of the hidden units that a step leaves out"),
     "evaluate": Flag("evaluate only; with --benchmark, measure the forward pass", False, reads=_SWITCH),
     "evaluation": Flag("the same", False, reads=_SWITCH),
     "benchmark": Flag("measure training, or with --evaluate the forward pass; nothing is saved", False, reads=_SWITCH),
@@ -85,8 +85,10 @@ def flags_help() -> str:
     """Return the help text of NVIDIA's flags, for `--help`."""
     lines = []
     for name, flag in FLAGS.items():
-        default = f" (default: {flag.default})" if flag.default not in (None, False) else ""
-        lines.append(f"  --{name:<27} {flag.help}{default}{f'; --{flag.here} here' if flag.here else ''}")
+        here = RENAMED.get(name)
+        value = DEFAULTS[here] if here else flag.default
+        default = f" (default: {value})" if value not in (None, False) else ""
+        lines.append(f"  --{name:<27} {flag.help}{default}{f'; --{here} here' if here else ''}")
     return "NVIDIA's flags:\n" + "\n".join(lines)
 
 
@@ -126,7 +128,7 @@ def translated(arguments: Sequence[str]) -> Translated:
 
 def _names(given: Mapping[str, Any], others: set[str], mode: str) -> dict[str, str]:
     """Map this application's flags to NVIDIA's flags that they were translated from, or whose defaults they are, for messages."""
-    names = {flag.here: name for name, flag in FLAGS.items() if flag.here and name in given}
+    names = {here: name for name, here in RENAMED.items() if name in given}
     names |= {"log_path": "results_dir", "args_path": "results_dir"} if "log_path" not in others else {}
     benchmark, evaluation = given.get("benchmark", False), next((name for name in ("evaluate", "evaluation") if name in given), None)
     if mode == TRAIN and not benchmark:
@@ -145,7 +147,7 @@ def _names(given: Mapping[str, Any], others: set[str], mode: str) -> dict[str, s
 def _renamed(given: Mapping[str, Any], others: set[str]) -> tuple[list[str], list[str]]:
     words, notes = [], []
     for name, value in given.items():
-        if here := FLAGS[name].here:
+        if here := RENAMED.get(name):
             if here in others:
                 raise UserError(f"--{name} and --{here} say the same; drop one of them")
             words += [f"--{here}", value]
