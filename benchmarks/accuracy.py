@@ -50,7 +50,7 @@ class AccuracyOptions(Options):
 
     @property
     def steps(self) -> int:
-        """Of an epoch."""
+        """The number of steps of an epoch."""
         return 8 * self.samples_per_file_batch // self.batch_size
 
 
@@ -83,7 +83,7 @@ def _deviation(values: list[float]) -> float | None:
 
 
 def _write_dataset(chosen: AccuracyOptions, work: Path) -> float:
-    """Write it; gives the AUC of the labels' own probabilities."""
+    """Write the dataset and return the AUC of the probabilities from which its labels were drawn."""
     start(sys.executable, "-m", "dataloading.generate_feature_spec", "--variant", VARIANT, "--dst", work / "feature_spec.yaml")
     source = ("--src_dataset_type", "synthetic", "--src_dataset_path", work, "--src_batch_size", chosen.samples_per_file_batch)
     target = ("--dst_dataset_path", work / "dataset", "--dst_dataset_type", "tf_raw")
@@ -92,7 +92,7 @@ def _write_dataset(chosen: AccuracyOptions, work: Path) -> float:
 
 
 def _train(chosen: AccuracyOptions, work: Path, precision: str, seed: int) -> dict[str, float]:
-    """The final figures of a run's log."""
+    """Train and return the final figures of the run's log."""
     log, half = work / "log.json", chosen.steps // 2
     flags = ["--dataset_path", work / "dataset", "--log_path", log, "--seed", seed, "--batch_size", chosen.batch_size]
     flags += ["--embedding_dim", chosen.embedding_dim, "--top_mlp_dims", ",".join(map(str, chosen.top_mlp_dims))]

@@ -1,6 +1,6 @@
-"""Embeddings of several ids a sample, alone: the project's, TensorFlow's own and keras-rs's, each as TensorFlow functions on the same tables.
+"""Embeddings with several ids a sample, alone: the project's, TensorFlow's and keras-rs's, as TensorFlow functions on the same tables.
 
-Imports TensorFlow: prepare it first. Ids are handed to each in the form that it takes; the lists are full, so that none needs a mask.
+This module imports TensorFlow: prepare it first. Each gets the ids in the form that it takes. The lists are full, so that none needs a mask.
 """
 
 import importlib
@@ -29,14 +29,14 @@ _START = RowwiseAdagrad.slots[0].start
 
 
 class Functions:
-    """What takes its turns: a lookup, an update with given gradients, and the lookup with the update after it.
+    """The measured functions of an embedding: a lookup, an update with given gradients, and the lookup followed by the update.
 
     Args:
-        rule: of the optimizer; those of one rule change tables alike.
-        prepare: ids `[K, B]` to what the functions take.
-        look_up: gives vectors, `[B, …]` or a list of `[B, D]`.
-        update: changes the tables, gives nothing.
-        both: the two, gives the vectors.
+        rule: the name of the optimizer's rule; embeddings with the same rule change tables in the same way.
+        prepare: converts ids `[K, B]` to the input of the functions.
+        look_up: returns vectors, `[B, …]` or a list of `[B, D]`.
+        update: changes the tables and returns nothing.
+        both: looks up, then updates, and returns the vectors.
     """
 
     def __init__(self, rule: str, prepare: Callable[[np.ndarray], Any], look_up: Callable, update: Callable, both: Callable):
@@ -45,22 +45,22 @@ class Functions:
         self._functions = {name: tf.function(function, autograph=False) for name, function in functions.items()}
 
     def load(self, batches: Sequence[np.ndarray]) -> None:
-        """Take other ids, `[K, B]` int32 each."""
+        """Set the batches of ids, `[K, B]` int32 each."""
         self._inputs = [self._prepare(ids) for ids in batches]
         self._turns = cycle(self._inputs)
 
     def probes(self) -> list[float]:
-        """Of the first batch's vectors, before an update with it and after."""
+        """Return the probes of the first batch's vectors, before and after an update with that batch."""
         before = self._probe()
         self._functions[UPDATE](self._inputs[0])
         return [before, self._probe()]
 
     def turn(self, seconds: float) -> dict[str, float]:
-        """Seconds of each, done again and again for so long."""
+        """Return the seconds of one call of each function, each repeated for `seconds`."""
         return {name: repeated(lambda function=function: function(next(self._turns)), seconds) for name, function in self._functions.items()}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is held."""
 
     def _probe(self) -> float:
         vectors = self._functions[LOOKUP](self._inputs[0])
@@ -69,7 +69,7 @@ class Functions:
 
 
 def project(work: Workload, dtype: str) -> Functions:
-    """The project's embedding on one worker, as `training.step` calls it."""
+    """Return the functions of the project's embedding on one worker, as `training.step` calls it."""
     tables, features = tables_and_features(work.config, work.spec().categorical, work.rows, work.num_numerical, zeros=True)
     embedding = DistributedEmbedding(single(tables, features), World(), compute_dtype=dtype, native=native_operations())
     embedding.build()
@@ -96,16 +96,16 @@ def project(work: Workload, dtype: str) -> Functions:
 
 
 def _by_tape(rule: str, work: Workload, dtype: str, prepare: Callable, look_up: Callable, weights: Sequence, apply: Callable) -> Functions:
-    """A peer whose gradients are the tape's: TensorFlow leaves out of the update what they need nothing of.
+    """Return the functions of a peer whose gradients come from the tape; in the update, TensorFlow prunes what the gradients do not need.
 
     Args:
         rule: as in `Functions`.
-        work: what is looked up.
-        dtype: of the vectors.
+        work: the workload.
+        dtype: the dtype of the vectors.
         prepare: as in `Functions`.
-        look_up: gives a list of `[B, D]`.
+        look_up: returns a list of `[B, D]`.
         weights: the tables' variables.
-        apply: given the gradient of each.
+        apply: updates the tables, given the gradient of each.
     """
     columns = np.split(gradient_values(work.batch_size, len(work.rows) * work.dim), len(work.rows), axis=1)
     gradients = [tf.cast(np.ascontiguousarray(some), dtype) for some in columns]
@@ -123,7 +123,7 @@ def _by_tape(rule: str, work: Workload, dtype: str, prepare: Callable, look_up: 
 
 
 def plain(work: Workload, dtype: str) -> Functions:
-    """`tf.nn.embedding_lookup_sparse`, and its gradient's distinct rows scattered into the tables, by the project's rule."""
+    """Return the functions of `tf.nn.embedding_lookup_sparse`, with its gradient's distinct rows scattered into the tables by the project's rule."""
     rule = table_rule(work.config.optimizer, work.dim).name
     tables = [tf.Variable(table_values(number, rows, work.dim)) for number, rows in enumerate(work.rows)]
     accumulators = [tf.Variable(tf.fill([rows], _START)) for rows in work.rows]
@@ -147,7 +147,10 @@ def plain(work: Workload, dtype: str) -> Functions:
 
 
 def keras_rs(work: Workload, dtype: str) -> Functions:
-    """keras-rs's `EmbedReduce`, which its `DistributedEmbedding` is made of on a CPU, and Keras's optimizer; its Adagrad is by elements."""
+    """Return the functions of keras-rs's `EmbedReduce`, of which its `DistributedEmbedding` consists on a CPU, and Keras's optimizer.
+
+    Keras's Adagrad is elementwise.
+    """
     reduces = importlib.import_module("keras_rs").layers.EmbedReduce
     layers = [reduces(rows, work.dim, combiner="sum", embeddings_initializer="zeros", dtype="float32") for rows in work.rows]
     for number, (layer, rows) in enumerate(zip(layers, work.rows, strict=True)):

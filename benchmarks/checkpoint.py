@@ -83,7 +83,7 @@ def _measure(options: CheckpointOptions, report: Report, work: Path, rows: int, 
     last = model.embedding.shards[-1].weights
     expected = read_rows(last, rows - 1, rows)
     one_row = {"row": Array(expected.shape)}, [ArrayPart("row", lambda *_: expected)]
-    save(work / "first", 1, *one_row, {}, world)  # libraries are loaded here, not in the first round
+    save(work / "first", 1, *one_row, {}, world)  # a first save loads libraries here, not in the first round
     peaks = {"save": PeakMemory(), "restore": PeakMemory()}
     seconds: dict[str, list[float]] = {"raw write": [], "save": [], "raw read": [], "restore": []}
     before = resident_bytes()

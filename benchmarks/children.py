@@ -1,4 +1,4 @@
-"""Benchmarks that measure new processes: a module starts itself again and hears one JSON object from what it started."""
+"""Child processes for benchmarks that measure new processes: a module starts itself again and receives one JSON object from the child."""
 
 import json
 import os
@@ -13,31 +13,31 @@ from typing import Any
 from utils.cluster.processes import of_group, send
 
 ROOT = Path(__file__).parents[1]
-CHILD = "--child"  # the first argument of a process that a benchmark started; not a flag for people
+CHILD = "--child"  # first argument of a process that a benchmark started; not a flag for users
 ANSWER = "benchmark-child: "
 _LIMIT_S = 1800
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: seconds of wall-clock time, and what it said."""
+    """The result of a process: its wall-clock seconds and its standard output."""
 
     seconds: float
     out: str
 
     def answers(self) -> list[Any]:
-        """What its `answer` calls said, of all workers where there were several."""
+        """Return the values of its `answer` calls, of all workers where there were several."""
         lines = [line.partition(ANSWER)[2] for line in self.out.splitlines() if ANSWER in line]
         return [json.loads(line) for line in lines]
 
 
 def start(*command: object) -> Ended:
-    """Run a command in the repository's root until it ends; what it starts ends with it.
+    """Run a command in the repository's root until it ends. On an interrupt or timeout its process group is terminated.
 
     Raises:
-        RuntimeError: it failed, with its last lines.
+        RuntimeError: the command failed; the message holds its last lines of output.
     """
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # horovodrun stands beside this Python
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # horovodrun is installed beside this Python
     modules = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"PATH": path, "PYTHONPATH": modules}
     begun = time.perf_counter()
@@ -56,21 +56,21 @@ def start(*command: object) -> Ended:
 
 
 def itself(module: str, task: dict[str, Any]) -> list[str]:
-    """The command by which a benchmark starts itself for a task."""
+    """Return the command by which a benchmark starts itself for a task."""
     return [sys.executable, "-m", module, CHILD, json.dumps(task)]
 
 
 def task() -> dict[str, Any] | None:
-    """The task of this process; None where a person started it."""
+    """Return the task of this process; None where a user started it."""
     return json.loads(sys.argv[2]) if sys.argv[1:2] == [CHILD] else None
 
 
 def answer(value: Any) -> None:
-    """Tell the process that started this one; one write, so that workers' lines do not mix."""
+    """Send a value to the parent process, in one write, so that lines of several workers do not mix."""
     sys.stdout.write(f"{ANSWER}{json.dumps(value)}\n")
     sys.stdout.flush()
 
 
 def last_answer(module: str, **task: Any) -> Any:
-    """Start a benchmark for a task and give what it answered."""
+    """Start a benchmark for a task and return its last answer."""
     return start(*itself(module, task)).answers()[-1]

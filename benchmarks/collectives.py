@@ -1,4 +1,4 @@
-"""The collectives of a training step: how many bytes they move, and the same ones again with nothing else to do. Imports TensorFlow."""
+"""The collectives of a training step: the bytes that they move, and an action that runs them alone. This module imports TensorFlow."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from benchmarks.rounds import Action
 
 @dataclass(frozen=True)
 class Collective:
-    """One call: the operation, the elements of its vector, and, of an alltoall, how many go to each worker."""
+    """One call: the operation, the number of elements of its vector, and for an alltoall the number that goes to each worker."""
 
     operation: str
     name: str
@@ -20,7 +20,10 @@ class Collective:
     splits: tuple[int, ...] = ()
 
     def sent_bytes(self, rank: int, size: int) -> int:
-        """What this worker sends to others; an allreduce is counted as a ring, which moves the least: everyone's parts out, the sums back."""
+        """Return the bytes that this worker sends to others.
+
+        An allreduce is counted as a ring, which moves the fewest bytes: the parts are sent for summing, then the sums are sent back.
+        """
         elements = {
             "alltoall": sum(self.splits) - (self.splits[rank] if self.splits else 0),
             "allreduce": -(-self.elements // size) * 2 * (size - 1),
@@ -30,11 +33,11 @@ class Collective:
 
 
 class Recorder:
-    """Stands in front of Horovod's module and notes the collectives that a step is made of, while it is traced."""
+    """A proxy of Horovod's module that records the collectives of a step while the step is traced."""
 
     def __init__(self, horovod: Any):
         self._horovod = horovod
-        self.calls: dict[str, Collective] = {}  # by name, which a step uses once; it may be traced twice
+        self.calls: dict[str, Collective] = {}  # by name: a step uses each name once, but may be traced twice
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._horovod, name)
@@ -43,22 +46,22 @@ class Recorder:
         self.calls[name] = Collective(operation, name, tensor.dtype, tensor.shape.num_elements(), splits)
 
     def alltoall(self, tensor, splits, name):
-        """As Horovod's."""
+        """Record and run Horovod's alltoall."""
         self._note("alltoall", name, tf.convert_to_tensor(tensor), tuple(int(part) for part in tf.get_static_value(tf.convert_to_tensor(splits))))
         return self._horovod.alltoall(tensor, splits=splits, name=name)
 
     def allreduce(self, tensor, op, name):
-        """As Horovod's."""
+        """Record and run Horovod's allreduce."""
         self._note("allreduce", name, tensor)
         return self._horovod.allreduce(tensor, op=op, name=name)
 
     def allgather(self, tensor, name):
-        """As Horovod's."""
+        """Record and run Horovod's allgather."""
         self._note("allgather", name, tensor)
         return self._horovod.allgather(tensor, name=name)
 
     def alone(self) -> Action:
-        """The same collectives one after another, on vectors of zeros."""
+        """Return an action that runs the recorded collectives one after another, on vectors of zeros."""
 
         def again(call: Collective, vector: tf.Tensor) -> tf.Tensor:
             name = f"{call.name}_alone"
@@ -76,6 +79,6 @@ class Recorder:
                     ends.append(again(call, vector))
             return [end[:1] for end in ends]
 
-        # Arguments: what is known when the graph is made, TensorFlow computes then, collectives included.
+        # The vectors are arguments: TensorFlow would fold constants, and the collectives on them, when it makes the graph.
         vectors = [tf.zeros([call.elements], call.dtype) for call in self.calls.values()]
         return steps(lambda _: run(vectors))

@@ -1,6 +1,6 @@
-"""Copying the rows that a lookup or an update touches: what no embedding can do without, in a threaded loop that does nothing else.
+"""Copying of the rows that a lookup or an update touches: the work that no embedding can avoid, in a threaded loop that does nothing else.
 
-The loop is C++ (`copied_rows.cc`), compiled for this processor; each thread takes an equal part of the samples, or of the rows, table by table.
+The loop is C++ (`copied_rows.cc`), compiled for this processor. Each thread takes an equal part of the samples, or of the rows, table by table.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ _SUMS = 64  # floats that `dlrm_read` writes
 
 
 def compiled(folder: Path) -> ctypes.CDLL | None:
-    """The loop, made in a folder; None where there is no compiler."""
+    """Compile the loop in a folder and load it; return None where there is no compiler."""
     compiler = shlex.split(os.environ.get("CXX") or "g++")
     if not shutil.which(compiler[0]):
         return None
@@ -32,14 +32,16 @@ def compiled(folder: Path) -> ctypes.CDLL | None:
 
 
 class Copying:
-    """Lookup: every row that is named is copied to a buffer in the cache, as often as it is named. Update: the gradients are read once, in order, and
-    every row that is named is read and written once; which rows those are is known before.
+    """The copying of rows in place of a lookup and an update.
+
+    Lookup: each id's row is copied to a buffer in the cache, once for each occurrence. Update: the gradients are read once, in order, and each
+    distinct row is read and written once; the distinct rows are found before timing.
 
     Args:
-        library: `compiled`'s.
-        tables: `[V, D]` float32 each; changed.
-        id_rows: of each feature, its rows of the ids.
-        gradient_bytes: of a batch's gradients.
+        library: the result of `compiled`.
+        tables: the tables, `[V, D]` float32 each; they are changed.
+        id_rows: each feature's range of rows of the ids.
+        gradient_bytes: the size of a batch's gradients.
     """
 
     def __init__(self, library: ctypes.CDLL, tables: Sequence[np.ndarray], id_rows: Sequence[range], gradient_bytes: int):
@@ -51,12 +53,12 @@ class Copying:
         self._buffers = [np.zeros(size, np.float32) for _ in range(self._threads)]
 
     def load(self, batches: Sequence[np.ndarray]) -> None:
-        """Take other ids, `[K, B]` int32 each."""
+        """Set the batches of ids, `[K, B]` int32 each."""
         self._batches = cycle(batches)
         self._distinct = cycle([[np.unique(ids[rows.start : rows.stop]) for rows in self._id_rows] for ids in batches])
 
     def turn(self, seconds: float) -> dict[str, float]:
-        """Seconds of each, done again and again for so long."""
+        """Return the seconds of a lookup, an update and both; the first two are each repeated for `seconds`."""
         lookup, update = repeated(self._look_up, seconds), repeated(self._update, seconds)
         return {LOOKUP: lookup, UPDATE: update, BOTH: lookup + update}
 
@@ -72,7 +74,7 @@ class Copying:
         self._in_parallel(self._change_rows, next(self._distinct))
 
     def _in_parallel(self, part: Callable[[object, int], None], values: object) -> None:
-        """Call `part` with the values and the number of a thread, in every thread."""
+        """Call `part` in every thread, with the values and the thread's number."""
         list(self._pool.map(lambda thread: part(values, thread), range(self._threads)))
 
     def _share(self, count: int, thread: int) -> slice:

@@ -84,7 +84,7 @@ def _measure(options: DataloaderOptions, report: Report, folder: Path) -> None:
             RECORDS_OF_SAMPLES: (few, lambda: by_sample),
         }
         per_turn = interleave({name: lambda _, make=make: _drain(make()) for name, (_, make) in sources.items()}, options.num_rounds)
-    seconds = {name: [turn / sources[name][0] for turn in turns] for name, turns in per_turn.items()}  # of one batch
+    seconds = {name: [turn / sources[name][0] for turn in turns] for name, turns in per_turn.items()}  # seconds of one batch
     sample_bytes = sum(bytes_per_sample(spec).values())
     peer = min((RECORDS_OF_BATCHES, RECORDS_OF_SAMPLES), key=lambda name: median(seconds, name))
     figures = {

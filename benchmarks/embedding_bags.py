@@ -46,8 +46,8 @@ OPTIMIZERS = ("rowwise_adagrad", "sgd")
 PROJECT, COPYING, PLAIN, KERAS_RS, FBGEMM = "project", "copying", "TensorFlow", "keras-rs", "fbgemm"
 PEERS = (PLAIN, KERAS_RS, FBGEMM)
 MEASURES = (LOOKUP, UPDATE, BOTH)
-_TOLERANCE = 0.02  # of probes, which are about 1 and more; bfloat16 changes them by 0.002
-_COPIES = 10  # of the tables: how much memory everything together took where this was written, accumulators and vectors among it
+_TOLERANCE = 0.02  # of probes, which are about 1 or more; bfloat16 changes them by 0.002
+_COPIES = 10  # the measured memory of everything together, accumulators and vectors included, in sizes of the tables
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ class BagOptions(Options):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """V of each table."""
+        """The number of rows V of each table."""
         return (self.cardinality,) * self.num_tables
 
     def workload(self) -> Workload:
-        """What is looked up."""
+        """Return the workload of the lookups."""
         flags = "--cpu", "--batch_size", self.batch_size, "--embedding_dim", self.embedding_dim, "--optimizer", self.optimizer
         return Workload(self.rows, options(*flags, "--interaction", "cat"), hotness=hotness_of_tables(self.hotness, self.rows))
 
@@ -122,13 +122,13 @@ def main(chosen: BagOptions, report: Report) -> None:
 
 
 def _contenders(chosen: BagOptions, work: Workload, dtype: str, folder: Path, report: Report) -> dict[str, Any]:
-    """Objects with `load`, `turn` and `close`, by name."""
+    """Return the measured embeddings by name: objects with `load`, `turn` and `close`."""
     from benchmarks import bags, copied_rows
     from benchmarks.bag_values import table_values
     from benchmarks.torch_bags import TorchBags
 
     found: dict[str, Any] = {}
-    if chosen.torch_python:  # first: it ends soon where that Python cannot do it
+    if chosen.torch_python:  # first, so that an unsuitable Python fails early
         found[FBGEMM] = TorchBags(chosen.torch_python, work, chosen.optimizer, dtype, folder)
     found[PROJECT] = bags.project(work, dtype)
     library = copied_rows.compiled(folder)
@@ -162,7 +162,7 @@ def _measure(chosen: BagOptions, work: Workload, dtype: str, ids: str, contender
 
 
 def check_same(contenders: Mapping[str, Any]) -> None:
-    """Raise RuntimeError where vectors differ: before an update over all, after it over those of one rule."""
+    """Raise RuntimeError where vectors differ: between all before an update, and between those of the same rule after it."""
     known: dict[str, tuple[str, float]] = {}
     for name, one in contenders.items():
         if name == COPYING:
@@ -174,7 +174,7 @@ def check_same(contenders: Mapping[str, Any]) -> None:
 
 
 def _show(report: Report, title: str, seconds: Mapping[str, Seconds]) -> dict[str, Any]:
-    """A row for each contender: milliseconds, how many times as long as copying, and how many times as fast as the best peer."""
+    """Print a row for each contender: milliseconds, time relative to copying, and speed relative to the best peer; return the figures."""
     figures: dict[str, Any] = {name: {} for name in seconds[BOTH]}
     best = {measure: min((name for name in PEERS if name in times), key=lambda name: median(times, name)) for measure, times in seconds.items()}
     for measure, times in seconds.items():

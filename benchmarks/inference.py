@@ -41,8 +41,8 @@ PEERS = {
 }
 TITLES = OURS | PEERS
 REFERENCE = "savedmodel"
-AGREE = 1e-5  # of probabilities
-_MOST_SECONDS = 600  # of an answer
+AGREE = 1e-5  # the largest accepted difference of probabilities
+_MOST_SECONDS = 600  # time for a child to end
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class InferenceOptions(Options):
 
 
 class Child:
-    """A process that scores by one way.
+    """A process that scores with one implementation.
 
     Args:
-        way: of TITLES.
-        python: that runs it.
-        folder: of the models and the samples.
+        way: the implementation, a key of TITLES.
+        python: the Python interpreter that runs it.
+        folder: the folder of the models and samples.
 
     Raises:
-        UserError: it cannot, with its last words.
+        UserError: the process fails; the message holds the last line of its standard error.
     """
 
     def __init__(self, way: str, python: str, folder: Path):
@@ -93,7 +93,7 @@ class Child:
         self._answer()
 
     def ask(self, **command: Any) -> Any:
-        """What it answers."""
+        """Send a command and return the answer. Raises UserError where the process ends instead."""
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
         return self._answer()
@@ -106,7 +106,7 @@ class Child:
         raise UserError(f"{TITLES[self._way]}: its process ended with code {code}: {said[-1] if said else 'it said nothing'}")
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.stdin.close()
         try:
             self._process.wait(_MOST_SECONDS)
@@ -155,7 +155,7 @@ def main(chosen: InferenceOptions, report: Report) -> None:
 
 
 def _pythons(chosen: InferenceOptions, report: Report) -> dict[str, str]:
-    """The ways that can be measured, and who runs them; a line for each that cannot."""
+    """Return the Python of each implementation that can be measured, and report a line for each that cannot."""
     needs = {"onnx": ("onnxruntime", "onnx"), "litert": ("ai_edge_litert",), "torch": ("torch",)}
     given = {"torch": chosen.torch_python, "litert": chosen.litert_python}
     found = {}
@@ -173,7 +173,12 @@ def _pythons(chosen: InferenceOptions, report: Report) -> dict[str, str]:
 
 
 def _measured(chosen: InferenceOptions, children: dict[str, Child], folder: Path) -> tuple[dict, dict, list[float]]:
-    """Seconds of each call by way, size and round; the largest difference by way; seconds of passes over the weights."""
+    """Measure all rounds.
+
+    Returns:
+        the seconds of each call by implementation, batch size and round; the largest difference by implementation; and the seconds of passes over
+        the weights.
+    """
     calls: dict = {way: {size: [] for size in chosen.batch_sizes} for way in children}
     differences, passes = dict.fromkeys(children, 0.0), []
     dense = np.concatenate([np.load(path).ravel() for path in sorted((folder / "weights").glob("*_kernel_*.npy"))])
@@ -189,12 +194,13 @@ def _measured(chosen: InferenceOptions, children: dict[str, Child], folder: Path
             expected = np.load(folder / f"samples_{REFERENCE}.npy")
             for way in children:
                 difference = float(np.abs(np.load(folder / f"samples_{way}.npy") - expected).max())
+                # a NaN is kept, which `max` might drop
                 differences[way] = difference if difference != difference else max(differences[way], difference)
     return calls, differences, passes
 
 
 def _pass_seconds(values: np.ndarray) -> float:
-    """The least of many sums of all values."""
+    """Return the shortest of 50 passes over all values."""
     found = []
     for _ in range(50):
         start = time.perf_counter()
@@ -215,7 +221,7 @@ def _ratios(calls: dict) -> list[tuple]:
 
 
 def _write(chosen: InferenceOptions, folder: Path, ways: dict[str, str]) -> None:
-    """A checkpoint of a few steps, its exports, and its weights for those who know nothing of either."""
+    """Write a checkpoint of a few steps, its exports, and its weights as NumPy files for implementations that read neither."""
     import dlrm
     from run.command import do
     from utils.checkpoint.reading import Checkpoint
@@ -259,7 +265,7 @@ def _write_lite(chosen: InferenceOptions, folder: Path) -> None:
     set_weights(found, folder)
     specs = tf.TensorSpec([None, NUM_NUMERICAL], tf.float32), tf.TensorSpec([None, NUM_TABLES], tf.int32)
     called = tf.function(lambda numerical, ids: found.model([numerical, ids])["probability"], input_signature=specs, autograph=False)
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([called.get_concrete_function()])  # makes constants of weights
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([called.get_concrete_function()])  # stores the weights as constants
     (folder / "model.tflite").write_bytes(converter.convert())
 
 

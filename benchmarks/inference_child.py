@@ -1,8 +1,9 @@
-"""One way of scoring in a process of its own, which takes turns with the others: started by `benchmarks.inference`, maybe by another Python.
+"""One scoring implementation in a process of its own, which takes turns with the others. `benchmarks.inference` starts it, maybe in another Python.
 
-Its arguments are the way and a folder: `weights/*.npy` (`bottom_kernel_0`, `table_0`, …), `checkpoint`, `repository` and `model.tflite`. Each line of
-its input is a JSON object: {"load": NAME} takes `NAME_numerical.npy` `[B, 13]` float32 and `NAME_ids.npy` `[B, 26]` int64 from the folder, writes the
-probabilities to `NAME_WAY.npy` and answers; {"turn": SECONDS} scores them for that long and answers with the seconds of each call.
+Its arguments are the implementation ("way") and a folder with `weights/*.npy` (`bottom_kernel_0`, `table_0`, …), `checkpoint`, `repository` and
+`model.tflite`. Each line of its input is a JSON object. {"load": NAME} reads `NAME_numerical.npy` `[B, 13]` float32 and `NAME_ids.npy` `[B, 26]`
+int64 from the folder, writes the probabilities to `NAME_WAY.npy` and answers. {"turn": SECONDS} scores them for that long and answers with the
+seconds of each call.
 """
 
 import json
@@ -25,7 +26,7 @@ Load = Callable[[np.ndarray, np.ndarray], Score]
 
 
 def scorer(folder: Path) -> Load:
-    """What a server calls: checks, and the scorer of a mapped checkpoint."""
+    """Return the path of a server: input checks, then the scorer of a memory-mapped checkpoint."""
     import dlrm
 
     found = dlrm.load(folder / "checkpoint", mmap=True, cpu=True).over_arrays()
@@ -33,14 +34,14 @@ def scorer(folder: Path) -> Load:
 
 
 def inference(folder: Path) -> Load:
-    """What `--mode inference` measures."""
+    """Return the path that `--mode inference` measures."""
     from training.native_evaluator import NativeEvaluator
 
     return _evaluated(folder, lambda model, config: NativeEvaluator(model, config, 13))
 
 
 def evaluator(folder: Path) -> Load:
-    """The same by TensorFlow."""
+    """Return the path of `--mode inference` by TensorFlow."""
     from training.evaluator import Evaluator
 
     return _evaluated(folder, lambda model, config: Evaluator(model))
@@ -65,7 +66,7 @@ def _evaluated(folder: Path, make: Callable[[Any, Any], Any]) -> Load:
 
 
 def savedmodel(folder: Path) -> Load:
-    """The export of that name, in TensorFlow alone."""
+    """Return the SavedModel export, run by TensorFlow alone."""
     import tensorflow as tf
 
     model = tf.saved_model.load(str(folder / "repository/dlrm_savedmodel/1/model.savedmodel")).signatures["serving_default"]
@@ -77,7 +78,7 @@ def savedmodel(folder: Path) -> Load:
 
 
 def keras(folder: Path) -> Load:
-    """Stock layers and `predict_on_batch`."""
+    """Return a Keras model of stock layers, called by `predict_on_batch`."""
     from benchmarks.keras_dlrm import keras_dlrm
 
     tables = weights(folder, "table")
@@ -87,7 +88,7 @@ def keras(folder: Path) -> Load:
 
 
 def onnx(folder: Path) -> Load:
-    """The export of that name under ONNX Runtime, whose threads do not spin between calls: they would take time from the others."""
+    """Return the ONNX export, run by ONNX Runtime. Its threads do not spin between calls, which would take time from the other processes."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -99,7 +100,7 @@ def onnx(folder: Path) -> Load:
 
 
 def litert(folder: Path) -> Load:
-    """The Keras model, converted; its interpreter is told the batch's size before."""
+    """Return the Keras model converted to LiteRT; its interpreter is resized to the batch before timing."""
     from ai_edge_litert.interpreter import Interpreter
 
     def load(numerical: np.ndarray, ids: np.ndarray) -> Score:
@@ -122,7 +123,7 @@ def litert(folder: Path) -> Load:
 
 
 def torch(folder: Path) -> Load:
-    """PyTorch's functions in inference mode."""
+    """Return the model written with PyTorch's functions, in inference mode."""
     import torch as pytorch
     from torch.nn import functional
 
@@ -169,12 +170,12 @@ WAYS: dict[str, Callable[[Path], Load]] = {
 
 
 def threads() -> int:
-    """As many as this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def weights(folder: Path, name: str) -> list[np.ndarray]:
-    """`NAME_0`, `NAME_1`, …"""
+    """Load the arrays `NAME_0`, `NAME_1`, …"""
     found: list[np.ndarray] = []
     while (path := folder / "weights" / f"{name}_{len(found)}.npy").is_file():
         found.append(np.load(path))
@@ -182,12 +183,12 @@ def weights(folder: Path, name: str) -> list[np.ndarray]:
 
 
 def stack(folder: Path, name: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Kernel and bias of each layer of the bottom or the top MLP."""
+    """Return the kernel and bias of each layer of the bottom or top MLP."""
     return list(zip(weights(folder, f"{name}_kernel"), weights(folder, f"{name}_bias"), strict=True))
 
 
 def set_weights(model: Any, folder: Path) -> None:
-    """Those of the folder into a `keras_dlrm`."""
+    """Set the weights of a `keras_dlrm` to those in the folder."""
     for layers, name in ((model.bottom, "bottom"), (model.top, "top")):
         for layer, values in zip(layers, stack(folder, name), strict=True):
             layer.set_weights(values)
@@ -196,7 +197,7 @@ def set_weights(model: Any, folder: Path) -> None:
 
 
 def turn(score: Score, seconds: float) -> list[float]:
-    """Seconds of each call, three at least; the first is not counted."""
+    """Return the seconds of each call, of at least three; a warm-up call before them is not timed."""
     score()
     found: list[float] = []
     begun = time.perf_counter()
@@ -208,7 +209,7 @@ def turn(score: Score, seconds: float) -> list[float]:
 
 
 def main() -> None:
-    """Do as told until the input ends."""
+    """Execute commands until the input ends."""
     way, folder = sys.argv[1], Path(sys.argv[2])
     load = WAYS[way](folder)
     answer("ready")

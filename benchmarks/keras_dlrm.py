@@ -1,4 +1,4 @@
-"""A DLRM as Keras's users write it: stock layers, a table a feature. Imports Keras: prepare TensorFlow first."""
+"""A DLRM as usually written in Keras: stock layers, one table a feature. This module imports Keras: prepare TensorFlow first."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ NUM_TABLES, NUM_NUMERICAL = 26, 13
 
 
 class KerasDlrm(NamedTuple):
-    """The model from numericals `[B, M]` and ids `[B, F]` to `{"probability": [B, 1]}`, and its layers in their order."""
+    """The model from numericals `[B, M]` and ids `[B, F]` to `{"probability": [B, 1]}`, and its layers in order."""
 
     model: keras.Model
     bottom: list[keras.layers.Dense]
@@ -18,7 +18,7 @@ class KerasDlrm(NamedTuple):
 
 
 def keras_dlrm(rows: int, dim: int, ids: str = "int64") -> KerasDlrm:
-    """One of random weights; `ids` is their dtype."""
+    """Build a model with random weights; `ids` is the dtype of the ids."""
     numerical = keras.Input((NUM_NUMERICAL,), name="numerical")
     categorical = keras.Input((NUM_TABLES,), dtype=ids, name="categorical")
     bottom = [keras.layers.Dense(units, "relu") for units in (512, 256, dim)]

@@ -50,7 +50,7 @@ def main(chosen: MetricsOptions, report: Report) -> None:
 
 
 def child(what: str, num_scores: int) -> None:
-    """Answer with the seconds and the memory."""
+    """Run one measurement and answer with its seconds and peak memory."""
     import numpy as np
 
     from utils.metrics.binary import evaluate, exact_auc

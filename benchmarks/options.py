@@ -1,4 +1,4 @@
-"""Command lines of the benchmarks: flags from dataclasses as in `utils.config`, `--quick` and `--json` everywhere."""
+"""Command lines of the benchmarks: flags from dataclasses as in `utils.config`, with `--quick` and `--json` for all."""
 
 import signal
 import sys
@@ -16,7 +16,7 @@ from utils.errors import UserError
 
 @dataclass(frozen=True)
 class Options:
-    """What every benchmark takes; `QUICK` replaces defaults where `--quick` is given, the command line wins over both."""
+    """The options of every benchmark. With `--quick`, `QUICK` replaces the defaults; flags on the command line override both."""
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1}
 
@@ -26,7 +26,7 @@ class Options:
 
     @classmethod
     def check_given(cls, given: Mapping[str, Any]) -> None:
-        """Raise UserError where the flags that were given, by name, do not go together."""
+        """Raise UserError where given flags, by name, cannot be combined."""
 
     def __post_init__(self):
         for field in fields(self):
@@ -36,7 +36,7 @@ class Options:
 
 
 def parse(kind: type[Options], description: str, arguments: list[str]) -> Any:
-    """The options of a command line. Raises UserError."""
+    """Parse a command line into options. Raises UserError where it is invalid."""
     parser = Parser(prog=_name(), description=description)
     add_flags(parser, [kind])
     given = vars(parser.parse_strictly(arguments))
@@ -49,9 +49,10 @@ def parse(kind: type[Options], description: str, arguments: list[str]) -> Any:
 
 
 def run(kind: type[Options], main: Callable[[Any, Report], None], description: str) -> int:
-    """Run a benchmark: parse, measure, write the figures; returns the exit code."""
+    """Parse the command line, run a benchmark, write its figures, and return the exit code."""
 
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what was started and written is cleaned up
+    # raises SystemExit, so that child processes and temporary files are cleaned up
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
     def command() -> None:
         options = parse(kind, description, sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The features of Wide & Deep from Outbrain's raw files, as people write them with pandas: merges and group-bys of everything in memory."""
+"""The features of Wide & Deep from Outbrain's raw files, as usually written with pandas: merges and group-bys, with everything in memory."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from preproc.outbrain.features import CATEGORICAL, NUMERICAL, read_sizes
 from preproc.outbrain.split import SplitRule
 
 _START_MS, _DAY_MS, _DAY_S, _MAX_DAYS = 1_465_876_799_998, 86_400_000, 86_400, 3650
-_RATES = {  # the column that rows are grouped by, the feature, and the views that it takes
+_RATES = {  # by the column that groups rows: the feature, and the number of views that a group must exceed
     "document_ad": ("pop_document_id", 5),
     "publisher_ad": ("pop_publisher_id", 10),
     "source_ad": ("pop_source_id", 10),
@@ -33,7 +33,7 @@ _ASPECTS = {"categories": "category_id", "topics": "topic_id", "entities": "enti
 
 
 def by_pandas(raw: Path, folder: Path) -> None:
-    """Write the binary files of both splits, with the split, thresholds and table sizes that `preproc.outbrain` has by default."""
+    """Write the binary files of both splits, with the default split, thresholds and table sizes of `preproc.outbrain`."""
     import pandas
 
     frame, documents = _joined(pandas, raw)
@@ -72,7 +72,7 @@ def by_pandas(raw: Path, folder: Path) -> None:
 
 
 def _joined(pandas, raw: Path):
-    """Clicks with all that is known of display, ad and documents; and the number of documents."""
+    """Return the clicks joined with the data of display, ad and documents, and the number of documents."""
 
     def read(name: str, *columns: str):
         return pandas.read_csv(raw / f"{name}.csv", na_values=["\\N", ""], keep_default_na=False, usecols=columns or None)
@@ -105,7 +105,7 @@ def _days(seconds, published):
 
 
 def _similarity(frame, aspects, column: str, documents: int):
-    """The cosine of each different pair of documents, for every row."""
+    """Return the cosine similarity of the two documents of every row, computed once for each distinct pair."""
     share = documents / aspects[column].map(aspects[column].value_counts())
     aspects["weight"] = np.log(np.maximum(np.log(np.maximum(share, 1)), 1)) * aspects["confidence_level"]
     length = np.sqrt((aspects["weight"] ** 2).groupby(aspects["document_id"]).sum())

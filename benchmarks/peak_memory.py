@@ -1,4 +1,4 @@
-"""The memory of this process while something runs."""
+"""Measurement of this process's peak memory."""
 
 import os
 import threading
@@ -9,12 +9,12 @@ _INTERVAL_S = 0.005
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM (VmRSS)."""
+    """Return the resident memory of this process (VmRSS)."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class PeakMemory:
-    """Samples the resident memory from a thread, in a `with` block; `peak_bytes` is the largest seen in all its blocks."""
+    """A sampler of the resident memory, by a thread during a `with` block; `peak_bytes` is the largest sample of all its blocks."""
 
     def __init__(self):
         self.peak_bytes = 0

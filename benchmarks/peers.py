@@ -1,7 +1,7 @@
-"""What the project's step is measured against: the matrix products alone, stock Keras, and a plain step by hand.
+"""Peers of the project's step: the matrix products alone, stock Keras, and a plain step written by hand.
 
-Imports TensorFlow: prepare it first. All do the same work on the same batches: F tables, lists of ids summed, the MLPs, the interaction,
-binary cross-entropy, plain SGD. The lists are full, as MLPerf's are: peers are spared the masks that shorter ones would take.
+This module imports TensorFlow: prepare it first. All do the same work on the same batches: F tables, lists of ids summed, the MLPs, the interaction,
+binary cross-entropy, plain SGD. The lists are full, as in MLPerf, so that peers do not need masks for shorter ones.
 """
 
 import importlib
@@ -22,10 +22,10 @@ LEARNING_RATE = 0.01
 
 
 class Feed:
-    """The batches that everything trains on in turns, in the form that each wants; `load` puts others in their place."""
+    """The batches on which all peers train in turns, in the form that each needs; `load` replaces them."""
 
     def load(self, work: Workload, ids: str, count: int) -> None:
-        """Draw so many batches; the distribution of the ids is one of `workload.EXPONENTS`."""
+        """Draw `count` batches; `ids`, the distribution of the ids, is a key of `workload.EXPONENTS`."""
         batches = work.batches(ids, count)
         self._on_device = [to_device(batch) for batch in batches]
         self._for_keras = [
@@ -34,16 +34,16 @@ class Feed:
         ]
 
     def on_device(self, step: int):
-        """The trainer's `TensorBatch` of a step."""
+        """Return the trainer's `TensorBatch` of a step."""
         return self._on_device[step % len(self._on_device)]
 
     def for_keras(self, step: int):
-        """Inputs and labels of a step."""
+        """Return the inputs and labels of a step, for Keras."""
         return self._for_keras[step % len(self._for_keras)]
 
 
 def steps(step: Callable[[int], object]) -> Action:
-    """An action that makes steps, told their number, and waits for the last one to be done on its device."""
+    """Return an action that runs steps, calling `step` with the step's number, and waits until the device has finished the last one."""
     done = 0
 
     def act(count: int) -> None:
@@ -57,12 +57,12 @@ def steps(step: Callable[[int], object]) -> Action:
 
 
 def ceiling(work: Workload, dtype: str, chained: bool = False) -> Action:
-    """The MLPs' own products, forward and backward, back to back: no step can be faster that computes them so.
+    """Return an action of the layers' matrix products alone, forward and backward; no step that computes them this way can be faster.
 
     Args:
-        work: of which `layers` are multiplied.
-        dtype: of the operands.
-        chained: one matrix is what a layer gives and what the next one takes, which halves the memory; no two products are the same either way.
+        work: the workload whose `layers` are multiplied.
+        dtype: the dtype of the operands.
+        chained: use one matrix as the output of a layer and the input of the next, which halves the memory; all products are still different.
     """
 
     def drawn(*shape):
@@ -89,15 +89,15 @@ def ceiling(work: Workload, dtype: str, chained: bool = False) -> Action:
 
 
 def has_keras_rs() -> bool:
-    """Whether keras-rs, which has a DotInteraction of its own, is installed."""
+    """Return True if keras-rs, which has its own DotInteraction, is installed."""
     return importlib.util.find_spec("keras_rs") is not None
 
 
 class PlainInteraction(keras.layers.Layer):
-    """The lower triangle of all pairs' dot products by Keras operations, as one writes it down."""
+    """The lower triangle of all pairs' dot products, written straightforwardly with Keras operations."""
 
     def call(self, vectors):
-        """F+1 vectors `[B, D]` -> `[B, P]`."""
+        """Return the dot products of pairs, F+1 vectors `[B, D]` -> `[B, P]`."""
         stacked = ops.stack(vectors, axis=1)
         products = ops.matmul(stacked, ops.transpose(stacked, (0, 2, 1)))
         count = len(vectors)
@@ -105,12 +105,12 @@ class PlainInteraction(keras.layers.Layer):
         return ops.take(ops.reshape(products, (-1, count * count)), lower, axis=-1)
 
     def compute_output_shape(self, shapes):
-        """`[B, P]`."""
+        """Return the output's shape `[B, P]`."""
         return (shapes[0][0], len(shapes) * (len(shapes) - 1) // 2)
 
 
 def _joined(work: Workload, policy: str, vectors: list):
-    """What the top MLP takes: the dot products of the vectors, of which the first stands beside them, or all of them through the cross layers."""
+    """Return the top MLP's input: the first vector beside the dot products of all, or all vectors through the cross layers."""
     if work.interaction.kind == DOT:
         interaction = importlib.import_module("keras_rs").layers.DotInteraction if has_keras_rs() else PlainInteraction
         return keras.layers.Concatenate(dtype=policy)([vectors[0], interaction(dtype=policy)(vectors)])
@@ -123,13 +123,13 @@ def _joined(work: Workload, policy: str, vectors: list):
 
 
 def keras_peer(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
-    """Stock layers and `train_on_batch`, compiled by XLA or not."""
+    """Return the actions of a model of stock layers, trained by `train_on_batch`, by whether XLA compiles it."""
     policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
     numerical, ids = keras.Input((work.num_numerical,)), keras.Input((work.id_rows[-1].stop,), dtype="int32")
     x = numerical
     for units in work.config.model.bottom_mlp_dims:
         x = keras.layers.Dense(units, activation="relu", dtype=policy)(x)
-    # The tables look up in float32 and the interaction casts: under a mixed policy Keras would cast whole tables every step.
+    # Tables look up in float32, and the interaction casts the vectors. Under a mixed policy Keras would cast whole tables every step.
     vectors = [x]
     for rows, places in zip(work.rows, work.id_rows, strict=True):
         table = keras.layers.Embedding(rows, work.dim, dtype="float32")
@@ -141,7 +141,7 @@ def keras_peer(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
     logits = keras.layers.Dense(1, dtype="float32")(y)
 
     def action(compiled: bool) -> Action:
-        model = keras.Model([numerical, ids], logits)  # shares the layers: the tables are there once
+        model = keras.Model([numerical, ids], logits)  # both models share the layers, so that the tables exist once
         loss = keras.losses.BinaryCrossentropy(from_logits=True)
         model.compile(optimizer=keras.optimizers.SGD(LEARNING_RATE), loss=loss, jit_compile=compiled)
         return steps(lambda step: model.train_on_batch(*feed.for_keras(step)))
@@ -153,22 +153,22 @@ def keras_peer(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
 
 
 def looked_up(table: tf.Variable, ids: tf.Tensor) -> tf.Tensor:
-    """Sums of the rows that lists of ids name, `[h, B] -> [B, D]`, as one writes it in TensorFlow."""
+    """Return the sums of the rows that lists of ids name, `[h, B] -> [B, D]`, as usually written in TensorFlow."""
     if ids.shape[0] == 1:
         return tf.gather(table, ids[0])
     return tf.nn.embedding_lookup_sparse(table, as_sparse(ids), None, combiner="sum")
 
 
 def as_sparse(ids: tf.Tensor) -> tf.SparseTensor:
-    """Full lists of ids `[h, B]` as a sparse matrix `[B, h]`, whose indices are a constant."""
+    """Return full lists of ids `[h, B]` as a sparse matrix `[B, h]`, whose indices are a constant."""
     hotness, batch_size = ids.shape
     places = np.stack([np.repeat(np.arange(batch_size), hotness), np.tile(np.arange(hotness), batch_size)], axis=1)
-    values = tf.reshape(tf.stack(tf.unstack(ids), axis=1), [-1])  # a transposition of integers makes oneDNN complain on standard error
+    values = tf.reshape(tf.stack(tf.unstack(ids), axis=1), [-1])  # not transposed: for integers oneDNN prints errors on standard error
     return tf.SparseTensor(places, values, [batch_size, hotness])
 
 
 def plain_peer(work: Workload, dtype: str, feed: Feed) -> Action:
-    """A step as one writes it in TensorFlow: gather or sparse lookup, tape, and the tape's IndexedSlices scattered into the tables."""
+    """Return the action of a plain TensorFlow step: gather or sparse lookup, tape, and the tape's IndexedSlices scattered into the tables."""
     draw = tf.random.Generator.from_seed(0)
     tables = [tf.Variable(draw.uniform((rows, work.dim), -0.01, 0.01)) for rows in work.rows]
     layers = [(tf.Variable(draw.normal((i, o), stddev=(2 / (i + o)) ** 0.5)), tf.Variable(tf.zeros(o))) for i, o in work.layers]
@@ -178,6 +178,7 @@ def plain_peer(work: Workload, dtype: str, feed: Feed) -> Action:
         layers[len(work.config.model.bottom_mlp_dims) : first_top],
         layers[first_top:],
     )
+    # the first product of each cross layer has no bias, and the tape would give None for it
     unused = {id(bias) for _, bias in crosses[::2]}
     dense = [variable for layer in layers for variable in layer if id(variable) not in unused]
     count = len(work.rows) + 1

@@ -39,7 +39,7 @@ NEEDS = {CRITEO: "polars", TABLE: "preproc.table", PANDAS: "sklearn", PYARROW: "
 KINDS = {"log": (CRITEO, PANDAS, PYARROW), "table": (TABLE, PANDAS, PYARROW), "outbrain": (OUTBRAIN, MERGES)}
 _ROW_BYTES = {"log": 270, "table": 400, "outbrain": 100}
 _TEST_SHARE = 0.05
-_ADS_SHOWN = 5  # in a display, on average and a little more
+_ADS_SHOWN = 5  # in a display, a little more than the average
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _present(module: str) -> bool:
 
 
 def child(method: str, kind: str, files: list[str], folder: str, threshold: int) -> None:
-    """Do the work of one turn, and answer with its seconds and the peak memory of this process."""
+    """Do the work of one turn, and answer with its seconds and this process's peak memory."""
     if kind == "outbrain":
         work = _outbrain(method, Path(files[0]).parent, Path(folder))
     elif method in (CRITEO, TABLE):
@@ -120,7 +120,7 @@ def child(method: str, kind: str, files: list[str], folder: str, threshold: int)
 
 
 def _outbrain(method: str, raw: Path, folder: Path) -> Callable[[], object]:
-    """What makes the features of Wide & Deep."""
+    """Return the function that makes the features of Wide & Deep, with its imports done."""
     if method == MERGES:
         importlib.import_module("pandas")
         return lambda: importlib.import_module("benchmarks.outbrain_peer").by_pandas(raw, folder)

@@ -1,4 +1,4 @@
-"""Preprocessing as people write it without this project: ids by frequency, log(x + 3), the same binary files, everything in memory."""
+"""Preprocessing as usually written without this project: ids by frequency, log(x + 3), the same binary files, with everything in memory."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,14 +9,14 @@ from preproc.criteo.clicklog import LABEL
 
 
 def by_pandas(files: Sequence[Path], separator: str, columns: tuple[Sequence[str], Sequence[str]], threshold: int, folder: Path) -> None:
-    """With pandas' CSV reader and scikit-learn's OrdinalEncoder, which gives rare and new values ids of their own, and ids by value.
+    """Preprocess with pandas' CSV reader and scikit-learn's OrdinalEncoder, which has ids for rare and new values and orders ids by value.
 
     Args:
-        files: of the training and of the test rows.
-        separator: of the fields; with a comma there is a header.
-        columns: names of the integers and of the categorical ones.
-        threshold: rarer values share an id.
-        folder: for the binary files.
+        files: the files of the training rows and of the test rows.
+        separator: the separator of the fields; files with commas have a header.
+        columns: the names of the integer columns and of the categorical columns.
+        threshold: values that occur less often share an id.
+        folder: the folder for the binary files.
     """
     import pandas
     from sklearn.preprocessing import OrdinalEncoder
@@ -37,7 +37,7 @@ def by_pandas(files: Sequence[Path], separator: str, columns: tuple[Sequence[str
 
 
 def by_pyarrow(files: Sequence[Path], separator: str, columns: tuple[Sequence[str], Sequence[str]], threshold: int, folder: Path) -> None:
-    """With PyArrow's CSV reader, counts and lookups; arguments as above."""
+    """Preprocess with PyArrow's CSV reader, counts and lookups; the arguments are those of `by_pandas`."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv

@@ -41,8 +41,9 @@ POLARS = "polars"
 KINDS = {"log": criteo, "table": table, "outbrain": outbrain}
 _WRITTEN = {"log": write_log, "table": write_table}
 _ROW_BYTES = {"log": 270, "table": 400, "outbrain": 100}
-_REAL = {"log": 180_000_000, "table": 180_000_000, "outbrain": 87_000_000}  # rows: of a day of the terabyte's logs, about; of Outbrain's clicks
-_ADS_SHOWN = 5  # in a display, about
+# rows of the real data: about a day of the terabyte's logs; Outbrain's clicks
+_REAL = {"log": 180_000_000, "table": 180_000_000, "outbrain": 87_000_000}
+_ADS_SHOWN = 5  # in a display, approximately
 _TEST_SHARE = 0.05
 _INTERVAL_S = 0.05
 
@@ -92,7 +93,7 @@ def _measure(options: SparkOptions, report: Report, kind: str) -> None:
 
 
 def _written(options: SparkOptions, kind: str, folder: Path) -> tuple[list[str], int]:
-    """Write the files; returns the flags of a command that reads them, and their rows."""
+    """Write the files; return the flags of a command that reads them, and the number of their rows."""
     if kind == "outbrain":
         generate_outbrain.main(["--displays", str(max(100, options.rows // _ADS_SHOWN)), "--dst", str(folder / "raw")])
         return ["--src", str(folder / "raw")], json.loads((folder / "raw" / TRUTH).read_text())["rows"]
@@ -123,7 +124,7 @@ def _turn(name: str, workers: int, kind: str, files: list[str], folder: Path) ->
 
 
 def child(kind: str, flags: list[str]) -> None:
-    """One turn: answer with its seconds and the peak memory of the driver."""
+    """Run one turn, and answer with its seconds and the driver's peak memory."""
     peak, stop = [0], threading.Event()
 
     def watch() -> None:

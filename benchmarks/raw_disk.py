@@ -1,4 +1,4 @@
-"""What the disk itself does: files of 32 MiB written and read by as many threads as there are processors, nothing computed."""
+"""The speed of the disk alone: files of 32 MiB, written and read by as many threads as there are processors, without any computation."""
 
 import os
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ _THREADS = len(os.sched_getaffinity(0))
 
 
 class RawDisk:
-    """Files in a folder, `size` bytes in all."""
+    """Files in a folder, of `size` bytes in total."""
 
     def __init__(self, folder: Path, size: int):
         self._folder, self._data = folder, memoryview(np.random.default_rng(0).bytes(min(FILE_BYTES, size)))
@@ -24,7 +24,7 @@ class RawDisk:
         return [self._folder / str(i) for i in range(len(self._sizes))]
 
     def write(self) -> None:
-        """Write every file; the data is on the disk when this returns."""
+        """Write every file; the data are on the disk when this returns."""
         self._folder.mkdir()
 
         def write(path: Path, size: int) -> None:
@@ -41,7 +41,7 @@ class RawDisk:
             list(pool.map(write, self.files, self._sizes))
 
     def read(self) -> None:
-        """Read every file, each thread into a buffer of its own."""
+        """Read every file; each thread has its own buffer."""
 
         def read(paths: list[Path]) -> None:
             buffer = memoryview(bytearray(len(self._data)))
@@ -55,11 +55,11 @@ class RawDisk:
 
 
 def drop_from_cache(paths: Iterable[Path]) -> None:
-    """Make the next reading of these files one from the disk."""
+    """Drop files from the page cache, so that they are next read from the disk."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(descriptor)  # pages that are not on the disk yet stay in the cache whatever is advised
+            os.fsync(descriptor)  # POSIX_FADV_DONTNEED does not drop pages that are not written yet
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Raw files for the benchmark of preprocessing, drawn: a click log in the form of Criteo's, and a table of texts."""
+"""Random raw files for the preprocessing benchmarks: a click log in Criteo's format, and a table of texts."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,16 +10,16 @@ from benchmarks.workload import t15_rows
 from dataloading.synthetic.power_law import ids_from_uniforms
 from preproc.criteo.clicklog import CATEGORICAL, LABEL, NUMERICAL
 
-MOST_VALUES = 1_000_000  # of a column; the terabyte of logs has more, and so many more rows
-MISSING = 0.03  # share of each field but the label
-ALPHA = 1.2  # exponent of the power law of the values
+MOST_VALUES = 1_000_000  # the most distinct values of a column; the terabyte of logs has more, in far more rows
+MISSING = 0.03  # share of missing values in each field except the label
+ALPHA = 1.2  # exponent of the values' power law
 TABLE_COLUMNS = tuple(f"column_{i}" for i in range(20))
 _ROWS_AT_ONCE = 1 << 17
-_ODD = 2654435761  # times an odd number, modulo 2^32, no two numbers become one
+_ODD = 2654435761  # multiplication by an odd number modulo 2^32 maps different numbers to different ones
 
 
 def write_log(path: Path, rows: int, seed: int) -> None:
-    """A log of 13 integers and 26 hashes of 8 digits a line; every field but the label is missing now and then."""
+    """Write a log of 13 integers and 26 hashes of 8 digits a line; every field except the label is missing at times."""
     texts = [_texts(min(values, MOST_VALUES), "{:08x}".format, place) for place, values in enumerate(t15_rows())]
     with path.open("wb") as file:
         for count, random in _blocks(rows, seed):
@@ -32,7 +32,7 @@ def write_log(path: Path, rows: int, seed: int) -> None:
 
 
 def write_table(path: Path, rows: int, seed: int) -> None:
-    """A CSV file with a header: a label of 0 and 1 and 20 columns of texts of 4 to 100,000 values."""
+    """Write a CSV file with a header, a label of 0 and 1, and 20 columns of texts with 4 to 100,000 distinct values."""
     sizes = np.geomspace(4, 100_000, len(TABLE_COLUMNS)).astype(int)
     texts = [_texts(size, f"{name}-{{}}".format, place) for place, (name, size) in enumerate(zip(TABLE_COLUMNS, sizes, strict=True))]
     with path.open("wb") as file:
@@ -61,5 +61,5 @@ def _hidden(values: pl.Series, random: np.random.Generator) -> pl.Series:
 
 
 def names_of(kind: str) -> tuple[Sequence[str], Sequence[str]]:
-    """The integers and the categorical columns of a kind of file, `log` or `table`."""
+    """Return the integer and the categorical columns of a kind of file, `log` or `table`."""
     return (NUMERICAL, CATEGORICAL) if kind == "log" else ((), TABLE_COLUMNS)

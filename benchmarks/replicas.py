@@ -92,7 +92,10 @@ def _export(chosen: ReplicaOptions, folder: Path, tables: int) -> None:
 
 
 def enlarge(checkpoint: Path, rows: list[int]) -> None:
-    """Give an export's tables so many rows of zeros, in sparse files; only what maps them reads it, for they have no checksums."""
+    """Enlarge an export's tables to these numbers of rows, all zero, in sparse files.
+
+    The files have no checksums, so that only readers that map them accept them.
+    """
     content = json.loads((checkpoint / manifest.NAME).read_text())
     for name, count in zip(content["features"]["categorical"], rows, strict=True):
         folder = checkpoint / "tables" / name / "weights"
@@ -114,20 +117,20 @@ def enlarge(checkpoint: Path, rows: list[int]) -> None:
 
 
 def _keep_rows(version: Path, tables: int) -> None:
-    """Let the version keep a row that it can check itself by: those of its export have other scores now."""
+    """Replace the rows by which the version checks itself, since those of its export have other scores now."""
     scorer = dlrm.load(version / CHECKPOINT, mmap=True, cpu=True).over_arrays()
     inputs = {NUMERICAL: np.zeros((1, 13), np.float32), CATEGORICAL: np.zeros((1, tables), np.int64)}
     kept_rows.KeptRows(inputs, scorer.score(*scorer.checked(*inputs.values())), DIFFERENCE[FLOAT32]).write(version / kept_rows.FILE)
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Not in place: it is a hard link of the checkpoint's."""
+    """Replace a file by a new one. Writing in place would change the checkpoint, of which the file is a hard link."""
     path.unlink(missing_ok=True)
     path.write_bytes(content)
 
 
 def _shared_bytes(server: Server) -> list[int]:
-    """Proportional set size of each process of the backend."""
+    """Return the proportional set size of each process of the backend."""
     children = psutil.Process(server.process.pid).children(recursive=True)
     return [child.memory_full_info().pss for child in children if _STUB in " ".join(child.cmdline()[:1])]
 

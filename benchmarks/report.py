@@ -1,4 +1,4 @@
-"""What a benchmark measured: tables for people, JSON for programs, and the machine it ran on."""
+"""Reports of benchmarks: tables for people, JSON for programs, and a description of the machine."""
 
 import dataclasses
 import json
@@ -12,10 +12,10 @@ from typing import Any
 
 
 class Report:
-    """Collects figures and prints them; nothing in it is known before the run.
+    """A collection of figures that are printed as they are added.
 
     Args:
-        options: the benchmark's, kept with the figures.
+        options: the benchmark's options, which are stored with the figures.
     """
 
     def __init__(self, options: Any):
@@ -31,11 +31,11 @@ class Report:
             self.say("--quick: the sizes are so small that the figures mean nothing")
 
     def say(self, line: str) -> None:
-        """A line."""
+        """Print a line."""
         print(line, flush=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """A table; the first column is text, floats are shown with three or more digits."""
+        """Print a table; the first column is text, floats are shown with three or more digits."""
         cells = [list(columns), *([_shown(value) for value in row] for row in rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
         self.say(f"\n{title}")
@@ -43,7 +43,7 @@ class Report:
             self.say("  ".join(cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))))
 
     def write(self, path: str | None) -> None:
-        """Say by which operations this process computed, and write the figures as JSON, where a path was given."""
+        """Report the operations that computed in this process, and write the figures as JSON if a path is given."""
         if native := sys.modules.get("model.native"):
             self.figures["operations"] = native.operations_description()
             self.say(f"\ncomputed by {self.figures['operations']}")

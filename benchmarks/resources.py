@@ -38,7 +38,7 @@ class ResourcesOptions(Options):
 
 
 def command(options: ResourcesOptions, folder: Path) -> list[str]:
-    """The run that is looked at."""
+    """Return the command of the observed run."""
     model = ["--embedding_dim", "8", "--bottom_mlp_dims", "16,8", "--top_mlp_dims", "16,1", "--synthetic_dataset_cardinalities", "5000,300,50"]
     batch = 32 * options.workers
     data = ["--dataset_type", "synthetic", "--batch_size", batch, "--valid_batch_size", batch, "--synthetic_dataset_valid_batches", "2"]
@@ -52,15 +52,15 @@ def command(options: ResourcesOptions, folder: Path) -> list[str]:
 
 
 def look(process: psutil.Process) -> list[dict[str, float]]:
-    """MiB of memory, descriptors and threads of each worker below a process, itself included."""
+    """Return the memory in MiB, the file descriptors and the threads of each worker in a process tree."""
     workers = [one for one in (process, *process.children(recursive=True)) if str(ROOT / "dlrm.py") in one.cmdline() and "python" in one.name()]
     return [{"MiB": one.memory_info().rss / (1 << 20), "descriptors": one.num_fds(), "threads": one.num_threads()} for one in workers]
 
 
 def measure(options: ResourcesOptions) -> dict[int, list[dict[str, float]]]:
-    """What each worker holds, by step."""
+    """Run the command and return the resources of each worker, by step."""
     marks = [options.steps * (i + 1) // LOOKS for i in range(LOOKS)]
-    marks[-1] -= 1  # the run still goes on then
+    marks[-1] -= 1  # before the last step, while the run has not ended
     found: dict[int, list[dict[str, float]]] = {}
     environment = os.environ | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
     with (

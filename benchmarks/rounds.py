@@ -1,4 +1,4 @@
-"""Interleaved timing: a machine's speed changes from minute to minute, so what is compared runs in turns and ratios are taken within a round."""
+"""Interleaved timing. A machine's speed changes from minute to minute, so compared actions run in turns and ratios are taken within a round."""
 
 import statistics
 import time
@@ -15,10 +15,10 @@ def interleave(actions: Mapping[str, Action], rounds: int, times: int = 1, warmu
     """Time actions in turns: A B C A B C …
 
     Args:
-        actions: by name.
-        rounds: how often each has its turn.
-        times: how often it does its work in a turn.
-        warmup: how often it does its work before the first turn, so that tracing, compiling and page faults are not measured.
+        actions: the actions by name.
+        rounds: the number of turns of each.
+        times: the number of executions in a turn.
+        warmup: the number of executions before the first turn, so that tracing, compiling and page faults are not measured.
     """
     for action in actions.values():
         action(warmup)
@@ -30,22 +30,22 @@ def interleave(actions: Mapping[str, Action], rounds: int, times: int = 1, warmu
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Seconds that something takes."""
+    """Return the seconds that an action takes."""
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
 
 
 def median(seconds: Seconds, name: str) -> float:
-    """Median over the rounds."""
+    """Return the median over the rounds."""
     return statistics.median(seconds[name])
 
 
 def speedup(seconds: Seconds, name: str, other: str) -> float:
-    """How many times as fast `name` is as `other`: the median over the rounds of the ratio within a round."""
+    """Return the speed of `name` relative to `other`: the median over the rounds of the ratio within a round."""
     return statistics.median(theirs / mine for mine, theirs in zip(seconds[name], seconds[other], strict=True))
 
 
 def spread(seconds: Seconds, name: str) -> float:
-    """How far apart the rounds are: (slowest − fastest) / median. Well above 0.1 the machine was busy."""
+    """Return the spread of the rounds, (slowest − fastest) / median. A value well above 0.1 means that the machine was busy."""
     return (max(seconds[name]) - min(seconds[name])) / median(seconds, name)

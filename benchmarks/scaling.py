@@ -73,7 +73,7 @@ class ScalingOptions(Options):
             raise ValueError("--workers: expected one number or more")
 
     def flags(self, workers: int) -> list[object]:
-        """Those of dlrm.py."""
+        """Return the flags for dlrm.py."""
         flags: list[object] = ["--cpu", "--intra_op_parallelism", max(self.threads // workers, 1)]
         for name in ("batch_size", "gradient_slices", "embedding_dim"):
             flags += [f"--{name}", getattr(self, name)] if getattr(self, name) else []
@@ -112,7 +112,7 @@ def main(chosen: ScalingOptions, report: Report) -> None:
 
 
 def _launch(chosen: ScalingOptions, workers: int) -> list[dict]:
-    """Every worker's figures."""
+    """Launch the workers and return the figures of each."""
     facts = {name: getattr(chosen, name) for name in ("precision", "ids", "num_tables", "cardinality", "steps_per_round")}
     command = itself(MODULE, facts | {"flags": list(map(str, chosen.flags(workers)))})
     if workers > 1:
@@ -144,7 +144,7 @@ def _figures(chosen: ScalingOptions, workers: int, launches: list[list[dict]]) -
 
 
 def worker(flags: list[str], precision: str, ids: str, num_tables: int, cardinality: int, steps_per_round: int) -> None:
-    """Train, then do the step's collectives alone; answer with the figures."""
+    """Train, then run the step's collectives alone, and answer with the figures."""
     from run.devices import configure_tensorflow
     from utils.runtime import prepare_tensorflow
 

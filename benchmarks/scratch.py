@@ -1,4 +1,4 @@
-"""Temporary files of a benchmark: a folder that goes when it ends, and a dataset in it."""
+"""Temporary files of a benchmark: a folder that is removed at its end, and a dataset in it."""
 
 import shutil
 import tempfile
@@ -19,10 +19,10 @@ _ROWS_AT_ONCE = 1 << 16
 
 @contextmanager
 def scratch(folder: str | None, needed_bytes: int, what: str) -> Iterator[Path]:
-    """A new folder in `folder`, by default where temporary files go, for the time of a `with` block.
+    """Make a new folder in `folder`, by default the system's folder for temporary files, and remove it at the end of the `with` block.
 
     Raises:
-        UserError: `folder` does not exist or has not so many bytes free.
+        UserError: `folder` does not exist or has fewer than `needed_bytes` free.
     """
     parent = Path(folder or tempfile.gettempdir())
     if not parent.is_dir():
@@ -39,10 +39,10 @@ def write_dataset(folder: Path, rows: Sequence[int], num_samples: int, exponent:
     """Write the train split of a tf_raw dataset.
 
     Args:
-        folder: where.
-        rows: V of each table.
-        num_samples: how many.
-        exponent: of the ids' power law.
+        folder: the dataset's folder.
+        rows: the number of rows V of each table.
+        num_samples: the number of samples.
+        exponent: the exponent of the ids' power law.
     """
     spec = generator_spec(rows, NUM_NUMERICAL, exponent)
     split = SyntheticSplit(spec, SPLIT, num_samples, seed=0)
@@ -50,5 +50,5 @@ def write_dataset(folder: Path, rows: Sequence[int], num_samples: int, exponent:
         for start in range(0, num_samples, _ROWS_AT_ONCE):
             some = start, min(start + _ROWS_AT_ONCE, num_samples)
             ids = [split.read_ids(feature, *some) for feature in range(len(rows))]
-            writer.append(SPLIT, split.read_numerical(*some), ids, ids[0] % 2)  # what the labels follow from is of no interest here
+            writer.append(SPLIT, split.read_numerical(*some), ids, ids[0] % 2)  # any labels will do: only speed is measured
         writer.publish({})

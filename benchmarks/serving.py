@@ -94,13 +94,13 @@ def _export(chosen: ServingOptions, folder: Path) -> None:
 
 
 def requests(rows: int, size: int, seed: int) -> dict[str, np.ndarray]:
-    """A request of ids alike for all rows."""
+    """Return a request of `size` samples with uniform ids."""
     draw = np.random.default_rng(seed)
     return {"numerical": draw.random((size, NUM_NUMERICAL), np.float32), "categorical": draw.integers(0, rows, (size, NUM_TABLES))}
 
 
 def measured(way: Callable[[dict], Any], given: dict[str, np.ndarray], seconds: float) -> float:
-    """Median seconds of a call."""
+    """Return the median seconds of a call."""
     for _ in range(3):
         way(given)
     found, begun = [], time.perf_counter()
@@ -134,7 +134,7 @@ class TritonPythonModel:
 
 
 def write_keras(repository: Path, rows: int, dim: int) -> None:
-    """A DLRM as Keras's users write it, saved by `keras.Model.export`, as a model called `keras`."""
+    """Write a DLRM of stock Keras layers as a SavedModel, by `keras.export.ExportArchive`, as a model named `keras` in the repository."""
     import keras
     import tensorflow as tf
 

@@ -32,7 +32,7 @@ SETTINGS = {
     "recipe, --embedding_l2 0.01": RECIPE | {"embedding_l2": 0.01},
     "recipe, --dropout 0.1": RECIPE | {"dropout": 0.1},
 }
-PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0)  # C of scikit-learn: the larger, the weaker
+PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0)  # scikit-learn's C; a larger C is a weaker penalty
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def main(chosen: SmallSampleOptions, report: Report) -> None:
 
 
 def logistic_regression(folder: Path) -> dict[str, float]:
-    """Its test AUC, and the penalty that was best on held-out training rows."""
+    """Return the test AUC of a logistic regression, and the penalty that was best on held-out training rows."""
     import numpy as np
     from sklearn.compose import make_column_transformer
     from sklearn.linear_model import LogisticRegression

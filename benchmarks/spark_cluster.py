@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on the loopback: a master and workers of one core each, as processes of their own, ended in any case."""
+"""A standalone Spark cluster on the loopback: a master and workers of one core each, in separate processes that are always ended."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-_EXECUTOR_MIB = 900  # of memory that a worker gives to executors; Python is not counted
+_EXECUTOR_MIB = 900  # memory that a worker gives to executors; Python is not counted
 
 
 class Cluster:
@@ -25,7 +25,7 @@ class Cluster:
         self._environment = {**os.environ, "SPARK_HOME": str(self._home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
         self._environment |= {"SPARK_LOCAL_DIRS": str(folder / "local"), "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
         try:
-            # Port 0: each takes a free one itself, so that none is lost between a choice of ours and its start.
+            # Port 0: each process takes a free port itself. A port chosen here could be taken by another process before the start.
             self._start("master.Master", "--host", "127.0.0.1", "--port", 0, "--webui-port", 0)
             self.url = self._wait_for(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)\s", 0)[1]
             for number in range(workers):
@@ -38,12 +38,12 @@ class Cluster:
             raise
 
     def executors(self) -> list[psutil.Process]:
-        """Those that run now."""
+        """Return the executors that are running."""
         children = [child for process in self._processes if process.poll() is None for child in psutil.Process(process.pid).children(recursive=True)]
         return [child for child in children if _is_executor(child)]
 
     def end(self) -> None:
-        """End every process that this started, and theirs."""
+        """Kill every process of the cluster, with its process tree."""
         for process in reversed(self._processes):
             family = []
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -62,7 +62,7 @@ class Cluster:
         self._processes.append(subprocess.Popen(list(map(str, command)), env=self._environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
 
     def _wait_for(self, said: str, number: int) -> re.Match:
-        """What a process says, a regular expression, once it has."""
+        """Wait until the output of process `number` matches a regular expression, and return the match."""
         deadline = time.monotonic() + 180
         path = Path(self._logs[number].name)
         while not (found := re.search(said, text := path.read_text(errors="replace"))):
@@ -74,7 +74,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    """A cluster for the time of a `with` block."""
+    """Start a cluster, and end it at the end of the `with` block."""
     made = Cluster(folder, workers)
     try:
         yield made

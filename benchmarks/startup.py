@@ -59,7 +59,7 @@ def main(chosen: StartupOptions, report: Report) -> None:
             name = f"first step, {dtype}{', --xla' if xla == 'on' else ''}"
             actions[name] = lambda dtype=dtype, xla=xla == "on": last_answer(MODULE, kind="step", dtype=dtype, xla=xla, batch_size=chosen.batch_size)
     if not chosen.quick:
-        start(sys.executable, "-c", "import tensorflow, keras")  # then files are in the page cache in every round, not only from the second on
+        start(sys.executable, "-c", "import tensorflow, keras")  # reads the files into the page cache, so that the first round is like the others
     figures: dict[str, dict[str, list[float]]] = {name: {} for name in actions}
     for _ in range(chosen.num_rounds):
         for name, action in actions.items():
@@ -91,7 +91,7 @@ def _rows(scale: float) -> tuple[int, ...]:
 
 
 def child(kind: str, **facts: Any) -> None:
-    """Do what the benchmark wants measured and answer with the figures."""
+    """Run one measurement and answer with its figures."""
     from run.devices import configure_tensorflow
     from utils.runtime import prepare_tensorflow
 

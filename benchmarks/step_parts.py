@@ -1,4 +1,4 @@
-"""The parts of the project's training step, each alone as a TensorFlow function of its own, through the model's public objects."""
+"""The parts of the project's training step, each as a separate TensorFlow function, made from the model's public objects."""
 
 from collections.abc import Callable
 
@@ -18,10 +18,10 @@ from training.optimizers.sgd import Sgd
 
 
 def part_actions(work: Workload, model: DLRM, feed: Feed, dtype: str) -> dict[str, Action]:
-    """Actions by part.
+    """Return the actions by part.
 
-    Forward and backward together; the batch is cut as the trainer cuts it. All gradients are returned, so that none is optimised
-    away, and the learning rate is 0, so that weights stay as they are.
+    Forward and backward passes are measured together. The batch is cut into slices as the trainer does. All gradients are returned, so that none
+    is optimised away, and the learning rate is 0, so that weights do not change.
     """
     count = gradient_slices(work.config, "GPU" if on_gpu() else "CPU")
     in_order = count > 1 and keeps_order(count, work.batch_size, 1)

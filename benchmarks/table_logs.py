@@ -25,7 +25,7 @@ _START = 880_000_000  # 20 November 1997
 
 
 def ratings(rows: int, seed: int) -> list[str]:
-    """Lines of ratings in the order of no column: users like genres, and some items please all; 1 to 5."""
+    """Draw lines of ratings from 1 to 5, sorted by no column. Users prefer genres, and items differ in quality."""
     draw = np.random.default_rng((seed, 1))
     users, items = np.minimum(draw.zipf(1.3, (2, rows)), 600)
     tastes, quality = draw.normal(size=(601, len(GENRES))), draw.normal(size=601)
@@ -38,7 +38,7 @@ def ratings(rows: int, seed: int) -> list[str]:
 
 
 def clicks(rows: int, seed: int, day: int) -> list[str]:
-    """Lines of a day of clicks: sites, apps and formats differ in how often they are clicked; one field in 20 is missing."""
+    """Draw lines of a day of clicks. The values of every column differ in click rate; one field in 20 is missing."""
     draw = np.random.default_rng((seed, 2, day))
     hours, ids = np.sort(draw.integers(0, 24, rows)), draw.integers(0, 2**63, rows, dtype=np.uint64)
     columns = {"C1": 1001 + draw.integers(0, 7, rows), "banner_pos": draw.choice(3, rows, p=[0.7, 0.27, 0.03])}
@@ -59,7 +59,7 @@ def clicks(rows: int, seed: int, day: int) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw the files. Raises UserError where that cannot be."""
+    """Draw and write the files. Raises UserError where a flag is invalid."""
     parser = Parser(prog=f"python -m {NAME}", description=__doc__)
     parser.add_argument("--dst", type=Path, required=True, metavar="FOLDER", help="where the files go; made where missing")
     parser.add_argument("--rows", type=int, default=60_000, metavar="N", help="ratings, and clicks of two days (default: %(default)s)")

@@ -1,4 +1,7 @@
-"""A tf_raw dataset read by tf.data, as its guides say: fixed-length records of each file, zipped. Imports TensorFlow: prepare it first."""
+"""A tf.data pipeline over a tf_raw dataset, as tf.data's guides recommend: fixed-length records of each file, zipped.
+
+This module imports TensorFlow: prepare it first.
+"""
 
 from pathlib import Path
 
@@ -9,14 +12,14 @@ from dataloading.feature_spec import FeatureSpec
 
 
 def pipeline(spec: FeatureSpec, split: str, batch_size: int, num_batches: int, *, whole_batches: bool) -> tf.data.Dataset:
-    """The first batches of a split: numericals `[B, M]` float16, ids `[F, B]` int32, labels `[B]` uint8.
+    """Return the first batches of a split: numericals `[B, M]` float16, ids `[F, B]` int32, labels `[B]` uint8.
 
     Args:
-        spec: of the dataset.
-        split: "train" for instance.
-        batch_size: B.
-        num_batches: how many, each of B samples.
-        whole_batches: a record holds a batch of a file, not a sample; the last samples that fill no batch cannot be read then.
+        spec: the dataset's specification.
+        split: the split's name, such as "train".
+        batch_size: the number of samples B of a batch.
+        num_batches: the number of batches, each of B samples.
+        whole_batches: a record holds a batch of a file instead of a sample; then a last partial batch cannot be read.
     """
     files = split_files(spec, split)
 

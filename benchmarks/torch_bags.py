@@ -1,4 +1,4 @@
-"""torchrec's embedding on a CPU as a peer: `benchmarks.torch_child` in a process of another Python, which does its work when told."""
+"""torchrec's embedding on a CPU as a peer: `benchmarks.torch_child` in a process of another Python, which executes commands."""
 
 import json
 import os
@@ -18,28 +18,28 @@ FLOAT16 = "float16"
 
 
 def vector_dtype(dtype: str) -> str:
-    """The dtype that fbgemm gives vectors in for another: on a CPU it has no bfloat16, and float16 is as wide."""
+    """Return the dtype of fbgemm's vectors in place of `dtype`: on a CPU fbgemm has no bfloat16, and float16 is as wide."""
     return FLOAT16 if dtype == "bfloat16" else dtype
 
 
 class TorchBags:
-    """The child, with the same methods as `bags.Functions`.
+    """The child process, with the same methods as `bags.Functions`.
 
     Args:
-        python: that has torch and fbgemm.
-        work: what is looked up.
+        python: a Python interpreter with torch and fbgemm.
+        work: the workload.
         optimizer: sgd or rowwise_adagrad.
-        dtype: of the vectors.
-        folder: for the ids, and for what the child says on standard error.
+        dtype: the dtype of the vectors.
+        folder: the folder for the ids and for the child's standard error.
 
     Raises:
-        UserError: that Python cannot do it.
+        UserError: that Python cannot be started, or its process ends.
     """
 
     def __init__(self, python: str, work: Workload, optimizer: str, dtype: str, folder: Path):
         task = {"rows": work.rows, "dim": work.dim, "hotness": work.spec().hotness, "optimizer": optimizer, "dtype": vector_dtype(dtype)}
         task["threads"] = len(os.sched_getaffinity(0))
-        self.rule = optimizer if optimizer == "sgd" else f"{optimizer} from 0"  # its accumulators start there
+        self.rule = optimizer if optimizer == "sgd" else f"{optimizer} from 0"  # fbgemm's accumulators start at 0, unlike the project's
         self._python, self._folder, self._said = python, folder, folder / "torch_child.stderr"
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command = [python, "-m", "benchmarks.torch_child", json.dumps(task)]
@@ -52,7 +52,7 @@ class TorchBags:
         self._answer()
 
     def load(self, batches: Sequence[np.ndarray]) -> None:
-        """Take other ids, `[K, B]` int32 each."""
+        """Set the batches of ids, `[K, B]` int32 each."""
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             for number, ids in enumerate(batches):
                 np.save(Path(folder) / f"{number:03}.npy", ids)
@@ -81,7 +81,7 @@ class TorchBags:
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # what it said before it ended follows
+            pass  # the child has ended; `_answer` raises the error with its last words
         return self._answer()
 
     def _answer(self) -> Any:

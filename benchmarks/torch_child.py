@@ -1,11 +1,11 @@
 """torchrec's embedding on a CPU, fbgemm's `SplitTableBatchedEmbeddingBagsCodegen`, in a process of its own that takes turns with the benchmark.
 
-Started by `benchmarks.torch_bags` with a Python that has torch and fbgemm and nothing of the project. Its argument is a JSON object: rows, dim,
-hotness, optimizer, dtype, threads. Commands come as lines of JSON, and each is answered by one: {"load": FOLDER} (ids `[K, B]` in NumPy's files),
+`benchmarks.torch_bags` starts it with a Python that has torch and fbgemm but not the project's packages. Its argument is a JSON object: rows, dim,
+hotness, optimizer, dtype, threads. Commands are lines of JSON, and each is answered by one line: {"load": FOLDER} (ids `[K, B]` in NumPy files),
 {"probes": true} and {"turn": SECONDS}, as in `benchmarks.bags`.
 
-fbgemm's wheel is built without OpenMP, so that an operator uses one thread whatever torch is told. The tables are therefore dealt over as many
-operators as there are threads, each of which is run by a thread of its own.
+fbgemm's wheel is built without OpenMP, so an operator uses one thread, whatever number torch is set to. The tables are therefore distributed over as
+many operators as there are threads, each run by its own thread.
 """
 
 import json
@@ -23,11 +23,11 @@ from benchmarks.children import answer
 
 
 class Operator:
-    """Some tables, which the backward pass updates; fbgemm's `EXACT_…` optimizers sum the gradients of a row first.
+    """An operator of some tables, which its backward pass updates. fbgemm's `EXACT_…` optimizers first sum the gradients of a row.
 
     Args:
         task: this module's argument.
-        tables: numbers of the tables.
+        tables: the numbers of the tables.
     """
 
     def __init__(self, task: dict, tables: Sequence[int]):
@@ -54,7 +54,10 @@ class Operator:
         self._torch, self._dtype = torch, getattr(torch, task["dtype"])
 
     def load(self, batches: Sequence[np.ndarray], gradients: np.ndarray) -> None:
-        """Ids as fbgemm takes them: those of the first table sample by sample, then the next table's; and where each list begins."""
+        """Set the batches and gradients, in fbgemm's form.
+
+        fbgemm takes the ids of the first table sample by sample, then those of the next table, and the offset of each list.
+        """
         self._gradients = self._torch.from_numpy(gradients[:, self.columns]).to(self._dtype)
         self._inputs = [self._input(ids) for ids in batches]
 
@@ -64,17 +67,17 @@ class Operator:
         return tuple(self._torch.from_numpy(values.astype(np.int64)) for values in (indices, offsets))
 
     def forward(self, batch: int) -> None:
-        """Look up."""
+        """Look up a batch."""
         self.vectors = self._operator(*self._inputs[batch % len(self._inputs)])
 
     def backward(self, batch: int) -> None:
-        """Update the tables by what was looked up."""
+        """Update the tables by the gradients of the last lookup."""
         del batch
         self.vectors.backward(self._gradients)
 
 
 class Bags:
-    """All tables.
+    """All tables, distributed over operators.
 
     Args:
         task: this module's argument.
@@ -85,6 +88,7 @@ class Bags:
 
         torch.set_num_threads(task["threads"])
         dealt: list[list[int]] = [[] for _ in range(min(task["threads"], len(task["rows"])))]
+        # the most expensive tables first, each to the operator with the fewest ids so far
         for number in sorted(range(len(task["rows"])), key=lambda number: -task["hotness"][number]):
             min(dealt, key=lambda some: sum(task["hotness"][other] for other in some)).append(number)
         self._operators = [Operator(task, sorted(some)) for some in dealt]
@@ -92,7 +96,7 @@ class Bags:
         self._num_columns = task["dim"] * len(task["rows"])
 
     def load(self, folder: str) -> None:
-        """Take other ids."""
+        """Load the batches of ids from a folder."""
         batches = [np.load(path) for path in sorted(Path(folder).glob("*.npy"))]
         gradients = gradient_values(batches[0].shape[1], self._num_columns)
         for one in self._operators:
@@ -105,7 +109,7 @@ class Bags:
         return [before, self._probe()]
 
     def turn(self, seconds: float) -> dict[str, float]:
-        """See `bags.Functions.turn`; the forward pass makes what the backward pass wants, so that they take turns."""
+        """See `bags.Functions.turn`. Forward and backward passes alternate, because the backward pass needs the result of a forward pass."""
         lookup, update, count = 0.0, 0.0, 0
         while not count or lookup + update < 3 * seconds:
             lookup += self._in_parallel(Operator.forward, self._done)
@@ -119,14 +123,14 @@ class Bags:
         return probe(vectors[:, np.argsort(np.concatenate([one.columns for one in self._operators]))])
 
     def _in_parallel(self, action: Callable[[Operator, int], None], batch: int) -> float:
-        """Seconds that it takes all operators."""
+        """Run an action on all operators in parallel and return its seconds."""
         start = time.perf_counter()
         list(self._pool.map(action, self._operators, [batch] * len(self._operators)))
         return time.perf_counter() - start
 
 
 def main() -> None:
-    """Do as told until the input ends."""
+    """Execute commands until the input ends."""
     bags = Bags(json.loads(sys.argv[1]))
     answer("ready")
     for line in sys.stdin:

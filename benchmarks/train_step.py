@@ -107,14 +107,14 @@ class StepOptions(Options):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """V of each table."""
+        """The number of rows V of each table."""
         if self._outbrain:
             return outbrain_spec().cardinalities
         return (self.cardinality or 100_000,) * (self.num_tables or 26)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Columns of each table, or one number for all."""
+        """The widths of the tables, or one number for all."""
         if self._outbrain and self.embedding_dim is None:
             return tuple(feature.embedding_dim for feature in outbrain_spec().categorical)
         return (self.embedding_dim or 128,)
@@ -124,11 +124,11 @@ class StepOptions(Options):
         return self.model == WIDE_AND_DEEP and self.num_tables is None and self.cardinality is None
 
     def workload(self, rows: tuple[int, ...], dtype: str) -> Workload:
-        """On tables of so many rows each."""
+        """Return the workload with tables of these numbers of rows."""
         return Workload(rows, options(*self.flags(dtype, False)), hotness=hotness_of_tables(self.hotness, rows))
 
     def flags(self, dtype: str, xla: bool) -> list[str]:
-        """Those of dlrm.py."""
+        """Return the flags for dlrm.py."""
         flags = ["--batch_size", self.batch_size, "--embedding_dim", _words(self.widths)]
         flags += ["--gradient_slices", self.gradient_slices] if self.gradient_slices else []
         if self.model == WIDE_AND_DEEP:
@@ -160,7 +160,7 @@ def main(chosen: StepOptions, report: Report) -> None:
     report.figures["results"] = []
     for dtype in chosen.precisions:
         _measure_precision(chosen, dtype, report)
-        gc.collect()  # models are cycles, and memory does not hold two sets of large tables
+        gc.collect()  # models hold reference cycles, and memory does not fit two sets of large tables
 
 
 def _say_of_peers(chosen: StepOptions, report: Report) -> None:
@@ -220,7 +220,8 @@ def _project(chosen: StepOptions, dtype: str, model, feed, plain: str, compiled:
     from training.build import build_trainer
 
     deep, wide = PUBLISHED["learning_rate"], PUBLISHED["linear_learning_rate"]
-    rates = (deep, wide, wide, deep) if chosen.model == WIDE_AND_DEEP else LEARNING_RATE  # of its layers, and of its tables, wide ones first
+    # one rate for each group: the deep layers, the linear layer, the wide tables and the deep tables
+    rates = (deep, wide, wide, deep) if chosen.model == WIDE_AND_DEEP else LEARNING_RATE
     actions = {}
     for name, word in ((plain, "off"), (compiled, "on")):
         if word in chosen.xla:

@@ -46,7 +46,7 @@ class WholeRunOptions(Options):
     folder: str | None = option(None, "folder for the dataset; the default is where temporary files go")
 
     def flags(self) -> list[str]:
-        """Those of dlrm.py."""
+        """Return the flags for dlrm.py."""
         flags: list[object] = ["--batch_size", self.batch_size, "--embedding_dim", self.embedding_dim]
         flags += ["--amp", "--amp_dtype", self.precision] if self.precision != "float32" else []
         flags += [f"--{name}" for name in ("xla", "cpu") if getattr(self, name)]
@@ -82,7 +82,7 @@ def main(chosen: WholeRunOptions, report: Report) -> None:
 
 
 def _run(chosen: WholeRunOptions, work: Path, steps: int) -> float:
-    """Seconds of a step by dlrm.py's own account."""
+    """Run dlrm.py and return the seconds of a step that its log reports."""
     log = work / "log.json"
     flags = ["--dataset_path", work / "dataset", "--log_path", log, "--max_steps", steps, "--benchmark_warmup_steps", chosen.warmup_steps]
     start(sys.executable, "dlrm.py", *flags, "--learning_rate", 0.01, "--warmup_steps", 0, "--print_freq", chosen.print_freq, *chosen.flags())

@@ -1,8 +1,8 @@
-"""What the project's Wide & Deep step is measured against: stock Keras 3 with two optimizers, and tf_keras's WideDeepModel.
+"""Peers of the project's Wide & Deep step: stock Keras 3 with two optimizers, and tf_keras's WideDeepModel.
 
-Imports TensorFlow: prepare it first. Both train the model of `model/wide_and_deep.py` on the same batches: F deep tables and as many wide ones of one
-column, the linear layer, the MLP with dropout, binary cross-entropy, FTRL for the linear part and RMSprop for the deep one (Keras 3's has its epsilon
-inside the root).
+This module imports TensorFlow: prepare it first. Both peers train the model of `model/wide_and_deep.py` on the same batches: F deep tables, F wide
+tables of one column, the linear layer, the MLP with dropout, binary cross-entropy, FTRL for the linear part and RMSprop for the deep part (Keras 3's
+RMSprop has its epsilon inside the root).
 """
 
 import importlib
@@ -20,13 +20,13 @@ LEGACY = "tf_keras"
 
 
 class KerasWideAndDeep:
-    """The model as one writes it in Keras 3, and its steps.
+    """The model as usually written in Keras 3, and its steps.
 
-    Tables look up in float32 and what joins the vectors casts them: under a mixed policy Keras would cast whole tables every step.
+    Tables look up in float32, and the layer that joins the vectors casts them. Under a mixed policy Keras would cast whole tables every step.
 
     Args:
-        work: of which `config` names layer widths, dropout, rho and learning rates.
-        dtype: that the deep part computes in.
+        work: the workload; its `config` gives layer widths, dropout, rho and learning rates.
+        dtype: the compute dtype of the deep part.
     """
 
     def __init__(self, work: Workload, dtype: str):
@@ -43,14 +43,14 @@ class KerasWideAndDeep:
         self._inputs = _Inputs(work)
 
     def step(self, compiled: bool):
-        """A function of a batch's `StepInputs` that trains on it and returns the loss, compiled by XLA or not."""
+        """Return a function that trains on a batch's `StepInputs` and returns the loss, compiled by XLA or not."""
 
         def train(batch):
             with tf.GradientTape() as tape:
                 logits = self.model(self._inputs(batch), training=True)
                 loss = self._loss(_column(batch.labels), logits)
             gradients = tape.gradient(loss, [[variable.value for variable in variables] for variables, _ in self.groups])
-            # Dense ones: of IndexedSlices Keras's optimizers take each occurrence of a row for the row's whole gradient, and train another model.
+            # Dense gradients: with IndexedSlices Keras's optimizers take each occurrence of a row for its whole gradient, and train another model.
             for (variables, optimizer), values in zip(self.groups, gradients, strict=True):
                 optimizer.apply([tf.convert_to_tensor(value) for value in values], variables)
             return loss
@@ -58,12 +58,12 @@ class KerasWideAndDeep:
         return tf.function(train, autograph=False, jit_compile=compiled or None)
 
     def weights(self) -> dict[str, keras.Variable]:
-        """By the names that the project's checkpoints have: `tables/cat_0/weights`, `dense/deep/0/kernel`, …"""
+        """Return the variables by their names in the project's checkpoints: `tables/cat_0/weights`, `dense/deep/0/kernel`, …"""
         return {_checkpoint_name(*variable.path.split("/")[-2:]): variable for variable in self.model.trainable_variables}
 
 
 def keras_wide_and_deep(work: Workload, dtype: str, feed: Feed) -> dict[bool, Action]:
-    """Steps of one model, compiled by XLA or not."""
+    """Return the step actions of one model, by whether XLA compiles them."""
     model = KerasWideAndDeep(work, dtype)
 
     def action(compiled: bool) -> Action:
@@ -74,12 +74,15 @@ def keras_wide_and_deep(work: Workload, dtype: str, feed: Feed) -> dict[bool, Ac
 
 
 def tf_keras_version() -> str | None:
-    """Of tf_keras, Keras 2 as a package; None where it is not installed."""
+    """Return the version of tf_keras (Keras 2 as a package); None where it is not installed."""
     return importlib.metadata.version(LEGACY) if importlib.util.find_spec(LEGACY) else None
 
 
 class LegacyWideAndDeep:
-    """tf_keras's `WideDeepModel` with its legacy optimizers, as NVIDIA's Wide & Deep for TensorFlow 2 has them; arguments as above."""
+    """tf_keras's `WideDeepModel` with its legacy optimizers, as in NVIDIA's Wide & Deep for TensorFlow 2.
+
+    The arguments are those of `KerasWideAndDeep`.
+    """
 
     def __init__(self, work: Workload, dtype: str):
         library = importlib.import_module(LEGACY)
@@ -91,7 +94,7 @@ class LegacyWideAndDeep:
         )
 
     def step(self):
-        """A function of a batch's `StepInputs` that trains on it and returns the mean loss of all steps so far."""
+        """Return a function that trains on a batch's `StepInputs` and returns the mean loss of all steps so far."""
 
         def train(batch):
             inputs = self._inputs(batch)
@@ -101,13 +104,13 @@ class LegacyWideAndDeep:
 
 
 def legacy_wide_and_deep(work: Workload, dtype: str, feed: Feed) -> Action:
-    """Steps of one model."""
+    """Return the step action of one model."""
     step = LegacyWideAndDeep(work, dtype).step()
     return steps(lambda number: step(feed.on_device(number).inputs))
 
 
 def _parts(library, work: Workload, dtype: str):
-    """The linear and the deep model of `[numerical, ids of a feature, …]`, made of the layers of Keras 3 or of tf_keras."""
+    """Build the linear and the deep model from the layers of Keras 3 or tf_keras; their inputs are `[numerical, ids of a feature, …]`."""
     layers, policy = library.layers, "float32" if dtype == "float32" else f"mixed_{dtype}"
     features = work.spec().categorical
     numerical = library.Input((work.num_numerical,))
@@ -128,7 +131,7 @@ def _parts(library, work: Workload, dtype: str):
 
 
 def _summed(library, vectors):
-    """`[B, h, D] -> [B, D]`."""
+    """Sum the vectors of each list, `[B, h, D] -> [B, D]`."""
     return library.ops.sum(vectors, axis=1) if hasattr(library, "ops") else tf.reduce_sum(vectors, axis=1)
 
 
@@ -137,13 +140,13 @@ def _of_sample(hotness: int) -> tuple[int, ...]:
 
 
 class _Inputs:
-    """The models' inputs of a batch's `StepInputs`, whose ids are `[sum of h, B]`."""
+    """The conversion of a batch's `StepInputs`, whose ids are `[sum of h, B]`, to the models' inputs."""
 
     def __init__(self, work: Workload):
         self._places = work.id_rows
 
     def __call__(self, batch) -> list[tf.Tensor]:
-        rows = tf.unstack(batch.ids)  # not transposed: of integers oneDNN complains on standard error
+        rows = tf.unstack(batch.ids)  # not transposed: for integers oneDNN prints errors on standard error
         ids = [tf.stack(rows[some.start : some.stop], axis=1) if len(some) > 1 else rows[some.start] for some in self._places]
         return [tf.cast(batch.numerical, tf.float32), *ids]
 

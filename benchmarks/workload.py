@@ -1,4 +1,4 @@
-"""The model that the project builds for a benchmark, and batches for it."""
+"""The project's model for a benchmark, and batches for it."""
 
 import itertools
 from collections.abc import Sequence
@@ -18,71 +18,72 @@ from utils.errors import UserError
 from utils.memory import available_bytes, check_fits
 
 T15_SPEC = Path(__file__).parents[1] / "feature_spec.yaml"
-WHOLE = Share()  # of every batch, by one worker
-EXPONENTS = {"uniform": 0.0, "power_law": ALPHA}  # of the distributions of ids that a benchmark can be asked for
+WHOLE = Share()  # all of every batch, for one worker
+EXPONENTS = {"uniform": 0.0, "power_law": ALPHA}  # exponents of the distributions of ids that a benchmark offers
 MLPERF = "mlperf"
-MLPERF_HOTNESS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)  # of MLPerf's DLRM v2 on Criteo's features
+# ids a sample of each feature in MLPerf's DLRM v2 on Criteo's data
+MLPERF_HOTNESS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
 HOTNESS_HELP = f"ids a sample of each feature, all different, summed: one number, one for each table, or {MLPERF} for those of MLPerf's DLRM v2"
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is trained on: V of each table, M numerical features, h of each categorical one, and the options as `dlrm.py` would get them."""
+    """The workload of a benchmark: V of each table, M numerical features, h of each categorical feature, and the options as `dlrm.py` gets them."""
 
     rows: tuple[int, ...]
     config: Config
     num_numerical: int = NUM_NUMERICAL
-    hotness: tuple[int, ...] = (1,)  # one number for all
+    hotness: tuple[int, ...] = (1,)  # a single number holds for all features
 
     @property
     def id_rows(self) -> list[range]:
-        """Of each categorical feature, the rows of a batch's ids that it takes."""
+        """The range of rows in a batch's ids that each categorical feature takes."""
         each = self.spec().hotness
         return [range(sum(each[:i]), sum(each[: i + 1])) for i in range(len(each))]
 
     @property
     def batch_size(self) -> int:
-        """B."""
+        """The batch size B."""
         return self.config.data.batch_size
 
     @property
     def dim(self) -> int:
-        """D of tables that are all of one width."""
+        """The width D of the tables, where all have the same width."""
         return self.config.model.embedding_dim
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """D_f of each categorical feature; of Wide & Deep those of the deep ones and then 1 for each wide one."""
+        """The width D_f of each categorical feature; for Wide & Deep, the widths of the deep tables, then 1 for each wide table."""
         dims = self.config.model.embedding_dim
         deep = dims if isinstance(dims, tuple) else (dims,) * len(self.rows)
         return deep + (1,) * len(deep) if architecture_of(self.config.model).linear else deep
 
     @property
     def interaction(self) -> InteractionShape:
-        """As arithmetic has it."""
+        """The shape of the interaction."""
         return interaction_shape(self.config.model)
 
     @property
     def layers(self) -> list[tuple[int, int]]:
-        """(in, out) of each layer of both MLPs, and of the interaction between them; of Wide & Deep's deep part, and its linear layer."""
+        """(in, out) of each layer of both MLPs and of the interaction between them; for Wide & Deep, of the deep part and the linear layer."""
         return architecture_of(self.config.model).layer_shapes(self.config.model, self.num_numerical, self.widths)
 
     @property
     def product_flops(self) -> int:
-        """Floating-point operations of a step's matrix products in the MLPs: forward, gradient by the inputs, gradient by the weights."""
+        """Floating-point operations of a step's matrix products in the layers: forward, gradients by the inputs, gradients by the weights."""
         return sum(6 * self.batch_size * inputs * outputs for inputs, outputs in self.layers)
 
     def spec(self, ids: str = "uniform") -> FeatureSpec:
-        """Of the data; the distribution of the ids is one of EXPONENTS."""
+        """Return the feature specification of the data; `ids`, the distribution of the ids, is a key of EXPONENTS."""
         return generator_spec(self.rows, self.num_numerical, EXPONENTS[ids], hotness=self.hotness)
 
     def batches(self, ids: str, count: int, share: Share = WHOLE) -> list[Batch]:
-        """So many different batches; `ids` as in `spec`, and `share` says whose part."""
+        """Return `count` different batches; `ids` is as in `spec`, and `share` selects a worker's part of them."""
         split = SyntheticSplit(self.spec(ids), "train", count * self.batch_size, seed=0)
         return list(BatchReader(split, self.batch_size, share).epoch())
 
     def build(self, dtype: str, world: World):
-        """A model of these tables, placed as `dlrm.py` places them."""
+        """Build a model with these tables, placed as `dlrm.py` places them."""
         from model.build import Precision, build_model
         from run.placing import place_tables
         from run.tables import tables_and_features
@@ -94,17 +95,21 @@ class Workload:
 
 
 def options(*flags: object) -> Config:
-    """The configuration that `dlrm.py` would have with these flags."""
+    """Return the configuration that `dlrm.py` would have with these flags."""
     return parse(["--dataset_type", "synthetic", "--log_path", "", *map(str, flags)], "")
 
 
 def t15_rows() -> tuple[int, ...]:
-    """Cardinalities of the 4.2-billion-parameter model, 15.6 GiB."""
+    """Return the cardinalities of the 4.2-billion-parameter model, 15.6 GiB."""
     return FeatureSpec.from_yaml(T15_SPEC).cardinalities if T15_SPEC.is_file() else variant_spec("criteo_t15_synthetic").cardinalities
 
 
 def hotness_of_tables(text: str, rows: Sequence[int]) -> tuple[int, ...]:
-    """h of the feature of each table of V rows, as `--hotness` says it: see HOTNESS_HELP. Raises UserError."""
+    """Parse `--hotness` (see HOTNESS_HELP) into the h of each table's feature; `rows` are the tables' V.
+
+    Raises:
+        UserError: the text is invalid, has a wrong count of numbers, or a table has fewer rows than ids a sample.
+    """
     try:
         found = MLPERF_HOTNESS if text == MLPERF else hotness_of(text)
     except UserError as error:
@@ -119,6 +124,6 @@ def hotness_of_tables(text: str, rows: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_words(flag: str, words: Sequence[str], known: Sequence[str]) -> None:
-    """Raise UserError where a list of words is empty or holds one that is not known."""
+    """Raise UserError where a list of words is empty or holds an unknown word."""
     if not words or set(words) - set(known):
         raise UserError(f"--{flag} {','.join(words)}: expected one or more of {', '.join(known)}, separated by commas")

@@ -1,4 +1,4 @@
-"""How well the best possible model scores on synthetic data: the true probabilities judged against the drawn labels."""
+"""The score of the best possible model on synthetic data: the true probabilities evaluated against the drawn labels."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ from utils.metrics.binary import exact_auc
 
 
 def bayes_metrics(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """AUC and log loss of the true probabilities: the bound that a model's scores approach.
+    """Return AUC and log loss of the true probabilities, the bounds that a model's scores approach.
 
     Args:
         probabilities: `[n]` float32, P(click) of each row.
-        labels: `[n]`, 0 or 1, the labels drawn from them; where they are all the same the AUC is NaN.
+        labels: `[n]`, 0 or 1, the labels drawn from them; if all are equal, the AUC is NaN.
     """
     clicked = np.asarray(labels, bool)
     auc = exact_auc(probabilities, clicked) if 0 < clicked.sum() < len(clicked) else float("nan")

@@ -1,4 +1,4 @@
-"""A fingerprint of a dataset: whether a run goes on with the rows it began with."""
+"""The fingerprint of a dataset, by which a resumed run checks that its rows are those it started with."""
 
 import hashlib
 import os
@@ -8,11 +8,11 @@ from typing import Any
 
 from dataloading.feature_spec import NUMERICAL_DTYPE, SUM, Categorical, FeatureSpec
 
-_SAMPLES, _SAMPLE_BYTES = 16, 4096  # of each file, evenly spread, the first and the last among them
+_SAMPLES, _SAMPLE_BYTES = 16, 4096  # samples of each file, evenly spaced, including its first and last bytes
 
 
 def digest(spec: FeatureSpec, values: Iterable[Any], files: Iterable[Path] = ()) -> str:
-    """A hash of the features, of some values, and of sizes and samples of files: milliseconds, whatever their size."""
+    """Hash the features, the given values, and the sizes and samples of files; it takes milliseconds whatever the size of the files."""
     found = hashlib.blake2b(digest_size=16)
     features = [_described(feature) for feature in spec.categorical]
     described = features, spec.numerical, spec.label, tuple(values), *_other_columns(spec)
@@ -27,13 +27,13 @@ def digest(spec: FeatureSpec, values: Iterable[Any], files: Iterable[Path] = ())
 
 
 def _described(feature: Categorical) -> tuple:
-    """Of one id a sample and a table of its own what it was before there were others: the digests of older checkpoints stay."""
+    """Return the hashed fields of a feature; defaults of newer fields are left out, so that the digests of older checkpoints stay valid."""
     values = (feature.name, feature.cardinality, feature.dtype, feature.alpha)
     others = (feature.hotness, feature.pooling, feature.table, feature.embedding_dim)
     return values if others == (1, SUM, None, None) else (*values, *others)
 
 
 def _other_columns(spec: FeatureSpec) -> tuple:
-    """Nothing for float16 numericals and no group, as before there was anything else."""
+    """Return the hashed types of numericals and group; empty for float16 without a group, as in the digests of older checkpoints."""
     dtype = () if spec.numerical_dtype == NUMERICAL_DTYPE else (spec.numerical_dtype,)
     return dtype if spec.group is None else (*dtype, "group", spec.group, spec.group_dtype)

@@ -23,7 +23,7 @@ from utils.errors import UserError
 from utils.naming import naming
 
 NUM_NUMERICAL = 13
-ALPHA = 1.45  # exponent of the ids' power law; what NVIDIA's generator uses for Criteo
+ALPHA = 1.45  # exponent of the ids' power law, as in NVIDIA's generator for Criteo
 
 _T15 = """7912889 33823 17139 7339 20046 4 7105 1382 63 5554114 582469 245828 11 2209 10667 104 4 968 15
     8165896 2675940 7156453 302516 12022 97 35"""
@@ -42,12 +42,20 @@ VARIANTS: dict[str, tuple[int, ...]] = {
 
 
 def variant_spec(variant: str, hotness: Sequence[int] = (1,)) -> FeatureSpec:
-    """The generator specification of a variant, one of VARIANTS, with so many ids a sample of each feature, or of all. Raises FeatureSpecError."""
+    """Return the generator specification of a variant.
+
+    Args:
+        variant: one of VARIANTS.
+        hotness: ids per sample, one number for each feature or one for all.
+
+    Raises:
+        FeatureSpecError: the hotness does not fit the features.
+    """
     return generator_spec(VARIANTS[variant], NUM_NUMERICAL, ALPHA, hotness=hotness)
 
 
 def hotness_of(text: str) -> tuple[int, ...]:
-    """The numbers of a list. Raises UserError."""
+    """Parse the value of --hotness, numbers separated by commas. Raises UserError."""
     words = [word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdigit() and 1 <= int(word[:9]) <= MAX_HOTNESS for word in words):
         raise UserError(f"--hotness {text[:80]}: expected one number from 1 to {MAX_HOTNESS}, or one for each feature, separated by commas")
@@ -55,10 +63,10 @@ def hotness_of(text: str) -> tuple[int, ...]:
 
 
 def write_spec(spec: FeatureSpec, path: Path) -> None:
-    """Write a specification so that `path` holds the old or the new one, never a part.
+    """Write a specification atomically: `path` holds the old or the new file, never a partial one.
 
     Raises:
-        UserError: the path is a folder, or its folder cannot be made.
+        UserError: the path is a folder, or its parent folder cannot be created.
     """
     if path.is_dir():
         raise UserError(f"--dst {path} is a folder; expected a file name, {path / DEFAULT_FILE_NAME} for instance")
@@ -80,7 +88,7 @@ def write_spec(spec: FeatureSpec, path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, write, say so."""
+    """Parse the flags, write the specification, and print a summary."""
     parser = Parser(prog="dataloading.generate_feature_spec", description="Write the feature specification of synthetic data.")
     variant, place = "criteo_t15_synthetic", Path(DEFAULT_FILE_NAME)
     parser.add_argument("--variant", choices=sorted(VARIANTS), default=variant, help=f"table sizes to write (default: {variant})")

@@ -34,24 +34,24 @@ from utils.signals import EndedBySignals, uninterrupted
 NAME = "dataloading.generate_outbrain"
 CLICKS, EVENTS, CUTOFF = "clicks_train.csv", "events.csv", 12  # of MAP@12
 _DAYS, _LAST_DAYS, _DAY_MS = 13, 2, 86_400_000
-_AT_ONCE = 1 << 16  # displays
-_COUNTS = np.array([0.12, 0.13, 0.24, 0.12, 0.18, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01])  # of displays with 2, 3, … 12 ads
-_CANDIDATES = 18  # drawn for a display; those that it has already are left out
-_UNLABELLED = 20  # as many labelled displays for each one without clicks, as those of the competition's test are
+_AT_ONCE = 1 << 16  # displays drawn in a block
+_COUNTS = np.array([0.12, 0.13, 0.24, 0.12, 0.18, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01])  # shares of displays with 2, 3, … 12 ads
+_CANDIDATES = 18  # ads drawn for a display; repeated ones are left out
+_UNLABELLED = 20  # labelled displays for each one without clicks; the displays of the competition's test split have none
 _NO_EVENT, _NO_PLATFORM, _NO_PLACE = 0.002, 0.01, 0.01
 _MAX_DISPLAYS = 100_000_000
 
 
 class Displays(NamedTuple):
-    """Some displays, n of them, with m shown ads together.
+    """A block of n labelled displays, which show m ads in total, and the events of all displays of the block.
 
     Attributes:
         ids: `[n]`.
-        events: a row each, but for those that the file of events lacks.
+        events: one row for each display of the block, labelled or not, except those that the file of events lacks.
         clicks: `[m]` rows: display, ad, clicked.
         days: `[n]`.
-        expected: `[n]`, the average precision that is to be expected of the true order.
-        reached: `[n]`, that of the true order.
+        expected: `[n]`, the expected average precision of the true order.
+        reached: `[n]`, the average precision that the true order reaches.
     """
 
     ids: np.ndarray
@@ -63,14 +63,14 @@ class Displays(NamedTuple):
 
 
 def expected_precision(utilities: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The best that an order of ads can reach where one is clicked, drawn from a softmax.
+    """Return the best expected average precision of any order of the ads, if the one clicked ad is drawn from a softmax.
 
     Args:
-        utilities: of the ads of all displays, one display after another, `[m]`.
-        starts: where each display begins, `[n]`.
+        utilities: utilities of the ads of all displays, one display after another, `[m]`.
+        starts: index of each display's first ad, `[n]`.
 
     Returns:
-        the sum over a display's ads of P(clicked) / rank, `[n]`, ranks by falling utility, 0 beyond the 12th; and the ranks, from 1, `[m]`.
+        the sum over a display's ads of P(clicked) / rank, `[n]`, with ranks by descending utility, 0 beyond the 12th; and the ranks, from 1, `[m]`.
     """
     display = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(utilities)))
     order = np.lexsort((-utilities, display))
@@ -82,7 +82,7 @@ def expected_precision(utilities: np.ndarray, starts: np.ndarray) -> tuple[np.nd
 
 
 def displays(world: OutbrainWorld, seed: int, start: int, stop: int, total: int) -> Displays:
-    """Displays start to stop of so many; the same for the same block, whatever else is drawn."""
+    """Draw displays start to stop of `total`; the result depends on the block alone, not on other draws."""
     draw, sizes, n = stream_generator(seed, "outbrain displays", start), world.sizes, stop - start
     ids = np.arange(start + 1, stop + 1)
     times = ((np.arange(start, stop) + draw.random(n)) / total * _DAYS * _DAY_MS).astype(np.int64)
@@ -108,17 +108,21 @@ def displays(world: OutbrainWorld, seed: int, start: int, stop: int, total: int)
     ads, starts = ads[kept], np.cumsum(counts[labelled]) - counts[labelled]
     told = lambda values: np.where(known, values, -1)[display]  # noqa: E731
     utilities = world.utilities(ads, told(pages), told(platforms), told(places))
-    noisy = utilities + draw.gumbel(size=len(kept))[kept]  # whose greatest is drawn from the softmax
+    noisy = utilities + draw.gumbel(size=len(kept))[kept]  # Gumbel-max: the argmax is a draw from the softmax
     clicked = noisy == np.repeat(np.maximum.reduceat(noisy, starts), counts[labelled])
     expected, ranks = expected_precision(utilities, starts)
     reached = np.add.reduceat(np.where(clicked & (ranks <= CUTOFF), 1 / ranks, 0.0), starts)
     clicks = pl.DataFrame({"display_id": ids[display], "ad_id": world.ad_ids[ads], "clicked": clicked.astype(np.int8)})
-    days = np.where(known, times // _DAY_MS, 0)[labelled]  # one without an event is for training
+    days = np.where(known, times // _DAY_MS, 0)[labelled]  # a display without an event belongs to the first day, which is for training
     return Displays(ids[labelled], event, clicks, days, expected, reached)
 
 
 def _shown(draw: np.random.Generator, n: int, num_ads: int) -> tuple[np.ndarray, np.ndarray]:
-    """Different ads of each of n displays, one display after another, and how many each has."""
+    """Draw distinct ads for each of n displays.
+
+    Returns:
+        the ads, one display after another, and the number of ads of each display.
+    """
     wanted = 2 + np.searchsorted(np.cumsum(_COUNTS), draw.random(n) * _COUNTS.sum(), side="right").clip(max=len(_COUNTS) - 1)
     drawn = ids_from_uniforms(draw.random(n * _CANDIDATES), num_ads, 0.7).reshape(n, _CANDIDATES)
     fresh = np.ones(drawn.shape, bool)
@@ -132,7 +136,7 @@ def _shown(draw: np.random.Generator, n: int, num_ads: int) -> tuple[np.ndarray,
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, draw, say what was written. Raises UserError where that cannot be; nothing is left then."""
+    """Parse the flags, draw the files, and print a summary. Raises UserError on invalid flags or existing files; no partial files are left."""
     parser = Parser(prog=f"python -m {NAME}", description=__doc__)
     parser.add_argument("--displays", type=int, default=20_000, metavar="N", help="with a click each, some 5 ads in one (default: %(default)s)")
     parser.add_argument("--dst", type=Path, required=True, metavar="FOLDER", help="where the files go; made where missing")
@@ -155,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 frame.write_csv(path)
         rows, truth = _write_displays(scratch.folder, world, flags)
         with uninterrupted():
-            _refuse(flags.dst, names)
+            _refuse(flags.dst, names)  # again: drawing takes long, and another run may have written there
             for name in names:
                 (scratch.folder / name).rename(flags.dst / name)
     finally:
@@ -166,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write_displays(folder: Path, world: OutbrainWorld, flags) -> tuple[int, dict]:
-    """Write clicks, events and what is known of them; returns the clicks' rows and the content of the JSON file."""
+    """Write clicks, events and the planted signal; returns the number of click rows and the content of the JSON file."""
     total, rows, found = flags.displays + (flags.displays - 1) // _UNLABELLED, 0, []
     files = {name: (folder / name).open("wb") for name in (CLICKS, EVENTS)}
     try:
@@ -182,7 +186,7 @@ def _write_displays(folder: Path, world: OutbrainWorld, flags) -> tuple[int, dic
                 file.close()
     finally:
         for file in files.values():
-            with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
+            with contextlib.suppress(OSError):  # closing fails on a full disk, too; the error being raised says so already
                 file.close()
     frame = pl.concat(found)
     last = frame.filter(pl.col("day") >= _DAYS - _LAST_DAYS)

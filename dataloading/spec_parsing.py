@@ -1,4 +1,4 @@
-"""The content of a feature specification's YAML file, checked key by key: whatever nothing here reads is refused."""
+"""Parsing of a feature specification's YAML content, key by key; unknown keys are refused."""
 
 import os
 import re
@@ -20,14 +20,14 @@ _OF_CATEGORICAL = ("cardinality", "hotness", "alpha", "dtype", "pooling", "table
 
 
 def parsed(content: Any, where: str) -> dict[str, Any]:
-    """The fields of a `FeatureSpec`, by their names, but for its path.
+    """Return the fields of a `FeatureSpec` by name, except its path.
 
     Args:
-        content: of the YAML file.
-        where: what an error begins with: the file and a colon, or nothing.
+        content: the content of the YAML file.
+        where: prefix of error messages: the file and a colon, or nothing.
 
     Raises:
-        FeatureSpecError: it lacks what every specification needs, contradicts itself, or holds what nothing here reads.
+        FeatureSpecError: a required section is missing, the content contradicts itself, or a key is unknown.
     """
     content = _mapping(content, f"{where}the file")
     _refuse_unknown(content, _SECTIONS, f"{where}section")
@@ -58,10 +58,14 @@ def parsed(content: Any, where: str) -> dict[str, Any]:
 
 
 def check_tables(categorical: Iterable[Categorical], where: str = "") -> None:
-    """Raise FeatureSpecError where features that share a table do not agree on it, or a table has the name of a feature with another one."""
+    """Check the tables of the features.
+
+    Raises:
+        FeatureSpecError: features that share a table disagree on its rows or width, or a table has the name of a feature whose table is another.
+    """
     features = {feature.name: feature for feature in categorical}
     first: dict[str, Categorical] = {}
-    widths: dict[str, Categorical] = {}  # of each table, the first feature that states one
+    widths: dict[str, Categorical] = {}  # for each table, the first feature that states a width
     for feature in features.values():
         table = feature.table_name
         named = features.get(table)
@@ -85,7 +89,7 @@ def check_tables(categorical: Iterable[Categorical], where: str = "") -> None:
 
 
 def _channels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """The features of each channel; an empty group where there is none."""
+    """Return the features of each channel; the group channel is empty if there is none."""
     channels = _mapping(value, f"{where}channel_spec")
     _refuse_unknown(channels, (*_CHANNELS, GROUP), f"{where}channel_spec: channel")
     for channel in _CHANNELS:
@@ -103,13 +107,13 @@ def _channels(value: Any, where: str) -> dict[str, tuple[str, ...]]:
 
 
 def _check_listed(names: tuple[str, ...], entries: Mapping[str, Any], where: str) -> None:
-    """Check that each feature of a channel stands in one, and has an entry, and that no other has. Raises FeatureSpecError."""
+    """Check that each listed feature is in one channel only and has an entry, and that no other entries exist. Raises FeatureSpecError."""
     for name, count in Counter(names).items():
         if count > 1:
             raise FeatureSpecError(f"{where}channel_spec lists feature {name} more than once")
         if name not in entries:
             raise FeatureSpecError(f"{where}feature {name} stands in channel_spec and is missing in feature_spec")
-        if _leads_outside(name):  # names become those of files, of a vocabulary for one
+        if _leads_outside(name):  # feature names become file names, of vocabularies for example
             raise FeatureSpecError(f"{where}feature {name[:80]!r}: as a path this leads outside the dataset; expected another name")
     listed = set(names)
     unread = [name for name in entries if name not in listed]
@@ -120,7 +124,7 @@ def _check_listed(names: tuple[str, ...], entries: Mapping[str, Any], where: str
 
 
 def _refuse_unknown(content: Mapping, known: Iterable[str], what: str) -> None:
-    """Raise FeatureSpecError for a key that nothing here reads: what it asks for would be ignored in silence."""
+    """Raise FeatureSpecError for an unknown key, which would otherwise be ignored silently."""
     unknown = [key for key in content if key not in known]
     if unknown:
         raise FeatureSpecError(f"{what} {str(unknown[0])[:60]!r} is not known, expected one of {', '.join(known)}; remove it")
@@ -161,7 +165,7 @@ def _categorical(name: str, entries: dict, dtype: str, where: str) -> Categorica
     alpha = entries.get("alpha")
     if alpha is not None:
         alpha = number("alpha", None, (int, float), 0)
-        if alpha > 100:  # steeper than any data, and (V + 1)^(1 - alpha) leaves the range of float64
+        if alpha > 100:  # steeper than any real data; and (V + 1)^(1 - alpha) leaves the range of float64
             raise FeatureSpecError(f"{where}alpha: expected a number from 0 to 100, found {_kind(alpha)}")
         alpha = float(alpha)
     hotness = number("hotness", 1, int, 1)
@@ -177,7 +181,7 @@ def _categorical(name: str, entries: dict, dtype: str, where: str) -> Categorica
 
 
 def _table(value: Any, where: str) -> str | None:
-    """A table's name, which becomes part of paths in checkpoints."""
+    """Return a table's name, checked; it becomes part of paths in checkpoints."""
     if value is None:
         return None
     if not isinstance(value, str) or not value or "\n" in value or "\r" in value:
@@ -217,7 +221,7 @@ def _sources(value: Any, label: str, where: str) -> dict[str, tuple[Chunk, ...]]
 def _check_file_name(file: str, where: str) -> None:
     try:
         possible = bool(file) and b"\0" not in os.fsencode(file)
-    except UnicodeEncodeError:  # half of a surrogate pair, which YAML can write
+    except UnicodeEncodeError:  # a lone surrogate, which YAML can contain
         possible = False
     if not possible:
         raise FeatureSpecError(f"{where}: {file[:60]!r} is not a file name")

@@ -20,10 +20,10 @@ _FOLDERS = {"train": "train", "test": "test", "valid": "val"}  # by split
 
 
 def split_spec(folder: Path) -> FeatureSpec:
-    """The specification of such a dataset, its files left where they are.
+    """Return the specification of such a dataset; the files stay in place.
 
     Raises:
-        DatasetError: a file is missing, or is not what it should be.
+        DatasetError: a file is missing or invalid.
     """
     rows = _rows(folder / SIZES)
     splits = [split for split, name in _FOLDERS.items() if (folder / name).is_dir()]
@@ -37,10 +37,10 @@ def split_spec(folder: Path) -> FeatureSpec:
 
 
 def write_split_spec(folder: Path, name: str, overwrite: bool) -> FeatureSpec:
-    """Write the specification beside the files; returns it.
+    """Write the specification beside the files, and return it.
 
     Raises:
-        DatasetError: see `split_spec`; or there is one already, and it may not be replaced.
+        DatasetError: see `split_spec`; or the file exists and `overwrite` is not set.
     """
     path, spec = folder / name, split_spec(folder)
     if path.exists() and not overwrite:
@@ -54,7 +54,7 @@ def _moved(chunk: Chunk, split: str) -> Chunk:
 
 
 def _rows(path: Path) -> list[int]:
-    """Rows of each table: one more than the greatest id."""
+    """Return the rows of each table: one more than the greatest id."""
     try:
         sizes = json.loads(path.read_bytes())
     except OSError as error:
@@ -70,7 +70,7 @@ def _rows(path: Path) -> list[int]:
 
 
 def _num_numerical(folder: Path) -> int:
-    """M, by the sizes of the files."""
+    """Return M, inferred from the sizes of the files."""
     sizes = {}
     for name in ("label.bin", "numerical.bin"):
         try:

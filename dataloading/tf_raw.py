@@ -1,4 +1,4 @@
-"""Reading and writing tf_raw: one binary file per categorical feature, one for the numerical ones, one for the label, one for the group."""
+"""Reading and writing of tf_raw: a binary file for each categorical feature, one for all numerical features, one for the label, one for the group."""
 
 import contextlib
 import os
@@ -23,8 +23,8 @@ from utils.signals import uninterrupted
 class ColumnFile:
     """One open binary file of fixed-width samples, read by position.
 
-    Plain `pread` and not a memory map: a file that is cut short while the run goes on is then a clear error, where a
-    map would end the process with SIGBUS.
+    It uses `pread` rather than a memory map: a file truncated during the run is then a clear error, whereas a memory map would end the process with
+    SIGBUS.
     """
 
     def __init__(self, path: Path, dtype: np.dtype, width: int = 1):
@@ -32,7 +32,7 @@ class ColumnFile:
         self._descriptor = os.open(path, os.O_RDONLY)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Samples start to stop: `[n]`, or `[n, width]` where width > 1.
+        """Return samples start to stop: `[n]`, or `[n, width]` if width > 1.
 
         Raises:
             DatasetError: the file ends before `stop`.
@@ -54,7 +54,7 @@ class ColumnFile:
 
 
 class TfRawSplit:
-    """One split of a tf_raw dataset, read by ranges of rows. Files are opened when first read, so a worker opens only its own."""
+    """One split of a tf_raw dataset, read by ranges of rows. A file is opened at its first read, so a worker opens only the files that it needs."""
 
     def __init__(self, spec: FeatureSpec, split: str):
         self.spec, self.name, self.first_row = spec, split, 0
@@ -63,7 +63,7 @@ class TfRawSplit:
         files = split_files(spec, split)
         self._paths: dict[str, tuple[Path, str, int]] = {}
         if self.labelled:
-            self._paths["label"] = (files.label, "uint8", 1)  # bool on disk; read as bytes, so that a value other than 0 and 1 is seen
+            self._paths["label"] = (files.label, "uint8", 1)  # bool on disk; read as bytes, so that values other than 0 and 1 are detected
         if spec.numerical:
             self._paths["numerical"] = (files.numerical, spec.numerical_dtype, len(spec.numerical))
         for i, (feature, path) in enumerate(zip(spec.categorical, files.categorical, strict=True)):
@@ -81,33 +81,33 @@ class TfRawSplit:
         return self._open[key]
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """Ids of a feature (by its place in the model's order), rows start to stop.
+        """Return ids of a feature (by its index in the model's order), rows start to stop.
 
         Returns:
-            `[n]`, int8, int16 or int32; `[n, h]` where the feature has several ids a sample, -1 where there is none.
+            `[n]`, int8, int16 or int32; for a feature with several ids per sample `[n, h]`, padded with -1.
         """
         return self._column(f"ids {feature}").read(start, stop)
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """Numerical features of rows start to stop: `[n, M]`, float16 or float32."""
+        """Return numerical features of rows start to stop: `[n, M]`, float16 or float32."""
         if not self.spec.numerical:
             return np.empty((stop - start, 0), self.spec.numerical_dtype)
         return self._column("numerical").read(start, stop).reshape(stop - start, len(self.spec.numerical))
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
-        """Labels of rows start to stop: `[n]` uint8, 0 or 1; all 0 where the split has none (`labelled`)."""
+        """Return labels of rows start to stop: `[n]` uint8, 0 or 1; all 0 if the split has none (`labelled`)."""
         return self._column("label").read(start, stop) if self.labelled else np.zeros(stop - start, np.uint8)
 
     def read_group(self, start: int, stop: int) -> np.ndarray:
-        """Groups of rows start to stop, where the dataset has a group: `[n]`, int32 or int64."""
+        """Return groups of rows start to stop: `[n]`, int32 or int64. The dataset must have a group."""
         return self._column("group").read(start, stop)
 
     def file(self, feature: str, row: int = 0) -> str:
-        """The file that a feature is read from."""
+        """Return the file that a feature is read from."""
         return self._files[feature]
 
     def fingerprint(self) -> str:
-        """The same where features, file sizes and a sample of the files' bytes are the same."""
+        """Return a hash of the features, the file sizes and a sample of the files' bytes."""
         return digest(self.spec, (self.name, self.num_samples), split_files(self.spec, self.name).all())
 
     def close(self) -> None:
@@ -118,20 +118,20 @@ class TfRawSplit:
 
 
 class TfRawWriter:
-    """Writes a tf_raw dataset that is whole or not there.
+    """A writer that publishes a complete tf_raw dataset, or none.
 
-    Files grow in a hidden folder inside the destination; `publish` checks that they agree, moves them in place and
-    writes the feature specification last. Leaving the `with` block by an exception removes what was written.
+    Files are written to a hidden folder inside the destination. `publish` checks that they agree, moves them in place and adds the feature
+    specification last. If an exception leaves the `with` block, the written files are removed.
 
         with TfRawWriter(destination, spec, splits=("train", "test")) as writer:
             writer.append("train", numerical, ids, labels)      # or fill the files at writer.files("train") yourself
             writer.publish(metadata)
 
-    Splits in `unlabelled` have no labels and are for prediction only. `within` is a hidden folder of the caller's in the destination: files may stand
-    there already, and it stays.
+    Splits in `unlabelled` have no labels and are for prediction only. `within` is the caller's own hidden folder in the destination: it may hold
+    files already, and it is not removed.
 
     Raises:
-        DatasetError: the destination holds a dataset already and `overwrite` is not given.
+        DatasetError: the destination holds a dataset already and `overwrite` is not set.
     """
 
     def __init__(
@@ -163,18 +163,18 @@ class TfRawWriter:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         for file in self._open.values():
-            with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
+            with contextlib.suppress(OSError):  # closing fails on a full disk, too; the error being raised says so already
                 file.close()
         if self._scratch is not None:
             self._scratch.remove()
 
     @property
     def folder(self) -> Path:
-        """The hidden folder: whatever else is put here is published with the dataset."""
+        """The hidden folder; other files placed here are published with the dataset."""
         return self._folder
 
     def files(self, split: str):
-        """Where the split's columns are being written (`contract.SplitFiles`), for a writer that works column by column."""
+        """Return the files that hold the split's columns during writing (`contract.SplitFiles`), for writing column by column."""
         return split_files(self._placed(self._folder), split)
 
     def append(
@@ -183,14 +183,14 @@ class TfRawWriter:
         """Append rows.
 
         Args:
-            split: which split they belong to.
+            split: the split of the rows.
             numerical: `[n, M]`, stored as float16 or float32.
-            ids: F arrays `[n]`, or `[n, h]` with -1 for no id, already known to be in range.
-            labels: `[n]`, 0 or 1; None where the split has none.
-            groups: `[n]` whole numbers, where the dataset has a group.
+            ids: F arrays `[n]`, or `[n, h]` padded with -1; the ids are not checked here and must be in range.
+            labels: `[n]`, 0 or 1; None if the split has none.
+            groups: `[n]` whole numbers, if the dataset has a group.
 
         Raises:
-            ValueError: labels for a split without them, or none for one with.
+            ValueError: labels are given for a split without labels, or missing for a split with labels.
         """
         files = self.files(split)
         if (labels is None) != (files.label is None):
@@ -205,19 +205,18 @@ class TfRawWriter:
             self._write(files.group, np.ascontiguousarray(groups, self.spec.group_dtype))
 
     def copy_vocabularies(self, spec: FeatureSpec) -> None:
-        """Publish with the dataset what `spec`'s ids stand for, where that is known: rows that are only copied keep their ids."""
+        """Publish `spec`'s vocabularies with the dataset, if there are any: copied rows keep their ids."""
         copy_vocabularies(spec, self._folder)
 
     def publish(self, metadata: dict[str, Any]) -> FeatureSpec:
-        """Make the dataset visible; returns its specification.
+        """Make the dataset visible, and return its specification.
 
         Raises:
-            DatasetError: the columns do not hold the same number of samples, a split is empty, or another run has
-                written a dataset here meanwhile.
+            DatasetError: the columns hold different numbers of samples, a split is empty, or another run has written a dataset here meanwhile.
         """
         for split in self._splits:
             for path in self.files(split).all():
-                self._write(path, np.empty(0, np.uint8))  # a split without rows has empty files, not missing ones
+                self._write(path, np.empty(0, np.uint8))  # a split without rows gets empty files instead of missing ones
         for path, file in self._open.items():
             with naming(path):
                 file.flush()
@@ -250,17 +249,17 @@ class TfRawWriter:
 
 
 def move_in_place(entries: Collection[Path], spec: Path, target: Path) -> None:
-    """Put what makes a dataset in its place, the specification last: until then the folder is no dataset.
+    """Move the entries of a dataset in place, the specification last; until then the folder is not a dataset.
 
     Args:
-        entries: files and folders, which replace those of their names.
-        spec: one of them, the specification.
-        target: where that goes; the folder of the others.
+        entries: files and folders, which replace existing ones of the same names.
+        spec: the specification, one of the entries.
+        target: destination of the specification; the other entries are moved to its folder.
     """
     destination = target.parent
     target.unlink(missing_ok=True)
     if (destination / VOCABULARY).is_dir():
-        shutil.rmtree(destination / VOCABULARY)  # the values of other ids, where this dataset brings none
+        shutil.rmtree(destination / VOCABULARY)  # the old vocabularies belong to other ids, and this dataset may bring none
     for entry in sorted({*entries} - {spec}):
         old = destination / entry.name
         if old.is_dir():
@@ -270,7 +269,7 @@ def move_in_place(entries: Collection[Path], spec: Path, target: Path) -> None:
 
 
 def refuse_dataset(destination: Path, spec_name: str, overwrite: bool) -> None:
-    """Raise DatasetError where `destination` holds a dataset and may not be overwritten."""
+    """Raise DatasetError if `destination` cannot be a dataset's folder, or holds a dataset and `overwrite` is not set."""
     if destination.is_symlink() and not destination.exists():
         raise DatasetError(f"{destination} is a link to {os.readlink(destination)}, which is not there; make that folder, or remove the link")
     if destination.is_file():
@@ -280,7 +279,7 @@ def refuse_dataset(destination: Path, spec_name: str, overwrite: bool) -> None:
 
 
 def refuse_replacing(destination: Path, spec_name: str, folders: Iterable[str], overwrite: bool) -> None:
-    """Raise DatasetError where `destination` holds a dataset, or one of its folders holds anything, and may not be overwritten."""
+    """Raise DatasetError where `refuse_dataset` does, or if one of the `folders` in `destination` is not empty and `overwrite` is not set."""
     refuse_dataset(destination, spec_name, overwrite)
     for name in folders:
         folder = destination / name
@@ -289,7 +288,7 @@ def refuse_replacing(destination: Path, spec_name: str, folders: Iterable[str], 
 
 
 def copy_vocabularies(spec: FeatureSpec, folder: Path) -> None:
-    """Copy into `folder` what `spec`'s ids stand for, where that is known."""
+    """Copy the vocabularies of `spec`'s features to `folder`, if there are any."""
     for feature in spec.categorical:
         if source := stored_vocabulary(spec, feature.name):
             copy = folder / VOCABULARY / source.name

@@ -4,7 +4,7 @@
     python -m dataloading.transcribe --src_dataset_type synthetic --src_dataset_path . --dst_dataset_path /data/synthetic \\
         --max_batches_train 1000 --max_batches_test 100
 
-    # CSV files with a header, or in NVIDIA's generic form: without one, the columns in the order of source_spec
+    # CSV files with a header, or in NVIDIA's generic form without a header: the columns are in the order of source_spec
     python -m dataloading.transcribe --src_dataset_type csv --src_dataset_path /data/logs --dst_dataset_path /data/logs_raw
 
     # a dataset of NVIDIA's DLRM for PyTorch (model_size.json): its files are a tf_raw dataset's, so only feature_spec.yaml is written
@@ -13,14 +13,14 @@
     # pre-batched TFRecords, which NVIDIA's transcriber writes by default
     python -m dataloading.transcribe --src_dataset_type split_tfrecords --src_dataset_path /data/records --dst_dataset_path /data/records_raw
 
-    # the TFRecords of NVIDIA's Wide & Deep, which dlrm.py reads as they are (--dataset_type tfrecord): there and back
+    # the TFRecords of NVIDIA's Wide & Deep, which dlrm.py reads directly (--dataset_type tfrecord): to TFRecords, and back
     python -m dataloading.transcribe --src_dataset_path /data/outbrain --dst_dataset_path /data/tfrecords --dst_dataset_type tfrecord --num_files 40
     python -m dataloading.transcribe --src_dataset_type tfrecord --src_dataset_path /data/tfrecords --dst_dataset_path /data/outbrain_raw
 
     # the first rows of a tf_raw dataset
     python -m dataloading.transcribe --src_dataset_path /data/criteo --dst_dataset_path /data/criteo_small --max_batches_train 10
 
-The dataset appears whole or not at all: files grow in a hidden folder, the feature specification comes last.
+The dataset appears complete or not at all: files are written to a hidden folder, and the feature specification is moved in place last.
 """
 
 import argparse
@@ -68,7 +68,7 @@ _NO_EFFECT = {  # flags of NVIDIA's transcriber that its scripts pass
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line; flags that only some sources read default to None, so that a needless one can be told."""
+    """Parse the command line; flags that only some sources use default to None, so that `warn_needless` can detect them."""
     parser = Parser(prog=NAME, description="Write a tf_raw dataset from synthetic data, CSV files, TFRecords or another one.")
     add = parser.add_argument
     add(
@@ -99,7 +99,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def warn_needless(args: argparse.Namespace) -> None:
-    """Say, a line each, which of the given flags have no effect in this mode."""
+    """Print a warning for each given flag that has no effect in this mode."""
     reasons = {}
     if args.src_dataset_type != "synthetic":
         reasons |= dict.fromkeys(("--seed", "--signal"), f"with --src_dataset_type {args.src_dataset_type}")
@@ -110,7 +110,7 @@ def warn_needless(args: argparse.Namespace) -> None:
     reasons |= {flag: f"here: {reason}" for flag, reason in _NO_EFFECT.items()}
     for flag, reason in reasons.items():
         value = getattr(args, flag.removeprefix("--"))
-        if value is not None and value is not False:  # 0 is a value that was given
+        if value is not None and value is not False:  # 0 is a given value, too
             print(f"{NAME}: warning: {flag} has no effect {reason}", file=sys.stderr)
 
 
@@ -137,10 +137,10 @@ def check_arguments(args: argparse.Namespace, batches: dict[str, int]) -> None:
 
 
 def splits_of(args: argparse.Namespace, spec: FeatureSpec) -> tuple[str, ...]:
-    """The splits to write: train, valid and test first, then the others as the specification has them.
+    """Return the splits to write: train, valid and test first, then the others in the order of the specification.
 
     Raises:
-        UserError: `--splits` names one that the source has not, or one twice.
+        UserError: `--splits` names a split that the source lacks, or names one twice.
     """
     if args.src_dataset_type == "synthetic":
         known, all_of_them = SPLITS, ("train", "test")
@@ -162,7 +162,7 @@ def splits_of(args: argparse.Namespace, spec: FeatureSpec) -> tuple[str, ...]:
 
 
 def refuse_own_files(args: argparse.Namespace, spec: FeatureSpec, splits: Sequence[str]) -> None:
-    """Raise DatasetError where writing would replace the files that are read."""
+    """Raise DatasetError if writing would replace files of the source."""
     destination = args.dst_dataset_path.resolve()
     if args.src_dataset_type in ("tf_raw", TFRECORD) and args.src_dataset_path.resolve() == destination:
         raise DatasetError(f"{args.dst_dataset_path} is source and destination; choose another --dst_dataset_path")
@@ -180,7 +180,7 @@ def refuse_own_files(args: argparse.Namespace, spec: FeatureSpec, splits: Sequen
 
 
 def source_rows(args: argparse.Namespace, spec: FeatureSpec, split: str, batches: int) -> tuple[Iterator[RowBlock], int | None]:
-    """The rows of a split in batches, and how many there will be (None where only reading tells)."""
+    """Return the rows of a split in batches, and their number (None if it is known only after reading)."""
     size = args.src_batch_size
     if args.src_dataset_type == "csv":
         blocks = islice(read_csv_split(spec, split, size), None if batches == -1 else batches)
@@ -196,7 +196,7 @@ def source_rows(args: argparse.Namespace, spec: FeatureSpec, split: str, batches
 
 
 def writer_of(args: argparse.Namespace, spec: FeatureSpec, rows: Mapping[str, int | None], unlabelled: Sequence[str]) -> TfRawWriter | TfRecordWriter:
-    """Of the destination; `rows` of each split, which TFRecords want to know before."""
+    """Return the writer of the destination; `rows` is the number of rows of each split, which TFRecords need in advance."""
     if args.dst_dataset_type == "tf_raw":
         return TfRawWriter(args.dst_dataset_path, spec, tuple(rows), args.dst_feature_spec, args.overwrite, unlabelled)
     for split in rows if args.src_dataset_type == "tf_raw" else ():
@@ -207,7 +207,7 @@ def writer_of(args: argparse.Namespace, spec: FeatureSpec, rows: Mapping[str, in
 
 
 def write_split(writer: TfRawWriter | TfRecordWriter, split: str, blocks: Iterator[RowBlock], total: int | None) -> dict[str, Any]:
-    """Append all rows; returns `samples`, `click_rate` and, where P(click) is known, the Bayes metrics."""
+    """Append all rows, and return `samples`, `click_rate` and, for a test split with known P(click), the Bayes metrics."""
     samples, clicks = 0, 0
     known: list[tuple[np.ndarray, np.ndarray]] = []
     with tqdm(total=total, unit=" rows", unit_scale=True, desc=split, disable=not sys.stderr.isatty()) as bar:
@@ -226,7 +226,7 @@ def write_split(writer: TfRawWriter | TfRecordWriter, split: str, blocks: Iterat
 
 
 def generator_metadata(spec: FeatureSpec, args: argparse.Namespace, statistics: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the written specification says about synthetic data: how to draw it again, and the best score there is."""
+    """Return the metadata of synthetic data for the written specification: the parameters to draw it again, and the best possible score."""
     alphas = [feature.alpha or 0.0 for feature in spec.categorical]
     metadata: dict[str, Any] = {
         "generator": {
@@ -240,7 +240,7 @@ def generator_metadata(spec: FeatureSpec, args: argparse.Namespace, statistics: 
 
 
 def _describe(args: argparse.Namespace) -> int:
-    """Write the specification of files that stay where they are."""
+    """Write the specification beside the source's files, which stay in place."""
     if args.src_feature_spec != DEFAULT_FILE_NAME:
         raise UserError(f"--src_feature_spec {args.src_feature_spec}: a source of type {SPLIT} has none; drop the flag")
     for flag in ("--max_batches_train", "--max_batches_test", "--splits", "--train_only"):
@@ -254,7 +254,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, check, transcribe each split, publish, say what was written."""
+    """Parse and check the flags, transcribe each split, publish the dataset, and print a summary."""
     args = parse_arguments(argv)
     batches = {"train": args.max_batches_train, "test": -1 if args.max_batches_test is None else args.max_batches_test}
     if args.dst_dataset_path is None and args.src_dataset_type != SPLIT:

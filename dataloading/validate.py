@@ -2,7 +2,7 @@
 
     python -m dataloading.validate --dataset_path /data/criteo
 
-Exit code 0 and a summary where the dataset is sound; 1 and every fault, a line each, where it is not.
+If the dataset is sound, the exit code is 0 and a summary is printed; otherwise the exit code is 1 and each fault is printed on a line.
 """
 
 import sys
@@ -31,14 +31,14 @@ def _number(value: float | None) -> str:
 
 
 def table_row(split: str, figures: Figures) -> str:
-    """One feature's line of the table."""
+    """Return a feature's line of the table."""
     share = "-" if figures.zero_share is None else f"{100 * figures.zero_share:.2f} %"
     cells = (figures.low, figures.high, figures.distinct, figures.mean)
     return _TABLE.format(split, figures.feature, *map(_number, cells), share)
 
 
 def whole_samples(path: Path, width: int) -> int | None:
-    """Samples of a file; None where it cannot be read or does not hold whole samples (`file_faults` says which)."""
+    """Return the number of samples of a file; None if it cannot be read or ends within a sample (`file_faults` reports the fault)."""
     try:
         if not path.is_file():
             return None
@@ -51,7 +51,7 @@ def whole_samples(path: Path, width: int) -> int | None:
 
 
 def scan_split(spec: FeatureSpec, split: str, progress: Progress) -> list[Figures]:
-    """Scan every file of the split that can be read, whatever is wrong with the others."""
+    """Scan every readable file of the split, regardless of faults in the other files."""
     files, widths = split_files(spec, split), bytes_per_sample(spec)
     figures = []
     samples = whole_samples(files.label, widths[spec.label]) if files.label else None
@@ -73,13 +73,13 @@ def scan_split(spec: FeatureSpec, split: str, progress: Progress) -> list[Figure
 
 
 def lists_row(split: str, figures: Figures, hotness: int) -> str:
-    """A line about a feature's lists of ids."""
+    """Return a line about a feature's lists of ids."""
     length, empty = f"{figures.mean_length:.6g} of {hotness} ids", f"{100 * figures.empty_share:.2f} %"
     return f"{split:<6} {figures.feature}: lists of {length} on average, {empty} of them empty"
 
 
 def notes(spec: FeatureSpec, splits: Sequence[str]) -> list[str]:
-    """What is allowed and still worth a line."""
+    """Return notes about properties of the dataset that are allowed but worth a line."""
     found = [f"there is no {split} split" for split in ("train", "test") if split not in splits]
     found += [f"split {split} has no labels: it is for prediction only" for split in splits if not spec.labelled(split)]
     for feature in spec.categorical:
@@ -94,7 +94,7 @@ def _total_bytes(spec: FeatureSpec, splits: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, check the specification, the files, then the rows; say what was found."""
+    """Parse the flags, check the specification, the files and then the rows, and print the findings."""
     parser = Parser(prog=NAME, description="Check a tf_raw dataset: its specification, its files and every value in them.")
     parser.add_argument("--dataset_path", type=Path, required=True, help="folder of the dataset")
     parser.add_argument("--feature_spec", default=DEFAULT_FILE_NAME, help=f"file name of its specification (default: {DEFAULT_FILE_NAME})")
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args.dataset_path.is_dir():
         raise UserError(f"--dataset_path {args.dataset_path} is not a folder; expected one that holds {args.feature_spec}")
     spec = FeatureSpec.from_yaml(args.dataset_path / args.feature_spec)
-    # A dataset that is only trained on, or only scored, is whole with one split; one without either is not.
+    # One split is enough for a dataset that is only trained on, or only scored. Without train, test or an unlabelled split, train is missing.
     stored = spec.sources or {}
     splits = (*(split for split in SPLITS if split in stored), *(split for split in stored if split not in SPLITS))
     splits = splits if any(split in ("train", "test") or not spec.labelled(split) for split in splits) else ("train", *splits)

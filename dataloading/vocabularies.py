@@ -1,7 +1,7 @@
-"""Which values a dataset's ids stand for, in few bytes, so that a model's rows are never taken for those of other values.
+"""Comparison of a dataset's vocabularies with those of a checkpoint, so that a model's rows are never used for other values.
 
-Preprocessing leaves `vocabulary/FEATURE.parquet` (value, id, count; in the order of the ids) beside the data. A checkpoint keeps the file, how many
-values there were, and a digest of them. A dataset fits where its vocabulary begins with the same values: what is new comes behind.
+Preprocessing writes `vocabulary/FEATURE.parquet` (value, id, count; in the order of the ids) beside the data. A checkpoint keeps the file, the number
+of values, and a digest of them. A dataset is compatible if its vocabulary begins with the same values; new values come after them.
 """
 
 import os
@@ -24,20 +24,20 @@ def check_vocabularies(
 ) -> dict[str, dict[str, Any]]:
     """Compare the dataset's vocabularies with those that a checkpoint was trained with.
 
-    Takes a second for each 25 million values: a small part of the time to read the table of which they name the rows.
+    It takes a second for each 25 million values, a small part of the time to read the table whose rows they name.
 
     Args:
-        config: of the run.
-        spec: of the dataset.
-        checkpoint: what is restored; its features are known to be those of the dataset.
-        warn: is told of what cannot be compared.
-        goes_on: whether the run goes on with the very rows that the checkpoint was trained on.
+        config: the configuration of the run.
+        spec: the specification of the dataset.
+        checkpoint: the checkpoint to restore; its features must have been checked against those of the dataset.
+        warn: called with a message about vocabularies that cannot be compared.
+        goes_on: whether the run continues with the same rows that the checkpoint was trained on.
 
     Returns:
-        what the run's own checkpoints keep, by feature; empty where it writes none.
+        the records that the run's own checkpoints keep, by feature; empty if it writes none.
 
     Raises:
-        DatasetError: an id of a feature stands for another value than in the checkpoint, or a vocabulary cannot be read.
+        DatasetError: an id of a feature has another value than in the checkpoint, or a vocabulary cannot be read.
     """
     known = checkpoint.manifest.get(RECORD, {}) if checkpoint else {}
     writes = config.run.mode == TRAIN and config.training.save_checkpoint_path is not None
@@ -54,24 +54,24 @@ def check_vocabularies(
 
 
 def record(spec: FeatureSpec) -> dict[str, dict[str, Any]]:
-    """What a checkpoint keeps of a stored dataset's vocabularies. Raises DatasetError where one cannot be read."""
+    """Return the records of a stored dataset's vocabularies that a checkpoint keeps. Raises DatasetError if a vocabulary cannot be read."""
     files = {feature: stored_vocabulary(spec, feature.name) for feature in spec.categorical}
     return {feature.name: asdict(_checked(feature, path, None, None)) for feature, path in files.items() if path}
 
 
 def vocabulary_file(config: Config, spec: FeatureSpec, feature: str) -> Path | None:
-    """Where a feature's values stand; None for ready ids and for synthetic data."""
+    """Return the path of a feature's vocabulary; None for synthetic data, and for a dataset without vocabularies."""
     return stored_vocabulary(spec, feature) if config.data.dataset_type != "synthetic" else None
 
 
 def vocabulary_files(config: Config, spec: FeatureSpec, recorded: Iterable[str], checkpoint: Checkpoint | None) -> dict[str, Path]:
-    """The vocabularies that a run's checkpoints keep: where each lies now, by `kept_file`.
+    """Return the present paths of the vocabularies that a run's checkpoints keep, by `kept_file`.
 
     Args:
-        config: of the run.
-        spec: of the dataset.
-        recorded: the features that `check_vocabularies` gave.
-        checkpoint: what is restored; it has those that the dataset lacks.
+        config: the configuration of the run.
+        spec: the specification of the dataset.
+        recorded: the features that `check_vocabularies` returned.
+        checkpoint: the checkpoint to restore; it provides the vocabularies that the dataset lacks.
     """
     found = {}
     for name in recorded:

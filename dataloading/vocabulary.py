@@ -1,4 +1,4 @@
-"""A vocabulary as it lies in a file: its values, in the order of their ids, and their digest."""
+"""Reading of vocabulary files: the values in the order of their ids, and their digest."""
 
 import hashlib
 from collections.abc import Iterator
@@ -12,25 +12,28 @@ from dataloading.features import VOCABULARY, DatasetError
 from utils.checkpoint.zarr_store import file_of
 from utils.forks import POLARS, check_threads
 
-RECORD = "vocabularies"  # in a checkpoint's manifest
+RECORD = "vocabularies"  # key in a checkpoint's manifest
 _BLOCK = 1 << 20  # values in memory at a time
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """How many values there are, and a digest of them in the order of their ids; whether numbers are stored in 32 or 64 bits is all the same."""
+    """The number of values and their digest, in the order of the ids; numbers stored in 32 or 64 bits have the same digest."""
 
     values: int
     digest: str
 
 
 def kept_file(feature: str) -> str:
-    """Where a step of a checkpoint keeps a feature's vocabulary."""
+    """Return the path of a feature's vocabulary within a step of a checkpoint."""
     return f"{file_of(f'{VOCABULARY}/{feature}')}.parquet"
 
 
 def read_vocabulary(path: Path, first: int, cardinality: int, block: int = _BLOCK) -> tuple[Vocabulary, Vocabulary]:
-    """A vocabulary, and what it would be with its `first` values only (all where it has fewer).
+    """Read a vocabulary.
+
+    Returns:
+        the vocabulary, and the vocabulary of its `first` values only (of all values if it has fewer).
 
     Raises:
         DatasetError: the file cannot be read, is not in the order of the ids, or has an id beyond the cardinality.
@@ -60,7 +63,7 @@ def _check_order(path: Path, ids: np.ndarray, first: int, row: int) -> None:
 
 
 class _Digest:
-    """Of numbers or texts and the id of the first one, whatever the blocks they come in."""
+    """A running digest of numbers or texts and the first id; the division into blocks does not change it."""
 
     def __init__(self):
         self.count = 0
@@ -73,20 +76,20 @@ class _Digest:
         self.count += len(values)
         if values.dtype.is_integer():
             self._bytes.update(np.ascontiguousarray(values.to_numpy()).data)
-        else:  # where one text ends and the next begins is not in their bytes
+        else:  # the joined bytes do not show where a text ends, so lengths are hashed, too
             self._lengths.update(np.ascontiguousarray(values.str.len_bytes().to_numpy(), np.uint64).data)
             self._bytes.update("".join(values.to_list()).encode())
 
     def vocabulary(self) -> Vocabulary:
-        """What was added so far."""
+        """Return the vocabulary of the values added so far."""
         both = self._bytes.digest() + self._lengths.digest()
         return Vocabulary(self.count, hashlib.blake2b(both, digest_size=16).hexdigest())
 
 
 def _blocks(path: Path, size: int) -> Iterator[tuple[Any, np.ndarray]]:
-    """Values, a Polars series of Int64 or String, and ids, block by block."""
+    """Yield blocks of values, a Polars series of Int64 or String, and their ids."""
     check_threads(POLARS)
-    import polars as pl  # where there is a vocabulary; --help needs none of it
+    import polars as pl  # imported here: --help and datasets without vocabularies do not need it
 
     try:
         frame = pl.scan_parquet(path, glob=False).select("value", "id")

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-REAL = re.compile(r"(?<![\w/])day_[01]\.tsv\b")  # what CRITEO_SAMPLE_DIR has
+REAL = re.compile(r"(?<![\w/])day_[01]\.tsv\b")  # files from CRITEO_SAMPLE_DIR
 NUMBER = re.compile(r"\d+(?::\d\d){2}|\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
-RATE = re.compile(r"^(?:\d+:\d\d:\d\d| ?(?:samples/s|rows/s|ms|s\b|MB/s))")  # what follows a number that is another on each machine
-HERE = re.compile(r"<<'(\w+)'")  # a command goes on until that line; else while lines end with a backslash
-LAST_DIGITS = 2e-3  # relative: other processors round otherwise
+RATE = re.compile(r"^(?:\d+:\d\d:\d\d| ?(?:samples/s|rows/s|ms|s\b|MB/s))")  # units of numbers that differ from machine to machine
+HERE = re.compile(r"<<'(\w+)'")  # the command ends at that line; other commands continue while lines end with a backslash
+LAST_DIGITS = 2e-3  # relative tolerance, because processors round differently
 
 
 class Block(NamedTuple):
-    """A console block: where its lines begin and end in the document, and its commands with their output."""
+    """A console block: start and stop of its lines in the document, and its commands with their output."""
 
     first: int
     last: int
@@ -28,7 +28,7 @@ class Block(NamedTuple):
 
 
 def blocks(lines: list[str]) -> Iterator[Block]:
-    """The console blocks of a document."""
+    """Yield the console blocks of a document."""
     start = None
     for number, line in enumerate(lines):
         if line.strip() == "```console":
@@ -57,12 +57,12 @@ def _steps(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def numbers(line: str) -> list[tuple[str, bool]]:
-    """The numbers of a line, and whether each is a rate or a time."""
+    """Return the numbers of a line, each with a flag for rates and times."""
     return [(found[0], ":" in found[0] or bool(RATE.match(line[found.end() :]))) for found in NUMBER.finditer(line)]
 
 
 def compared(expected: list[str], printed: list[str]) -> Iterator[str]:
-    """What moved: a line each."""
+    """Yield a line for each difference between expected and printed output."""
     if [NUMBER.sub("#", line) for line in expected] != [NUMBER.sub("#", line) for line in printed]:
         yield "other lines:"
         yield from (f"    - {line}" for line in expected if line not in printed)
@@ -78,7 +78,7 @@ def compared(expected: list[str], printed: list[str]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run the documents; returns 1 where a figure moved by more than its last digits, or a command failed."""
+    """Run the documents, and return 1 if a figure moved by more than its last digits or a command failed."""
     parser = argparse.ArgumentParser(prog="scripts/figures", description=__doc__)
     parser.add_argument("--update", action="store_true", help="write what was printed into the documents")
     parser.add_argument("documents", nargs="*", metavar="FILE.md", help="default: README.md and docs/*.md")
@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def run(document: Path, update: bool) -> bool:
-    """Run the commands of one document in a copy of the sources; returns whether its figures stand."""
+    """Run the commands of one document in a copy of the sources, and return whether its figures still hold."""
     lines, stands = document.read_text().splitlines(), True
     if not (found := list(blocks(lines))):
         return True
@@ -127,7 +127,7 @@ def run(document: Path, update: bool) -> bool:
 
 
 def _copy(scratch: Path) -> None:
-    """The sources as they are now, without what is ignored."""
+    """Copy the working tree's sources, without files that git ignores."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     for name in filter(None, names.decode().split("\0")):
         if (ROOT / name).is_file():

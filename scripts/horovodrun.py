@@ -1,4 +1,4 @@
-"""Horovod's launcher without TensorFlow's log: it imports TensorFlow in a child to see what it was built with, and that writes to standard error."""
+"""Horovod's launcher without TensorFlow's log: the launcher imports TensorFlow in a child process to check its build, and this logs to stderr."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ looked = util._check_extension_lambda
 
 
 def quietly(*arguments):
-    """Look with standard error closed to the child; Horovod itself closes Python's part of it only."""
+    """Check for extensions with the child's standard error redirected to os.devnull; Horovod itself redirects Python's sys.stderr only."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

@@ -1,8 +1,8 @@
-"""Checks the rules of the house that a tool can check: who imports whom, no circles, small files, classes and functions; prints what breaks them.
+"""Checks of the house rules that a tool can check: allowed imports, no import cycles, limits on the size of files, classes and functions.
 
     python scripts/house.py [--journeys] [ROOT]
 
-CONTRIBUTING.md has the rules in words.
+Each violation is printed on a line. CONTRIBUTING.md describes the rules.
 """
 
 import ast
@@ -13,14 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 MAX_FILE, MAX_CLASS, MAX_PARAMETERS = 400, 150, 8  # lines, lines, parameters without self
-CRUMB = 60  # lines; a file of fewer that one other file uses may be a part of that one
+CRUMB = 60  # lines; a smaller file that only one other file uses may belong in that file
 DOCUMENT = "docs/architecture.md"
 JOURNEYS = "--journeys"
-LONGEST, MAX_ROAD = {"a flag": 9, "a request": 8}, 38  # files of a journey; of any other
+LONGEST, MAX_ROAD = {"a flag": 9, "a request": 8}, 38  # maximum files of these journeys; of any other journey
 ENTRY = ("dlrm", "dcnv2", "wide_and_deep", "main")
 _DATA = ("dataloading.csv_files", "dataloading.tfrecord", "dataloading.synthetic", "dataloading.store")
 _BELOW_COMMANDS = {"preproc.spark", "preproc.shared", "preproc.reading"}
-# Small files that stay: each has a subject of its own, or is imported where the other may not be (before TensorFlow, by an executor's task).
+# Small files that stay separate: each has its own subject, or is imported in places where its user must not be (before TensorFlow, by an executor's
+# task).
 WALLS = frozenset(
     {
         "benchmarks/tf_data.py",
@@ -46,8 +47,8 @@ WALLS = frozenset(
         "utils/config/placement.py",
     }
 )
-# A room is a folder, or a folder in one (`utils.checkpoint`). Who may import a room of another folder may import the rooms in it; within a folder
-# each is named, and the folder's own name stands for the files that lie in none.
+# A room is a folder or a subfolder (`utils.checkpoint`). Permission to import a room of another top folder includes the rooms in it. Within one top
+# folder, each room is listed, and the folder's own name stands for the files that are in no subfolder.
 MAY_IMPORT = {
     "dlrm": {"run", "utils"},
     "dcnv2": {"dlrm", "utils"},
@@ -78,13 +79,13 @@ MAY_IMPORT = {
     "scripts": set(),
 }
 NOT_THE_APPLICATION = ("benchmarks", "scripts")
-# What exports of older commits import by name: the file may import the room, and no circle goes through it.
+# Modules that exports of older commits import by name: such a file may import the room, and this import is not part of a cycle.
 KEPT_NAMES = {"serving.backend": "served"}
 HOROVOD = ("utils/distributed.py", "scripts/prove_install.py", "scripts/horovodrun.py")  # the files that may import it
 
 
 def broken(root: Path) -> Iterator[str]:
-    """A line for each rule that is broken."""
+    """Yield a line for each violated rule."""
     files, trees, graph = read(root)
     for module, tree in trees.items():
         name, room = str(files[module].relative_to(root)), room_of(module)
@@ -100,7 +101,7 @@ def broken(root: Path) -> Iterator[str]:
 
 
 def crumbs(root: Path) -> Iterator[str]:
-    """A line for each small file that one other file of its room uses, and nobody else: it may be a part of that one."""
+    """Yield a line for each small file whose only user is another file of its room, because it may belong in that file."""
     files, _, graph = read(root)
     for module, path in files.items():
         lines, users = len(path.read_text().splitlines()), [user for user, targets in graph.items() if module in targets and user != module]
@@ -111,7 +112,7 @@ def crumbs(root: Path) -> Iterator[str]:
 
 
 def read(root: Path) -> tuple[dict[str, Path], dict[str, ast.Module], dict[str, set[str]]]:
-    """The modules' files, what stands in them, and which modules each imports."""
+    """Return the file of each module, its syntax tree, and the modules that it imports."""
     files = {module_of(path, root): path for path in sources(root)}
     trees = {module: ast.parse(path.read_text()) for module, path in files.items()}
     graph = {module: imported(tree, files) for module, tree in trees.items()}
@@ -121,7 +122,7 @@ def read(root: Path) -> tuple[dict[str, Path], dict[str, ast.Module], dict[str, 
 
 
 def room_of(module: str) -> str:
-    """`utils.checkpoint.reading` -> `utils.checkpoint`, where that is a room."""
+    """Return the room of a module, the longest match: `utils.checkpoint.reading` -> `utils.checkpoint`."""
     parts = module.split(".")
     return next(room for i in range(len(parts), 0, -1) if (room := ".".join(parts[:i])) in MAY_IMPORT)
 
@@ -131,19 +132,19 @@ def _top(name: str) -> str:
 
 
 def sources(root: Path) -> list[Path]:
-    """The files that the rules are about."""
+    """Return the files that the rules apply to."""
     found = [root / f"{name}.py" for name in ENTRY] + [path for room in MAY_IMPORT for path in (root / _top(room)).rglob("*.py")]
     return sorted({path for path in found if path.is_file() and "__pycache__" not in path.parts})
 
 
 def module_of(path: Path, root: Path) -> str:
-    """`utils/errors.py` -> `utils.errors`."""
+    """Return the name of a module: `utils/errors.py` -> `utils.errors`."""
     parts = path.relative_to(root).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def names(tree: ast.AST) -> set[str]:
-    """What a file imports, anywhere in it, by a statement or by `import_module` of a text."""
+    """Return the names that a file imports, anywhere in it, by a statement or by `import_module` with a literal name."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -156,7 +157,7 @@ def names(tree: ast.AST) -> set[str]:
 
 
 def imported(tree: ast.AST, files: Mapping[str, Path]) -> set[str]:
-    """The modules of this project that a file imports, each the longest that there is of a name."""
+    """Return the modules of this project that a file imports: for each imported name, its longest prefix that is a module."""
     found = set()
     for name in names(tree):
         parts = name.split(".")
@@ -165,7 +166,7 @@ def imported(tree: ast.AST, files: Mapping[str, Path]) -> set[str]:
 
 
 def too_large(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
-    """Files, classes and functions beyond the limits."""
+    """Yield a line for each file, class and function beyond the limits."""
     lines = len(path.read_text().splitlines())
     if lines > MAX_FILE:
         yield f"{name}: {lines} lines; expected at most {MAX_FILE}"
@@ -180,7 +181,7 @@ def too_large(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
 
 
 def includes(folder: Path) -> dict[str, set[str]]:
-    """What each C++ unit (a source and its header) includes of the others."""
+    """Return, for each C++ unit (a source and its header), the other units that it includes."""
     units: dict[str, set[str]] = {}
     for path in (*folder.glob("*.cc"), *folder.glob("*.h")):
         found = {Path(name).stem for name in re.findall(r'^#include "([^"/]+)"', path.read_text(), re.M)}
@@ -189,10 +190,11 @@ def includes(folder: Path) -> dict[str, set[str]]:
 
 
 def journeys(root: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Of each journey of docs/architecture.md its name, the files on its road, and what is wrong with it.
+    """Yield the name of each journey in docs/architecture.md, the files on its road, and its faults.
 
-    The road is what a paragraph with arrows names outside of brackets, and the files by which these reach each other: one imports the other, by way
-    of others perhaps, or a third one imports both. What stands in brackets, or in a paragraph without arrows, helps beside the road.
+    The road consists of the files that paragraphs with arrows name outside parentheses, and of the files that connect them: one file imports the
+    other, directly or through further files, or a third file imports both. Files named in parentheses, or in paragraphs without arrows, are helpers
+    beside the road.
     """
     files, _, graph = read(root)
     names = {str(path.relative_to(root)): module for module, path in files.items()}
@@ -216,14 +218,14 @@ def _named(text: str) -> list[str]:
 
 
 def _resolved(name: str, before: Sequence[str], names: Mapping[str, str]) -> str | None:
-    """The file of a name that may lack its folder: then it is one of a folder that was named before, the latest first, or the only one so called."""
+    """Return the file of a name; without a folder, it is searched in the folders of the files named before, latest first, then in all folders."""
     near = [str(Path(other).parent / name) for other in reversed(before)]
     found = next((path for path in (name, *near) if path in names), None)
     return found or next((path for path in sorted(names) if path.endswith(f"/{name}")), None)
 
 
 def _way(graph: Mapping[str, set[str]], visited: Sequence[str], target: str) -> list[str]:
-    """The modules between the last one visited and another; none where one imports the other, or nothing leads from one to the other."""
+    """Return the modules between the last visited module and `target`; empty if one imports the other, or if nothing connects them."""
     if not visited:
         return []
     here = visited[-1]
@@ -237,7 +239,7 @@ def _way(graph: Mapping[str, set[str]], visited: Sequence[str], target: str) -> 
 
 
 def _shortest(graph: Mapping[str, set[str]], start: str, end: str) -> list[str] | None:
-    """The modules between two of which the first imports the second by way of them; None where it does not."""
+    """Return the modules on the shortest chain of imports from `start` to `end`, without both; None if there is no chain."""
     ways, seen = deque([[start]]), {start}
     while ways:
         way = ways.popleft()
@@ -250,7 +252,7 @@ def _shortest(graph: Mapping[str, set[str]], start: str, end: str) -> list[str] 
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """A circle for each node from which one is first reached, depth first."""
+    """Return the cycles of a graph that a depth-first search finds: one for each edge back to an open node."""
     found, state, trail = [], {}, []
 
     def visit(node: str) -> None:
@@ -271,7 +273,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def main() -> int:
-    """Print the lines; 1 where there is one."""
+    """Print the violations, and return 1 if there are any."""
     words = [word for word in sys.argv[1:] if word != JOURNEYS]
     root = Path(words[0] if words else Path(__file__).resolve().parents[1])
     lines = list(broken(root))

@@ -1,16 +1,19 @@
-"""Two workers meet over MPI, exchange rows by Horovod's alltoall and check what arrived. Run by scripts/install under horovodrun."""
+"""A check of the installation: two workers connect over MPI, exchange rows by Horovod's alltoall and compare the rows received.
+
+It is run by scripts/install under horovodrun.
+"""
 
 import os
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from mpi4py import MPI  # before TensorFlow, as the application has it
+from mpi4py import MPI  # imported before TensorFlow, as in the application
 
 ranks = MPI.COMM_WORLD.allgather(MPI.COMM_WORLD.Get_rank())
 
 kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-os.dup2(nowhere, 2)  # TensorFlow's log, written before any log level is read
+os.dup2(nowhere, 2)  # hides TensorFlow's log lines that are written before the log level is read
 try:
     import horovod.tensorflow as hvd
     import numpy as np
@@ -19,7 +22,7 @@ finally:
     os.dup2(kept, 2)
 
 hvd.init()
-if "--gpu" in sys.argv:  # a device each
+if "--gpu" in sys.argv:  # one device for each worker
     tf.config.set_visible_devices(tf.config.list_physical_devices("GPU")[hvd.local_rank()], "GPU")
 if ranks != list(range(hvd.size())):
     sys.exit(f"mpi4py sees workers {ranks}, Horovod {hvd.size()}: they were built for different MPIs, or the launcher used none")

@@ -1,1 +1,1 @@
-"""What can be said of the GPU path without a GPU, and what to run on the first one."""
+"""Checks of the GPU path that need no GPU, and the measurements for the first run on one."""

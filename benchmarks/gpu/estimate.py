@@ -19,13 +19,13 @@ from model.shapes import layer_shapes, pair_count
 from utils.config.option import option
 from utils.config.options import ModelConfig
 
-PRODUCTS, STREAM, RANDOM = 0.6, 0.8, 0.65  # of the data sheet's figures
+PRODUCTS, STREAM, RANDOM = 0.6, 0.8, 0.65  # shares of the data sheet's figures that are reached
 LAUNCHES_MS = 0.3
-HALF, FLOAT, INT64 = 2, 4, 8  # bytes
+HALF, FLOAT, INT64 = 2, 4, 8  # sizes in bytes
 
 
 class Device(NamedTuple):
-    """NVIDIA's data sheet: dense 16-bit FLOP/s, bytes/s."""
+    """A device by NVIDIA's data sheet: dense 16-bit FLOP/s, bytes/s."""
 
     name: str
     flops: float
@@ -36,7 +36,7 @@ DEVICES = (Device("H200 SXM", 989e12, 4.8e12), Device("H100 SXM", 989e12, 3.35e1
 
 
 class Work(NamedTuple):
-    """An operation, or several of a kind."""
+    """The work of an operation, or of several of one kind."""
 
     name: str
     bytes: float
@@ -44,7 +44,7 @@ class Work(NamedTuple):
     random: bool = False  # rows in random order
 
     def ms(self, device: Device) -> float:
-        """On a device."""
+        """Return the milliseconds that it takes on a device."""
         return 1e3 * max(self.bytes / device.bandwidth / (RANDOM if self.random else STREAM), self.flops / device.flops / PRODUCTS)
 
 
@@ -57,12 +57,12 @@ class EstimateOptions(Options):
 
 
 def step(batch: int, features: int, model: ModelConfig) -> Iterator[Work]:
-    """The operations of a step."""
+    """Yield the operations of a step."""
     dim, rows = model.embedding_dim, batch * features
     vectors, pairs = features + 1, pair_count(features + 1)
     layers = layer_shapes(NUM_NUMERICAL, model.bottom_mlp_dims, model.top_mlp_dims, [dim] * features)
     z = HALF * batch * vectors * dim
-    yield Work("ids as rows, for lookup and update", 2 * 2 * 2 * INT64 * rows)  # added to, transposed; read and written
+    yield Work("ids as rows, for lookup and update", 2 * 2 * 2 * INT64 * rows)  # one addition and one transposition, each read and written
     yield Work("lookup", 2 * FLOAT * rows * dim, random=True)
     yield Work("vectors cast and put beside the bottom MLP's", FLOAT * rows * dim + HALF * batch * dim + z)
     yield Work("interaction: products", 2 * z + HALF * batch * vectors**2, 2 * batch * vectors**2 * dim)
@@ -82,7 +82,7 @@ def _layers(batch: int, layers: list[tuple[int, int]]) -> Iterator[tuple[str, fl
     for number, (inputs, outputs) in enumerate(layers):
         read, written, flops = HALF * batch * inputs, HALF * batch * outputs, 2 * batch * inputs * outputs
         forward = [forward[0] + read + written, forward[1] + flops]
-        if number:  # nobody asks for the gradient of the numerical features
+        if number:  # the gradient of the numerical features is not needed
             by_inputs = [by_inputs[0] + read + written, by_inputs[1] + flops]
         by_weights = [by_weights[0] + read + written, by_weights[1] + flops]
         masks += 3 * written  # the gradient and the activation read, the masked gradient written; the bias's sum on the way

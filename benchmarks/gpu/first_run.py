@@ -23,11 +23,11 @@ from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
 
-TAIL = 4000  # characters of the output that a result keeps
+TAIL = 4000  # a result keeps so many characters of the output's end
 
 
 def main() -> None:
-    """Run all parts; raises SystemExit with 1 where one failed."""
+    """Run all parts. Raises SystemExit with 1 where a part failed or was not begun."""
     parser = Parser(prog="gpu_first_run", description=__doc__)
     parser.add_argument("out", metavar="OUT", help="new folder for the results")
     parser.add_argument("--dry", action="store_true", help="small sizes, no GPU: to see that all of it works")
@@ -59,7 +59,10 @@ def main() -> None:
 
 
 def run(command: Command, out: Path, number: int, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Run a part to its end or limit, all that it started with it; its outputs stay in OUT. Where this program is killed, all of it ends too."""
+    """Run a part to its end or time limit, then end its process tree; its outputs stay in OUT.
+
+    If this program is killed, the process tree ends too.
+    """
     streams = [out / f"{number:02}_{command.name}.{kind}" for kind in ("out", "err")]
     every = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONPATH": str(ROOT)}
     begun, timed_out = time.monotonic(), False
@@ -71,7 +74,7 @@ def run(command: Command, out: Path, number: int, environment: Mapping[str, str]
             code = process.wait(command.limit_s)
         except subprocess.TimeoutExpired:
             code, timed_out = 124, True
-        finally:  # also where this program is asked to end
+        finally:  # also runs where SIGTERM ends this program
             end(process)
             guard.kill()
             guard.end()
@@ -92,7 +95,7 @@ def run(command: Command, out: Path, number: int, environment: Mapping[str, str]
 
 
 def end(process: subprocess.Popen) -> None:
-    """End a process and what it started."""
+    """End a process and its process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if not (found := of_group(process.pid)):
             return
@@ -104,7 +107,7 @@ def end(process: subprocess.Popen) -> None:
 
 
 def figures(command: Command, said: str) -> dict[str, Any] | None:
-    """What a part measured: a probe's last line, or the last line of the log of `dlrm.py`."""
+    """Return the figures of a part: a probe's last line of JSON, or the last line of the log of `dlrm.py`."""
     if command.log is None:
         lines = [line for line in said.splitlines() if line.startswith("{")]
         return json.loads(lines[-1]) if lines else None
@@ -116,13 +119,13 @@ def figures(command: Command, said: str) -> dict[str, Any] | None:
 
 
 def brief(found: Mapping[str, Any] | None) -> str:
-    """The figures in a line."""
+    """Return the figures as a short line."""
     text = json.dumps(found) if found else ""
     return text if len(text) <= 300 else f"{text[:300]} …"
 
 
 def write(path: Path, result: Mapping[str, Any]) -> None:
-    """Write a result so that it is there whole or not at all."""
+    """Write a result atomically, so that its file is complete or absent."""
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(result, indent=1) + "\n")
     partial.rename(path)

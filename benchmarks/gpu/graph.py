@@ -1,11 +1,11 @@
-"""What a step would do on a GPU, read from its graph: no GPU is needed.
+"""Checks of a step's graph for a GPU, without a GPU.
 
     ./scripts/gpu_graph [CASE ...]
 
 traces the training step of the 4.2-billion-parameter model (its tables cut to a few rows) at batch 65,536 as it is built for a GPU, for every
 optimizer and precision, and the graph of scores; on one worker and on two. It fails where an operation has no GPU kernel, where a tensor of more than
-1 KB passes between host and device, or where more operations are launched outside the compiled parts than `LIMITS` say. CASE: only those of
-these names ("sgd, float16").
+1 KB is copied between host and device, or where more operations are launched outside the compiled parts than `LIMITS` allows. CASE selects cases by
+name ("sgd, float16").
 """
 
 import os
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 LIMITS = {"sgd": 80, "adam": 110}  # operations outside the compiled parts
 TABLES, BATCH, NUMERICAL = 26, 65536, 13
 ROWS = 64
-LISTS = (*(2 if i % 3 else 3 for i in range(TABLES - 2)), 1, 1)  # ids a sample of each feature; those of two are averaged
+LISTS = (*(2 if i % 3 else 3 for i in range(TABLES - 2)), 1, 1)  # ids a sample of each feature; lists of two are averaged
 
 
 class Case(NamedTuple):
-    """A model and how it is trained; `limit` of LIMITS, `hosted` tables in host memory."""
+    """A model and its training flags; `limit` is a key of LIMITS, `hosted` the number of tables in host memory."""
 
     name: str
     flags: tuple[str, ...]
     limit: str | None = None
     hosted: int = 0
-    scores: bool = False  # the graph of scores in place of the step's
-    lists: bool = False  # LISTS ids a sample in place of one
+    scores: bool = False  # trace the graph of scores instead of the step
+    lists: bool = False  # LISTS ids a sample instead of one
 
 
 AMP = ("--xla", "--amp")
@@ -48,7 +48,7 @@ REPLICATED = ("--data_parallel_threshold", str(128 * ROWS))
 
 
 def cases(workers: int) -> Iterator[Case]:
-    """All that are traced on so many workers."""
+    """Yield the cases that are traced on this number of workers."""
     for name, flags in (("float16", AMP), ("bfloat16", BFLOAT16), ("float32", ("--xla",))):
         for optimizer in ("sgd", "adam"):
             yield Case(f"{optimizer}, {name}", (*flags, "--optimizer", optimizer), limit=optimizer)
@@ -80,7 +80,7 @@ def cases(workers: int) -> Iterator[Case]:
 
 
 def main() -> None:
-    """Trace and check every case; raises SystemExit with 1 where one is not as it should be."""
+    """Trace and check every case. Raises SystemExit with 1 where a case has problems."""
     os.environ |= {"DLRM_BUILD_FOR": "GPU"}
     prepare_tensorflow()
     world = distributed.join()
@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def problems(case: Case, found: "Findings") -> Iterator[str]:
-    """What is not as it should be."""
+    """Yield the problems of a case's graph."""
     yield from (f"no GPU kernel for {line}" for line in found.without_kernel)
     yield from (f"copies {line}" for line in found.transfers)
     if found.hosted and not case.hosted:
@@ -116,7 +116,7 @@ def problems(case: Case, found: "Findings") -> Iterator[str]:
 
 
 def traced(case: Case, world: distributed.World):
-    """The graph of a case."""
+    """Return the graph of a case."""
     import numpy as np
 
     from model.build import Precision, build_model

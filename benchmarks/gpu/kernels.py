@@ -1,8 +1,8 @@
-"""The kernels that TensorFlow's GPU build registers for some operations: where each runs, for which dtypes, and what it wants in host memory.
+"""The kernels that TensorFlow's GPU build registers for some operations: their devices, their dtypes, and their arguments in host memory.
 
     python -m benchmarks.gpu.kernels            writes kernels.json; in an environment that has TensorFlow's GPU build
 
-A wheel's registry is known to it without a device. The table of the operations in use is kept, so that `benchmarks.gpu.graph` needs no such wheel.
+A wheel can list its registry without a device. The table of the operations in use is stored, so that `benchmarks.gpu.graph` does not need that wheel.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 FILE = Path(__file__).with_name("kernels.json")
-# Horovod's, built with NCCL (horovod/tensorflow/mpi_ops.cc and xla_mpi_ops.cc of 0.28.1): device memory for tensors, host memory for their sizes.
+# Kernels of Horovod built with NCCL (horovod/tensorflow/mpi_ops.cc and xla_mpi_ops.cc of 0.28.1): tensors in device memory, sizes in host memory.
 HOROVOD = {
     "HorovodAllreduce": [{"constraints": {}, "host": []}],
     "HorovodAllgather": [{"constraints": {}, "host": []}],
@@ -21,25 +21,25 @@ HOROVOD = {
 
 
 class Kernel(NamedTuple):
-    """One way to run an operation on a GPU: the dtypes it takes by attribute, and its arguments and results in host memory."""
+    """A GPU kernel of an operation: the accepted dtypes by attribute, and the arguments and results in host memory."""
 
     constraints: Mapping[str, list[str]]
     host: list[str]
 
     def takes(self, dtypes: Mapping[str, str]) -> bool:
-        """Whether it is for an operation whose attributes have these dtypes."""
+        """Return True if the kernel accepts an operation whose attributes have these dtypes."""
         return all(dtypes.get(name) in allowed for name, allowed in self.constraints.items())
 
 
 def load(path: Path = FILE) -> tuple[str, dict[str, list[Kernel]]]:
-    """The version of TensorFlow that the table was made from, and the GPU kernels by operation; an operation without any has an empty list."""
+    """Load the table: TensorFlow's version, and the GPU kernels by operation; the list of an operation without kernels is empty."""
     table = json.loads(path.read_text())
     kernels = table["operations"] | HOROVOD
     return table["tensorflow"], {name: [Kernel(**kernel) for kernel in found] for name, found in kernels.items()}
 
 
 def registered(operations: Iterable[str]) -> dict[str, list[dict]]:
-    """The GPU kernels of some operations in this process's TensorFlow, as in the file."""
+    """Return the GPU kernels of operations in this process's TensorFlow, in the form of the file."""
     import tensorflow as tf
     from tensorflow.python.framework import kernels
 
@@ -50,7 +50,7 @@ def registered(operations: Iterable[str]) -> dict[str, list[dict]]:
             if kernel.device_type in ("GPU", "DEFAULT") and not kernel.label:
                 dtypes = {one.name: [tf.as_dtype(dtype).name for dtype in one.allowed_values.list.type] for one in kernel.constraint}
                 mine.append((kernel.device_type == "DEFAULT", {"constraints": dtypes, "host": sorted(kernel.host_memory_arg)}))
-        # A kernel for GPUs comes before one for any device. Many dtypes have the same kernel: what differs in one attribute only is put together.
+        # GPU kernels come before kernels for any device. Many dtypes have the same kernel: those that differ in one attribute only are merged.
         found[name] = [kernel for _, kernel in sorted(_merged(mine), key=lambda pair: pair[0])]
     return found
 
@@ -69,7 +69,7 @@ def _merged(kernels: list[tuple[bool, dict]]) -> list[tuple[bool, dict]]:
 
 
 def main() -> int:
-    """Write the table again, of the operations that it has."""
+    """Write the table anew, for its operations and those named on the command line."""
     import tensorflow as tf
 
     if not tf.test.is_built_with_cuda():

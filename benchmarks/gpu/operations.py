@@ -1,6 +1,6 @@
-"""Goes through the graph of a step as a GPU would run it: which operations have kernels there, and what passes through host memory.
+"""Analysis of a step's graph as a GPU would run it: operations without GPU kernels, and tensors that pass through host memory.
 
-Parts that XLA compiles are one launch each and are not looked into; functions that it does not compile are, for TensorFlow inlines them.
+A part that XLA compiles counts as one launch and is not analysed further. Functions that XLA does not compile are, because TensorFlow inlines them.
 """
 
 from collections import Counter
@@ -13,35 +13,35 @@ from tensorflow.python.framework.function_def_to_graph import function_def_to_gr
 
 from benchmarks.gpu.kernels import Kernel
 
-LARGE = 1024  # bytes; more does not pass between host and device inside a step
+LARGE = 1024  # bytes; larger tensors must not be copied between host and device inside a step
 HOST, DEVICE = "host", "device"
 _ARGUMENTS = ("Placeholder", "_Arg")
-_FREE = ("Const", "Identity", "IdentityN", "NoOp", *_ARGUMENTS)  # nothing is launched for them in a step
+_FREE = ("Const", "Identity", "IdentityN", "NoOp", *_ARGUMENTS)  # operations that launch nothing in a step
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _BRANCHES = ("If", "StatelessIf")
 
 
 @dataclass
 class Findings:
-    """Of one graph."""
+    """The findings about one graph."""
 
-    operations: Counter = field(default_factory=Counter)  # outside the compiled parts, by type; of a condition the branch that is taken
-    compiled: int = 0  # parts
+    operations: Counter = field(default_factory=Counter)  # outside the compiled parts, by type; of a condition, the branch that is taken
+    compiled: int = 0  # number of compiled parts
     without_kernel: list[str] = field(default_factory=list)
-    transfers: list[str] = field(default_factory=list)  # of more than LARGE bytes
-    hosted: list[str] = field(default_factory=list)  # the same to and from operations that were put on the host
+    transfers: list[str] = field(default_factory=list)  # copies of more than LARGE bytes
+    hosted: list[str] = field(default_factory=list)  # such copies to and from operations that are placed on the host
 
     @property
     def count(self) -> int:
-        """Operations outside the compiled parts."""
+        """The number of operations outside the compiled parts."""
         return self.operations.total()
 
 
 def findings(graph: tf.Graph, kernels: Mapping[str, Sequence[Kernel]]) -> Findings:
-    """Of a graph whose arguments are in device memory, but for int32 and strings.
+    """Analyse a graph whose arguments are in device memory, except those of int32 and strings.
 
     Raises:
-        KeyError: an operation that `kernels` does not know.
+        KeyError: `kernels` lacks an operation.
     """
     found = Findings()
     _Walk(found, kernels).over(graph, {})
@@ -49,13 +49,13 @@ def findings(graph: tf.Graph, kernels: Mapping[str, Sequence[Kernel]]) -> Findin
 
 
 class _Walk:
-    """Over the operations in their order; where each tensor is follows from what made it."""
+    """A walk over the operations in order; the memory of each tensor follows from the operation that made it."""
 
     def __init__(self, found: Findings, kernels: Mapping[str, Sequence[Kernel]]):
         self._found, self._kernels = found, kernels
 
     def over(self, graph: tf.Graph, arguments: Mapping[str, str]) -> dict[str, str]:
-        """Where each tensor of a graph is, by its name; `arguments` says it of some of its own."""
+        """Walk over a graph and return the memory of each tensor, HOST or DEVICE, by name; `arguments` gives that of some arguments."""
         places: dict[str, str] = {}
         for op in graph.get_operations():
             places |= {output.name: place for output, place in zip(op.outputs, self._outputs(op, places, arguments), strict=True)}
@@ -84,7 +84,7 @@ class _Walk:
         return self._kernel(op, places)
 
     def _kernel(self, op: tf.Operation, places: Mapping[str, str]) -> list[str]:
-        """Of an operation that a kernel runs: the first that takes its dtypes."""
+        """Return the memory of the outputs of an operation, which the first kernel that accepts its dtypes runs."""
         dtypes = {one.name: op.get_attr(one.name).name for one in op.op_def.attr if one.type == "type"}
         kernel = next((one for one in self._kernels[op.type] if one.takes(dtypes)), None)
         if kernel is None:
@@ -103,13 +103,13 @@ class _Walk:
         return self._inside(op, "f", op.inputs, places)
 
     def _inside(self, op: tf.Operation, attribute: str, inputs: Sequence[tf.Tensor], places: Mapping[str, str]) -> list[str]:
-        """Go through a function; where its results are."""
+        """Walk over a function and return the memory of its results."""
         inner = function_def_to_graph(_definition(op, attribute), input_shapes=[value.shape for value in inputs])
         found = self.over(inner, {mine.name: places[value.name] for mine, value in zip(inner.inputs, inputs, strict=True)})
         return [found[output.name] for output in inner.outputs]
 
     def _needs(self, op: tf.Operation, value: tf.Tensor, place: str, places: Mapping[str, str], into: list[str] | None = None) -> None:
-        """Note a copy where a value is elsewhere."""
+        """Record a copy where a value is not in the needed memory."""
         if value.dtype in (tf.resource, tf.variant) or places[value.name] == place:
             return
         size = value.shape.num_elements()
@@ -120,7 +120,7 @@ class _Walk:
 
 
 def _usual(dtype: tf.DType) -> str:
-    """Where TensorFlow keeps the arguments and results of functions."""
+    """Return the memory in which TensorFlow keeps a function's arguments and results of a dtype."""
     return HOST if dtype in (tf.int32, tf.string, tf.resource) else DEVICE
 
 
@@ -129,7 +129,7 @@ def _definition(op: tf.Operation, attribute: str):
 
 
 def _flat(arguments, op: tf.Operation) -> list[str]:
-    """The name of its argument for each tensor of an operation."""
+    """Return the argument's name for each tensor of an operation."""
     names = []
     for one in arguments:
         count = op.get_attr(one.number_attr) if one.number_attr else len(op.get_attr(one.type_list_attr)) if one.type_list_attr else 1

@@ -1,4 +1,4 @@
-"""What the first run on a GPU does, part by part: commands with their time limits, and the small sizes of a walk through it without one."""
+"""The parts of the first run on a GPU: commands with their time limits, and the small sizes of a dry run without one."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ PYTHON, ROOT = sys.executable, Path(__file__).parents[2]
 
 
 class Command(NamedTuple):
-    """A command; `log` is the file in which `dlrm.py` leaves its figures, where the output does not end with them."""
+    """A command; `log` is the file in which `dlrm.py` writes its figures, None where the output ends with them."""
 
     name: str
     words: tuple[str, ...]
@@ -21,10 +21,10 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of everything."""
+    """The sizes of all parts."""
 
     variant: str = "criteo_t15_synthetic"
-    batches: int = 64  # of the stored dataset
+    batches: int = 64  # training batches of the stored dataset
     steps: int = 200
     warmup: int = 50
     batch: int = 65536
@@ -47,7 +47,7 @@ DRY = Sizes(
 
 
 def parts(out: Path, sizes: Sizes) -> Iterator[Command]:
-    """All, in the order in which a borrowed device should spend its minutes: what says most comes first."""
+    """Yield all parts, the most informative first, since time on a borrowed device is limited."""
     yield from _device(out, sizes)
     yield from _one_step(out, sizes)
     yield from _dataset(out, sizes)

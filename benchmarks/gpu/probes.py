@@ -1,6 +1,6 @@
-"""Small questions to a device, each in a process of its own: `python -m benchmarks.gpu.probes NAME [KEY=VALUE ...]` prints one JSON object.
+"""Small measurements of a device, each in its own process: `python -m benchmarks.gpu.probes NAME [KEY=VALUE ...]` prints one JSON object.
 
-They are parts of `first_run`. Without a GPU they ask the CPU the same, in sizes that the caller gives.
+They are parts of `first_run`. Without a GPU they run on the CPU, with sizes that the caller gives.
 """
 
 import json
@@ -13,11 +13,11 @@ from run.devices import configure_tensorflow
 from utils.config.device import DeviceConfig
 from utils.runtime import prepare_tensorflow
 
-TABLES, MATCHES = 26, 1e-3  # MATCHES: how far a device's weights may be from another's after three float32 steps
+TABLES, MATCHES = 26, 1e-3  # MATCHES: accepted difference of weights between devices after three float32 steps
 
 
 def device() -> dict[str, Any]:
-    """What there is."""
+    """Return TensorFlow's version, the number of GPUs, and details of the first."""
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
@@ -26,7 +26,7 @@ def device() -> dict[str, Any]:
 
 
 def products(size: int) -> dict[str, Any]:
-    """Rates of matrix products `[size, size]`, by themselves and compiled, in TFLOP/s."""
+    """Measure the rates of matrix products `[size, size]`, uncompiled and compiled, in TFLOP/s."""
     import tensorflow as tf
 
     found = {}
@@ -39,7 +39,7 @@ def products(size: int) -> dict[str, Any]:
 
 
 def host_memory() -> dict[str, Any]:
-    """Where TensorFlow keeps constants, by dtype: the device they are said to be on, and the one whose memory they are in."""
+    """Return the devices of constants by dtype: the device that TensorFlow reports, and the device whose memory holds the constant."""
     import tensorflow as tf
 
     found = {}
@@ -50,7 +50,7 @@ def host_memory() -> dict[str, Any]:
 
 
 def rows(count: int, width: int, dtype: str) -> dict[str, Any]:
-    """Whether rows at both ends of a table are written and read back, numbered by a dtype, and how fast many are."""
+    """Check that rows at both ends of a table are written and read back with ids of a dtype, and measure the speed for many rows."""
     import numpy as np
     import tensorflow as tf
 
@@ -68,13 +68,16 @@ def rows(count: int, width: int, dtype: str) -> dict[str, Any]:
         "elements": count * width,
         "read_as_written": bool(np.array_equal(found, values)),
         "read_by_int64": bool(np.array_equal(by_int64, values)),
-        "gather_gb_per_s": 2 * size / gather / 1e9,  # read and written
-        "scatter_gb_per_s": 3 * size / scatter / 1e9,  # the update read, the row read and written
+        "gather_gb_per_s": 2 * size / gather / 1e9,  # each row is read and written
+        "scatter_gb_per_s": 3 * size / scatter / 1e9,  # each update is read, each row is read and written
     }
 
 
 def padding(batch: int) -> dict[str, Any]:
-    """Whether 32 vectors in place of 27, and 480 columns in place of 479, make the compiled products faster: ms of each, forward and backward."""
+    """Measure whether padding makes compiled products faster: 32 vectors instead of 27, and 480 columns instead of 479.
+
+    Returns: the milliseconds of each, forward and backward.
+    """
     import tensorflow as tf
 
     found = {}
@@ -89,7 +92,10 @@ def padding(batch: int) -> dict[str, Any]:
 
 
 def steps(path: str, batch: int, rows: int, optimizers: str, dtypes: str, device: str) -> dict[str, Any]:
-    """Three steps of a model in every precision and by every optimizer; weights go to `path`. `device`: GPU, or CPU as the CPU does it."""
+    """Run three steps of a model in every precision and with every optimizer, and write the weights to `path`.
+
+    `device` is GPU or CPU: the device for which the model is built.
+    """
     import os
 
     import numpy as np
@@ -120,7 +126,7 @@ def steps(path: str, batch: int, rows: int, optimizers: str, dtypes: str, device
 
 
 def compare(first: str, second: str) -> dict[str, Any]:
-    """The largest difference of the weights that two runs of `steps` wrote, by optimizer and precision; float32 within `MATCHES`."""
+    """Return the largest difference of weights between two runs of `steps`, by optimizer and precision, and whether float32 is within `MATCHES`."""
     import numpy as np
 
     one, other = np.load(first), np.load(second)
@@ -132,7 +138,7 @@ def compare(first: str, second: str) -> dict[str, Any]:
 
 
 def compiled_gradient(compute: Callable, *inputs) -> Callable[[], Any]:
-    """A compiled function of no arguments: the gradients of a product by its inputs."""
+    """Return a compiled function without arguments that computes the gradients of a product by its inputs."""
     import tensorflow as tf
 
     def gradients(*inputs):
@@ -146,7 +152,7 @@ def compiled_gradient(compute: Callable, *inputs) -> Callable[[], Any]:
 
 
 def timed(act: Callable[[], Any], count: int = 20) -> float:
-    """Seconds that it takes, after it was done twice."""
+    """Return the mean seconds of an action, after two warm-up calls."""
     import tensorflow as tf
 
     for _ in range(2):
@@ -163,7 +169,7 @@ PROBES = (device, products, host_memory, rows, padding, steps, compare)
 
 
 def main() -> None:
-    """Answer one question."""
+    """Run one probe and print its result."""
     name, *pairs = sys.argv[1:]
     values = dict(pair.split("=", 1) for pair in pairs)
     probe = next(one for one in PROBES if one.__name__ == name)

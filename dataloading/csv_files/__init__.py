@@ -1,1 +1,1 @@
-"""Datasets of NVIDIA's in CSV files."""
+"""Datasets in CSV files, such as those in NVIDIA's generic form."""

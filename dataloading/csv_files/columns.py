@@ -1,4 +1,4 @@
-"""How the values of a column of a CSV file are parsed, and what they have to be."""
+"""Column types of CSV files: parsing of the values, and the values that are allowed."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ import polars as pl
 
 from dataloading.feature_spec import FeatureSpec
 
-_BETWEEN = "|"  # the ids of a list
+_BETWEEN = "|"  # separates the ids of a list
 
 
 @dataclass(frozen=True)
 class NumericalColumn:
-    """Finite numbers that float16 or float32 holds."""
+    """A column of finite numbers in the range of its type, float16 or float32."""
 
     name: str
     dtype: str
@@ -20,19 +20,19 @@ class NumericalColumn:
 
     @property
     def expected(self) -> str:
-        """What a value has to be, for messages."""
+        """A description of the allowed values, for messages."""
         return f"a finite number that {self.dtype} holds (up to {float(np.finfo(self.dtype).max):.6g})"
 
     def convert(self, values: pl.Series) -> tuple[np.ndarray, int | None]:
-        """The values as stored, and the place of the first that cannot be (None where all can)."""
-        with np.errstate(over="ignore"):  # what overflows is found as infinite just below
+        """Return the values as stored, and the index of the first invalid value (None if all are valid)."""
+        with np.errstate(over="ignore"):  # an overflow becomes infinite, which the next lines find
             numbers = values.fill_null(float("nan")).to_numpy().astype(self.dtype)
         return numbers, _first(~np.isfinite(numbers))
 
 
 @dataclass(frozen=True)
 class IdColumn:
-    """Whole numbers from `least` to `last`: ids, labels, groups."""
+    """A column of whole numbers from `least` to `last`: ids, labels, groups."""
 
     name: str
     dtype: str
@@ -42,13 +42,13 @@ class IdColumn:
 
     @property
     def expected(self) -> str:
-        """What a value has to be, for messages."""
+        """A description of the allowed values, for messages."""
         if self.dtype == "uint8":
             return "0 or 1"
         return f"a whole number in [{self.least}, {self.last + 1})" if self.least == 0 else f"a whole number that {self.dtype} holds"
 
     def convert(self, values: pl.Series) -> tuple[np.ndarray, int | None]:
-        """The values as stored, and the place of the first that cannot be (None where all can)."""
+        """Return the values as stored, and the index of the first invalid value (None if all are valid)."""
         ids = values.fill_null(self.least).to_numpy()
         first = _first((ids < self.least) | (ids > self.last) | values.is_null().to_numpy())
         return ids.astype(self.dtype) if first is None else ids, first
@@ -56,7 +56,7 @@ class IdColumn:
 
 @dataclass(frozen=True)
 class ListColumn:
-    """Lists of up to `hotness` ids in [0, cardinality): `1|5|9`; an empty cell is an empty list."""
+    """A column of lists of up to `hotness` ids in [0, cardinality), as `1|5|9`; an empty cell is an empty list."""
 
     name: str
     dtype: str
@@ -66,11 +66,11 @@ class ListColumn:
 
     @property
     def expected(self) -> str:
-        """What a value has to be, for messages."""
+        """A description of the allowed values, for messages."""
         return f"at most {self.hotness} whole numbers in [0, {self.cardinality}), separated by {_BETWEEN}"
 
     def convert(self, values: pl.Series) -> tuple[np.ndarray, int | None]:
-        """The ids `[n, hotness]`, -1 behind the end of a list, and the place of the first list that cannot be (None where all can)."""
+        """Return the ids `[n, hotness]`, padded with -1, and the index of the first invalid list (None if all are valid)."""
         texts = values.fill_null("").str.strip_chars()
         lengths = np.where((texts == "").to_numpy(), 0, texts.str.count_matches(_BETWEEN, literal=True).to_numpy().astype(np.int64) + 1)
         words = texts.filter(texts != "").str.split(_BETWEEN).explode().str.strip_chars()
@@ -89,7 +89,7 @@ Column = NumericalColumn | IdColumn | ListColumn
 
 
 def columns_of(spec: FeatureSpec) -> dict[str, Column]:
-    """A column for each feature. Raises FeatureSpecError for a type that a dataset does not hold."""
+    """Return a column for each feature. Raises FeatureSpecError for a type that a dataset cannot hold."""
     columns: dict[str, Column] = {}
     for feature in spec.categorical:
         if feature.hotness > 1:

@@ -1,8 +1,8 @@
 """Rows from CSV files with a header whose names are the feature names, read in bounded memory.
 
-Which files: the chunks of type csv of the specification's source_spec. A chunk lists features and the files, in order,
-that hold them; several chunks stand side by side. Without a source_spec, `train.csv` and `test.csv` hold everything.
-A file without a header, as NVIDIA's generic form has it, holds the features of its chunk in their order.
+The files are listed in the chunks of type csv of the specification's source_spec. A chunk lists features and, in order, the files that hold them.
+Several chunks hold different columns of the same rows. Without a source_spec, `train.csv` and `test.csv` hold all features.
+A file without a header, as in NVIDIA's generic form, holds the features of its chunk in the order of the chunk.
 """
 
 import codecs
@@ -23,15 +23,15 @@ from dataloading.feature_spec import Chunk, FeatureSpec
 from dataloading.features import DatasetError
 
 BLOCK_BYTES = 16 << 20
-_NUMBERS = re.compile(r'\s*"?\s*(?:[-+]?[0-9.][-+0-9.eE|]*)?\s*"?\s*').fullmatch  # a value, a list of them, or nothing
-_HEADER_BYTES = 1 << 20  # a header longer than this is no header
+_NUMBERS = re.compile(r'\s*"?\s*(?:[-+]?[0-9.][-+0-9.eE|]*)?\s*"?\s*').fullmatch  # a value, a list of values, or nothing
+_HEADER_BYTES = 1 << 20  # a longer first line is not read as a header
 
 
 def csv_chunks(spec: FeatureSpec, split: str) -> tuple[Chunk, ...]:
-    """The CSV chunks of a split.
+    """Return the CSV chunks of a split.
 
     Raises:
-        DatasetError: the split is missing, a chunk is of another type, or a feature stands in no chunk or in several.
+        DatasetError: the split is missing, a chunk has another type, or a feature is in no chunk or in several.
     """
     where = f"{spec.path}: " if spec.path else ""
     label = (spec.label,) if spec.labelled(split) else ()
@@ -57,12 +57,12 @@ def csv_chunks(spec: FeatureSpec, split: str) -> tuple[Chunk, ...]:
 
 
 def csv_paths(spec: FeatureSpec, split: str) -> list[Path]:
-    """Every file of a split."""
+    """Return every file of a split."""
     return [spec.base_directory / file for chunk in csv_chunks(spec, split) for file in chunk.files]
 
 
 def check_csv_files(spec: FeatureSpec, split: str) -> None:
-    """Find out before anything is written, and not after an hour of work, that a file cannot be read. Raises DatasetError."""
+    """Check that every file of a split can be read, before hours of work depend on it. Raises DatasetError."""
     for path in csv_paths(spec, split):
         try:
             if not stat.S_ISREG(path.stat().st_mode):  # opening a named pipe would wait for ever
@@ -76,14 +76,14 @@ CsvRows = tuple[np.ndarray, list[np.ndarray], np.ndarray | None, np.ndarray | No
 
 
 def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[CsvRows]:
-    """Batches of rows; n is batch_size but for the last.
+    """Yield batches of n rows; n is batch_size except in the last batch.
 
     Yields:
-        numericals `[n, M]`, F id columns `[n]` or `[n, h]`, labels `[n]` uint8 where the split has them, and groups `[n]` where there is a group.
+        numericals `[n, M]`, F id columns `[n]` or `[n, h]`, labels `[n]` uint8 if the split has them, and groups `[n]` if there is a group.
 
     Raises:
-        DatasetError: a missing file or column, a value that is not what the specification says (file, line, feature,
-            value), or chunks with different numbers of rows.
+        DatasetError: a file or column is missing, a value contradicts the specification (the message names file, line, feature and value), or
+            chunks have different numbers of rows.
     """
     columns = columns_of(spec)
     chunks = csv_chunks(spec, split)
@@ -115,7 +115,7 @@ def _chunk_blocks(spec: FeatureSpec, chunk: Chunk, columns: Mapping[str, Column]
 
 
 def _file_blocks(path: Path, wanted: list[Column], known: set[str], ordered: bool) -> Iterator[dict[str, np.ndarray]]:
-    """Blocks of whole lines of one file, parsed and checked; `ordered` files may do without a header: their columns are those wanted."""
+    """Yield blocks of whole lines of one file, parsed and checked. An `ordered` file may lack a header; its columns are then those in `wanted`."""
     with path.open("rb") as file:
         first = file.readline(_HEADER_BYTES)
         without = ordered and _is_values(first, wanted)
@@ -132,7 +132,7 @@ def _file_blocks(path: Path, wanted: list[Column], known: set[str], ordered: boo
             read = file.read(BLOCK_BYTES)
             block = rest + read
             if read:
-                # The last line stays for the next block, and the blank lines after it: at the file's very end they are no rows.
+                # The last line and the blank lines after it are kept for the next block: at the end of the file, blank lines are not rows.
                 end = block.rstrip(b"\r\n").rfind(b"\n") + 1
                 if end == 0 and len(block) > 2 * BLOCK_BYTES:
                     raise DatasetError(f"{path}, line {line}: no end of line in {len(block)} bytes; expected lines of text")
@@ -148,7 +148,7 @@ def _file_blocks(path: Path, wanted: list[Column], known: set[str], ordered: boo
 
 
 def _is_values(text: bytes, wanted: list[Column]) -> bool:
-    """Whether a first line holds numbers and not the names of features."""
+    """Return whether a first line holds numbers rather than feature names."""
     cells = text.decode("utf-8-sig", "replace").strip().split(",")
     names = {cell.strip(' "') for cell in cells}
     return any(cells) and all(map(_NUMBERS, cells)) and not {column.name for column in wanted} <= names
@@ -175,17 +175,17 @@ def _header(path: Path, text: bytes, wanted: list[Column]) -> list[str]:
 
 
 def _parse(path: Path, line: int, block: bytes, header: list[str], wanted: list[Column], text: bool = False) -> pl.DataFrame:
-    """A block as columns; a value that is no number becomes null, or stays what it is where `text` is asked for."""
+    """Parse a block into columns. A value that is not a number becomes null; with `text`, all values are kept as text."""
     kinds = {column.name: column.parsed for column in wanted}
-    # Place and name, for columns that are ignored may share a name.
+    # The index makes the names unique: ignored columns may share a name.
     schema = {f"{i} {name}": pl.String if text else kinds.get(name, pl.String) for i, name in enumerate(header)}
     lines = block.count(b"\n") + (not block.endswith(b"\n"))
     if block.count(b'"') % 2:
         raise _open_quote(path, line, block)
-    # Polars fills short rows with nothing, and an empty list is nothing as well.
+    # Polars fills short rows with nulls, which cannot be told from empty lists.
     if block.count(b",") != lines * (len(header) - 1) and (ragged := _ragged(path, line, block, header)):
         raise ragged
-    before = b".\n" if block.startswith(b"x^") else b""  # Polars would take it for a compressed file
+    before = b".\n" if block.startswith(b"x^") else b""  # Polars takes a block that begins so for a compressed file
     options = {"skip_lines": len(before) // 2, "ignore_errors": True, "encoding": "utf8-lossy" if text else "utf8"}
     try:
         frame = pl.read_csv(io.BytesIO(before + block), has_header=False, schema=schema, **options)
@@ -241,7 +241,7 @@ def _convert(path: Path, line: int, block: bytes, header: list[str], frame: pl.D
 
 
 def _rebatch(blocks: Iterator[dict[str, np.ndarray]], size: int) -> Iterator[dict[str, np.ndarray]]:
-    """The same rows in batches of `size`; only the last may be smaller."""
+    """Yield the same rows in batches of `size`; only the last batch may be smaller."""
     pending: dict[str, np.ndarray] = {}
     for block in blocks:
         if pending:

@@ -1,4 +1,4 @@
-"""Specifications of CSV files that leave out what can be found: NVIDIA's generic form, without dtypes, with `cardinality: auto`."""
+"""Incomplete specifications of CSV files, as in NVIDIA's generic form: default dtypes, and cardinalities read from the files for `auto`."""
 
 import contextlib
 import io
@@ -14,26 +14,26 @@ from dataloading.features import DatasetError
 from utils.yaml_file import YamlError, load_yaml
 
 AUTO = "auto"
-_ANY = np.iinfo(np.int32).max  # ids below it are read while the cardinality is looked for
+_ANY = np.iinfo(np.int32).max  # the cardinality used while the files are read for the real one
 _BATCH_ROWS = 1 << 16
 _DTYPES = {"categorical": "int32", "numerical": NUMERICAL_DTYPE, "label": LABEL_DTYPE}
 
 
 def read_csv_spec(path: Path, flags: str) -> FeatureSpec:
-    """The specification of CSV files; where a cardinality is `auto`, every file is read for the greatest id.
+    """Read the specification of CSV files; if a cardinality is `auto`, every file is read for the greatest id.
 
     Args:
         path: the YAML file.
-        flags: that say where it is, for the error where it is missing.
+        flags: the flags that give its place, named in the error if the file is missing.
 
     Raises:
         FeatureSpecError: see `FeatureSpec.from_yaml`.
-        DatasetError: a file cannot be read, or holds what no dataset does.
+        DatasetError: a file cannot be read, or holds values that no dataset can hold.
     """
     try:
         content = load_yaml(path)
     except YamlError:
-        return FeatureSpec.from_yaml(path, flags)  # says what is wrong
+        return FeatureSpec.from_yaml(path, flags)  # raises the error for the damaged file
     missing = _complete(content)
     spec = FeatureSpec.from_dict(content, path)
     if missing:
@@ -44,7 +44,7 @@ def read_csv_spec(path: Path, flags: str) -> FeatureSpec:
 
 
 def _complete(content: Any) -> list[str]:
-    """Fill in what a specification leaves out; what is not as it should be stays, for the parser to refuse.
+    """Fill in the missing entries of a specification; invalid entries are left for the parser to refuse.
 
     Returns:
         the features whose cardinality is `auto`.
@@ -67,12 +67,12 @@ def _complete(content: Any) -> list[str]:
 
 
 def _cardinalities(spec: FeatureSpec, names: list[str]) -> dict[str, int]:
-    """One more than the greatest id of each feature, or of the features that share its table, in any split."""
+    """Return the cardinality of each feature: one more than the greatest id of its table in any split; features may share a table."""
     greatest = dict.fromkeys((feature.table_name for feature in spec.categorical), -1)
     splits = {"train": 0, "test": 0} if spec.sources is None else spec.sources
     for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS)):
         check_csv_files(spec, split)
-        with contextlib.redirect_stderr(io.StringIO()):  # notes about the files, which are made again when they are read for good
+        with contextlib.redirect_stderr(io.StringIO()):  # the notes about the files are printed when they are read again
             for _, ids, _, _ in read_csv_split(spec, split, _BATCH_ROWS):
                 for feature, column in zip(spec.categorical, ids, strict=True):
                     greatest[feature.table_name] = max(greatest[feature.table_name], int(column.max(initial=-1)))

@@ -1,4 +1,4 @@
-"""A dataset on its way to a folder of an object store, or back: its specification is the last file there, and the first to go."""
+"""Upload of a dataset to a folder of an object store: the specification is uploaded last and removed first, so that partial data is no dataset."""
 
 import json
 import os
@@ -15,15 +15,15 @@ from dataloading.features import VOCABULARY, DatasetError
 from dataloading.store.object_store import StoreFolder
 from utils.naming import naming
 
-RECORD = ".put.json"  # in the local folder: what was put already, for a run that goes on
-_SHOWN = 3  # files that a message names
+RECORD = ".put.json"  # in the local folder: the files uploaded so far, for a resumed run
+_SHOWN = 3  # file names shown in a message
 
 
 def local_files(folder: Path) -> dict[str, int]:
-    """The files of a local dataset and their bytes, the specification last; nothing that begins with a dot, or is of another kind.
+    """Return the files of a local dataset and their sizes in bytes, the specification last, without hidden files and files outside the dataset.
 
     Raises:
-        FeatureSpecError: there is no specification, or it is damaged.
+        FeatureSpecError: the specification is missing or damaged.
     """
     found, spec = {}, FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME)
     for place, folders, names in os.walk(folder):
@@ -35,22 +35,22 @@ def local_files(folder: Path) -> dict[str, int]:
 
 
 def names_of_dataset(spec: FeatureSpec, names: Collection[str]) -> list[str]:
-    """Which files of a folder belong to the dataset with this specification: those in its splits and vocabularies, and beside it."""
+    """Return the files of a folder that belong to the dataset: those in the folders of its splits and vocabularies, and at the top level."""
     files = (file for chunks in spec.sources.values() for chunk in chunks for file in chunk.files)
     folders = {VOCABULARY, *spec.sources, *(file.split("/")[0] for file in files)}
     return [name for name in names if "/" not in name or name.split("/")[0] in folders]
 
 
 def check_store(store: StoreFolder, overwrite: bool, ours: Collection[str] = ()) -> None:
-    """Find out before anything expensive whether a dataset can be put to a store.
+    """Check, before expensive work, that a dataset can be uploaded to a store.
 
     Args:
         store: the folder.
-        overwrite: whether what is there may be replaced.
-        ours: files that an earlier run may have put already.
+        overwrite: whether existing files may be replaced.
+        ours: files that an earlier run may have uploaded.
 
     Raises:
-        DatasetError: the folder holds a dataset, or other files; or the store refuses to take, give back or remove a small one.
+        DatasetError: the folder holds a dataset or other files, or the store fails to write, read back or remove a small file.
     """
     if not overwrite:
         names = store.sizes()
@@ -62,19 +62,19 @@ def check_store(store: StoreFolder, overwrite: bool, ours: Collection[str] = ())
 
 
 def put_dataset(folder: Path, store: StoreFolder, overwrite: bool, resume: bool) -> int:
-    """Put the dataset in a local folder to a store, whose folder looks like a dataset only when it is whole.
+    """Upload the dataset in a local folder to a store; the store's folder holds a specification only once the dataset is complete.
 
     Args:
-        folder: of the dataset, which stays as it is.
-        store: checked by `check_store`.
-        overwrite: whether what is there is replaced: its specification is removed first, what the new dataset lacks before the new one's is put.
-        resume: whether what was put is recorded, stays after a failure, and is not put again.
+        folder: the folder of the dataset, which is not changed.
+        store: a folder checked by `check_store`.
+        overwrite: whether existing files are replaced: the old specification is removed first, other old files just before the new one is uploaded.
+        resume: whether uploaded files are recorded, kept after a failure, and not uploaded again.
 
     Returns:
-        its bytes.
+        the bytes of the dataset.
 
     Raises:
-        DatasetError: the store refuses; what had been put is removed unless `resume`, and the message says so.
+        DatasetError: the store fails; uploaded files are removed unless `resume` is set, and the message says so.
     """
     sizes, before = local_files(folder), store.sizes()
     record = _Record(folder, resume)
@@ -86,7 +86,7 @@ def put_dataset(folder: Path, store: StoreFolder, overwrite: bool, resume: bool)
             for name, size in sizes.items():
                 if name == DEFAULT_FILE_NAME:
                     _clean(store, sizes, overwrite)
-                if before.get(name) == size and record.has(name):
+                if before.get(name) == size and record.has(name):  # uploaded by an earlier run
                     bar.update(size)
                     continue
                 put.append(name)
@@ -105,7 +105,7 @@ def put_dataset(folder: Path, store: StoreFolder, overwrite: bool, resume: bool)
 
 
 def _clean(store: StoreFolder, sizes: Mapping[str, int], overwrite: bool) -> None:
-    """Before a dataset becomes visible: remove what an older one had besides, and look whether all is there."""
+    """Remove the other files of an older dataset and check that every new file is there, before the specification makes the dataset visible."""
     found = store.sizes()
     if overwrite:
         for name in found.keys() - sizes.keys():
@@ -117,7 +117,7 @@ def _clean(store: StoreFolder, sizes: Mapping[str, int], overwrite: bool) -> Non
 
 
 def _taken_back(store: StoreFolder, names: Collection[str]) -> int:
-    """Remove what was put; returns how many files could not be removed."""
+    """Remove uploaded files, and return how many could not be removed."""
     left = 0
     with suppress(DatasetError):
         there = store.sizes()
@@ -132,7 +132,7 @@ def _taken_back(store: StoreFolder, names: Collection[str]) -> int:
 
 
 class _Record:
-    """Which files of a local dataset were put, by size and time; beside other words that a command keeps there."""
+    """The record of a local dataset's uploaded files, with their sizes and modification times; other entries of the file are kept."""
 
     def __init__(self, folder: Path, wanted: bool):
         self._folder, self._path, self._wanted = folder, folder / RECORD, wanted
@@ -140,17 +140,17 @@ class _Record:
         self._put: dict[str, list[int]] = self._content.setdefault("put", {})
 
     def has(self, name: str) -> bool:
-        """Whether a file was put as it is now."""
+        """Return whether a file was uploaded and has not changed since."""
         return self._put.get(name) == self._facts(name)
 
     def add(self, name: str) -> None:
-        """A file was put."""
+        """Record that a file was uploaded."""
         if self._wanted:
             self._put[name] = self._facts(name)
             write_record(self._folder, self._content)
 
     def remove(self) -> None:
-        """Everything was."""
+        """Remove the record, because the upload is complete."""
         if self._wanted:
             self._path.unlink(missing_ok=True)
 
@@ -160,7 +160,7 @@ class _Record:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What a folder's record says; nothing where there is none, or no whole one."""
+    """Return the content of a folder's record; empty if it is missing or damaged."""
     with suppress(OSError, ValueError):
         found = json.loads((folder / RECORD).read_bytes())
         if isinstance(found, dict) and isinstance(found.get("put", {}), dict):
@@ -169,7 +169,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def write_record(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write a folder's record, whole or not at all."""
+    """Write a folder's record atomically."""
     new = folder / f"{RECORD}.new"
     with naming(new):
         new.write_text(json.dumps(content))
@@ -177,7 +177,7 @@ def write_record(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def checked_spec(folder: Path, flags: str) -> FeatureSpec:
-    """The specification of a local dataset, its files' sizes checked. Raises DatasetError or FeatureSpecError."""
+    """Read the specification of a local dataset and check the sizes of its files. Raises DatasetError or FeatureSpecError."""
     spec = FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME, flags)
     check_quick(spec, tuple(spec.sources or ("train",)))
     return spec

@@ -1,4 +1,4 @@
-"""Object stores (`s3://…`, `gs://…`: whatever fsspec knows): opening one, reading its files, and a folder of one that a dataset is put to."""
+"""Object stores (`s3://…`, `gs://…`, any that fsspec supports): opening a store, reading files, and uploading a dataset to a folder."""
 
 import posixpath
 import tempfile
@@ -16,14 +16,14 @@ _TOKEN = ".dlrm-token-"
 
 
 def opened(url: str, doing: str = "reading from") -> tuple[Any, str]:
-    """The file system of fsspec that a URL is in, and its path there.
+    """Return the fsspec file system of a URL, and the path in it.
 
     Raises:
-        DatasetError: the store refuses.
-        UserError: fsspec, or what it needs for the store, is not installed.
+        DatasetError: the store fails.
+        UserError: fsspec, or a package that it needs for the store, is not installed.
     """
     try:
-        import fsspec  # only where a URL is used: it is an optional dependency
+        import fsspec  # imported here because it is an optional dependency, needed for URLs only
     except ImportError:
         raise UserError(f"{shown(url)}: {doing} object stores needs fsspec, which is not installed: pip install fsspec") from None
     with one_line(shown(url)):
@@ -31,29 +31,29 @@ def opened(url: str, doing: str = "reading from") -> tuple[Any, str]:
 
 
 def protocols(system: Any) -> tuple[str, ...]:
-    """The names of a file system's kind: `file`, `s3`."""
+    """Return the protocol names of a file system, such as `file` or `s3`."""
     return (system.protocol,) if isinstance(system.protocol, str) else tuple(system.protocol)
 
 
 def hidden(name: str) -> bool:
-    """Whether a name below a folder is none of its files': `_SUCCESS`, `.crc`."""
+    """Return whether a name below a folder is not a data file, such as `_SUCCESS` or `.crc`."""
     return any(part.startswith((".", "_")) for part in name.split("/"))
 
 
 @contextmanager
 def one_line(url: str, done: str = "read") -> Iterator[None]:
-    """What a store's library raises, of whatever kind, as one line with the URL.
+    """Convert any exception of a store's library to a one-line error with the URL.
 
     Args:
-        url: as it is shown.
-        done: what cannot be done: `read`, `written`.
+        url: the URL as shown in messages.
+        done: the participle for the message "cannot be …": `read`, `written`.
     """
     try:
         yield
     except UserError:
         raise
     except FileNotFoundError as error:
-        cause = error.__cause__  # fsspec's own http says "not found" of any failure
+        cause = error.__cause__  # fsspec's HTTP file system reports any failure as "not found"
         if cause is not None and not isinstance(cause, FileNotFoundError):
             raise DatasetError(f"{url}: cannot be {done}: {type(cause).__name__}{_reason(cause)}") from None
         if done != "read":
@@ -63,7 +63,7 @@ def one_line(url: str, done: str = "read") -> Iterator[None]:
         raise DatasetError(f"{url}: no permission{_reason(error)}; the store's own configuration has the credentials") from None
     except ImportError as error:
         raise UserError(f"{url}: the store needs a package that is not installed: {_brief(error)}") from None
-    except Exception as error:  # libraries of stores have dozens of kinds of their own
+    except Exception as error:  # the libraries of stores have dozens of exception types of their own
         raise DatasetError(f"{url}: cannot be {done}: {type(error).__name__}{_reason(error)}") from None
 
 
@@ -76,13 +76,13 @@ def _brief(error: BaseException) -> str:
 
 
 class StoreStream:
-    """An open file of a store; what goes wrong is one line, and so is an end before its size."""
+    """An open file of a store; failures, and an end before the expected size, are raised as one-line errors."""
 
     def __init__(self, url: str, file: Any, size: int | None):
         self._url, self._file, self._left = url, file, size
 
     def read(self, count: int) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Read at most `count` bytes; the result is empty at the end."""
         with one_line(self._url):
             content = self._file.read(count)
         if self._left is not None:
@@ -92,7 +92,7 @@ class StoreStream:
         return content
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> "StoreStream":
@@ -103,14 +103,14 @@ class StoreStream:
 
 
 class StoreFolder:
-    """A folder of a store, with the files in it by their names below it (`train/label.bin`).
+    """A folder of a store, whose files are named by their paths below it (`train/label.bin`).
 
     Args:
-        url: of the folder.
+        url: the URL of the folder.
 
     Raises:
-        DatasetError: the store refuses, or the URL is that of a local folder.
-        UserError: fsspec, or what it needs for the store, is not installed.
+        DatasetError: the store fails, or the URL is that of a local folder.
+        UserError: fsspec, or a package that it needs for the store, is not installed.
     """
 
     def __init__(self, url: str):
@@ -123,8 +123,8 @@ class StoreFolder:
         return self._url
 
     def sizes(self) -> dict[str, int]:
-        """The files and their bytes, but those whose names begin with a dot; nothing where the folder is not there."""
-        if not self._has(self._path):  # asked first: what finds files passes over a store that does not answer
+        """Return the files and their sizes in bytes, without hidden files; empty if the folder does not exist."""
+        if not self._has(self._path):  # checked first, because fsspec's find ignores a store that does not answer
             return {}
         with one_line(self._url):
             found = self._system.find(self._path, detail=True)
@@ -132,12 +132,12 @@ class StoreFolder:
         return {name: size for name, size in sorted(names.items()) if name and not any(part.startswith(".") for part in name.split("/"))}
 
     def has(self, name: str) -> bool:
-        """Whether a file is there. Raises DatasetError where the store refuses."""
+        """Return whether a file exists. Raises DatasetError if the store fails."""
         return self._has(self._full(name))
 
     def _has(self, path: str) -> bool:
         with one_line(self._url):
-            self._system.invalidate_cache()
+            self._system.invalidate_cache()  # fsspec caches listings, and other runs may write there
             try:
                 self._system.info(path)
             except FileNotFoundError as error:
@@ -147,20 +147,20 @@ class StoreFolder:
             return True
 
     def open(self, name: str, size: int) -> StoreStream:
-        """A file of so many bytes. Raises DatasetError where the store refuses."""
+        """Open a file that is expected to have `size` bytes. Raises DatasetError if the store fails."""
         with one_line(f"{self._url}/{name}"):
             return StoreStream(f"{self._url}/{name}", self._system.open(self._full(name), "rb"), size)
 
     def put(self, source: Path, name: str, advance: Callable[[int], object]) -> None:
-        """Put a local file, in place of one that is there.
+        """Upload a local file, replacing an existing one.
 
         Args:
-            source: the file.
-            name: its name in the store.
-            advance: called with numbers of bytes that were put.
+            source: the local file.
+            name: the name of the file in the store.
+            advance: called with the number of bytes uploaded since the last call.
 
         Raises:
-            DatasetError: the store refuses, or has another size afterwards.
+            DatasetError: the store fails, or the uploaded file has another size.
             OSError: the file cannot be read.
         """
         from fsspec.callbacks import Callback
@@ -172,7 +172,7 @@ class StoreFolder:
             advance(value - said)
             said = value
 
-        source.open("rb").close()
+        source.open("rb").close()  # a local file that cannot be read is an OSError, not a failure of the store
         with one_line(f"{self._url}/{name}", "written"):
             self._system.put_file(str(source), self._full(name), callback=Callback(hooks={"bar": hook}))
             self._system.invalidate_cache()
@@ -182,12 +182,12 @@ class StoreFolder:
         advance(size - said)
 
     def remove(self, name: str) -> None:
-        """Remove a file. Raises DatasetError where the store refuses."""
+        """Remove a file. Raises DatasetError if the store fails."""
         with one_line(f"{self._url}/{name}", "removed"):
             self._system.rm_file(self._full(name))
 
     def try_writing(self) -> None:
-        """Write, read back and remove a small file. Raises DatasetError where the store refuses."""
+        """Write, read back and remove a small file. Raises DatasetError if the store fails."""
         name, content = f"{_TOKEN}{uuid.uuid4().hex}", uuid.uuid4().hex.encode()
         with tempfile.NamedTemporaryFile() as token:
             token.write(content)

@@ -1,1 +1,1 @@
-"""Data that are drawn."""
+"""Synthetic datasets, drawn from random numbers."""

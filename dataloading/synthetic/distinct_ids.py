@@ -1,8 +1,9 @@
-"""Several different ids a sample by a power law: drawn one after another, an id that the sample has already drawn again.
+"""Several distinct ids per sample, drawn from a power law without replacement: an id that the sample already has is rejected and drawn again.
 
-Rows are drawn together: some candidates for each, of which those that repeat an earlier one are left out, and more for the rows that are short. After
-a few turns the rest is drawn from the law without the ids that a row has. That is the same distribution, and ends where nearly all mass lies on the
-ids that are there: a steep law, or nearly as many ids a sample as rows. Which candidates a row gets depends on the row alone.
+All rows are drawn together. Each row gets some candidates, and those that repeat an earlier id are left out; rows with too few ids get more
+candidates. After a few turns, the missing ids are drawn from the law restricted to the ids that a row lacks. The distribution is the same, and the
+loop ends even if nearly all mass lies on ids that a row already has: with a steep law, or with nearly as many ids per sample as the table has rows.
+The candidates of a row depend on the row alone.
 """
 
 import numpy as np
@@ -11,21 +12,21 @@ from dataloading.feature_spec import Categorical
 from dataloading.synthetic.power_law import ids_from_uniforms, ids_of_the_rest
 from dataloading.synthetic.streams import stream_key, uniforms
 
-_CANDIDATES = 2  # a turn, for each id that is wanted
+_CANDIDATES = 2  # candidates per turn and wanted id
 
 
 def distinct_ids(
     feature: Categorical, stream: tuple[int | str, ...], start: int, stop: int, turns: int = 4, block_values: int = 1 << 17
 ) -> np.ndarray:
-    """Ids of rows start to stop, `[n, h]` int32, in the order drawn.
+    """Return the ids of rows start to stop, `[n, h]` int32, in the order drawn.
 
     Args:
-        feature: with at most as many ids a sample as rows; without an alpha its ids are uniform.
-        stream: names of the random numbers.
+        feature: a feature with at most as many ids per sample as its table has rows; without an alpha, its ids are uniform.
+        stream: names of the stream of random numbers.
         start: first row.
         stop: end of the rows.
-        turns: in which candidates are drawn; with another number other ids come, of the same distribution.
-        block_values: candidates worked on at a time: a MiB, which caches hold.
+        turns: turns in which candidates are drawn; another number gives other ids of the same distribution.
+        block_values: values per block; the default is 1 MiB of them, which fits in caches.
     """
     size = max(1, block_values // ((1 + _CANDIDATES) * feature.hotness))
     out = np.empty((stop - start, feature.hotness), np.int32)
@@ -55,9 +56,9 @@ def _block(feature: Categorical, stream: tuple[int | str, ...], start: int, stop
 
 
 def _first_different(candidates: np.ndarray, count: int) -> np.ndarray:
-    """The first `count` different ids of each row: `[n, c]` -> `[n, count]`, -1 for none, which comes last."""
+    """Return the first `count` distinct ids of each row: `[n, c]` -> `[n, count]`, padded with -1 at the end."""
     bits = candidates.shape[1].bit_length()
-    ordered = np.sort(candidates << bits | np.arange(candidates.shape[1]), axis=1)  # by id, then by time
+    ordered = np.sort(candidates << bits | np.arange(candidates.shape[1]), axis=1)  # sorted by id, then by the order drawn
     ids, times = ordered >> bits, ordered & ((1 << bits) - 1)
     first = np.ones(ids.shape, np.bool_)
     np.not_equal(ids[:, 1:], ids[:, :-1], out=first[:, 1:])

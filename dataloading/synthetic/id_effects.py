@@ -1,8 +1,8 @@
-"""What the ids of synthetic data add to the planted logit, so that an embedding, pooled or not, can learn it.
+"""Effects of the ids of synthetic data on the planted logit, which embeddings, pooled or not, can learn.
 
-An id has one effect, whatever the feature: features that share a table share the effects of its rows, each with a weight of its own. The effect of
-a sample's ids is their sum, brought to mean 0 and variance 1 under the distribution that they are drawn from; with lists of equal length the mean
-of the effects is the same after that.
+Each row of a table has one effect. Features that share a table share these effects, and each feature has its own weight. The effect of a sample's
+ids is the sum of their effects, standardised to mean 0 and variance 1 under the distribution that the ids are drawn from. With lists of equal
+length, the standardised mean of the effects is the same.
 """
 
 import math
@@ -16,22 +16,22 @@ from dataloading.synthetic.distinct_ids import distinct_ids
 from dataloading.synthetic.power_law import cumulative, ids_from_uniforms
 from dataloading.synthetic.streams import stream_key, uniforms
 
-HEAD = 10  # ids with an effect of their own; at alpha 1.45 they make up 66 percent of what is drawn
-_FULL_REACH = 0.25  # share of rows with such an id from which a feature has its full weight
-_ALWAYS = 0.9  # an id that more rows than this have tells little
-_MOST_ROWS, _LEAST_ROWS, _MOST_IDS = 4096, 64, 1 << 19  # of the draw that mean and variance are estimated from
+HEAD = 10  # ids with a nonzero effect; at alpha 1.45 they make up 66 percent of the draws
+_FULL_REACH = 0.25  # a feature has its full weight if at least this share of rows has such an id
+_ALWAYS = 0.9  # an id that a greater share of rows has carries little information
+_MOST_ROWS, _LEAST_ROWS, _MOST_IDS = 4096, 64, 1 << 19  # bounds of the sample from which mean and variance are estimated
 
 
 class Scaled(NamedTuple):
-    """A feature's effect with its weight: `table` `[W + 1]` float32, of ids 0 to W − 1 and of all others, and what is taken off a sum."""
+    """A feature's effect times its weight: `table` `[W + 1]` float32, for ids 0 to W − 1 and all others; `offset` is subtracted from sums."""
 
     table: np.ndarray
     offset: np.float32
 
     def of(self, ids: np.ndarray) -> np.ndarray:
-        """The effect of rows' ids, `[n]` or `[n, h]` -> `[n]` float32. The sum is taken in the order of the list: no other row changes it."""
+        """Return the effects of rows' ids, `[n]` or `[n, h]` -> `[n]` float32; sums are in list order, so that they do not depend on other rows."""
         if ids.ndim == 1:
-            return np.take(self.table, ids, mode="clip")  # "clip" sends every id beyond to the last entry
+            return np.take(self.table, ids, mode="clip")  # "clip" maps every greater id to the last entry
         total = np.full(len(ids), -self.offset, np.float32)
         for column in np.take(self.table, ids.T, mode="clip"):
             total += column
@@ -39,10 +39,10 @@ class Scaled(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """A feature's effect before it has a weight: the table in float64, mean and standard deviation of the sum, and `reach`.
+    """A feature's unweighted effect: the table in float64, mean and standard deviation of the sum, and `reach`.
 
-    `reach` is how much of its weight a feature keeps: 1 where the ids with an effect are frequent, less where they are not. A large table with
-    uniform ids would otherwise put all its variance into ten ids that hardly ever occur.
+    `reach` is the share of its weight that a feature keeps: 1 if the ids with an effect are frequent, less if they are rare. Without it, a large
+    table with uniform ids would put all its variance into ten ids that hardly ever occur.
     """
 
     table: np.ndarray
@@ -51,17 +51,17 @@ class Effect(NamedTuple):
     reach: float
 
     def scaled(self, weight: float) -> Scaled:
-        """With its weight."""
+        """Return the standardised effect times a weight."""
         return Scaled((weight / self.std * self.table).astype(np.float32), np.float32(weight / self.std * self.mean))
 
 
 def id_effects(spec: FeatureSpec, seed: int, draw: np.random.Generator) -> list[Effect]:
-    """The effect of each feature, in the model's order: a function of the specification and the seed.
+    """Return the effect of each feature, in the model's order: a function of the specification and the seed.
 
     Args:
         spec: the features.
-        seed: of the draws that mean and variance are estimated from.
-        draw: of the effects. Always as many numbers a feature, so that a feature's cardinality does not shift its neighbours' effects.
+        seed: seed of the ids from which mean and variance are estimated.
+        draw: generator of the effects. It draws the same count for every feature, so that a cardinality does not shift the effects of other features.
     """
     users = Counter(feature.table_name for feature in spec.categorical)
     alone = [feature.hotness == 1 and users[feature.table_name] == 1 for feature in spec.categorical]
@@ -80,7 +80,7 @@ def id_effects(spec: FeatureSpec, seed: int, draw: np.random.Generator) -> list[
 
 
 def _of_one(values: np.ndarray, cardinality: int, alpha: float) -> Effect:
-    """Of ids 0 to 9 of a feature with one id a sample and a table of its own: mean 0 and variance 1 by the law itself."""
+    """Return the effect of a feature with one id per sample and its own table, on ids 0 to 9; mean 0 and variance 1 are computed from the law."""
     table = np.zeros(HEAD + 1)
     head = min(cardinality, HEAD)
     share = np.diff(cumulative(np.arange(-1, head), cardinality, alpha))
@@ -94,7 +94,7 @@ def _of_one(values: np.ndarray, cardinality: int, alpha: float) -> Effect:
 
 
 def _of_several(effects: dict[int, float], ids: np.ndarray) -> Effect:
-    """Of a table's effects, by id, for a feature from which `ids` `[n, h]` are drawn."""
+    """Return a feature's effect from its table's effects by id; mean, deviation and reach are estimated from the drawn `ids` `[n, h]`."""
     table = np.zeros(max(effects) + 2)
     table[list(effects)] = list(effects.values())
     each = table[np.minimum(ids, len(table) - 1)]
@@ -107,7 +107,7 @@ def _of_several(effects: dict[int, float], ids: np.ndarray) -> Effect:
 
 
 def _drawn(feature: Categorical, seed: int) -> np.ndarray:
-    """Ids of rows that stand for all: `[n, h]`."""
+    """Draw the ids of a sample of rows: `[n, h]`."""
     rows, stream = max(_LEAST_ROWS, min(_MOST_ROWS, _MOST_IDS // feature.hotness)), (seed, "planted signal", "ids", feature.name)
     if feature.hotness > 1:
         return distinct_ids(feature, stream, 0, rows)
@@ -115,7 +115,7 @@ def _drawn(feature: Categorical, seed: int) -> np.ndarray:
 
 
 def _first_telling(feature: Categorical, ids: np.ndarray) -> int:
-    """The first id that not nearly all rows have, 0 for one id a sample: long lists always hold the most frequent ids, and these tell nothing."""
+    """Return the first id that is not in nearly all rows: ids that long lists always hold carry no information. It is 0 for one id per sample."""
     if feature.hotness == 1:
         return 0
     shares = np.bincount(ids.reshape(-1), minlength=1) / len(ids)

@@ -1,4 +1,4 @@
-"""What no model can beat on drawn files of Outbrain's form: written beside them, read for a dataset's metadata."""
+"""The best possible score on synthetic Outbrain files: written beside the files, and read for a dataset's metadata."""
 
 import json
 from pathlib import Path
@@ -13,16 +13,16 @@ TRUTH, TRUTH_ROWS = "planted_signal.json", "planted_signal.parquet"
 
 
 class Truth(NamedTuple):
-    """Of some displays, the mean average precision that is to be expected of the true order of their ads, and what it reaches."""
+    """The expected mean average precision of the true order of displays' ads, and the one that it reaches."""
 
-    displays: int  # of which it is known
+    displays: int  # displays for which both are known
     expected: float
     reached: float
-    generated: dict[str, Any]  # how the files were drawn
+    generated: dict[str, Any]  # the parameters that the files were drawn with
 
 
 def read_truth(folder: Path, displays: np.ndarray) -> Truth | None:
-    """The truth of displays, by their ids `[n]`; None where the folder's files were not drawn.
+    """Read the truth of displays with these ids `[n]`; None if the folder's files are not synthetic.
 
     Raises:
         DatasetError: the files are damaged.

@@ -1,12 +1,12 @@
-"""What does not change from display to display in a drawn world of the form of Outbrain's: ads, documents, places, and what people like.
+"""The fixed part of synthetic Outbrain data, shared by all displays: ads, documents, places, and the preferences behind the clicks.
 
-The utility of ad a in display d, of which `OutbrainWorld.utilities` is the sum:
+`OutbrainWorld.utilities` returns the utility of ad a in display d, the sum of
 
-    ad + campaign + advertiser + publisher of the ad's document        what an ad is worth anywhere
-    + [same first category as the page]                                which the similarity of both documents tells
+    ad + campaign + advertiser + publisher of the ad's document        the worth of an ad in any display
+    + [same first category as the page]                                visible in the similarity of both documents
     + platform x advertiser + country x advertiser                     small products
 
-It depends on nothing that the files do not say: where they have no value, the effect is that of "no value".
+The utility depends only on values in the files: a missing value has an effect of its own.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from dataloading.synthetic.streams import stream_generator
 CATEGORIES, TOPICS_EACH, ENTITIES_EACH, PLATFORMS = 20, 4, 30, 3
 _STDS = {"ad": 0.7, "campaign": 0.45, "advertiser": 0.35, "publisher": 0.3, "platform": 0.12, "country": 0.12}
 _SAME_CATEGORY = 0.7
-_START_S = 1_465_876_799  # 14 June 2016, from which on the timestamps of events count
+_START_S = 1_465_876_799  # 14 June 2016, the origin of the timestamps of events
 _DAY_S = 86_400
 _SHARE = {"no source": 0.03, "no publisher": 0.05, "no time": 0.1, "not in the table": 0.02, "no category": 0.05}
 _COUNTRIES = ("US", "GB", "CA", "AU", "IN", "ZA", "NZ", "PH", "SG", "DE", "FR", "NL", "IE", "SE", "BR", "MX", "JP", "AE", "MY", "IT")
@@ -28,7 +28,7 @@ _COUNTRIES = ("US", "GB", "CA", "AU", "IN", "ZA", "NZ", "PH", "SG", "DE", "FR", 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many different things a world has."""
+    """The number of distinct entities of each kind in a world."""
 
     ads: int
     campaigns: int
@@ -42,7 +42,7 @@ class Sizes:
 
     @classmethod
     def of(cls, displays: int) -> "Sizes":
-        """So many that an ad is shown some hundred times, its campaign and its advertiser more often."""
+        """Return sizes with which an ad is shown some hundred times, and its campaign and advertiser more often."""
         ads = max(60, displays // 100)
         pages, landings = max(50, displays // 100), max(30, ads // 2)
         documents = pages + landings
@@ -60,7 +60,7 @@ class Sizes:
 
     @property
     def documents(self) -> int:
-        """Pages on which ads stand, pages to which they lead, and those that no display names."""
+        """The number of documents: pages that show ads, landing pages, and documents that no display names."""
         return self.pages + self.landings + self.others
 
 
@@ -68,9 +68,9 @@ class OutbrainWorld:
     """Ads, documents and places of a world, and the utilities that clicks are drawn from: a function of sizes and seed.
 
     Attributes:
-        sizes: how many there are.
-        ad_ids: `[ads]`, as they stand in the files.
-        document_ids: `[documents]`; the first are pages, then come landing documents.
+        sizes: the number of entities of each kind.
+        ad_ids: `[ads]`, the ids in the files.
+        document_ids: `[documents]`; pages come first, then landing documents.
         geo: texts of the places, `[places]`.
     """
 
@@ -103,13 +103,13 @@ class OutbrainWorld:
         self._same_category = signal * _SAME_CATEGORY
 
     def utilities(self, ads: np.ndarray, pages: np.ndarray, platforms: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """How much each of n shown ads attracts, `[n]` float64.
+        """Return the utilities of n shown ads, `[n]` float64.
 
         Args:
-            ads: places of the ads, `[n]`.
-            pages: places of the documents on which they stand, -1 where that is not known.
-            platforms: 0, 1 or 2, -1 where the files do not say.
-            places: of the geo locations, -1 where the files do not say.
+            ads: indices of the ads, `[n]`.
+            pages: indices of the documents that show them, -1 for unknown.
+            platforms: 0, 1 or 2, or -1 if missing in the files.
+            places: indices of the geo locations, -1 if missing in the files.
         """
         advertiser, category = self._advertiser[ads], self._category[self._landing[ads]]
         same = (category >= 0) & (pages >= 0) & (category == self._category[pages])
@@ -118,12 +118,12 @@ class OutbrainWorld:
         return found + self._by_platform[platforms, advertiser] + self._by_country[country, advertiser]
 
     def promoted_content(self) -> pl.DataFrame:
-        """The ads, in the order of their ids."""
+        """Return the table of ads, sorted by id."""
         columns = {"ad_id": self.ad_ids, "document_id": self.document_ids[self._landing]}
         return pl.DataFrame(columns | {"campaign_id": 1 + 3 * self._campaign, "advertiser_id": 2 + 5 * self._advertiser}).sort("ad_id")
 
     def documents_meta(self) -> pl.DataFrame:
-        """The documents that the table has; null where a value is missing."""
+        """Return the documents that are in the table, sorted by id; missing values are null."""
         frame = pl.DataFrame({"document_id": self.document_ids, "source_id": self._source, "publisher_id": self._publisher, "time": self._published})
         given = lambda name, text: pl.when(pl.col(name) >= 0).then(text).alias(name)  # noqa: E731
         time = pl.from_epoch(pl.col("time"), "s").dt.strftime("%Y-%m-%d %H:%M:%S.0")
@@ -131,7 +131,7 @@ class OutbrainWorld:
         return frame.filter(self._known).select(*columns, given("time", time).alias("publish_time")).sort("document_id")
 
     def aspects(self) -> dict[str, pl.DataFrame]:
-        """Categories, topics and entities of the documents, each with a confidence: by the name of their table."""
+        """Return categories, topics and entities of the documents, each with a confidence, by the names of their tables."""
         draw, of = stream_generator(self._seed, "outbrain aspects"), np.flatnonzero(self._category >= 0)
         category = self._category[of]
         second = draw.random(len(of)) < 0.3
@@ -147,7 +147,7 @@ class OutbrainWorld:
         return {tables[name]: self._aspect(draw, name, parts) for name, parts in rows.items()}
 
     def _other_topics(self, draw: np.random.Generator, category: np.ndarray) -> np.ndarray:
-        """Topics of other categories, so that a document has none twice."""
+        """Draw topics of other categories, so that no document has a topic twice."""
         return (category + draw.integers(1, CATEGORIES, len(category))) % CATEGORIES * TOPICS_EACH + draw.integers(0, TOPICS_EACH, len(category))
 
     def _aspect(self, draw: np.random.Generator, name: str, parts: list[tuple[np.ndarray, np.ndarray, float]]) -> pl.DataFrame:
@@ -162,7 +162,7 @@ class OutbrainWorld:
 
 
 def _distinct(draw: np.random.Generator, count: int) -> np.ndarray:
-    """Different numbers from 1 on, in no order, about a third of those that there might be."""
+    """Draw `count` distinct numbers from 1 to 3 · count, in random order."""
     return 1 + draw.permutation(3 * count)[:count]
 
 
@@ -175,14 +175,14 @@ def _missing(draw: np.random.Generator, count: int, what: str) -> np.ndarray:
 
 
 def _times(draw: np.random.Generator, count: int) -> np.ndarray:
-    """Seconds of publication: most in the year before, a few ten years and more ago, a few after the events; -1 where there is none."""
+    """Draw publication times in seconds: most in the year before the events, a few ten years or more before, a few after; -1 if missing."""
     days = np.round(np.abs(draw.standard_normal(count)) * 150 - 5)
     days = np.where(draw.random(count) < 0.01, 4000.0, days)
     return np.where(_missing(draw, count, "no time"), -1, (_START_S - _DAY_S * days - draw.integers(0, _DAY_S, count)).astype(np.int64))
 
 
 def _places(draw: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Different texts country>state>market, and the country of each."""
+    """Return distinct texts country>state>market, and the country of each."""
     countries = ids_from_uniforms(draw.random(count), len(_COUNTRIES), 1.0).astype(np.int64)
     countries[: len(_COUNTRIES)] = np.arange(len(_COUNTRIES))
     texts = []

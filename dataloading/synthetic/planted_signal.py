@@ -1,16 +1,16 @@
-"""The relation between features and clicks that synthetic data carries, so that a model has something to learn.
+"""The planted relation between features and clicks in synthetic data, which a model can learn.
 
     logit(row) = bias + signal · ( √0.54 · Σ_f w_f e_f(ids_f)                     each feature's ids
                                  + √0.42 · Σ_m (v_m x_m + q_m (x_m − ½)²)         numerical features, standardised
                                  + √0.04 · Σ_k c_k e_i(k)(ids_i(k)) e_j(k)(ids_j(k)) )   products for the interaction layer
 
-e_f has mean 0 and variance 1 under the power law (`id_effects`): with one id a sample it is a table of the feature's 10 most frequent ids, with
-several the standardised sum over the sample's ids. All rarer ids have effect 0, so a model needs to see only frequent ids to approach the best score
-there is. Everything in the parentheses has variance 1, therefore `signal` is the standard deviation of the logit, whatever the number of features;
-what a specification lacks, numerical features for instance, leaves its share to the others.
+e_f has mean 0 and variance 1 under the power law (`id_effects`). With one id per sample, it is a table of the feature's 10 most frequent ids; with
+several, it is the standardised sum over the sample's ids. All rarer ids have effect 0, so a model needs to see only frequent ids to approach the
+best possible score. The sum in parentheses has variance 1, so `signal` is the standard deviation of the logit, whatever the number of features. The
+share of a missing part, such as the numerical features, goes to the other parts.
 
-The shares are set by what a DLRM learns from 400,000 rows: with 64 ids a table and equal weights it stayed 0.046 AUC
-below the best score, with these it comes within 0.01 in one pass (docs/data.md).
+The shares are chosen such that a DLRM can learn from 400,000 rows: with 64 ids per table and equal weights it stayed 0.046 AUC below the best
+score; with these shares it comes within 0.01 in one pass (docs/data.md).
 """
 
 import math
@@ -28,7 +28,7 @@ CLICK_RATE = 0.25
 _ADDITIVE, _NUMERICAL, _PAIRWISE = 0.54, 0.42, 0.04  # shares of the logit's variance
 _QUADRATIC = 0.08  # of the numerical share
 _MAX_PAIRS = 2
-_DECAY = 0.86  # weight of a feature relative to the next stronger one: some are plain to see, the last of 26 is nearly mute
+_DECAY = 0.86  # weight of a feature relative to the next stronger one: a few are strong, the last of 26 is nearly 0
 _LINEAR_STD = math.sqrt(1 / 12)  # of x, uniform on [0, 1)
 _SQUARE_MEAN, _SQUARE_STD = 1 / 12, math.sqrt(1 / 180)  # of (x − ½)²
 
@@ -47,7 +47,7 @@ class PlantedSignal:
         pairs = np.array(strongest[: 2 * min(_MAX_PAIRS, len(strongest) // 2)], np.int64).reshape(-1, 2)
 
         shares = np.array([_ADDITIVE * reach.max(), _NUMERICAL * (num_numerical > 0), _PAIRWISE * (len(pairs) > 0)])
-        signal = signal if shares.any() else 0.0  # of features that tell nothing
+        signal = signal if shares.any() else 0.0  # no feature carries information
         additive, numerical, pairwise = np.sqrt(shares / (shares.sum() or 1.0)) * signal
         feature_weights = additive * _unit(_DECAY ** np.argsort(order) * np.sqrt(reach))
         linear = numerical * math.sqrt(1 - _QUADRATIC) * _unit(_signed(draw, num_numerical))
@@ -65,10 +65,10 @@ class PlantedSignal:
         self._bias = np.float32(_bias(signal) - float(np.sum(square)) * _SQUARE_MEAN / _SQUARE_STD)
 
     def probabilities(self, ids: Sequence[np.ndarray], numerical: np.ndarray) -> np.ndarray:
-        """P(click) of rows.
+        """Return P(click) of rows.
 
-        Only element-wise operations, in a fixed order: a row's value does not depend on the rows read with it, which
-        a matrix product would not promise.
+        It uses element-wise operations only, in a fixed order, so that a row's value does not depend on the rows read with it. A matrix product
+        would not guarantee that.
 
         Args:
             ids: F arrays `[n]`, or `[n, h]` full lists, in the model's order.
@@ -86,7 +86,7 @@ class PlantedSignal:
         for x, slope, curve in zip(columns, self._slopes, self._curves, strict=True):
             logits += x * (slope + curve * x)
         np.negative(logits, out=logits)
-        np.minimum(logits, np.float32(80), out=logits)  # where exp stays finite; a probability of 1e-35 is 0 to any label
+        np.minimum(logits, np.float32(80), out=logits)  # keeps exp finite; at a probability of 1e-35 no label is 1
         np.exp(logits, out=logits)
         logits += np.float32(1)
         return np.reciprocal(logits, out=logits)
@@ -102,7 +102,7 @@ def _unit(values: np.ndarray) -> np.ndarray:
 
 
 def _bias(std: float) -> float:
-    """The mean of a normal logit of this standard deviation for which the click rate is CLICK_RATE."""
+    """Return the mean of a normal logit with this standard deviation for which the click rate is CLICK_RATE."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()
     low, high = -50.0 - 10 * abs(std), 50.0

@@ -1,14 +1,14 @@
-"""Ids by a power law: the continuous density y^-alpha on [1, V + 1), cut to whole numbers. Id 0 is the most frequent."""
+"""Ids drawn from a power law: the continuous density y^-alpha on [1, V + 1), truncated to whole numbers. Id 0 is the most frequent."""
 
 import math
 
 import numpy as np
 
-_NEARLY_ONE = 1e-7  # |1 - alpha| below this counts as the logarithmic case, where the power loses its digits
+_NEARLY_ONE = 1e-7  # a smaller |1 - alpha| is treated as the logarithmic case, because the power loses precision there
 
 
 def ids_from_uniforms(u: np.ndarray, cardinality: int, alpha: float) -> np.ndarray:
-    """Inverse of the cumulative distribution.
+    """Return ids by inverting the cumulative distribution.
 
     With γ = 1 − alpha: y = (1 + u((V+1)^γ − 1))^(1/γ), id = ⌊y⌋ − 1. alpha 0 is the uniform distribution.
 
@@ -30,7 +30,7 @@ def ids_from_uniforms(u: np.ndarray, cardinality: int, alpha: float) -> np.ndarr
     else:
         u *= math.expm1(gamma * math.log(cardinality + 1))  # (V+1)^γ − 1
         u += 1.0
-        np.log(u, out=u)  # log, scale, exp: a third faster than np.power
+        np.log(u, out=u)  # log, scale and exp are a third faster than np.power
         u *= 1.0 / gamma
         np.exp(u, out=u)
         u -= 1.0
@@ -40,7 +40,7 @@ def ids_from_uniforms(u: np.ndarray, cardinality: int, alpha: float) -> np.ndarr
 
 
 def cumulative(ids: np.ndarray, cardinality: int, alpha: float) -> np.ndarray:
-    """P(id ≤ k) for each k in `ids` (−1 to V − 1): `[n]` float64."""
+    """Return P(id ≤ k) for each k in `ids` (−1 to V − 1): `[n]` float64."""
     y = np.asarray(ids, np.float64) + 2.0
     gamma = 1.0 - alpha
     if abs(gamma) < _NEARLY_ONE:
@@ -49,10 +49,10 @@ def cumulative(ids: np.ndarray, cardinality: int, alpha: float) -> np.ndarray:
 
 
 def ids_of_the_rest(taken: np.ndarray, u: np.ndarray, cardinality: int, alpha: float) -> np.ndarray:
-    """The distribution without some of its ids, inverted: what a draw gives that is repeated until it gives another id than these.
+    """Draw from the distribution without the ids taken, by inversion; the result is distributed like a draw repeated until it gives another id.
 
-    The ids taken cut [1, V + 1) into gaps. One is chosen by the masses of the gaps, which are sums and never differences of numbers near 1, so
-    that nothing is lost where the law is steep; in it the place is found as in `ids_from_uniforms`.
+    The ids taken cut [1, V + 1) into gaps. A gap is chosen by the masses of the gaps. They are sums, never differences of numbers near 1, so that a
+    steep law loses no precision. The place in the gap is found as in `ids_from_uniforms`.
 
     Args:
         taken: `[n, k]`, k different ids for each draw, fewer than V.
@@ -68,7 +68,7 @@ def ids_of_the_rest(taken: np.ndarray, u: np.ndarray, cardinality: int, alpha: f
     border = np.ones((len(taken), 1))
     first, last = np.hstack([border, taken + 2]), np.hstack([taken + 1, border * (cardinality + 1)])
     there = last > first
-    nearest = np.where(there, first, np.inf).min(axis=1, keepdims=True)  # all masses are relative to the density here, so that none overflows
+    nearest = np.where(there, first, np.inf).min(axis=1, keepdims=True)  # masses are relative to the density here, so that none overflows
     first = np.maximum(first, nearest)
     scale = np.exp(gamma * np.log(first / nearest))
     steps = np.log(np.where(there, last / first, 1.0))

@@ -1,7 +1,7 @@
-"""Synthetic click logs, drawn instead of stored: ids by a power law, labels that follow a planted relation.
+"""Synthetic click logs, drawn instead of stored: ids from a power law, labels from a planted relation.
 
-Every value is a pure function of (seed, split, feature, row), and a group of the row, so a worker that needs some rows of some features draws
-just these, and gets what any other worker, or `dataloading.transcribe`, gets.
+Every value is a pure function of (seed, split, feature, row), and a group is a function of the row. So a worker draws only the rows and features
+that it needs, and gets the same values as any other worker, or `dataloading.transcribe`.
 """
 
 import numpy as np
@@ -27,14 +27,14 @@ class SyntheticSplit:
         """Prepare to draw.
 
         Args:
-            spec: the features; alpha is the exponent of a feature's power law, a feature without one is uniform.
+            spec: the features; alpha is the exponent of a feature's power law, and a feature without one is uniform.
             split: part of the random numbers' key, so that train and test differ; they share the planted relation.
-            num_samples: rows there are.
+            num_samples: number of rows.
             seed: any whole number.
             signal: standard deviation of the planted logit; 0 makes the labels independent of the features.
 
         Raises:
-            FeatureSpecError: a feature with more ids a sample than rows, or more rows than 32-bit ids can name; or a column of another type.
+            FeatureSpecError: a feature has more ids per sample than rows, or more rows than 32-bit ids can name; or a column has another type.
         """
         for feature in spec.categorical:
             check_drawable(feature)
@@ -49,10 +49,10 @@ class SyntheticSplit:
         self.planted = PlantedSignal(spec, seed, signal)
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """Ids of a feature (by its place in the model's order), rows start to stop.
+        """Return ids of a feature (by its index in the model's order), rows start to stop.
 
         Returns:
-            `[n]`, int8, int16 or int32; `[n, h]`, all different within a row, where the feature has several ids a sample.
+            `[n]`, int8, int16 or int32; for a feature with several ids per sample `[n, h]`, distinct within a row.
         """
         described, stream = self.spec.categorical[feature], self._id_streams[feature]
         if described.hotness > 1:
@@ -61,38 +61,38 @@ class SyntheticSplit:
         return ids_from_uniforms(u, described.cardinality, described.alpha or 0.0).astype(self._dtypes[feature], copy=False)
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """Numerical features of rows start to stop: `[n, M]`, float16 or float32, uniform on [0, 1]."""
+        """Return numerical features of rows start to stop: `[n, M]`, float16 or float32, uniform on [0, 1]."""
         width = len(self.spec.numerical)
         return uniforms(self._numerical_key, start * width, stop * width).astype(self._numerical_dtype).reshape(stop - start, width)
 
     def read_group(self, start: int, stop: int) -> np.ndarray:
-        """Groups of rows start to stop, where the specification has one: `[n]`, int32 or int64; GROUP_ROWS consecutive rows are a group."""
+        """Return groups of rows start to stop: `[n]`, int32 or int64; GROUP_ROWS consecutive rows are a group. The specification must have one."""
         return (np.arange(start, stop) // GROUP_ROWS).astype(self._group_dtype)
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
-        """Labels of rows start to stop: `[n]` uint8, 0 or 1. Draws every feature of the rows, for labels depend on all."""
+        """Return labels of rows start to stop: `[n]` uint8, 0 or 1. It draws every feature of the rows, because labels depend on all."""
         return self._labels(self.probabilities(start, stop), start, stop)
 
     def probabilities(self, start: int, stop: int) -> np.ndarray:
-        """The true P(click) of rows start to stop: `[n]` float32. No model can score better than this does."""
+        """Return the true P(click) of rows start to stop: `[n]` float32. No model can score better than these probabilities."""
         return self.planted.probabilities(self._all_ids(start, stop), self.read_numerical(start, stop))
 
     def read_rows(self, start: int, stop: int) -> tuple[np.ndarray, list[np.ndarray], np.ndarray, np.ndarray]:
-        """Everything about rows start to stop, each feature drawn once: numericals, F id columns, labels, P(click)."""
+        """Return numericals, F id columns, labels and P(click) of rows start to stop; each feature is drawn once."""
         numerical, ids = self.read_numerical(start, stop), self._all_ids(start, stop)
         probabilities = self.planted.probabilities(ids, numerical)
         return numerical, ids, self._labels(probabilities, start, stop), probabilities
 
     def file(self, feature: str, row: int = 0) -> str:
-        """None: nothing is stored."""
+        """Return an empty text, because nothing is stored."""
         return ""
 
     def fingerprint(self) -> str:
-        """The same where the same rows are drawn."""
+        """Return a hash that is equal if the same rows are drawn."""
         return digest(self.spec, (self.name, self.num_samples, *self._drawn_by))
 
     def close(self) -> None:
-        """Nothing is open; here so that a split is a split."""
+        """Do nothing: no file is open. The protocol of a split needs the method."""
 
     def _all_ids(self, start: int, stop: int) -> list[np.ndarray]:
         return [self.read_ids(feature, start, stop) for feature in range(len(self.spec.categorical))]

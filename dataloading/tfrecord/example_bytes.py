@@ -1,7 +1,7 @@
-"""The bytes of a `tf.train.Example` whose features are lists of numbers: written from NumPy arrays, and walked through without being decoded.
+"""Serialized `tf.train.Example` messages whose features are lists of numbers: encoded from NumPy arrays, and scanned without decoding.
 
-An Example is a map of names to lists. By the numbers of protobuf's fields: `Example.features` (1) holds `Features.feature` (1) of `key` (1) and
-`value` (2); that one `float_list` (2) or `int64_list` (3) of `value` (1), packed.
+An Example maps names to lists. With protobuf's field numbers: `Example.features` (1) holds `Features.feature` (1), each with `key` (1) and
+`value` (2). The value holds a `float_list` (2) or an `int64_list` (3), each with a packed `value` (1).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,11 +11,11 @@ import numpy as np
 
 BYTES, FLOAT, INT64 = KINDS = ("bytes", "float", "int64")  # fields 1 to 3 of tf.train.Feature
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5  # wire types
-_PAGE = 4096  # bytes that are asked for at once
+_PAGE = 4096  # bytes read at once
 
 
 class Listed(NamedTuple):
-    """A feature of an Example and where its list lies in the record."""
+    """A feature of an Example, and the position of its list in the record."""
 
     name: str
     kind: str  # one of KINDS; empty for a feature without a list
@@ -24,23 +24,23 @@ class Listed(NamedTuple):
 
 
 def encode_example(columns: Mapping[str, np.ndarray]) -> bytes:
-    """The serialized Example of columns `[n]`: floating-point ones as float lists, whole numbers as int64 lists; in the order of the mapping."""
+    """Serialize columns `[n]` as an Example, in the order of the mapping: floating-point columns as float lists, whole numbers as int64 lists."""
     return _field(1, b"".join(_field(1, _field(1, name.encode()) + _field(2, _list(column))) for name, column in columns.items()))
 
 
 def varints(values: np.ndarray) -> bytes:
-    """`[n]` whole numbers as base-128 varints: 7 bits a byte, the lowest first; negative ones as 64 bits, as protobuf's int64 has it."""
+    """Encode `[n]` whole numbers as base-128 varints: 7 bits per byte, lowest first; negative numbers as 64 bits, like protobuf's int64."""
     unsigned = np.ascontiguousarray(values, np.int64).view(np.uint64)
     largest = int(unsigned.max(initial=0))
     if largest < 0x80:
         return unsigned.astype(np.uint8).tobytes()
     if largest < 1 << 32:
-        unsigned = unsigned.astype(np.uint32)  # half the time
+        unsigned = unsigned.astype(np.uint32)  # takes half the time of 64 bits
     width = -(-largest.bit_length() // 7)
     groups, kept = np.empty((len(unsigned), width), np.uint8), np.ones((len(unsigned), width), bool)
     for i in range(width):
         rest = unsigned >> unsigned.dtype.type(7 * i)
-        groups[:, i] = rest & 0x7F | (rest > 0x7F) * unsigned.dtype.type(0x80)  # the highest bit: more follows
+        groups[:, i] = rest & 0x7F | (rest > 0x7F) * unsigned.dtype.type(0x80)  # the highest bit says that more bytes follow
         if i:
             kept[:, i] = rest > 0
     return groups[kept].tobytes()
@@ -62,14 +62,14 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 def features_of(read: Callable[[int, int], bytes], size: int) -> Iterator[Listed]:
-    """The features of a record, in its order; reads only what stands between their lists.
+    """Yield the features of a record, in its order; only the bytes between their lists are needed.
 
     Args:
-        read: bytes start to stop of the record, fewer where it ends before.
-        size: of the record, in bytes.
+        read: returns bytes start to stop of the record, fewer at its end.
+        size: size of the record in bytes.
 
     Raises:
-        ValueError: it is no Example.
+        ValueError: the record is not an Example.
     """
     walk = _Walk(read)
     for start, stop in walk.fields(0, size, 1):
@@ -88,7 +88,7 @@ def features_of(read: Callable[[int, int], bytes], size: int) -> Iterator[Listed
 
 
 def count_values(read: Callable[[int, int], bytes], listed: Listed) -> int:
-    """How many values a list of numbers has, packed or not. Raises ValueError where it is no such list; see `features_of`."""
+    """Count the values of a list of numbers, packed or not; `read` is as in `features_of`. Raises ValueError for any other list."""
     walk, count = _Walk(read), 0
     for number, begin, end in walk.all_fields(listed.start, listed.stop):
         if number != 1:
@@ -100,12 +100,12 @@ def count_values(read: Callable[[int, int], bytes], listed: Listed) -> int:
                 raise ValueError(f"{end - begin} bytes of float32 values")
             count += (end - begin) // 4
         else:
-            count += int(np.count_nonzero(np.frombuffer(read(begin, end), np.uint8) < 0x80))  # each varint ends in such a byte
+            count += int(np.count_nonzero(np.frombuffer(read(begin, end), np.uint8) < 0x80))  # the last byte of each varint is below 0x80
     return count
 
 
 class _Walk:
-    """Goes through the fields of messages, by positions in the record."""
+    """A scanner of the fields of messages, by positions in the record."""
 
     def __init__(self, read: Callable[[int, int], bytes]):
         self._read, self._first, self._page = read, 0, b""
@@ -126,13 +126,13 @@ class _Walk:
             raise ValueError("a feature's name is not UTF-8") from None
 
     def fields(self, start: int, stop: int, wanted: int) -> Iterator[tuple[int, int]]:
-        """Where the contents of the fields of this number lie."""
+        """Yield start and stop of the content of each length-delimited field with number `wanted`."""
         for number, begin, end in self.all_fields(start, stop):
             if number == wanted and self.packed:
                 yield begin, end
 
     def all_fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Number, start and stop of each field's content."""
+        """Yield the number of each field, and start and stop of its content."""
         while start < stop:
             tag, begin = self._varint(start, stop)
             wire, self.packed = tag & 7, tag & 7 == _LENGTH
@@ -150,9 +150,9 @@ class _Walk:
             start = begin + size
 
     def _varint(self, start: int, stop: int) -> tuple[int, int]:
-        """A whole number and where it ends."""
+        """Return the varint at `start`, and its end."""
         value = 0
-        for i in range(10):
+        for i in range(10):  # 64 bits take at most ten bytes
             if start + i >= stop:
                 break
             byte = self.bytes(start + i, start + i + 1)[0]

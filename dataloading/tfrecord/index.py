@@ -1,7 +1,7 @@
-"""Where the records of TFRecord files lie and how many rows each holds: what makes rows of pre-batched records readable at any place.
+"""An index of the records of TFRecord files, with their positions and numbers of rows: it gives random access to the rows of pre-batched records.
 
-A record stands in its file as its length (8 bytes), that one's checksum (4), the bytes, their checksum (4). The index follows the lengths from one
-record to the next and reads the beginning of each: 21,000 records (87 million rows) take a second.
+A record is stored as its length (8 bytes), the checksum of the length (4), the content, and the checksum of the content (4). The index follows the
+lengths from record to record and reads the beginning of each: 21,000 records (87 million rows) take a second.
 """
 
 import os
@@ -15,31 +15,31 @@ from dataloading.features import DatasetError
 from dataloading.tfrecord.example_bytes import BYTES, count_values, features_of
 
 HEADER, FOOTER = 12, 4  # bytes around a record
-_BEGINNING = 4096  # bytes of a record that are read at once
+_BEGINNING = 4096  # bytes read at the beginning of a record
 DAMAGED = "the file is cut, damaged, compressed or no TFRecord file"
 
 
 class RecordIndex:
-    """The records of some files, one after another.
+    """The index of the R records of some files, in order.
 
     Attributes:
-        files: paths.
-        file_of: `[R]` the place of each record's file in `files`.
-        number: `[R]` its place in its file, from 0.
-        offset: `[R]` where it begins there, in bytes, its length before it.
-        size: `[R]` its bytes.
-        first_row: `[R + 1]` rows before it; the last one is the number of all rows.
+        files: the paths.
+        file_of: `[R]` index of each record's file in `files`.
+        number: `[R]` number of the record in its file, from 0.
+        offset: `[R]` position of the record in its file in bytes, where its length is stored.
+        size: `[R]` bytes of the record's content.
+        first_row: `[R + 1]` rows before the record; the last entry is the number of all rows.
     """
 
     def __init__(self, files: Sequence[Path], names: Collection[str]):
         """Read the lengths and the rows of all records.
 
         Args:
-            files: in the order of the rows.
-            names: features of which the first that a record has says how many rows it holds.
+            files: the files, in the order of the rows.
+            names: features; the first of them in a record gives its number of rows.
 
         Raises:
-            DatasetError: a file without records, cut or damaged, or a record that is no Example of such a feature.
+            DatasetError: a file has no records, is truncated or damaged, or a record is not an Example with such a feature.
         """
         self.files = tuple(files)
         found = [(i, *place) for i, path in enumerate(self.files) for place in _records(path, names)]
@@ -51,29 +51,29 @@ class RecordIndex:
 
     @property
     def num_rows(self) -> int:
-        """Of all records."""
+        """The number of rows of all records."""
         return int(self.first_row[-1])
 
     def rows(self, record: int) -> int:
-        """How many a record holds."""
+        """Return the number of rows of a record."""
         return int(self.first_row[record + 1] - self.first_row[record])
 
     def holding(self, start: int, stop: int) -> range:
-        """The records that hold the rows start to stop, which are not empty."""
+        """Return the records that hold rows start to stop, a range that must not be empty."""
         first, last = np.searchsorted(self.first_row, (start, stop - 1), "right") - 1
         return range(int(first), int(last) + 1)
 
     def place(self, record: int) -> str:
-        """Its file and number, for messages."""
+        """Return the file and the number of a record, for messages."""
         return f"{self.files[self.file_of[record]]}, record {self.number[record]}"
 
     def place_of_row(self, row: int) -> str:
-        """The record that holds a row, for messages."""
+        """Return the file and the number of the record that holds a row, for messages."""
         return self.place(self.holding(row, row + 1)[0])
 
 
 def first_record(path: Path) -> bytes:
-    """The bytes of a file's first record, its checksum not compared. Raises DatasetError."""
+    """Return the content of a file's first record, without comparing its checksum. Raises DatasetError."""
     descriptor = _opened(path)
     try:
         size = _length(path, descriptor, 0, 0)
@@ -83,7 +83,7 @@ def first_record(path: Path) -> bytes:
 
 
 def _records(path: Path, names: Collection[str]) -> list[tuple[int, int, int, int]]:
-    """Number, offset, size and rows of each record of a file."""
+    """Return number, offset, size and rows of each record of a file."""
     descriptor = _opened(path)
     try:
         found, offset, end = [], 0, os.fstat(descriptor).st_size
@@ -112,7 +112,7 @@ def _opened(path: Path) -> int:
 
 
 def _length(path: Path, descriptor: int, offset: int, number: int) -> int:
-    """The size of the record at `offset`, which lies within the file. Raises DatasetError."""
+    """Return the size of the record at `offset`. Raises DatasetError if there is no record, or the file ends within it."""
     header = os.pread(descriptor, HEADER, offset)
     rest = os.fstat(descriptor).st_size - offset
     if len(header) == HEADER:
@@ -145,7 +145,7 @@ def _rows(descriptor: int, begin: int, size: int, names: Collection[str], place:
 
 
 def masked_crc32c(content: bytes) -> int:
-    """The checksum of a TFRecord: CRC-32C, its bits turned and a constant added. A table's way: for lengths, not for records."""
+    """Return the checksum used by TFRecords: CRC-32C, rotated, plus a constant. The loop over bytes is fit for lengths, too slow for records."""
     crc = 0xFFFFFFFF
     for byte in content:
         crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]

@@ -1,4 +1,4 @@
-"""Records of pre-batched TFRecords as columns: read at their places, checksums compared, parsed by TensorFlow on its threads."""
+"""Parsing of pre-batched TFRecords to columns: records are read by position, their checksums compared, and parsed by TensorFlow's threads."""
 
 import re
 from collections import defaultdict
@@ -15,31 +15,31 @@ from dataloading.tfrecord.example_bytes import FLOAT, INT64, count_values, featu
 from dataloading.tfrecord.index import DAMAGED, RecordIndex
 from utils.runtime import prepare_tensorflow
 
-_AT_ONCE = 64  # records that are parsed together: their bytes and their values are in memory at the same time
-_KEPT_BYTES = 64 << 20  # of records whose other columns may be asked for next
+_AT_ONCE = 64  # records parsed together, whose bytes and values are in memory at the same time
+_KEPT_BYTES = 64 << 20  # cache of records whose other columns may be requested next
 _OPEN_FILES = 64
 
 
 @dataclass(frozen=True)
 class Column:
-    """Features of one kind that are asked for together: the ids of one, all numericals, the label, the group."""
+    """Features of one kind that are requested together: the ids of one feature, all numericals, the label, or the group."""
 
     names: tuple[str, ...]
     kind: str  # INT64 or FLOAT
-    alike: str  # columns of the same word are parsed together: they are asked for the same rows
+    alike: str  # columns with the same value are parsed together, because the same rows of them are requested
 
 
 def columns_of(spec: FeatureSpec, labelled: bool, kinds: Mapping[str, str], place: str) -> dict[str, Column]:
-    """What is read of each record: `ids 0`, …, `numerical`, `label`, `group`.
+    """Return the columns read from each record: `ids 0`, …, `numerical`, `label`, `group`.
 
     Args:
         spec: the features.
         labelled: whether the label is one of them.
-        kinds: of the features of the first record. A label may be of either: NVIDIA's two pipelines differ.
-        place: of that record, for messages.
+        kinds: kinds of the features of the first record. A label may have either kind: NVIDIA's two pipelines differ.
+        place: place of that record, for messages.
 
     Raises:
-        DatasetError: it lacks a feature, or one is of another kind.
+        DatasetError: the record lacks a feature, or a feature has another kind.
     """
     columns = {f"ids {i}": Column((feature.name,), INT64, "ids") for i, feature in enumerate(spec.categorical)}
     if spec.numerical:
@@ -63,12 +63,12 @@ def _mismatch(spec: FeatureSpec, name: str, kind: str, kinds: Mapping[str, str],
 
 
 class RecordParser:
-    """Gives columns of records.
+    """A parser that returns columns of records.
 
     Args:
         spec: the features.
-        columns: of `columns_of`.
-        index: where the records are.
+        columns: the result of `columns_of`.
+        index: the index of the records.
     """
 
     def __init__(self, spec: FeatureSpec, columns: Mapping[str, Column], index: RecordIndex):
@@ -77,13 +77,13 @@ class RecordParser:
         self._readers: dict[int, Any] = {}
 
     def columns(self, records: Sequence[int], keys: Sequence[str]) -> dict[int, dict[str, np.ndarray]]:
-        """Of each record the columns of these keys: `[rows]`, of the numericals `[rows, M]`.
+        """Return the columns with these keys for each record: `[rows]`, and `[rows, M]` for the numericals.
 
-        Ids are as narrow as the cardinality allows, int64 where one is out of range.
+        Ids have the smallest type for the cardinality, or int64 if an id is out of range.
 
         Raises:
             DatasetError: a record is damaged, lacks a feature, or has lists of different lengths; a label is not 0 or 1, or a group does not fit
-                its type (file, record, feature, row, value).
+                its type (the message names file, record, feature, row and value).
         """
         for record in set(self._bytes) - set(records):
             del self._bytes[record]
@@ -108,7 +108,7 @@ class RecordParser:
         self._bytes.clear()
 
     def _parsed(self, records: Sequence[int], rows: int, keys: Sequence[str]) -> dict[str, np.ndarray]:
-        """`[records, rows]` of each feature of these columns, int64 or float32."""
+        """Parse each feature of these columns: `[records, rows]`, int64 or float32."""
         prepare_tensorflow()
         import tensorflow as tf
 
@@ -118,14 +118,14 @@ class RecordParser:
         try:
             with tf.device("/CPU:0"):
                 return {name: values.numpy() for name, values in tf.io.parse_example(contents, form).items()}
-        except (tf.errors.OpError, UnicodeDecodeError) as error:  # the second where TensorFlow's message quotes damaged bytes
-            for record, content in zip(records, contents, strict=True):
+        except (tf.errors.OpError, UnicodeDecodeError) as error:  # UnicodeDecodeError if TensorFlow's message quotes damaged bytes
+            for record, content in zip(records, contents, strict=True):  # finds the record at fault, which TensorFlow's message does not name
                 self._check(record, content, kinds)
             place = f"{self._index.place(records[0])} to {self._index.place(records[-1])}"
             raise DatasetError(f"{place}: cannot be parsed: {_reason(error)}") from None
 
     def _check(self, record: int, content: bytes, kinds: dict[str, str]) -> None:
-        """Raise DatasetError where a record does not hold these features with as many values as it has rows."""
+        """Raise DatasetError unless a record holds these features with one value for each row."""
         place, rows = self._index.place(record), self._index.rows(record)
 
         def read(start: int, stop: int) -> bytes:
@@ -142,9 +142,9 @@ class RecordParser:
             raise DatasetError(f"{place}: no tf.train.Example: {error}; the record is damaged or of another format") from None
 
     def _content(self, record: int) -> bytes:
-        """The bytes of a record, its checksum compared."""
+        """Return the bytes of a record, its checksum compared."""
         import tensorflow as tf
-        from tensorflow.python.lib.io.tf_record import tf_record_random_reader  # the only reader of TensorFlow's that begins anywhere
+        from tensorflow.python.lib.io.tf_record import tf_record_random_reader  # the only reader of TensorFlow with random access
 
         if record in self._bytes:
             return self._bytes[record]
@@ -164,9 +164,9 @@ class RecordParser:
         return content
 
     def _converted(self, key: str, values: list[np.ndarray], records: Sequence[int]) -> Iterable[np.ndarray]:
-        """For each record what is handed out of a column: `[rows]`, or `[rows, M]` of the numericals."""
+        """Return a column in its final type for each record: `[rows]`, or `[rows, M]` for the numericals."""
         if key == "numerical":
-            with np.errstate(over="ignore"):  # beyond float16: infinite, which whoever checks the values sees
+            with np.errstate(over="ignore"):  # overflow of float16 gives infinity, which the callers' checks of values find
                 return np.stack(values, axis=-1).astype(self._spec.numerical_dtype, copy=False)
         (block,) = values
         if key == "label":
@@ -180,7 +180,7 @@ class RecordParser:
         return block if outside_range(block.reshape(-1), feature.cardinality) is not None else block.astype(feature.dtype)
 
     def _refuse(self, bad: np.ndarray, block: np.ndarray, records: Sequence[int], name: str, what: str) -> None:
-        """Raise DatasetError for the first value that is bad; `[records, rows]` both."""
+        """Raise DatasetError for the first bad value; `bad` and `block` are both `[records, rows]`."""
         if bad.any():
             record, row = divmod(int(np.argmax(bad)), block.shape[1])
             place, first = self._index.place(records[record]), int(self._index.first_row[records[record]])
@@ -188,5 +188,5 @@ class RecordParser:
 
 
 def _reason(error: Exception) -> str:
-    """What TensorFlow says, without the names of its operations."""
+    """Return TensorFlow's message without the names of its operations."""
     return re.sub(r"\{\{.*?\}\} |' failed with.*| \[Op:.*", "", " ".join(str(error).split()))[:80]

@@ -1,13 +1,13 @@
 """Rows from NVIDIA's pre-batched TFRecords (`split_tfrecords`): a folder for each feature, a record for each batch.
 
-    feature_spec.yaml                                     names, cardinalities and hotness; its source_spec names no file of these
-    train/length.json                                     how many batches, -1 where its writer was not told
+    feature_spec.yaml                                     names, cardinalities and hotness; its source_spec names none of these files
+    train/length.json                                     number of batches, -1 if its writer did not know it
     train/numerical/format.json, data_0.tfrecords, …      float16 [B, M]
     train/label/…                                         int8 [B, 1]
-    train/categorical_0/…                                 int32 [B, 1]; where hotness > 1 lists, as values and where each sample's begin
+    train/categorical_0/…                                 int32 [B, 1]; for hotness > 1 lists, as values and row splits
 
-A record is a `tf.train.Example` of one byte string, a serialized tensor. Lists are a tensor of two strings, which are serialized tensors themselves:
-the values `[K]` and the row splits `[B + 1]`. Files are not compressed.
+A record is a `tf.train.Example` with one byte string, a serialized tensor. Lists are a tensor of two strings, which are serialized tensors
+themselves: the values `[K]` and the row splits `[B + 1]`. Files are not compressed.
 """
 
 import itertools
@@ -35,7 +35,7 @@ _EXPECTED = "expected NVIDIA's pre-batched TFRecords (split_tfrecords)"
 class _Column:
     """The folder of a feature, or of all numerical features together.
 
-    `key` names the byte string in an Example. `feature` is set for categorical features, and `lists` where their records hold lists of ids.
+    `key` names the byte string in an Example. `feature` is set for categorical features, and `lists` if their records hold lists of ids.
     """
 
     folder: Path
@@ -47,37 +47,37 @@ class _Column:
 
 
 def tfrecord_folders(spec: FeatureSpec, split: str) -> list[Path]:
-    """The folders of a split: of the numerical features, if there are any, of the label, and of each categorical feature."""
+    """Return the folders of a split: of the numerical features, if there are any, of the label, and of each categorical feature."""
     names = ["numerical"] * bool(spec.numerical) + ["label"] + [f"categorical_{i}" for i in range(len(spec.categorical))]
     return [spec.base_directory / split / name for name in names]
 
 
 def check_tfrecords(spec: FeatureSpec, splits: Sequence[str]) -> None:
-    """Find out before anything is written that a folder, a file or a format is not what it has to be. Raises DatasetError."""
+    """Check folders, files and formats before anything is written. Raises DatasetError."""
     for split in splits:
         _columns(spec, split)
         _length(spec, split)
 
 
 def read_tfrecords(spec: FeatureSpec, split: str, rows: int | None = None) -> Iterator[tuple[np.ndarray, list[np.ndarray], np.ndarray]]:
-    """All rows of a split in the order they were written in, a batch of the source at a time.
+    """Yield all rows of a split in the order written, one batch of the source at a time.
 
     Args:
-        spec: the specification; the folders stand beside its file.
+        spec: the specification; the folders are beside its file.
         split: train or test.
-        rows: how many to read at most; None for all.
+        rows: maximum number of rows; None for all.
 
     Yields:
-        numericals `[n, M]` in the specification's dtype, F arrays of ids int32, `[n]` for a hotness of 1 and else `[n, hotness]`, in which -1
-        fills short lists, and labels `[n]` uint8.
+        numericals `[n, M]` in the specification's dtype, F arrays of int32 ids, `[n]` for a hotness of 1, otherwise `[n, hotness]` padded with -1,
+        and labels `[n]` uint8.
 
     Raises:
-        DatasetError: a missing, cut or damaged file, features with different numbers of samples, more ids than the hotness, or a value that is
-            out of range (file, record, feature, row, value).
+        DatasetError: a file is missing, truncated or damaged, features have different numbers of samples, a sample has more ids than the hotness, or
+            a value is out of range (the message names file, record, feature, row and value).
     """
     prepare_tensorflow()
     columns = _columns(spec, split)
-    label = len(columns) - len(spec.categorical) - 1  # its place among them
+    label = len(columns) - len(spec.categorical) - 1  # the index of the label in `columns`
     row = batches = 0
     for records in itertools.zip_longest(*map(_records, columns)):
         if lost := [column for column, record in zip(columns, records, strict=True) if record is None]:
@@ -106,11 +106,12 @@ def read_tfrecords(spec: FeatureSpec, split: str, rows: int | None = None) -> It
 
 
 def _columns(spec: FeatureSpec, split: str) -> list[_Column]:
-    """The folders of a split, their formats and files known. Raises DatasetError."""
+    """Return the columns of a split, in the order of `tfrecord_folders`, with formats and files checked. Raises DatasetError."""
     if spec.group is not None:
         raise DatasetError(f"{spec.path}: has the group {spec.group}, which {TFRECORDS} cannot hold; remove it from channel_spec and feature_spec")
     *shared, label = tfrecord_folders(spec, split)[: -len(spec.categorical)]
-    columns = [_column(folder, (spec.numerical_dtype,), len(spec.numerical)) for folder in shared]  # what is written is not rounded
+    # Other types of numericals are refused, so that values are not rounded.
+    columns = [_column(folder, (spec.numerical_dtype,), len(spec.numerical)) for folder in shared]
     columns.append(_column(label, ("int8",), 1))
     for folder, feature in zip(tfrecord_folders(spec, split)[-len(spec.categorical) :], spec.categorical, strict=True):
         columns.append(_column(folder, _ID_DTYPES, 1, feature))
@@ -137,7 +138,7 @@ def _column(folder: Path, dtypes: Sequence[str], width: int, feature: Categorica
 
 
 def _files(folder: Path) -> tuple[Path, ...]:
-    """The files of a folder in the order of their numbers, which NVIDIA counts from 0."""
+    """Return the files of a folder in the order of their numbers, which NVIDIA counts from 0."""
     found: dict[int, Path] = {}
     for path in folder.glob("data_*.tfrecords"):
         if not (match := _FILE.fullmatch(path.name)) or not path.is_file():
@@ -147,13 +148,13 @@ def _files(folder: Path) -> tuple[Path, ...]:
     if lost < max(len(found), 1):
         raise DatasetError(f"{folder / f'data_{lost}.tfrecords'}: no such file; {_EXPECTED}")
     for path in found.values():
-        with path.open("rb"):  # that it can be read is known before anything is written
+        with path.open("rb"):  # a file that cannot be read is an error before anything is written
             pass
     return tuple(found[number] for number in range(len(found)))
 
 
 def _length(spec: FeatureSpec, split: str) -> int | None:
-    """How many batches a split has, None where its writer did not know."""
+    """Return the number of batches of a split, or None if its writer did not know it."""
     path = spec.base_directory / split / "length.json"
     length = _json(path)
     if type(length) is not int or length < -1:
@@ -171,7 +172,7 @@ def _json(path: Path) -> Any:
 
 
 def _records(column: _Column) -> Iterator[tuple[str, list[np.ndarray]]]:
-    """Where each record stands, for messages, and its tensor, or the values and row splits of its lists."""
+    """Yield the place of each record, for messages, with its tensor, or with the values and row splits of its lists."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework.tensor_pb2 import TensorProto
@@ -201,15 +202,15 @@ def _records(column: _Column) -> Iterator[tuple[str, list[np.ndarray]]]:
 
 
 def _file_records(path: str) -> Iterator[bytes]:
-    """The records of a file, checksums compared.
+    """Iterate over the records of a file, with checksums compared.
 
-    `tf.data.TFRecordDataset`, which is advised in place of this, takes 25 to 170 ms to open a file, and all memory of a GPU where there is one.
+    TensorFlow advises `tf.data.TFRecordDataset` instead, but that takes 25 to 170 ms to open a file, and all memory of a GPU if there is one.
     """
     import tensorflow as tf
 
     log = tf.get_logger()
     level = log.level
-    log.setLevel("ERROR")  # or it says so in five lines
+    log.setLevel("ERROR")  # silences the deprecation warning of five lines
     try:
         return tf.compat.v1.io.tf_record_iterator(path)
     finally:
@@ -217,12 +218,12 @@ def _file_records(path: str) -> Iterator[bytes]:
 
 
 def _reason(error: Exception) -> str:
-    """What TensorFlow says, without the names of its operations: `truncated record at 116`."""
+    """Return TensorFlow's message without the names of its operations: `truncated record at 116`."""
     return re.sub(r"\{\{.*?\}\} |' failed with.*| \[Op:.*", "", " ".join(str(error).split()))[:80]
 
 
 def _samples(tensor: np.ndarray, width: int, place: str) -> np.ndarray:
-    """A tensor as `[n, width]`; where the width is 1, `[n]` is as good."""
+    """Return a tensor as `[n, width]`; for a width of 1, `[n]` is accepted, too."""
     if tensor.shape[1:] == (width,) or (width == 1 and tensor.ndim == 1):
         return tensor.reshape(-1, width)
     raise DatasetError(f"{place}: shape {list(tensor.shape)}, expected [samples, {width}]")
@@ -244,14 +245,14 @@ def _labels(tensor: np.ndarray, label: str, place: str, first_row: int) -> np.nd
 
 
 def _single_ids(tensor: np.ndarray, feature: Categorical, place: str, first_row: int) -> np.ndarray:
-    """Ids of a record without lists, `[n]`."""
+    """Return the ids of a record without lists, `[n]`."""
     ids = _samples(tensor, 1, place)[:, 0]
     check_ids(ids, feature.cardinality, feature.name, first_row, place)
     return ids.astype(np.int32)
 
 
 def _lists(values: np.ndarray, splits: np.ndarray, feature: Categorical, place: str, first_row: int, spec: str) -> np.ndarray:
-    """Ids of a record of lists: `[n, hotness]`, short lists filled with -1; `[n]` for a hotness of 1."""
+    """Return the ids of a record of lists: `[n, hotness]`, padded with -1; `[n]` for a hotness of 1."""
     sound = values.ndim == splits.ndim == 1 and splits.dtype.kind == "i" and len(splits) and splits[0] == 0 and splits[-1] == len(values)
     if not sound or (np.diff(splits) < 0).any():
         raise DatasetError(f"{place}: feature {feature.name}: its row splits {list(splits.shape)} do not part its values {list(values.shape)}")

@@ -1,9 +1,9 @@
 """The features of TFRecords in the layout of NVIDIA's Wide & Deep, and the files of each split.
 
-RECORDS/train/part-r-00000 …                      a record is a `tf.train.Example`: a list of int64 or float32 for each feature, a value a row
+RECORDS/train/part-r-00000 …                      a record is a `tf.train.Example`: for each feature a list of int64 or float32, one value per row
 RECORDS/eval/part-r-00000 …                       the test split
 RECORDS/transformed_metadata/schema.pbtxt         for NVIDIA's reader; not read here
-RECORDS/feature_spec.yaml                         not NVIDIA's: names and cardinalities; without it they are those of its Outbrain data
+RECORDS/feature_spec.yaml                         not in NVIDIA's layout: names and cardinalities; by default those of its Outbrain data
 """
 
 import glob
@@ -27,14 +27,14 @@ OUTBRAIN_TABLES = Path(__file__).with_name("outbrain_tables.json")
 
 
 def tfrecord_spec(folder: Path, name: str) -> FeatureSpec:
-    """The specification of a folder of records: its own where it has one, else that of NVIDIA's Outbrain data; `sources` name the files.
+    """Return the specification of a folder of records, by default that of NVIDIA's Outbrain data; its `sources` name the files.
 
     Args:
-        folder: has `train` and `eval` in it.
-        name: of the specification's file there.
+        folder: the folder that holds `train` and `eval`.
+        name: name of the specification's file in it.
 
     Raises:
-        FeatureSpecError, DatasetError: it cannot be read, or there are no files.
+        FeatureSpecError, DatasetError: the specification cannot be read, or there are no files.
     """
     path = folder / name
     spec = FeatureSpec.from_yaml(path) if path.exists() else replace(outbrain_spec(), path=path)
@@ -47,14 +47,14 @@ def tfrecord_spec(folder: Path, name: str) -> FeatureSpec:
 
 
 def pattern_spec(patterns: Mapping[str, Sequence[str]], spec: Path | None = None) -> FeatureSpec:
-    """The specification of records that patterns name.
+    """Return the specification of the records that match patterns.
 
     Args:
-        patterns: of the files of each split: `{"train": ["RECORDS/train/part*"], "test": ["RECORDS/eval/part*"]}`.
-        spec: a feature specification; None for the one two folders above the first file, where there is one, else that of NVIDIA's Outbrain data.
+        patterns: patterns of the files of each split: `{"train": ["RECORDS/train/part*"], "test": ["RECORDS/eval/part*"]}`.
+        spec: a feature specification; None for the one two levels above the first file, by default that of NVIDIA's Outbrain data.
 
     Raises:
-        FeatureSpecError, DatasetError: it cannot be read, or a pattern matches nothing.
+        FeatureSpecError, DatasetError: the specification cannot be read, or a pattern matches nothing.
     """
     first = matching(next(iter(patterns.values())))[0]
     path = spec or first.parent.parent / "feature_spec.yaml"
@@ -63,7 +63,7 @@ def pattern_spec(patterns: Mapping[str, Sequence[str]], spec: Path | None = None
 
 
 def with_files(spec: FeatureSpec, patterns: Mapping[str, Sequence[str]]) -> FeatureSpec:
-    """The specification with the files that match as its sources. Raises DatasetError where a pattern matches nothing."""
+    """Return the specification with the matching files as its sources. Raises DatasetError if a pattern matches nothing."""
     grouping = () if spec.group is None else (spec.group,)
     names = (*(feature.name for feature in spec.categorical), *spec.numerical, spec.label, *grouping)
     files = {split: tuple(str(path.absolute()) for path in matching(given)) for split, given in patterns.items()}
@@ -71,7 +71,7 @@ def with_files(spec: FeatureSpec, patterns: Mapping[str, Sequence[str]]) -> Feat
 
 
 def matching(patterns: Sequence[str]) -> list[Path]:
-    """The files that some patterns match, each once, those of a pattern in the order of their names. Raises DatasetError where one matches none."""
+    """Return the files that match the patterns, each once, sorted by name within a pattern. Raises DatasetError if a pattern matches none."""
     found: dict[Path, None] = {}
     for pattern in patterns:
         paths = sorted(path for path in glob.glob(pattern) if not Path(path).name.startswith("."))
@@ -84,21 +84,21 @@ def matching(patterns: Sequence[str]) -> list[Path]:
 
 
 def split_records(spec: FeatureSpec, split: str) -> tuple[Path, ...]:
-    """The files of a split, in the order of its rows. Raises DatasetError where the specification has no such split."""
+    """Return the files of a split, in the order of its rows. Raises DatasetError if the specification has no such split."""
     if split not in spec.sources:
         raise DatasetError(f"{spec.path}: there is no split {split}, there is {', '.join(spec.sources)}")
     return tuple(spec.base_directory / file for chunk in spec.sources[split] for file in chunk.files)
 
 
 def unread_features(spec: FeatureSpec) -> tuple[str, ...]:
-    """Features of the records that nothing reads, by the first record of each split."""
+    """Return the features of the records that the specification lacks, taken from the first record of each split."""
     known = {feature.name for feature in spec.categorical} | {*spec.numerical, spec.label, spec.group}
     found = {name for split in spec.sources for name in kinds_of(split_records(spec, split)[0]) if name not in known}
     return tuple(sorted(found))
 
 
 def kinds_of(path: Path) -> dict[str, str]:
-    """The features of a file's first record and their kinds. Raises DatasetError."""
+    """Return the features of a file's first record and their kinds. Raises DatasetError."""
     record = first_record(path)
     try:
         return {feature.name: feature.kind for feature in features_of(lambda start, stop: record[start:stop], len(record))}
@@ -107,7 +107,7 @@ def kinds_of(path: Path) -> dict[str, str]:
 
 
 def outbrain_spec() -> FeatureSpec:
-    """The features of NVIDIA's Outbrain data, without files."""
+    """Return the specification of NVIDIA's Outbrain data, without files."""
     schema, tables = (json.loads(path.read_text()) for path in (_OUTBRAIN, OUTBRAIN_TABLES))
     categorical = tuple(
         Categorical(name, facts["rows"], smallest_dtype(facts["rows"]), embedding_dim=facts["embedding_dim"]) for name, facts in tables.items()
@@ -118,12 +118,12 @@ def outbrain_spec() -> FeatureSpec:
 
 
 def _checked(spec: FeatureSpec) -> FeatureSpec:
-    """The specification, ids in the types that they are narrowed to. Raises DatasetError where records cannot hold such features."""
+    """Return the specification with the smallest type for the ids. Raises DatasetError if records cannot hold such features."""
     for feature in spec.categorical:
         if feature.hotness > 1:
             raise DatasetError(f"{spec.path}: feature {feature.name} has hotness {feature.hotness}; pre-batched TFRecords hold one id a sample")
     categorical = tuple(replace(feature, dtype=smallest_dtype(feature.cardinality)) for feature in spec.categorical)
-    _ = spec.numerical_dtype, spec.group is None or spec.group_dtype  # which raise for others than can be read
+    _ = spec.numerical_dtype, spec.group is None or spec.group_dtype  # these properties raise for types that cannot be read
     for split, chunks in spec.sources.items():
         if not any(chunk.files for chunk in chunks):
             raise DatasetError(f"{spec.path}: source_spec.{split} lists no file")

@@ -1,8 +1,8 @@
 """Rows of pre-batched TFRecords (NVIDIA's Wide & Deep), read by ranges: batches are those of a tf_raw dataset, whatever the number of workers.
 
-An index (`index.py`) says which records hold a range of rows; these are read at their places, their checksums compared, and parsed by
-TensorFlow on its threads, the columns that are asked for only. So batches can be visited in any order, from any one on, which a `tf.data` pipeline,
-that goes through files from their beginning, cannot.
+An index (`index.py`) gives the records that hold a range of rows. They are read by position, their checksums are compared, and TensorFlow's threads
+parse the requested columns only. So batches can be read in any order and from any start; a `tf.data` pipeline cannot do that, because it reads
+files from their beginning.
 """
 
 import threading
@@ -21,14 +21,14 @@ class TfRecordSplit:
     """One split of pre-batched TFRecords, read by ranges of rows. A `batches.Split`; may be read from several threads."""
 
     def __init__(self, spec: FeatureSpec, split: str):
-        """Read where the records are; nothing else is read yet.
+        """Read the index of the records; their content is read later.
 
         Args:
-            spec: of `spec.tfrecord_spec`, whose sources name the files.
-            split: its name.
+            spec: the result of `spec.tfrecord_spec`, whose sources name the files.
+            split: the name of the split.
 
         Raises:
-            DatasetError: a file that is missing, empty, cut or damaged, or records that lack a feature.
+            DatasetError: a file is missing, empty, truncated or damaged, or records lack a feature.
         """
         self.spec, self.name, self.first_row = spec, split, 0
         self.labelled = spec.labelled(split)
@@ -37,34 +37,38 @@ class TfRecordSplit:
         self._index = RecordIndex(files, {name for column in self._columns.values() for name in column.names})
         self._parser = RecordParser(spec, self._columns, self._index)
         self.num_samples = self._index.num_rows
-        self._asked: dict[str, list[str]] = defaultdict(list)  # the columns that were asked for, by what they are parsed with
-        self._held: dict[int, dict[str, np.ndarray]] = defaultdict(dict)  # of each record, its parsed columns
+        self._asked: dict[str, list[str]] = defaultdict(list)  # the columns requested so far, by the columns that they are parsed with
+        self._held: dict[int, dict[str, np.ndarray]] = defaultdict(dict)  # the parsed columns of each record
         self._lock = threading.Lock()
 
     def read_ids(self, feature: int, start: int, stop: int) -> np.ndarray:
-        """Ids of a feature (by its place in the model's order), rows start to stop: `[n]` int8, int16 or int32; int64 where one is out of range."""
+        """Return ids of a feature (by its index in the model's order), rows start to stop.
+
+        Returns:
+            `[n]`, int8, int16 or int32; int64 if an id is out of range.
+        """
         return self._read(f"ids {feature}", start, stop, self.spec.categorical[feature].dtype)
 
     def read_numerical(self, start: int, stop: int) -> np.ndarray:
-        """Numerical features of rows start to stop: `[n, M]`, float16 or float32."""
+        """Return numerical features of rows start to stop: `[n, M]`, float16 or float32."""
         if not self.spec.numerical:
             return np.empty((stop - start, 0), self.spec.numerical_dtype)
         return self._read("numerical", start, stop, self.spec.numerical_dtype).reshape(stop - start, -1)
 
     def read_labels(self, start: int, stop: int) -> np.ndarray:
-        """Labels of rows start to stop: `[n]` uint8, 0 or 1; all 0 where the split has none (`labelled`)."""
+        """Return labels of rows start to stop: `[n]` uint8, 0 or 1; all 0 if the split has none (`labelled`)."""
         return self._read("label", start, stop, "uint8") if self.labelled else np.zeros(stop - start, np.uint8)
 
     def read_group(self, start: int, stop: int) -> np.ndarray:
-        """Groups of rows start to stop, where the specification has a group: `[n]`, int32 or int64."""
+        """Return groups of rows start to stop: `[n]`, int32 or int64. The specification must have a group."""
         return self._read("group", start, stop, self.spec.group_dtype)
 
     def file(self, feature: str, row: int = 0) -> str:
-        """The file and the record that a row is read from."""
+        """Return the file and the record that a row is read from."""
         return self._index.place_of_row(min(row, self.num_samples - 1))
 
     def fingerprint(self) -> str:
-        """The same where features, file sizes and a sample of the files' bytes are the same."""
+        """Return a hash of the features, the file sizes and a sample of the files' bytes."""
         return digest(self.spec, (self.name, self.num_samples), self._index.files)
 
     def close(self) -> None:
@@ -74,7 +78,7 @@ class TfRecordSplit:
             self._held.clear()
 
     def _read(self, key: str, start: int, stop: int, dtype: str) -> np.ndarray:
-        """Rows start to stop of a column."""
+        """Return rows start to stop of a column."""
         if start == stop:
             return np.empty(0, dtype)
         with self._lock:

@@ -1,7 +1,7 @@
-"""Writing TFRecords in the layout of NVIDIA's Wide & Deep (`spec.py` has it), which its reader and this project's read.
+"""Writing of TFRecords in the layout of NVIDIA's Wide & Deep (see `spec.py`), for NVIDIA's reader and this project's.
 
-Rows keep their order. A record holds 4,096 rows. NVIDIA's reader takes full records only; the remainder of a split is a shorter record, the last one,
-which stands alone in the last file where there are several.
+Rows keep their order. A record holds 4,096 rows. NVIDIA's reader takes full records only. The remainder of a split is a shorter last record; if there
+are several files, it is alone in the last one.
 """
 
 import os
@@ -29,14 +29,14 @@ SCHEMA = "transformed_metadata"
 
 
 class TfRecordWriter:
-    """Writes records that are whole or not there: `tf_raw.TfRawWriter` for another format.
+    """A writer that publishes complete records, or none: the counterpart of `tf_raw.TfRawWriter` for TFRecords.
 
         with TfRecordWriter(destination, spec, {"train": 60_000, "test": 27_000}) as writer:
             writer.append("train", numerical, ids, labels, groups)
             writer.publish(metadata)
 
     Raises:
-        DatasetError: the features cannot stand in records, or the destination holds a dataset already and `overwrite` is not given.
+        DatasetError: records cannot hold the features, or the destination holds a dataset already and `overwrite` is not set.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class TfRecordWriter:
         overwrite: bool = False,
         unlabelled: Collection[str] = (),
     ):
-        """Make the folder.
+        """Check the specification and create the hidden folder.
 
         Args:
-            destination: of the records.
+            destination: folder of the records.
             spec: the features.
-            rows: of each split.
-            num_files: of a split; fewer where it has not as many records.
-            spec_name: of the specification that is written beside them.
-            overwrite: replace what is there.
-            unlabelled: those of the splits that have no labels.
+            rows: number of rows of each split.
+            num_files: number of files of a split; fewer if it has fewer records.
+            spec_name: file name of the specification that is written beside the records.
+            overwrite: whether an existing dataset is replaced.
+            unlabelled: the splits without labels.
         """
         self._destination, self._spec_name, self._overwrite = Path(destination), spec_name, overwrite
         self.spec = _described(spec, rows, num_files, unlabelled)
@@ -81,14 +81,14 @@ class TfRecordWriter:
 
     @property
     def folder(self) -> Path:
-        """The hidden folder: whatever else is put here is published with the records."""
+        """The hidden folder; other files placed here are published with the records."""
         return self._scratch.folder
 
     def append(
         self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray | None, groups: np.ndarray | None = None
     ) -> None:
-        """Append rows; see `tf_raw.TfRawWriter.append`. Raises ValueError where there are more than was said."""
-        columns = dict(zip(self.spec.numerical, np.asarray(numerical, np.float32).T, strict=True))  # a count of floats is their number of bytes
+        """Append rows; see `tf_raw.TfRawWriter.append`. Raises ValueError if there are more rows than announced."""
+        columns = dict(zip(self.spec.numerical, np.asarray(numerical, np.float32).T, strict=True))  # float lists have 4 bytes a value
         columns |= {feature.name: column for feature, column in zip(self.spec.categorical, ids, strict=True)}
         if self.spec.labelled(split):
             columns[self.spec.label] = labels
@@ -99,14 +99,14 @@ class TfRecordWriter:
         self._splits[split].append(columns)
 
     def copy_vocabularies(self, spec: FeatureSpec) -> None:
-        """Publish with the records what `spec`'s ids stand for, where that is known."""
+        """Publish `spec`'s vocabularies with the records, if there are any."""
         copy_vocabularies(spec, self.folder)
 
     def publish(self, metadata: Mapping[str, Any]) -> FeatureSpec:
-        """Make the records visible; returns their specification.
+        """Make the records visible, and return their specification.
 
         Raises:
-            DatasetError: a split has not as many rows as was said, or another run has written a dataset here meanwhile.
+            DatasetError: a split has fewer rows than announced, or another run has written a dataset here meanwhile.
         """
         for split, expected in self._rows.items():
             written = self._splits[split].close() if split in self._splits else 0
@@ -125,12 +125,12 @@ class TfRecordWriter:
 
 
 def folder_of(split: str) -> str:
-    """The folder of a split: NVIDIA's for its two, else of the split's name."""
+    """Return the folder of a split: the one in `FOLDERS`, otherwise one with the split's name."""
     return FOLDERS.get(split, split)
 
 
 def records_of_files(rows: int, num_files: int) -> list[int]:
-    """How many records each file of a split holds: the whole ones evenly, a last short one in a file of its own where there are several."""
+    """Return the number of records in each file of a split: full records are spread evenly; with several files, a last short record has its own."""
     whole, short = rows // ROWS_PER_RECORD, bool(rows % ROWS_PER_RECORD)
     files = min(num_files, whole + short)
     alone = short and files > 1
@@ -140,7 +140,7 @@ def records_of_files(rows: int, num_files: int) -> list[int]:
 
 
 def schema_text(spec: FeatureSpec) -> str:
-    """The `tensorflow_metadata` schema of full records, as text, by which tensorflow_transform's TFTransformOutput parses them."""
+    """Return the `tensorflow_metadata` schema of full records as text; tensorflow_transform's TFTransformOutput parses records by it."""
     names = {name: "FLOAT" for name in spec.numerical} | {feature.name: "INT" for feature in spec.categorical} | {spec.label: "INT"}
     names |= {} if spec.group is None else {spec.group: "INT"}
     shape = f"  shape {{\n    dim {{\n      size: {ROWS_PER_RECORD}\n    }}\n    dim {{\n      size: 1\n    }}\n  }}\n"
@@ -155,7 +155,7 @@ def _quoted(name: str) -> str:
 
 
 def _described(spec: FeatureSpec, rows: Mapping[str, int], num_files: int, unlabelled: Collection[str]) -> FeatureSpec:
-    """The specification of the records: the files of each split. Raises DatasetError for what cannot stand in them."""
+    """Return the specification of the records, with the files of each split. Raises DatasetError if records cannot hold the features."""
     if num_files < 1:
         raise DatasetError(f"{num_files} files of TFRecords, expected at least 1")
     for feature in spec.categorical:
@@ -176,7 +176,7 @@ def _described(spec: FeatureSpec, rows: Mapping[str, int], num_files: int, unlab
 
 
 class _SplitWriter:
-    """Cuts columns into records and these into files."""
+    """A writer of one split, which cuts columns into records and distributes the records to files."""
 
     def __init__(self, files: Sequence[Path], rows: int):
         self._files = self._next_files(files, records_of_files(rows, len(files)))
@@ -189,7 +189,7 @@ class _SplitWriter:
         return zip(files, records, strict=True)
 
     def append(self, columns: Mapping[str, np.ndarray]) -> None:
-        """Add rows: `[n]` of each feature."""
+        """Append rows: `[n]` of each feature."""
         if self._pending:
             columns = {name: np.concatenate([self._pending[name], column]) for name, column in columns.items()}
         count = len(next(iter(columns.values())))
@@ -202,7 +202,7 @@ class _SplitWriter:
         self._pending = {name: column[start:].copy() for name, column in columns.items()}
 
     def close(self) -> int:
-        """The rows that were written, all files being closed and on the disk."""
+        """Close all files, flushed to disk, and return the number of rows written."""
         self._finish_file()
         return self._written
 

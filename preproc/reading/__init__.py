@@ -1,1 +1,1 @@
-"""Raw files, read block by block."""
+"""Reading of raw files, block by block."""

@@ -1,7 +1,7 @@
-"""Arrow's stream format, batch by batch: Polars reads such a stream whole, so it is handed streams of one batch each.
+"""Reading of Arrow's stream format, batch by batch. Polars reads a stream whole, so it is given streams of one batch each.
 
-A stream is a row of messages: four bytes 0xff, the length of the metadata (a Flatbuffers table `Message`), the metadata, and a body whose length they
-say. The first holds the schema; dictionaries of categorical columns come before the batches that need them.
+A stream is a sequence of messages. A message is four bytes 0xff, the length of the metadata (a Flatbuffers table `Message`), the metadata, and a body
+whose length the metadata give. The first message holds the schema. Dictionaries of categorical columns precede the batches that need them.
 """
 
 import io
@@ -16,19 +16,19 @@ from dataloading.features import DatasetError
 
 MARK = b"\xff\xff\xff\xff"
 _END = MARK + bytes(4)
-_DICTIONARY, _BATCH = 2, 3  # kinds of messages
-_KIND, _BODY_BYTES = 1, 3  # fields of a message
+_DICTIONARY, _BATCH = 2, 3  # types of messages
+_KIND, _BODY_BYTES = 1, 3  # field numbers in a message
 
 
 def stream_schema(path: Path) -> pl.Schema:
-    """The columns of a stream. Raises DatasetError where it is damaged."""
+    """Return the columns of a stream. Raises DatasetError where the stream is damaged."""
     with path.open("rb") as file:
         _, first = _message(path, file) or (0, b"")
     return pl.read_ipc_stream(io.BytesIO(first + _END)).schema
 
 
 def stream_batches(path: Path, on_read: Callable[[int], object] = lambda count: None) -> Iterator[pl.DataFrame]:
-    """The batches of a stream, in their order; one of them is in memory at a time, and the dictionaries so far.
+    """Yield the batches of a stream in order. One batch and the dictionaries so far are in memory at a time.
 
     Args:
         path: the file.
@@ -49,7 +49,7 @@ def stream_batches(path: Path, on_read: Callable[[int], object] = lambda count: 
 
 
 def _message(path: Path, file: BinaryIO) -> tuple[int, bytes] | None:
-    """The next message: its kind and its bytes; None at the stream's end."""
+    """Read the next message and return its type and bytes; None at the stream's end."""
     start = file.read(8)
     if start in (b"", _END):
         return None
@@ -71,14 +71,14 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
 
 
 def field(metadata: bytes, place: int, form: str, table: int | None = None) -> int:
-    """A number of a Flatbuffers table, by default of the root; 0, its default, where the table leaves it out."""
+    """Read a number of a Flatbuffers table, by default of the root; return 0, its default value, where the table omits it."""
     table = struct.unpack_from("<I", metadata)[0] if table is None else table
     offset = _offset(metadata, place, table)
     return struct.unpack_from(form, metadata, table + offset)[0] if offset else 0
 
 
 def table_at(metadata: bytes, table: int, place: int) -> int:
-    """Where what a table refers to begins, a table or a vector. Raises ValueError where it refers to none."""
+    """Return the offset of the table or vector to which a table's field refers. Raises ValueError where the field is absent."""
     offset = _offset(metadata, place, table)
     if not offset:
         raise ValueError("the table lacks a field")

@@ -52,10 +52,10 @@ class FormFlags:
 def files_of(given: Iterable[str]) -> list[Source]:
     """Return files, all files of folders, and the matches of globs, local or by URL, in the order given.
 
-        The files of a folder or a glob are sorted by name.
+    The files of a folder or a glob are sorted by name.
 
     Raises:
-            DatasetError: a path does not exist, matches nothing, or is given twice.
+        DatasetError: a path does not exist, matches nothing, or is given twice.
     """
     found: list[Source] = []
     for text in given:
@@ -114,7 +114,7 @@ def form_of(path: Source, flags: FormFlags) -> Form:
     """Return the format of a file: from the flags, or else inferred from its first bytes and lines.
 
     Raises:
-            DatasetError: the file is empty, or is not in the format of the flags.
+        DatasetError: the file is empty, or is in a format that is not supported.
     """
     magic = _first_bytes(path, 8)
     kind = flags.kind or (PARQUET if magic.startswith(b"PAR1") else ARROW if magic.startswith((b"ARROW1", b"\xff\xff\xff\xff")) else None)
@@ -178,7 +178,8 @@ def _sample(path: Source) -> bytes:
 def _separator(lines: Sequence[str], flags: FormFlags) -> str:
     """Return the separator that splits every line into the same number of values.
 
-    Of several such separators, the one that gives as many values as there are given names wins, or else the one that gives most."""
+    Of several such separators, the one that gives as many values as there are given names wins, or else the one that gives most.
+    """
     best, most = ",", 1
     for separator in _SEPARATORS:
         counts = {len(_fields(line, separator, flags.quote if len(separator) == 1 else None)) for line in lines}

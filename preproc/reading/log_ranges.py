@@ -27,9 +27,10 @@ def moved(text: str, lines: int) -> str:
 
 
 def moved_error(error: DatasetError, path: Source, lines: int, read_as: Source | None = None) -> DatasetError:
-    """Return the error with the line number moved as by `moved`. It begins with the file's name, which may hold any text.
+    """Return the error with its line number moved as by `moved`.
 
-    `read_as` is the file's name as the reader knew it."""
+    The message begins with the file's name, which may hold any text. `read_as` is the name that the reader used, if it is not `path`.
+    """
     name, text = str(read_as or path), str(error)
     said = text.removeprefix(name)
     if not text.startswith(name) or said[:2] not in (": ", ", "):

@@ -15,17 +15,13 @@ _OPEN = -1
 class QuotedRows:
     """The splitting of text into rows.
 
-        A line with an even number of quotes is a row. If it is well formed, its quotes are closed; if not, it is bad. A line with an odd number may
-        begin a row that spans lines: it does if the values that follow are well formed and complete a row within 1,000 lines and 64 MiB. Otherwise it
-        is a bad row by itself. A stray quote thus costs only its own line, not all lines up to the next quote.
-
-    A line of an even number of quotes is a row: if it is well formed its quotes are closed, and if not, it is a bad row. A line of an odd number may
-    begin a row that spans lines. It does where the values that follow are well formed and make a whole row within 1,000 lines and 64 MiB; else it
-    is a bad row by itself. So a quote too many costs its own line, and not those up to the next quote.
+    A line with an even number of quotes is a row. If it is well formed, its quotes are closed; if not, it is a bad row. A line with an odd number
+    may begin a row that spans lines. It does so if the values that follow are well formed and complete a row within 1,000 lines and 64 MiB.
+    Otherwise it is a bad row by itself. A stray quote thus costs only its own line, not all lines up to the next quote.
 
     Args:
-            separator: the text between values.
-            num_values: the number of values of a row.
+        separator: the text between values.
+        num_values: the number of values of a row.
     """
 
     def __init__(self, separator: str, num_values: int):
@@ -49,14 +45,14 @@ class QuotedRows:
         """Join the lines of each row into one line.
 
         Args:
-                text: whole lines; the first begins a row.
-                odd: the lines with an odd number of quotes, from `odd_lines`.
-                ends: the positions of newlines, from `odd_lines`.
+            text: whole lines; the first begins a row.
+            odd: the lines with an odd number of quotes, from `odd_lines`.
+            ends: the positions of newlines, from `odd_lines`.
             at_end: whether no more text follows.
 
         Returns:
-                the rows, with newlines inside values replaced by `stand_in`; the line, from 0, at which each begins; `stand_in`; the remaining lines,
-                    which need more text before it is known whether they are one row.
+            the rows, with newlines inside values replaced by `stand_in`; the line, from 0, at which each begins; `stand_in`; and the remaining
+            lines, which need more text before it is known whether they are one row.
         """
         inner, stop, behind = [], len(ends), 0
         for line in odd.tolist():

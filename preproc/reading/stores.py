@@ -14,15 +14,8 @@ from dataloading.store.object_store import StoreStream, hidden, one_line, opened
 from utils.naming import naming
 from utils.urls import shown
 
-_VERSIONS = (
-    "mtime",
-    "LastModified",
-    "last_modified",
-    "updated",
-    "ETag",
-    "etag",
-    "created",
-)  # the keys under which stores report a file's version or time of writing
+# the keys under which stores report a file's version or time of writing
+_VERSIONS = ("mtime", "LastModified", "last_modified", "updated", "ETag", "etag", "created")
 _FETCHED = "fetched"
 _FETCHED_BYTES = 1 << 22
 
@@ -31,10 +24,10 @@ class StoredFile:
     """One file of a store, with those methods of `Path` that the readers use.
 
     Attributes:
-            name: the last part of its URL, as it appears in the metadata.
-            identity: a text unique to this file, without passwords and signatures.
-            version: time of writing or checksum, as far as the store reports them.
-            folder: the folder to which it is fetched for readers that need a local file.
+        name: the last part of its URL, as it appears in the metadata.
+        identity: a text unique to this file, without passwords and signatures.
+        version: time of writing or checksum, as far as the store reports them.
+        folder: the folder to which it is fetched for readers that need a local file.
     """
 
     def __init__(self, url: str, system: Any, path: str, info: dict[str, Any]):
@@ -110,8 +103,8 @@ def stored_files(url: str) -> list[Source]:
     """Return the file of a URL, all files of a folder, or the matches of a glob, sorted by name; `file://` names local files.
 
     Raises:
-            DatasetError: there is no such file, or the store refuses.
-            UserError: fsspec, or a package that it needs for the store, is not installed.
+        DatasetError: there is no such file, or the store refuses.
+        UserError: fsspec, or a package that it needs for the store, is not installed.
     """
     system, path = opened(url)
     with one_line(shown(url)):

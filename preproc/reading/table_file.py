@@ -1,4 +1,4 @@
-"""A table's files as blocks of rows, in bounded memory: CSV with any separator, JSON lines, Parquet and Arrow."""
+"""Reading of a table's files as blocks of rows, in bounded memory: CSV with any separator, JSON lines, Parquet and Arrow."""
 
 import functools
 import io
@@ -31,8 +31,8 @@ _SAMPLE_BYTES = 4 << 20
 class Block:
     """Valid rows of a file: strings for CSV and JSON lines, otherwise the types of the file.
 
-    `lines` are the rows' positions, from 1, counted in `unit`; `faults` describes each line that was skipped. `coded` are columns of categories,
-        which are local to this block; empty texts are null in them.
+    `lines` are the rows' positions, from 1, counted in `unit`. `faults` describes each line that was skipped. `coded` are columns of categories,
+    which are local to this block; empty texts are null in them.
     """
 
     frame: pl.DataFrame
@@ -47,12 +47,12 @@ class TableFile:
 
     Args:
         path: the file.
-            form: its format.
-            skip_bad_lines: leave out lines that cannot be parsed, and report them in `Block.faults`.
-                until_bad: with `skip_bad_lines`, end a block at its first bad line.
+        form: its format.
+        skip_bad_lines: leave out lines that cannot be parsed, and report them in `Block.faults`.
+        until_bad: with `skip_bad_lines`, end a block at its first bad line.
 
     Raises:
-            DatasetError: the file is empty or damaged.
+        DatasetError: the file is empty or damaged.
     """
 
     def __init__(self, path: Source, form: Form, skip_bad_lines: bool = False, until_bad: bool = False):
@@ -85,17 +85,17 @@ class TableFile:
         """Yield a function for each block that parses it, in file order; they can run on several threads.
 
         Args:
-                wanted: the columns; None for all (for JSON lines: those of the first block).
-                lists: columns that may hold lists, for JSON lines.
-                block_bytes: size of the text that is parsed at once, in bytes.
+            wanted: the columns; None for all (for JSON lines: those of the first block).
+            lists: columns that may hold lists, for JSON lines.
+            block_bytes: size of the text that is parsed at once, in bytes.
             on_read: called with the number of bytes read from the disk.
-                byte_range: (start, stop) of a plain text file: the lines that begin there, numbered from 1; maybe none. Each line is a row: rows that
-                        span lines are bad. The header is read, and it is skipped where the range begins at 0.
-                coded: columns that may be returned as `Block.coded`.
+            byte_range: (start, stop) of a plain text file: the lines that begin there, numbered from 1; there may be none. Each line is a row:
+                rows that span lines are bad. The header is read, and it is skipped where the range begins at 0.
+            coded: columns that may be returned as `Block.coded`.
             row_range: (start, stop) of the rows of a Parquet or Arrow file; None for all.
 
         Raises:
-                DatasetError: a column is missing. From a task: a line is bad and `skip_bad_lines` is not set.
+            DatasetError: a column is missing. From a task: a line is bad and `skip_bad_lines` is not set.
         """
         if self.form.kind in (PARQUET, ARROW):
             if byte_range is not None:

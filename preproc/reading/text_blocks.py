@@ -1,4 +1,4 @@
-"""A text file, or a byte range of one, in blocks of whole rows: lines, or several lines where quoted values hold line ends."""
+"""Reading of text files, or byte ranges of them, in blocks of whole rows. A row is a line, or several where quoted values hold line ends."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ NEWLINE = 10
 _BOM = b"\xef\xbb\xbf"
 _BLANK = b"\r\n"
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # gzip, zstd
-_COUNTED_BYTES = 1 << 18  # what is compared stays in the cache
+_COUNTED_BYTES = 1 << 18  # small enough for the intermediate arrays to stay in the processor's cache
 _PIECE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class TextForm:
-    """What a file of text holds.
+    """The form of a text file.
 
-    `expected` says it in errors; a line of more than `longest_line_bytes` is refused, so that a file of another kind is not read whole into memory.
-    `rows` tells where rows of quoted values end; None where each line is a row.
+    `expected` describes the form in errors. A line of more than `longest_line_bytes` is an error, so that a file of another kind is not read whole
+    into memory. `rows` finds the ends of rows with quoted values; None where each line is a row.
     """
 
     expected: str
@@ -35,8 +35,8 @@ class TextForm:
 class TextBlock(NamedTuple):
     """Whole rows.
 
-    Each ends with one newline, the only one that it holds: a line end inside a quoted value has become `stand_in` (empty where there is none), which
-    stands nowhere else in the text. `lines` are the numbers of the rows' first lines.
+    Each row ends with a newline, the only one that it holds. A line end inside a quoted value is replaced by `stand_in` (empty where there is none),
+    which occurs nowhere else in the text. `lines` are the numbers of the rows' first lines.
     """
 
     text: bytes
@@ -51,21 +51,21 @@ def text_blocks(
     on_read: Callable[[int], object] = lambda count: None,
     byte_range: tuple[int, int] | None = None,
 ) -> Iterator[TextBlock]:
-    """Blocks of whole rows near `block_bytes`, with plain line ends and without a byte order mark; blank lines at the file's end are dropped.
+    """Yield blocks of whole rows of about `block_bytes`, with LF line ends and without a byte order mark; blank lines at the file's end are dropped.
 
     Args:
         path: the file, plain, gzip or zstd.
-        form: what it holds.
-        block_bytes: when a block is full. It is cut at a line's end, so it can be larger by a line, or by a row that spans lines.
+        form: the form of the text.
+        block_bytes: the size at which a block is full. It is cut at a line's end, so it can be larger by a line, or by a row that spans lines.
         on_read: called with the number of bytes read from the disk.
         byte_range: (start, stop) of a plain local file: lines that begin in [start, stop), numbered from 1. Ranges that cover a file give
-            each line once. Rows that span lines do not go with ranges: a range may begin within one.
+            each line once. Rows that span lines cannot be read by ranges, because a range may begin inside one.
 
     Raises:
-        DatasetError: the compressed stream is damaged or ends early, a line is longer than the form has it, or a range is of a compressed file.
+        DatasetError: the compressed stream is damaged or ends early, a line is longer than the form allows, or the file of a range is compressed.
     """
     pending, size, line, needed = [], 0, 1, block_bytes
-    whole = byte_range is None or byte_range[0] == 0  # it begins at the file's first byte
+    whole = byte_range is None or byte_range[0] == 0  # reading begins at the file's first byte
     chunks = read_chunks(path, block_bytes, on_read) if byte_range is None else _range_chunks(path, *byte_range, on_read)
     for chunk in chunks:
         pending.append(chunk)
@@ -98,13 +98,16 @@ def text_blocks(
 
 
 def count(text: bytes, byte: int) -> int:
-    """How often a byte stands in a text; faster than `bytes.count`, and other threads go on meanwhile."""
+    """Count the occurrences of a byte; faster than `bytes.count`, and other threads can run meanwhile."""
     data = np.frombuffer(text, np.uint8)
     return sum(int(np.count_nonzero(data[start : start + _COUNTED_BYTES] == byte)) for start in range(0, len(data), _COUNTED_BYTES))
 
 
 def _last_line(text: bytes) -> int:
-    """Where the last line begins that holds something; the blank lines at the file's end stay behind it. 0 where it is the first line."""
+    """Return the start of the last line that is not blank; 0 where that is the first line.
+
+    A block is cut there, so that blank lines at its end stay with the rest, which may be the file's end.
+    """
     return text.rfind(b"\n", 0, len(text.rstrip(_BLANK))) + 1
 
 
@@ -114,7 +117,7 @@ def _plain(text: bytes, first: bool) -> bytes:
 
 
 def _rows(text: bytes, line: int, rows: QuotedRows | None, at_end: bool) -> tuple[TextBlock | None, bytes]:
-    """Whole rows of whole lines, and the lines behind them of which more text has to say whether they are one row."""
+    """Split whole lines into whole rows and the remaining lines, which need more text before it is known whether they are one row."""
     odd = None if rows is None else rows.odd_lines(text)
     if odd is None:
         return TextBlock(text, range(line, line + count(text, NEWLINE))), b""
@@ -123,13 +126,13 @@ def _rows(text: bytes, line: int, rows: QuotedRows | None, at_end: bool) -> tupl
 
 
 def _range_chunks(path: Source, start: int, stop: int, on_read: Callable[[int], object]) -> Iterator[bytes]:
-    """The lines of a plain file that begin in [start, stop)."""
+    """Yield the lines of a plain file that begin in [start, stop), in chunks."""
     with path.open("rb") as file:
         if file.read(4).startswith(_COMPRESSED):
             raise DatasetError(f"{path}: is compressed; expected a plain file, of which a byte range can be read")
         file.seek(0)
         if start > 0:
-            file.seek(start - 1)
+            file.seek(start - 1)  # the byte before, so that a line that begins exactly at `start` is kept
             while (piece := file.readline(_PIECE_BYTES)) and not piece.endswith(b"\n"):
                 pass
         chunk = b"\n"
@@ -142,7 +145,7 @@ def _range_chunks(path: Source, start: int, stop: int, on_read: Callable[[int], 
 
 
 def _goes_on(path: Source, place: int) -> bool:
-    """Whether more than blank lines begin at a place of a plain file or behind it."""
+    """Return True if a line that is not blank begins at or after a place of a plain file."""
     with path.open("rb") as file:
         file.seek(max(place - 1, 0))
         if place > 0:

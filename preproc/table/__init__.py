@@ -1,1 +1,1 @@
-"""Any table: CSV, JSON lines, Parquet, Arrow."""
+"""Preprocessing of tables of any shape, from CSV, JSON lines, Parquet and Arrow files."""

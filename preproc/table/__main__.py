@@ -1,4 +1,4 @@
-"""`python -m preproc.table`."""
+"""The entry point of `python -m preproc.table`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What becomes of each column of a table: columns.yaml, or what was inferred.
+"""The plan of a dataset: how each column of a table is used, as given by columns.yaml or as inferred.
 
 label: rating >= 4
 group: session
@@ -31,9 +31,9 @@ _SECTIONS = ("label", "group", "features", "ignore")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a dataset is made of: features in the model's order, and the columns of the label and the group.
+    """The contents of a dataset: features in the model's order, and the columns of the label and the group.
 
-    `label` is a column or a comparison, None where rows have none. `ignored` are columns that are left out on purpose.
+    `label` is a column or a comparison, None where rows have no label. `ignored` are the columns that are left out on purpose.
     """
 
     features: Mapping[str, Recipe]
@@ -48,7 +48,7 @@ class Plan:
 
     @property
     def columns(self) -> list[str]:
-        """Every column that it reads, each once."""
+        """Every column that the plan reads, each once."""
         found = [name for recipe in self.features.values() for name in recipe.inputs]
         if self.label is not None:
             found.append(self.comparison.column)
@@ -56,15 +56,15 @@ class Plan:
 
     @property
     def list_columns(self) -> frozenset[str]:
-        """Columns that may hold lists."""
+        """The columns that may hold lists."""
         return frozenset(recipe.columns[0] for recipe in self.features.values() if recipe.kind == LIST)
 
     def of(self, gives: str) -> dict[str, Recipe]:
-        """The features that give `ids`, `lists` or `numbers`."""
+        """Return the features of one output: `ids`, `lists` or `numbers`."""
         return {name: recipe for name, recipe in self.features.items() if recipe.gives == gives}
 
     def to_yaml(self) -> str:
-        """The text of columns.yaml: what a user may edit and pass back, without what was fitted."""
+        """Return the text of columns.yaml, which a user may edit and pass back; fitted values are left out."""
         content: dict[str, Any] = {} if self.label is None else {"label": self.label}
         if self.group is not None:
             content["group"] = self.group
@@ -85,7 +85,7 @@ class Plan:
 
 
 def plan_of_file(path: Path) -> Plan:
-    """The plan that a file says. Raises DatasetError where it does not, with the feature and the option."""
+    """Load a plan from columns.yaml. Raises DatasetError where the file is not valid, with the feature and the option."""
     content = load_yaml(path)
     if not isinstance(content, Mapping):
         raise DatasetError(f"{path}: expected the sections {', '.join(_SECTIONS)}")
@@ -114,7 +114,7 @@ def plan_of_file(path: Path) -> Plan:
 
 
 def plan_of_dataset(spec: FeatureSpec) -> Plan:
-    """What another dataset was made by, with what was fitted. Raises DatasetError where it does not say so."""
+    """Return the fitted plan by which another dataset was made. Raises DatasetError where its metadata hold no plan."""
     known = spec.metadata.get(transforms.NAME)
     if spec.metadata.get("source") != transforms.TABLE or not isinstance(known, Mapping):
         raise DatasetError(f"{spec.path}: has no metadata.transforms of preproc.table; expected a dataset that it wrote (--vocabulary)")
@@ -128,7 +128,11 @@ def plan_of_dataset(spec: FeatureSpec) -> Plan:
 
 
 def resolved(plan: Plan, where: str = "") -> Plan:
-    """The same with the parts of each cross: of the features or else the columns that it names. Raises DatasetError."""
+    """Return the plan with the parts of each cross: the features that the cross names, or else the columns.
+
+    Raises:
+        DatasetError: a part is no categorical feature, hour or weekday, so it has no single text to join.
+    """
     features = dict(plan.features)
     for name, recipe in plan.features.items():
         if recipe.kind != CROSS or recipe.parts:
@@ -144,16 +148,16 @@ def resolved(plan: Plan, where: str = "") -> Plan:
 
 
 def undecided(plan: Plan) -> Plan:
-    """The plan whose training rows are to tell of what kind the values of its columns are."""
+    """Return the plan with value kinds marked as to be inferred from the training rows."""
     return replace(plan, features={name: kinds.undecided(recipe) for name, recipe in plan.features.items()})
 
 
 def checked(plan: Plan, where: str = "") -> Plan:
-    """The plan, where it is sound.
+    """Return the plan unchanged if it is valid.
 
     Raises:
-        DatasetError: the label is no column and no comparison, its column is a feature too, features of one table differ in how ids are given, or
-            there is no feature that gives ids.
+        DatasetError: the label is neither a column nor a comparison, a feature reads the label's column, features of one table differ in how ids
+            are assigned, or no feature gives ids.
     """
     if plan.label is not None:
         try:
@@ -179,7 +183,7 @@ def checked(plan: Plan, where: str = "") -> Plan:
 
 
 def tables_of(plan: Plan) -> dict[str, list[str]]:
-    """The features of each table that has a vocabulary."""
+    """Return the features of each embedding table that has a vocabulary."""
     found: dict[str, list[str]] = {}
     for name, recipe in plan.features.items():
         if recipe.has_vocabulary:

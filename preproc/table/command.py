@@ -57,14 +57,14 @@ from utils.encoding import transforms
 from utils.errors import UserError
 from utils.naming import naming
 
-_SAMPLE_BYTES = 4 << 20  # of text, by which kinds are inferred
+_SAMPLE_BYTES = 4 << 20  # text from which column types are inferred
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code.
+    """Run the command and return its exit code.
 
     Raises:
-        UserError: a file that is missing or damaged, a value that cannot be, flags that contradict each other, a destination that holds a dataset.
+        UserError: a file is missing or damaged, a value is invalid, flags contradict each other, or the destination holds a dataset already.
             Nothing is left at the destination then.
     """
     args = table_flags.parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_dataset(
     args: argparse.Namespace, files: dict[str, list[Source]], rule: SplitRule, reading: Reading, settings: SparkSettings | None, progress: Progress
 ) -> str:
-    """Make the dataset in a local folder; returns what is to be said of it."""
+    """Make the dataset in a local folder and return a summary of it."""
     started = time.monotonic()
     refuse_dataset(args.dst, DEFAULT_FILE_NAME, args.overwrite)
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
@@ -111,7 +111,7 @@ def make_dataset(
         spec = table_write.spec_of(plan, rows, dtype)
         check_tables(spec.categorical)
         unlabelled = filter(None, [reading.unlabelled])
-        within = folder if args.staging is None else None  # on the disk of the destination
+        within = folder if args.staging is None else None  # then the dataset is built inside the staging folder, on the destination's disk
         with TfRawWriter(args.dst, spec, tuple(splits), overwrite=args.overwrite, unlabelled=unlabelled, within=within) as writer:
             filled = steps.write(plan, splits, writer, folder)
             unknown = unknown_shares(plan, filled, old)
@@ -131,7 +131,7 @@ def make_dataset(
 
 @contextlib.contextmanager
 def _taken_up(args: argparse.Namespace) -> Iterator[None]:
-    """Raise DatasetError where what an earlier run has staged cannot be read."""
+    """Raise DatasetError where the staging files of an earlier run cannot be read."""
     try:
         yield
     except pl.exceptions.PolarsError as error:
@@ -142,7 +142,7 @@ def _taken_up(args: argparse.Namespace) -> Iterator[None]:
 
 
 def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[Source]]:
-    """The files of each split that has its own."""
+    """Return the files of each split that has files of its own. Raises DatasetError where a file lies in a folder that the dataset replaces."""
     given = {split: getattr(args, split) for split in SPLITS} | {unlabelled: args.data}
     files = {group: files_of(paths) for group, paths in given.items() if paths}
     places: dict[str, str] = {}
@@ -154,13 +154,13 @@ def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[S
             if not isinstance(path, Path):
                 continue
             for folder in (*SPLITS, group, VOCABULARY):
-                if path.resolve().is_relative_to((args.dst / folder).resolve()):  # publishing replaces these folders, the table with them
+                if path.resolve().is_relative_to((args.dst / folder).resolve()):  # publishing replaces these folders and would delete the table
                     raise DatasetError(f"{path} lies in {args.dst / folder}, which the dataset will replace; choose another --dst")
     return files
 
 
 def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, list[Source]], reading: Reading) -> Plan:
-    """What becomes of each column: of the older dataset, of the configuration, or inferred."""
+    """Return the plan: that of the older dataset, that of the configuration, or an inferred one."""
     if old is not None:
         plan = plan_of_dataset(old)
         _check_label(plan, files, reading, f"--vocabulary {args.vocabulary}: its metadata name no label")
@@ -180,13 +180,13 @@ def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, li
 
 
 def _check_label(plan: Plan, files: dict[str, list[Source]], reading: Reading, fault: str) -> None:
-    """Raise DatasetError where there are rows with a label, and none is named."""
+    """Raise DatasetError where some rows have labels but the plan names no label."""
     if plan.label is None and set(files) - {reading.unlabelled}:
         raise DatasetError(fault)
 
 
 def _first_rows(paths: Sequence[Source], reading: Reading) -> pl.DataFrame:
-    """The first rows of the first file that has any, all columns. Raises DatasetError where there are none, with what is wrong."""
+    """Return the first rows, with all columns, of the first file that has rows. Raises DatasetError, with the fault, where no file has any."""
     for path in paths:
         file = TableFile(path, form_of(path, reading.form), skip_bad_lines=True)
         block = next(itertools.islice(file.blocks(None, frozenset(), _SAMPLE_BYTES), 1), None)
@@ -202,7 +202,7 @@ def _first_rows(paths: Sequence[Source], reading: Reading) -> pl.DataFrame:
 
 
 def _check_columns(args: argparse.Namespace, first: TableFile) -> None:
-    """Raise DatasetError where a flag names a column that the first file does not have, as far as its header says."""
+    """Raise DatasetError where a flag names a column that the first file lacks. JSON lines, which have no header, are not checked."""
     for flag in ("split_by", "split_key", "split_column", "keep"):
         given = getattr(args, flag) or ()
         for name in [given] if isinstance(given, str) else given:
@@ -213,7 +213,7 @@ def _check_columns(args: argparse.Namespace, first: TableFile) -> None:
 
 
 def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule: SplitRule) -> None:
-    """What can be told before a file is read. Raises UserError."""
+    """Raise UserError for the faults that can be found before a file is read."""
     for column in args.keep:
         if column in TAKEN:
             raise UserError(f"--keep {column}: predictions have a column of that name; rename it")
@@ -229,7 +229,7 @@ def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule:
 
 @contextlib.contextmanager
 def _steps(settings: SparkSettings | None, staging: TableStaging, progress: Progress, unlabelled: str | None) -> Iterator[TableSteps]:
-    """The steps of the run, by the engine that was asked for."""
+    """Yield the steps of the run on the requested engine; close the engine on exit."""
     if settings is None:
         yield PolarsTable(staging, progress, unlabelled, _warn)
         return
@@ -238,7 +238,7 @@ def _steps(settings: SparkSettings | None, staging: TableStaging, progress: Prog
 
 
 def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progress:
-    """What of this run is complete: by the flags on which bytes depend, and by all files that are read."""
+    """Return the record of completed stages, identified by all input files and by the flags that affect the dataset's bytes."""
     command = {flag: value for flag, value in vars(args).items() if flag not in table_flags.NOT_OF_THE_BYTES}
     command |= {"seed": args.seed or 0, "quote": args.quote or "double"}
     read = [*itertools.chain(*files.values()), *filter(None, [args.config])]
@@ -248,7 +248,7 @@ def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progr
 
 
 def statistics_of(name: str, counted: Counted, tally: FileCounts, labelled: bool) -> dict[str, Any]:
-    """The split's part of the dataset's metadata. Raises DatasetError where it holds no rows."""
+    """Return a split's entry in the dataset's metadata. Raises DatasetError where the split holds no rows."""
     if not counted.rows:
         raise DatasetError(f"the {name} split holds no rows: {tally.rows:,} were read; hold out other fractions, or check --split_by")
     if labelled and counted.clicks in (0, counted.rows):

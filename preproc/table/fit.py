@@ -1,4 +1,4 @@
-"""What is learned from the training rows: vocabularies, means and standard deviations, the boundaries of buckets, the lengths of lists."""
+"""Fitting to the training rows: vocabularies, means and standard deviations, boundaries of buckets, and lengths of lists."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -24,36 +24,36 @@ from utils.encoding.values import ValueKindError, texts_of
 from utils.naming import naming
 
 _VALUES_AT_ONCE = 1 << 22  # numbers in memory
-_DIGITS = 12  # of means and deviations: what rows in blocks of other sizes agree on
+_DIGITS = 12  # significant digits of means and deviations; with these, the results do not depend on block sizes
 _LONG_LIST = 100
 _VOCABULARY = {"value": pl.String, "id": pl.Int32, "count": pl.UInt32}
-SMALL = 4_000_000  # texts of a feature's blocks, up to which two features may be in memory
+SMALL = 4_000_000  # features whose blocks hold at most this many texts may be in memory two at a time
 
 
 def vocabulary_path(folder: Path, feature: str) -> Path:
-    """Where a feature's vocabulary stands in a dataset."""
+    """Return the path of a feature's vocabulary in a dataset."""
     return folder / VOCABULARY / f"{feature}.parquet"
 
 
 class Findings(Protocol):
-    """What an engine found in the training rows."""
+    """The statistics of the training rows, as computed by an engine."""
 
     def longest(self, feature: str) -> int:
-        """The values of a feature's longest list."""
+        """Return the length of a feature's longest list."""
 
     def kinds(self, feature: str, recipe: Recipe) -> tuple[Evidence, ...]:
-        """What the values of a feature made of texts are, of each of its parts."""
+        """Return the evidence of value kinds for each part of a feature made of texts."""
 
     def counts(self, feature: str) -> pl.DataFrame:
-        """Each `value` of a feature of numbers, and its `count`."""
+        """Return each `value` of a feature of numbers with its `count`."""
 
     def moments(self, recipes: Mapping[str, Recipe]) -> "Mapping[str, Moments]":
-        """Of features of numbers."""
+        """Return the moments of features of numbers."""
 
 
 @dataclass(frozen=True)
 class RowFindings:
-    """`Findings` of staged rows, looked up when they are asked for."""
+    """`Findings` of staged rows, computed on demand."""
 
     rows: StagedRows
 
@@ -66,8 +66,8 @@ class RowFindings:
         return joined(evidence_of(recipe, texts) for texts in self._texts(feature, recipe))
 
     def _texts(self, feature: str, recipe: Recipe) -> Iterator[pl.Series]:
-        """Those that stand in these rows, block by block."""
-        whole = all(part.rows is None for part in self.rows.parts)  # then all texts of a block do
+        """Yield the texts that occur in these rows, block by block."""
+        whole = all(part.rows is None for part in self.rows.parts)  # no row is filtered out, so every text of a block occurs
         for codes, texts in self.rows.coded(feature):
             yield texts if whole else texts.gather((values_of(codes) if recipe.gives == LISTS else codes).unique())
 
@@ -86,17 +86,18 @@ class RowFindings:
 
 
 def unknown(plan: Plan) -> tuple[list[str], list[str], dict[str, Recipe]]:
-    """What is to be learned: of which features the longest list, of which the counts, and of which the moments."""
+    """Return the features to fit: those that need the longest list, those that need counts, and those that need moments."""
     lists = [name for name, recipe in plan.features.items() if recipe.gives == LISTS and recipe.max_hotness is None]
     counted = [name for name, recipe in plan.features.items() if recipe.buckets is not None and recipe.boundaries is None]
     return lists, counted, {name: recipe for name, recipe in plan.of(NUMBERS).items() if recipe.transform == STANDARDISE and recipe.mean is None}
 
 
 def fitted(plan: Plan, found: Findings, warn: Callable[[str], None]) -> Plan:
-    """The plan with what the training rows say of numbers and lists, and of what kind values are, where it is not known yet.
+    """Return the plan with the missing parameters of numbers and lists, and the missing value kinds, fitted to the training rows.
 
     Raises:
-        DatasetError: a list is longer than a feature can be, numbers are too large to have a mean, or the values of a column have no kind in common.
+        DatasetError: a list is longer than a feature allows, numbers are too large for a standard deviation, or a column's values have no kind in
+            common.
     """
     features = dict(plan.features)
     lists, counted, wanted = unknown(plan)
@@ -117,16 +118,18 @@ def fitted(plan: Plan, found: Findings, warn: Callable[[str], None]) -> Plan:
 
 
 def column_of(rows: StagedRows, name: str) -> pl.LazyFrame:
-    """A feature's staged column, called `value`."""
+    """Return a feature's staged column, renamed to `value`."""
     return rows.scan(pl.col(feature_column(name)).alias(engine.VALUE))
 
 
 def boundaries(recipe: Recipe, counts: pl.DataFrame) -> tuple[float, ...]:
-    """The least value of each bucket but the first, so that about as many values lie in each; fewer buckets where values repeat.
+    """Return the smallest value of each bucket but the first.
+
+    Buckets hold about equally many values. There are fewer buckets where values repeat.
 
     Args:
-        recipe: of the feature: `buckets`, `missing` and `clip`.
-        counts: `value` and how often it stands in the training rows.
+        recipe: the feature's recipe; `buckets`, `missing` and `clip` are used.
+        counts: each `value` and its `count` in the training rows.
     """
     values = bounded(recipe, counts[engine.VALUE].cast(pl.Float64).fill_null(math.nan).to_numpy())
     order = np.argsort(values, kind="stable")
@@ -136,26 +139,26 @@ def boundaries(recipe: Recipe, counts: pl.DataFrame) -> tuple[float, ...]:
         return ()
     places = np.arange(1, recipe.buckets) * int(last[-1]) // recipe.buckets
     found = np.unique(values[order][np.searchsorted(last, places, side="right")])
-    return tuple(float(value) + 0.0 for value in found if value > values[order[0]])  # not -0.0, which is the same value
+    return tuple(float(value) + 0.0 for value in found if value > values[order[0]])  # adding 0.0 turns -0.0, which is the same value, into 0.0
 
 
 class Moments:
-    """Count, mean and squared deviations of values that come in blocks; NaN is left out."""
+    """Count, mean and sum of squared deviations of values that come in blocks; NaN is left out."""
 
     def __init__(self):
         self._count, self._mean, self._squares = 0, 0.0, 0.0
 
     def add(self, block: np.ndarray) -> None:
-        """Add values `[n]` float64. Blocks are joined as Chan, Golub and LeVeque do: nothing is lost where the mean is large."""
+        """Add values `[n]` float64. Blocks are merged by the method of Chan, Golub and LeVeque, which is stable where the mean is large."""
         values = block[~np.isnan(block)]
         if not len(values):
             return
-        with np.errstate(over="ignore", invalid="ignore"):  # found as infinite in the end
+        with np.errstate(over="ignore", invalid="ignore"):  # `mean_and_std` reports an infinite result
             mean = values.mean()
             self._join(len(values), mean, ((values - mean) ** 2).sum())
 
     def join(self, other: "Moments") -> None:
-        """Add the values of another."""
+        """Add the values of other moments."""
         if other._count:
             with np.errstate(over="ignore", invalid="ignore"):
                 self._join(other._count, other._mean, other._squares)
@@ -167,7 +170,13 @@ class Moments:
         self._count = total
 
     def mean_and_std(self, name: str) -> tuple[float, float]:
-        """Of a population, to 12 digits; 0 and 1 where there are no values, and deviation 1 where all are the same. Raises DatasetError."""
+        """Return the population's mean and standard deviation, to 12 digits.
+
+        They are 0 and 1 where there are no values, and the deviation is 1 where all values are equal.
+
+        Raises:
+            DatasetError: the values are too large for a standard deviation in 64 bits.
+        """
         std = math.sqrt(self._squares / self._count) if self._count and self._squares >= 0 else self._squares
         if not (math.isfinite(self._mean) and math.isfinite(std)):
             raise DatasetError(f"feature {name}: its values are too large for a standard deviation in 64 bits; clip it, or use another transform")
@@ -189,18 +198,18 @@ def _longest(name: str, found: int, warn: Callable[[str], None]) -> int:
 def write_vocabularies(
     plan: Plan, rows: StagedRows | None, old: Path | None, folder: Path, advance: Callable[[], object], progress: Progress
 ) -> dict[str, int]:
-    """Write the vocabulary of every feature that has one; returns the rows of each feature's table.
+    """Write the vocabulary of every feature that has one, and return the number of rows of each feature's table.
 
     Args:
-        plan: fitted.
-        rows: of training; None where the old vocabularies stay as they are.
-        old: a dataset whose vocabularies are extended, or taken as they are; None for new ones.
-        folder: of the dataset.
+        plan: the fitted plan.
+        rows: the training rows; None where the old vocabularies are kept unchanged.
+        old: a dataset whose vocabularies are extended or kept; None for new vocabularies.
+        folder: the dataset's folder.
         advance: called after each table.
-        progress: knows which are written already.
+        progress: the record of vocabularies that are written already.
 
     Raises:
-        DatasetError: an old vocabulary cannot be read, or is not what `preproc.table` writes.
+        DatasetError: an old vocabulary cannot be read, or was not written by `preproc.table`.
     """
     (folder / VOCABULARY).mkdir(exist_ok=True)
 
@@ -232,18 +241,18 @@ def write_vocabularies(
 
 
 def table_rows(plan: Plan, vocabularies: Mapping[str, int]) -> dict[str, int]:
-    """The rows of each feature's table, by those of the features that have a vocabulary."""
+    """Return the number of rows of each feature's table, given those of the features that have a vocabulary."""
     found = dict(vocabularies)
     for name, recipe in plan.features.items():
         if recipe.hash_buckets is not None:
-            found[name] = recipe.hash_buckets + 1
+            found[name] = recipe.hash_buckets + 1  # row 0 is for missing values
         elif recipe.buckets is not None:
             found[name] = len(recipe.boundaries) + 2
     return found
 
 
 def coded(rows: StagedRows, feature: str, recipe: Recipe) -> Iterator[Coded]:
-    """A feature's codes and texts; of lists, those of the values that count, one after another."""
+    """Yield a feature's codes and texts; the codes of lists are flattened, after cutting each list to its maximum length."""
     for codes, texts in with_texts(rows, feature, recipe):
         if recipe.gives == LISTS:
             codes = values_of(codes if recipe.max_hotness is None else codes.list.head(recipe.max_hotness))
@@ -251,7 +260,7 @@ def coded(rows: StagedRows, feature: str, recipe: Recipe) -> Iterator[Coded]:
 
 
 def with_texts(rows: StagedRows, feature: str, recipe: Recipe) -> Iterator[Coded]:
-    """A feature's codes, and the one text of each value. Raises DatasetError where it cannot be told for certain."""
+    """Yield a feature's codes and the canonical text of each value. Raises DatasetError where that text is ambiguous."""
     for codes, texts in rows.coded(feature):
         try:
             yield Coded(codes, texts_of(recipe, texts))
@@ -260,17 +269,17 @@ def with_texts(rows: StagedRows, feature: str, recipe: Recipe) -> Iterator[Coded
 
 
 def values_of(lists: pl.Series) -> pl.Series:
-    """The values of lists, one after another."""
+    """Return the values of lists, flattened."""
     return lists.filter(lists.list.len() > 0).explode()
 
 
 def read_vocabulary(folder: Path, feature: str) -> pl.DataFrame:
-    """`value` and `id` of a vocabulary that was written."""
+    """Return the columns `value` and `id` of a vocabulary that this run has written."""
     return pl.read_parquet(vocabulary_path(folder, feature), columns=["value", "id"], glob=False)
 
 
 def known_vocabulary(dataset: Path, feature: str) -> pl.DataFrame:
-    """A vocabulary of another dataset. Raises DatasetError where it cannot be read, or is not what `preproc.table` writes."""
+    """Load a vocabulary of another dataset. Raises DatasetError where it cannot be read, or was not written by `preproc.table`."""
     path = vocabulary_path(dataset, feature)
     try:
         found = pl.read_parquet(path, glob=False).select(pl.col(name).cast(kind) for name, kind in _VOCABULARY.items())
@@ -282,6 +291,6 @@ def known_vocabulary(dataset: Path, feature: str) -> pl.DataFrame:
 
 
 def scan_known_vocabulary(dataset: Path, feature: str) -> pl.LazyFrame:
-    """The same, checked now and read when it is needed."""
+    """Return a vocabulary of another dataset as a lazy frame, checked now and read on demand. Raises DatasetError as `known_vocabulary` does."""
     known_vocabulary(dataset, feature)
     return pl.scan_parquet(vocabulary_path(dataset, feature), glob=False).select(pl.col(name).cast(kind) for name, kind in _VOCABULARY.items())

@@ -20,15 +20,15 @@ from utils.errors import UserError
 NAME = "preproc.table"
 ALL = "all"
 FIT, ENCODE = MODES = ("fit", "encode")
-_UNLABELLED = "new"  # the split of rows without a label, unless it is named
+_UNLABELLED = "new"  # default name of the split of rows without a label
 _NAMED = ("label", "group", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator", "max_hotness")
-_PLANNED = (*_NAMED, "pooling", "time_unit", "numerical_transform")  # what a configuration or an older dataset says
-# flags that say nothing of the bytes, or name files, which are compared themselves
+_PLANNED = (*_NAMED, "pooling", "time_unit", "numerical_transform")  # set by a configuration or an older dataset in place of the flags
+# flags that do not affect the dataset's bytes, or that name files, whose identities are compared instead
 NOT_OF_THE_BYTES = ("train", "valid", "test", "data", "config", "vocabulary", "dst", "target", "block_bytes", "resume", "overwrite", *FLAGS)
 
 
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
-    """Parse the command line; `target` is what --dst means. Raises UserError where it is wrong or contradicts itself."""
+    """Parse the command line; `target` is the destination of --dst. Raises UserError where flags are invalid or contradict each other."""
     parser = Parser(prog=f"python -m {NAME}", description=description)
     parser.add_argument("--mode", choices=MODES, default=FIT, help="fit: a dataset to train with; encode: rows without a label only")
     parser.add_argument(
@@ -118,7 +118,7 @@ def _add_splits(parser: Parser) -> None:
 
 
 def rule_of(args: argparse.Namespace) -> SplitRule:
-    """How the training files' rows are divided. Raises UserError where flags contradict each other."""
+    """Return the rule that divides the training files' rows. Raises UserError where flags contradict each other."""
     given = [flag for flag in ("split_by", "split_key", "split_column") if getattr(args, flag)]
     if len(given) > 1:
         raise UserError(f"--{given[0]} and --{given[1]}: expected one of them")
@@ -153,7 +153,7 @@ def rule_of(args: argparse.Namespace) -> SplitRule:
 
 
 def named_of(args: argparse.Namespace) -> Named:
-    """What the flags say of columns."""
+    """Return the columns and options of features that the flags name."""
     given = lambda **options: {name: value for name, value in options.items() if value is not None}  # noqa: E731
     ids = given(frequency_threshold=args.frequency_threshold, max_ids=args.max_ids)
     of_lists = given(separator=args.list_separator, max_hotness=args.max_hotness, pooling=args.pooling)
@@ -164,14 +164,14 @@ def named_of(args: argparse.Namespace) -> Named:
 
 
 def reading_of(args: argparse.Namespace) -> Reading:
-    """How the files are read."""
+    """Return the options for reading the files."""
     form = FormFlags(args.format, args.separator, None if args.quote == "none" else '"', args.columns)
     unlabelled = (args.split_name or _UNLABELLED) if args.data else None
     return Reading(form, args.bad_lines == "skip", args.block_bytes, args.keep, unlabelled, args.data_columns)
 
 
 def _check(args: argparse.Namespace) -> None:
-    """What contradicts itself, before anything is read."""
+    """Raise UserError where flags contradict each other, before a file is read."""
     if args.mode == ENCODE:
         for flag in ("train", "valid", "test", "extend_vocabulary", "valid_fraction", "test_fraction", "split_by", "split_key", "split_column"):
             if getattr(args, flag):

@@ -1,4 +1,4 @@
-"""Flags of preproc.table that are given and change nothing: a user who gives one expects something of it."""
+"""Warnings about flags of preproc.table that are given but have no effect, since the user expects one."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -16,14 +16,14 @@ _OF_VOCABULARIES = ("frequency_threshold", "max_ids")
 
 
 def say_idle(args: argparse.Namespace, plan: Plan, rule: SplitRule, reading: Reading, files: Iterable[Source], warn: Callable[[str], None]) -> None:
-    """Warn of each such flag, once it is known what the columns are.
+    """Warn of each flag that has no effect, once the column types are known.
 
     Args:
-        args: the command line; what is not given is None.
-        plan: what is made of the columns.
-        rule: how rows are divided.
-        reading: how files are read.
-        files: all of them.
+        args: the command line; flags that are not given are None.
+        plan: the plan of the features.
+        rule: the rule that divides rows into splits.
+        reading: the options for reading files.
+        files: all input files.
         warn: called with each message.
     """
     given = [flag for flag in _OF_CSV if getattr(args, flag) is not None]

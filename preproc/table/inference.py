@@ -1,4 +1,4 @@
-"""What the columns of a table are, by a first block of rows: for those that the user does not name."""
+"""Inference of column types from a first block of rows, for the columns that the user does not name."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +12,18 @@ from utils.encoding.columns import MISSING_TEXTS, moment, parsed_label
 from utils.encoding.recipe import CATEGORICAL, HOUR, LIST, NUMERICAL, STANDARDISE, TIME, WEEKDAY, Recipe
 
 _INTEGER, _DECIMAL = r"^(0|-?[1-9][0-9]*)$", r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
-_FEW, _SHARE_FEW, _SHARE_MANY = 20, 0.05, 0.5  # distinct values of a column that may be ids, and as shares of the rows
-_SHARE_NUMBERS = 0.9  # of the values, above which a column of texts may be one of numbers
-_MANY_ROWS = 100  # fewer rows say nothing about how many values repeat
-_EARLY_S = 3e8  # July 1979
+# A column of whole numbers may hold ids if it has at most _FEW distinct values, or at most _SHARE_FEW as many as rows.
+# A column with more than _SHARE_MANY as many distinct values as rows may name the row.
+_FEW, _SHARE_FEW, _SHARE_MANY = 20, 0.05, 0.5
+_SHARE_NUMBERS = 0.9  # a column of texts may be numerical if more than this share of its values are numbers
+_MANY_ROWS = 100  # fewer rows do not show how often values repeat
+_EARLY_S = 3e8  # July 1979, in seconds since 1970
 _BOOLEANS = ("true", "false", "yes", "no", "t", "f", "y", "n")
 
 
 @dataclass(frozen=True)
 class Named:
-    """What the user says of columns by flags, and the options of all features of a kind."""
+    """The columns that the user names by flags, and the options for all features of a kind."""
 
     label: str | None = None
     group: str | None = None
@@ -30,7 +32,7 @@ class Named:
     lists: Sequence[str] = ()
     times: Sequence[str] = ()
     ignored: Sequence[str] = ()
-    not_features: Sequence[str] = ()  # columns that are read for something else: the one that splits
+    not_features: Sequence[str] = ()  # columns that are read for another purpose: those that divide the rows into splits
     ids: dict[str, Any] = field(default_factory=dict)  # frequency_threshold, max_ids
     of_lists: dict[str, Any] = field(default_factory=dict)
     of_times: dict[str, Any] = field(default_factory=dict)
@@ -38,15 +40,15 @@ class Named:
 
 
 def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) -> Plan:
-    """A plan for every column of a table.
+    """Infer a plan for every column of a table.
 
     Args:
-        sample: the first rows, all columns.
-        named: what is known of them already.
-        warn: is told of columns that may be meant otherwise.
+        sample: the first rows, with all columns.
+        named: the columns and options that are set by flags.
+        warn: called with a message for columns whose type is doubtful.
 
     Raises:
-        DatasetError: a name is no column, stands in two flags, or the plan is not sound.
+        DatasetError: a name is no column or is given by two flags, there is no label, or the plan is not valid.
     """
     kinds = _named_kinds(sample, named)
     if named.label is None:
@@ -84,7 +86,7 @@ def inferred(sample: pl.DataFrame, named: Named, warn: Callable[[str], None]) ->
 
 
 def _named_kinds(sample: pl.DataFrame, named: Named) -> dict[str, str]:
-    """The kinds that flags give. Raises DatasetError."""
+    """Return the kinds of the columns that flags name. Raises DatasetError where a column does not exist or is given by two flags."""
     found: dict[str, str] = {}
     flags = {
         "--categorical": (named.categorical, CATEGORICAL),
@@ -111,7 +113,7 @@ def _check_column(sample: pl.DataFrame, flag: str, column: str) -> None:
 
 
 def _recipes(column: str, kind: str, named: Named, sample: pl.DataFrame) -> dict[str, Recipe]:
-    """The features of a column."""
+    """Return the features made of a column."""
     if kind == NUMERICAL:
         return {column: Recipe(NUMERICAL, (column,), transform=named.transform)}
     if kind == CATEGORICAL:
@@ -123,7 +125,7 @@ def _recipes(column: str, kind: str, named: Named, sample: pl.DataFrame) -> dict
 
 
 def unit_of(values: pl.Series) -> str | None:
-    """The unit in which numbers count the time since 1970, by their size; None where they are no numbers."""
+    """Infer the unit of times since 1970 from the largest number; return None where the values are not numbers."""
     numbers = values.cast(pl.String).cast(pl.Float64, strict=False) if values.dtype == pl.String else values
     if not numbers.dtype.is_numeric() or numbers.drop_nulls().is_empty():
         return None
@@ -132,14 +134,14 @@ def unit_of(values: pl.Series) -> str | None:
 
 
 def _early(values: pl.Series) -> bool:
-    """Whether times are numbers, all of the first years after 1970: rather dates without separators."""
+    """Return True if all times are numbers that mean the first years after 1970; they are more likely dates without separators."""
     if unit_of(values) != "s":
         return False
     return values.cast(pl.String).cast(pl.Float64, strict=False).max() < _EARLY_S
 
 
 def _kind(values: pl.Series) -> tuple[str | None, str]:
-    """A column's kind (None: it is left out), and what is doubtful about it."""
+    """Infer a column's kind (None: it is left out) and the doubt about it, a key of `_ask`'s messages or an empty text."""
     dtype = values.dtype
     if dtype in (pl.List, pl.Array):
         return (LIST, "") if not (dtype.inner.is_nested() or dtype.inner == pl.Binary) else (None, "unknown")
@@ -165,6 +167,7 @@ def _kind(values: pl.Series) -> tuple[str | None, str]:
     if given.str.to_lowercase().is_in(_BOOLEANS).all():
         return CATEGORICAL, ""
     if given.str.contains(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}").all():
+        # texts that begin with a date are times only if all of them parse
         found = given.alias("time").to_frame().select(moment("time", pl.String(), None, None).bad)
         return (CATEGORICAL, "") if found.to_series().any() else (TIME, "")
     if _SHARE_NUMBERS < given.str.contains(_DECIMAL).mean() < 1:

@@ -1,4 +1,4 @@
-"""`preproc.table` on one machine, by Polars."""
+"""The steps of `preproc.table` on one machine, by Polars."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,10 +27,10 @@ class PolarsTable:
     """The steps on one machine; see `TableSteps`.
 
     Args:
-        staging: of the run.
-        progress: knows which stages are complete.
+        staging: the run's staging.
+        progress: the record of completed stages.
         unlabelled: the split without labels; None where there is none.
-        warn: is told what a user should know.
+        warn: called with each warning for the user.
     """
 
     def __init__(self, staging: TableStaging, progress: Progress, unlabelled: str | None, warn: Callable[[str], None]):

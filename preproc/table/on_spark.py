@@ -1,4 +1,4 @@
-"""The steps of `preproc.table` by Spark: reading, learning and numbering as tasks of executors, the rest as on one machine."""
+"""The steps of `preproc.table` on Spark: executors read, fit and assign ids; the other steps run as on one machine."""
 
 import functools
 import sys
@@ -50,17 +50,17 @@ from utils.encoding.kinds import Evidence, joined
 from utils.encoding.recipe import Recipe
 from utils.naming import naming
 
-_PIECE_ROWS = 2_000_000  # from which a task learns at most, or little more
-TABLE_TEXTS = 2_000_000  # of a vocabulary that is a table in an executor's memory; larger ones are files that are searched
-PART_TEXTS = 1_000_000  # of one of these that lie in a part of it
-HASHED_TEXTS = 500_000  # of one of these that a task hashes
+_PIECE_ROWS = 2_000_000  # approximate limit of the rows from which one task learns
+TABLE_TEXTS = 2_000_000  # a vocabulary of up to so many texts is a table in an executor's memory; larger ones are searched in files
+PART_TEXTS = 1_000_000  # texts in one part of a vocabulary that is searched in files
+HASHED_TEXTS = 500_000  # texts of such a vocabulary that one task hashes
 
-Piece = Mapping[str, Sequence[Block]]  # some blocks, one behind another, of each group
+Piece = Mapping[str, Sequence[Block]]  # consecutive blocks of each group
 
 
 @dataclass(frozen=True)
 class _Findings:
-    """`fit.Findings` of what tasks learned."""
+    """`fit.Findings` merged from the results of tasks."""
 
     plan: Plan
     parts: Sequence[Learned]
@@ -87,11 +87,11 @@ class SparkTable:
     """The steps on executors; see `TableSteps`.
 
     Args:
-        engine: that runs.
-        staging: of the run, in a folder that all executors see.
-        progress: that records nothing: Spark does lost tasks again by itself.
+        engine: the running engine.
+        staging: the run's staging, in a folder that all executors share.
+        progress: a record that keeps nothing: Spark itself repeats lost tasks.
         unlabelled: the split without labels; None where there is none.
-        warn: is told what a user should know.
+        warn: called with each warning for the user.
     """
 
     def __init__(self, engine: SparkEngine, staging: TableStaging, progress: Progress, unlabelled: str | None, warn: Callable[[str], None]):
@@ -103,16 +103,16 @@ class SparkTable:
         self._makes = False
 
     def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: SplitRule, reading: Reading) -> dict[str, FileCounts]:
-        """Read every file into the staging. Raises DatasetError for the first fault in the order of the files."""
+        """Read every file into staging. Raises DatasetError for the first fault in file order."""
         self._staged = Parts(self._engine, self._staging, rule)
         return self._staged.read(files, plan, reading)
 
     def split_counts(self) -> pl.DataFrame:
-        """What the training files are split by: each `value` and its `count`."""
+        """Return each value by which the training rows are split, as `value`, with its `count`."""
         return _added(self._staged.split_files)
 
     def learn(self, plan: Plan, splits: Mapping[str, Split], learned: Sequence[str], makes: bool) -> dict[str, Counted]:
-        """Count the rows of each split, and all that means, boundaries and kinds of values are told by."""
+        """Count the rows of each split, and collect the statistics for means, boundaries and value kinds."""
         self._makes = makes
         self._pieces = self._cut(TASKS_A_CORE * self._engine.parallelism)
         labelled = [name for name in splits if name != self._unlabelled]
@@ -123,13 +123,13 @@ class SparkTable:
         return {name: Counted(sum(part.rows for part in parts), sum(part.clicks for part in parts)) for name, parts in found.items()}
 
     def fitted(self, plan: Plan) -> Plan:
-        """The plan with what the rows say of numbers and lists; see `fit.fitted`."""
+        """Fit the plan to the training rows; see `fit.fitted`."""
         folders = [self._engine.task_folder("learning", number) for number in range(len(self._parts))]
         return fitted(plan, _Findings(plan, self._parts, folders), self._warn)
 
     def vocabularies(self, plan: Plan, old: Path | None, folder: Path) -> dict[str, int]:
         """Write the vocabularies to a folder; see `fit.write_vocabularies`."""
-        if not self._makes:
+        if not self._makes:  # old vocabularies are only copied
             return write_vocabularies(plan, None, old, folder, lambda: None, self._progress)
         (folder / VOCABULARY).mkdir(exist_ok=True)
         tables = list(tables_of(plan).values())
@@ -150,9 +150,10 @@ class SparkTable:
         return table_rows(plan, heights)
 
     def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> dict[str, dict[str, Filled]]:
-        """Fill the dataset's files, but the keys; see `TableSteps`."""
+        """Fill the dataset's files except the keys; see `TableSteps`."""
         self._write_rows(plan, splits, writer)
         features = writer.spec.categorical
+        # the largest features take longest; started first, they do not leave cores idle at the end
         largest_first = sorted(range(len(features)), key=lambda place: -features[place].cardinality)
         pieces = self._cut(-(-TASKS_A_CORE * self._engine.parallelism // len(features)))
         numbered = [(place, self._rows(piece, splits, features[place].name)) for place in largest_first for piece in pieces]
@@ -174,7 +175,7 @@ class SparkTable:
         return filled
 
     def _sorted(self, plan: Plan, features: Sequence[Categorical], vocabularies: Path) -> dict[str, list[Path]]:
-        """Of the features whose vocabularies are too large for a table: the folders of these in files that are searched."""
+        """Write the vocabularies that are too large for a table as files to search, and return each feature's folders of them."""
         found, values = {}, {feature.name: feature.cardinality - 1 for feature in features}
         for place, names in enumerate(tables_of(plan).values()):
             if (count := values[names[0]]) <= TABLE_TEXTS:
@@ -192,7 +193,7 @@ class SparkTable:
         return found
 
     def _write_rows(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter) -> None:
-        """Labels, groups and numbers."""
+        """Write labels, groups and numbers."""
         spec, items = writer.spec, []
         for name in splits:
             first = 0
@@ -215,7 +216,7 @@ class SparkTable:
         return found
 
     def _cut(self, parts: int) -> list[Piece]:
-        """All blocks in about so many pieces of about as many rows, or of about `_PIECE_ROWS`."""
+        """Cut all blocks into about `parts` pieces of similar numbers of rows; into more pieces where these exceed about `_PIECE_ROWS` rows."""
         total = sum(rows for _, _, rows in self._staged.blocks)
         parts = min(len(self._staged.blocks), max(parts, -(-total // _PIECE_ROWS)))
         found: list[dict[str, list[Block]]] = [{} for _ in range(parts)]
@@ -234,7 +235,7 @@ class SparkTable:
 
 
 def _added(files: Sequence[Path]) -> pl.DataFrame:
-    """Counts of several files together."""
+    """Return the sums of the counts of several files."""
     found = pl.scan_parquet(list(files), glob=False).group_by(engine.VALUE).agg(pl.col("count").cast(pl.Int64).sum())
     return found.collect(engine="streaming")
 

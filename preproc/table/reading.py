@@ -1,4 +1,4 @@
-"""Reading a table's files into staging: every value checked, bad rows said with file, line, column and value."""
+"""Reading of a table's files into staging; every value is checked, and bad rows are reported with file, line, column and value."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,14 +28,14 @@ from utils.encoding.values import ValueKindError, texts_of
 
 @dataclass
 class FileCounts:
-    """What was read of a group of files."""
+    """The counts of rows and bad lines of a group of files."""
 
     files: list[str]
     rows: int = 0
     bad_lines: int = 0
 
     def check_rows(self, group: str) -> None:
-        """After its last file. Raises DatasetError where the group has no rows."""
+        """Raise DatasetError where the group has no rows; called after its last file."""
         if not self.rows:
             why = f"; {self.bad_lines:,} bad lines were skipped" if self.bad_lines else ""
             raise DatasetError(f"the {group} files hold no rows: {', '.join(self.files)}{why}")
@@ -43,10 +43,10 @@ class FileCounts:
 
 @dataclass(frozen=True)
 class Reading:
-    """How files are read.
+    """The options for reading files.
 
-    `keep` are columns that predictions carry; `block_bytes` of text are parsed at once; rows of the group `unlabelled` have no label,
-    and `unlabelled_names` are those of its columns, where files have no header and these differ.
+    `keep` are the columns that predictions carry. `block_bytes` of text are parsed at once. Rows of the group `unlabelled` have no label;
+    `unlabelled_names` are its column names where files have no header and that group's columns differ from the others'.
     """
 
     form: FormFlags = field(default_factory=FormFlags)
@@ -59,14 +59,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """What becomes of the rows of one group of files.
+    """The plan, split rule and reading options for the rows of one group of files.
 
     Attributes:
-        plan: what is made of them.
-        divide: how they are divided.
-        reading: how they are read.
-        form: of its files, as far as the user said it.
-        lists: columns that may hold lists.
+        plan: the features that are made of them.
+        divide: the rule that divides them into splits.
+        reading: the options for reading them.
+        form: the format of the group's files, as far as the user set it.
+        lists: the columns that may hold lists.
     """
 
     plan: Plan
@@ -77,7 +77,7 @@ class GroupPlan:
 
     @property
     def wanted(self) -> list[str]:
-        """The columns that are read."""
+        """The columns to read."""
         return list(dict.fromkeys([*self.plan.columns, *self.reading.keep, *([self.divide.column] if self.divide.column else [])]))
 
     def of(
@@ -88,14 +88,18 @@ class GroupPlan:
         byte_range: tuple[int, int] | None = None,
         row_range: tuple[int, int] | None = None,
     ) -> "Iterator[Staged]":
-        """The rows of a file, or of a range of one, block by block, in their staged form. Raises DatasetError where a row is bad."""
+        """Yield the rows of a file, or of a range of it, block by block in staged form.
+
+        Raises:
+            DatasetError: a row is bad and bad rows are not skipped.
+        """
         coded = _plain_columns(self.plan, {*self.reading.keep, self.divide.column})
         blocks = file.tasks(self.wanted, self.lists, self.reading.block_bytes, on_read, byte_range, coded, row_range)
         return in_order(partial(_staged, source, block, self.plan, self.divide, self.reading) for block in blocks)
 
 
 class Staged(NamedTuple):
-    """The staged columns of the sound rows of a block, the texts that codes among them stand for, and what is wrong with the other rows."""
+    """The staged columns of a block's valid rows, the texts that their codes refer to, and the faults of the other rows."""
 
     rows: pl.DataFrame
     texts: dict[str, pl.Series]
@@ -103,7 +107,7 @@ class Staged(NamedTuple):
 
 
 def rows_of(group: str, plan: Plan, rule: SplitRule, reading: Reading) -> GroupPlan:
-    """What becomes of the rows of a group, where the rule divides those of the group `train`."""
+    """Return the plan for the rows of a group; the split rule applies to the group `train` only."""
     unlabelled = group == reading.unlabelled
     made = replace(plan, label=None) if unlabelled else plan
     form = replace(reading.form, names=reading.unlabelled_names or reading.form.names) if unlabelled else reading.form
@@ -113,28 +117,29 @@ def rows_of(group: str, plan: Plan, rule: SplitRule, reading: Reading) -> GroupP
 def stage(
     files: Mapping[str, Sequence[Source]], plan: Plan, rule: SplitRule, reading: Reading, staging: TableStaging, progress: Progress
 ) -> dict[str, FileCounts]:
-    """Read every file once, but those that an earlier run has read.
+    """Read every file once, except those that an earlier run has read.
 
     Args:
-        files: of each group.
-        plan: what is made of them.
-        rule: how those of the group `train` are divided.
-        reading: how they are read.
-        staging: where the rows go.
-        progress: knows which files are read already.
+        files: the files of each group.
+        plan: the features that are made of the rows.
+        rule: the rule that divides the rows of the group `train`.
+        reading: the options for reading.
+        staging: the staging to which rows are appended.
+        progress: the record of files that are read already.
 
     Returns:
-        what was found in each group.
+        the counts of each group.
 
     Raises:
-        DatasetError: a file lacks a column, a row is bad and is not skipped, or a group has no sound row.
+        DatasetError: a file lacks a column, a row is bad and is not skipped, or a group has no valid row.
     """
     tallies = {group: FileCounts([path.name for path in paths]) for group, paths in files.items()}
     total = sum(path.stat().st_size for paths in files.values() for path in paths)
     with tqdm(total=total, desc="reading", unit="B", unit_scale=True, unit_divisor=1024, disable=None) as bar:
         for group, paths in files.items():
             tally, found = tallies[group], rows_of(group, plan, rule, reading)
-            first_block = -1  # of the last file that was read anew: what an earlier run staged behind it is not in its place
+            # of the last file that this run read; blocks that an earlier run staged after it would be out of order, so they are not reused
+            first_block = -1
             for place, path in enumerate(paths):
                 if first_block < 0 and (known := progress.done(f"read {group} {place}")):
                     tally.rows, tally.bad_lines, state = known["value"]
@@ -165,12 +170,12 @@ def stage(
 
 
 def skipped(path: Source, bad_lines: int, first_fault: str) -> str:
-    """What is said of a file whose bad rows were left out."""
+    """Return the message about a file whose bad rows were left out."""
     return f"preproc.table: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}"
 
 
 def _staged(path: Source, parsed: Callable[[], Block], plan: Plan, divide: SplitRule, reading: Reading) -> Staged:
-    """A block in its staged form; a bad row is raised unless such rows are skipped."""
+    """Return a block in staged form. Raises DatasetError for a bad row, unless bad rows are skipped."""
     block = parsed()
     try:
         found = _expressions(block, plan, divide)
@@ -182,7 +187,7 @@ def _staged(path: Source, parsed: Callable[[], Block], plan: Plan, divide: Split
     bad = [check.alias(f"bad {i}") for i, check in enumerate(checks.values())]
     try:
         frame = block.frame.select(*values, *keys, *bad)
-    except pl.exceptions.PolarsError as error:  # a type that has no texts, a form of times that is none
+    except pl.exceptions.PolarsError as error:  # a type that has no text form, or an invalid time format
         raise DatasetError(f"{path}: {' '.join(str(error).split())[:200]}; --config says what becomes of each column") from None
     rows, faults = frame.drop(f"bad {i}" for i in range(len(bad))), list(block.faults)
     wrong = frame.select(pl.any_horizontal(pl.lit(False), *(f"bad {i}" for i in range(len(bad))))).to_series().fill_null(False)
@@ -204,7 +209,7 @@ def _staged(path: Source, parsed: Callable[[], Block], plan: Plan, divide: Split
 
 
 def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
-    """Features made of texts as codes, and the texts of each; see `staging.Coded`."""
+    """Replace the texts of features by codes, and return the texts of each feature; see `staging.Coded`."""
     codes, texts = [], {}
     for name, dtype in rows.schema.items():
         if not is_feature(name) or dtype == pl.Float64:
@@ -215,13 +220,14 @@ def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
             table = TextPlaces()
             value = pl.col(name).list.eval(table.of(pl.element())) if dtype == pl.List else table.of(pl.col(name))
             places, found = rows.select(value).to_series(), table.texts
+        # an empty text is a missing value; the null at the end is the code of rows without a value
         texts[name] = found.set(found == "", None).extend(pl.Series([None], dtype=pl.String))
         codes.append(places if dtype == pl.List else places.fill_null(len(texts[name]) - 1))
     return rows.with_columns(codes), texts
 
 
 def _expressions(block: Block, plan: Plan, divide: SplitRule) -> dict[str, Made]:
-    """What is staged, by the name it is staged under. Raises ValueError where a column's type does not fit."""
+    """Return the expression of each staged column, by its staged name. Raises ValueError where a column has an unsuitable type."""
     schema, found = block.frame.schema, {}
     for name, recipe in plan.features.items():
         coded = recipe.columns[0] in block.coded
@@ -235,7 +241,7 @@ def _expressions(block: Block, plan: Plan, divide: SplitRule) -> dict[str, Made]
 
 
 def _plain_columns(plan: Plan, others: set[str | None]) -> frozenset[str]:
-    """Columns that are read as ids only, as they stand."""
+    """Return the columns that are used unchanged and as ids only, so that they can be parsed as categories."""
     ids = [name for name, recipe in plan.features.items() if recipe.kind == CATEGORICAL]
     others = {*others, plan.group, None if plan.label is None else plan.comparison.column}
     others |= {column for name, recipe in plan.features.items() if name not in ids for column in recipe.inputs}
@@ -243,7 +249,11 @@ def _plain_columns(plan: Plan, others: set[str | None]) -> frozenset[str]:
 
 
 def _key(schema: Mapping[str, pl.DataType], name: str) -> pl.Expr:
-    """A column that predictions carry: whole numbers of any width as Int64, what is no number, text or time as text."""
+    """Return a column that predictions carry: whole numbers of any width except UInt64 as Int64, categories and nulls as text.
+
+    Raises:
+        ValueError: the column holds lists, objects or bytes.
+    """
     dtype, value = schema[name], pl.col(name)
     if dtype.is_integer() and dtype != pl.UInt64:
         value = value.cast(pl.Int64)
@@ -255,7 +265,7 @@ def _key(schema: Mapping[str, pl.DataType], name: str) -> pl.Expr:
 
 
 def _fault(block: Block, row: int, name: str, made: Made, plan: Plan, divide: SplitRule) -> str:
-    """Line, column and value of a bad row, and what was expected."""
+    """Describe a bad row: its line, column and value, and the expected value."""
     if name == LABEL:
         read = [plan.comparison.column]
     elif name in (GROUP, SPLIT):

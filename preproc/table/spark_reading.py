@@ -1,4 +1,4 @@
-"""Reading a table's files into staging as tasks of executors: parts of the files, whose blocks are taken in the order of the files."""
+"""Reading of a table's files into staging by Spark tasks, each of which reads a part of a file; blocks are kept in file order."""
 
 import sys
 from collections import Counter
@@ -18,21 +18,21 @@ from preproc.table.spark_tasks import SPLITS, FilePart, FilePartRead, read_part,
 from preproc.table.splits import ROWS, TRAIN, SplitRule
 from preproc.table.staging import Block, TableStaging
 
-_RANGE_BYTES = 128 << 20  # of a file that a task reads at most
-TASKS_A_CORE = 4  # so that cores end their last tasks at about the same time
+_RANGE_BYTES = 128 << 20  # the most of a file that one task reads, approximately
+TASKS_A_CORE = 4  # several small tasks a core, so that all cores finish at about the same time
 
 
 class Parts:
-    """The files of a table in parts, each a task.
+    """The files of a table in parts, each read by a task.
 
     Args:
-        engine: that runs the tasks.
-        staging: which takes their blocks.
-        rule: how the rows of the training files are divided.
+        engine: the engine that runs the tasks.
+        staging: the staging to which their blocks are added.
+        rule: the rule that divides the rows of the training files.
 
     Attributes:
-        blocks: of all groups: the group, the block and its rows.
-        split_files: counts of what the training rows are split by.
+        blocks: the group, the block and its number of rows, for all blocks of all groups.
+        split_files: files with counts of the values by which the training rows are split.
     """
 
     def __init__(self, engine: SparkEngine, staging: TableStaging, rule: SplitRule):
@@ -42,7 +42,7 @@ class Parts:
         staging.split_of = rule.split_of if rule.by == ROWS else None
 
     def read(self, files: Mapping[str, Sequence[Source]], plan: Plan, reading: Reading) -> dict[str, FileCounts]:
-        """Read every file into the staging. Raises DatasetError for the first fault in the order of the files."""
+        """Read every file into staging. Raises DatasetError for the first fault in file order."""
         whole, fault = self._files(files, plan, reading)
         items = self._ranges(whole, reading)
         found, error = self._engine.map("reading", read_part, [part for _, part in items], "part")
@@ -52,7 +52,7 @@ class Parts:
         for group, paths in files.items():
             for path in paths:
                 count = counts[group, id(path)]
-                if not count:  # its form could not be told: nothing behind it was begun
+                if not count:  # its format could not be inferred; later files were not read
                     raise fault
                 parts = found[number : number + count]
                 bad_lines, fault_of_lines = self._add_file(group, path, parts, number, tallies[group])
@@ -67,7 +67,7 @@ class Parts:
     def _files(
         self, files: Mapping[str, Sequence[Source]], plan: Plan, reading: Reading
     ) -> tuple[list[tuple[Source, FilePart]], DatasetError | None]:
-        """Every file as one part, up to the first whose form cannot be told, and that fault."""
+        """Return every file as one part, up to the first whose format cannot be inferred, and that file's fault."""
         found = []
         for group, paths in files.items():
             rows = rows_of(group, plan, self._rule, reading)
@@ -79,7 +79,10 @@ class Parts:
         return found, None
 
     def _ranges(self, whole: Sequence[tuple[Source, FilePart]], reading: Reading) -> list[tuple[Source, FilePart]]:
-        """The parts of the files that tasks read: plain text in which no row may span lines in ranges of bytes, others in ranges of row groups."""
+        """Cut the files into parts for tasks: plain text into byte ranges, Parquet and Arrow files into ranges of row groups.
+
+        A CSV file in which a row may span lines is kept whole.
+        """
         total = sum(path.stat().st_size for path, _ in whole)
         size = min(_RANGE_BYTES, max(2 * reading.block_bytes, total // (TASKS_A_CORE * self._engine.parallelism)))
         parts = [[(path, each) for each in _cut(path, part, size)] for path, part in whole]
@@ -95,7 +98,7 @@ class Parts:
         ]
 
     def _add_file(self, group: str, path: Source, parts: Sequence[FilePartRead], first: int, tally: FileCounts) -> tuple[int, str]:
-        """Take the blocks of a file's parts; returns how many bad rows were left out, and what is wrong with the first."""
+        """Add the blocks of a file's parts to staging; return the number of bad rows left out and the fault of the first."""
         bad_lines, fault, lines = 0, "", 0
         for number, part in enumerate(parts, first):
             folder = self._engine.task_folder("reading", number)
@@ -111,12 +114,12 @@ class Parts:
 
 
 def _cut(path: Source, whole: FilePart, size: int) -> list[FilePart]:
-    """A file in parts near a size."""
+    """Cut a file into parts of about `size` bytes."""
     if whole.form.kind in (CSV, JSON_LINES):
         return [replace(whole, byte_range=each) for each in ranges(path, size)]
     return [replace(whole, row_range=each) for each in (row_ranges(path, whole.form, size) if isinstance(path, Path) else [None])]
 
 
 def _everywhere(path: Source) -> Source:
-    """A file by a name that does not depend on the folder that a process is in."""
+    """Return a file by an absolute path, since executors run in other working directories."""
     return path.absolute() if isinstance(path, Path) else path

@@ -1,4 +1,4 @@
-"""What executors do for `preproc.table`: read a part of a file, learn from some blocks of rows, and write what a dataset holds of them."""
+"""The tasks of executors for `preproc.table`: read a part of a file, learn from blocks of rows, and write parts of the dataset's files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,12 +33,12 @@ class FilePart:
     """A part of a file.
 
     Attributes:
-        group: of the file.
-        rows: what becomes of its rows.
-        path: the file, by a name that holds on every machine.
-        form: how it is written.
-        byte_range: of the part of a text file; None for all of it.
-        row_range: of the part of a Parquet or Arrow file; None for all of it.
+        group: the file's group.
+        rows: the plan, split rule and reading options for its rows.
+        path: the file, by a name that is valid on every machine.
+        form: the file's format.
+        byte_range: (start, stop) of the part of a text file; None for all of it.
+        row_range: (start, stop) of the part of a Parquet or Arrow file; None for all of it.
     """
 
     group: str
@@ -51,9 +51,9 @@ class FilePart:
 
 @dataclass
 class FilePartRead:
-    """What was found; the blocks lie in the task's folder.
+    """The result of reading a part; its blocks are in the task's folder.
 
-    `first_fault` names its line by the number in the part, which has so many `lines`. `heights` are the rows of each block.
+    `first_fault` numbers its line from the start of the part, which has `lines` lines. `heights` are the numbers of rows of the blocks.
     """
 
     blocks: TableBlocks
@@ -64,7 +64,7 @@ class FilePartRead:
 
 
 def spans_lines(item: FilePart, folder: Path) -> bool:
-    """Whether rows of a part may go on behind their lines; a fault is found again where the file is read."""
+    """Return True if rows of a part may span lines. Errors are ignored here: reading the file raises them again."""
     try:
         return may_span_lines(item.path, item.form, item.byte_range)
     except DatasetError:
@@ -72,13 +72,14 @@ def spans_lines(item: FilePart, folder: Path) -> bool:
 
 
 def read_part(item: FilePart, folder: Path) -> FilePartRead:
-    """Stage a part of a file. Raises DatasetError where it is malformed, with the number of the line in the part."""
+    """Stage a part of a file. Raises DatasetError where it is malformed, with the line number counted from the start of the part."""
     fetch_to(folder, [[item.path]])
     file = TableFile(item.path, item.form, item.rows.reading.skip_bad_lines)
     found, staged = FilePartRead(TableBlocks(folder, [item.group])), 0
     for rows, texts, faults in item.rows.of(file, item.path, byte_range=item.byte_range, row_range=item.row_range):
         found.bad_lines, found.first_fault = found.bad_lines + len(faults), found.first_fault or next(iter(faults), "")
         if item.rows.divide.by == ROWS:
+            # the place in the part; the rows before the part are not known yet, see `staging.Block.first`
             rows = rows.with_columns(pl.int_range(staged, staged + rows.height, dtype=pl.UInt32, eager=True).alias(SPLIT))
         if rows.height:
             found.blocks.append(item.group, rows, texts, item.path)
@@ -93,14 +94,14 @@ def read_part(item: FilePart, folder: Path) -> FilePartRead:
 
 @dataclass(frozen=True)
 class Learning:
-    """Some blocks from which is learned.
+    """Some blocks from which to learn.
 
     Attributes:
-        blocks: of one or more groups.
-        splits: those that rows of these blocks belong to.
-        labelled: which of them have labels.
-        learned: those that vocabularies, means and boundaries are made from.
-        plan: of the features.
+        blocks: the blocks, of one or more groups.
+        splits: the splits to which rows of these blocks belong.
+        labelled: the splits that have labels.
+        learned: the splits that vocabularies, means and boundaries are made from.
+        plan: the plan of the features.
         makes: whether the values of vocabularies are counted.
     """
 
@@ -113,13 +114,13 @@ class Learning:
 
     @property
     def rows(self) -> StagedRows:
-        """Those that are learned from."""
+        """The rows that are learned from."""
         return StagedRows(self.blocks, [self.splits[split] for split in self.learned if split in self.splits])
 
 
 @dataclass
 class Learned:
-    """What was found: rows of each split; of each feature longest lists, moments, or what its values are."""
+    """The result of learning: the counts of each split, and each feature's longest list, moments or evidence of value kinds."""
 
     rows: dict[str, Counted]
     longest: dict[str, int] = field(default_factory=dict)
@@ -128,7 +129,7 @@ class Learned:
 
 
 def learn_part(item: Learning, folder: Path) -> Learned:
-    """Count rows and values that buckets are made from, and look what values are."""
+    """Count rows and the values that buckets are made from, and collect moments, list lengths and evidence of value kinds."""
     found = Learned({name: counted(StagedRows(item.blocks, [split]), name in item.labelled) for name, split in item.splits.items()})
     rows = item.rows
     if not (item.makes and rows.parts):
@@ -143,7 +144,10 @@ def learn_part(item: Learning, folder: Path) -> Learned:
 
 
 def count_part(item: Learning, folder: Path) -> int:
-    """Count the values of vocabularies (`feature`, the place of the table; `value`; `count`) by a fitted plan; returns how many pairs there are."""
+    """Count the values of vocabularies by a fitted plan, and return the number of rows written.
+
+    The file's columns are `feature` (the index of the table), `value` and `count`.
+    """
     if not item.rows.parts:
         return 0
     counts = pl.concat(_counts(item.rows, item.plan))
@@ -152,7 +156,7 @@ def count_part(item: Learning, folder: Path) -> int:
 
 
 def bucket_file(plan: Plan, feature: str) -> str:
-    """The file that has a feature's values and their counts."""
+    """Return the name of the file of a feature's values and their counts."""
     return f"buckets-{list(plan.features).index(feature)}.parquet"
 
 
@@ -169,16 +173,16 @@ def _write(frame: pl.DataFrame, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Writing:
-    """A part of a split's rows whose labels, groups and numbers are written.
+    """A part of a split's rows whose labels, groups and numbers are to be written.
 
     Attributes:
-        rows: of the part.
-        split: its name.
-        first: the split's rows before these.
-        plan: fitted.
-        labelled: whether they have labels.
+        rows: the rows of the part.
+        split: the split's name.
+        first: the number of the split's rows before these.
+        plan: the fitted plan.
+        labelled: whether the rows have labels.
         numerical: the numerical features.
-        dtype: theirs.
+        dtype: the dtype of the numerical features.
     """
 
     rows: StagedRows
@@ -191,7 +195,7 @@ class Writing:
 
 
 def write_part(item: Writing, folder: Path) -> None:
-    """Write the files of a part. Raises DatasetError where a number is too large."""
+    """Write the labels, groups and numbers of a part. Raises DatasetError where a number is too large for the dtype."""
     if item.labelled:
         write_labels(item.rows, folder / LABELS)
     if item.plan.group is not None:
@@ -202,14 +206,14 @@ def write_part(item: Writing, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Some blocks of a feature that get their ids.
+    """Some blocks whose ids of one feature are to be written.
 
     Attributes:
-        recipe: fitted, of the feature.
-        feature: of the dataset.
-        vocabularies: the folder that has them.
-        rows: of each split.
-        parts: folders of its vocabulary where that is searched in files (`sorted_texts`).
+        recipe: the feature's fitted recipe.
+        feature: the feature in the dataset's specification.
+        vocabularies: the folder that holds the vocabularies.
+        rows: the rows of each split.
+        parts: the folders of the feature's vocabulary where it is searched in files (`sorted_texts`).
     """
 
     recipe: Recipe
@@ -220,14 +224,14 @@ class Numbering:
 
 
 def number_part(item: Numbering, folder: Path) -> dict[str, Filled]:
-    """Write a file `SPLIT.bin` of ids for each split; returns what was found of each."""
+    """Write a file `SPLIT.bin` of ids for each split, and return the counts of each."""
     ids = SortedTexts(item.parts) if item.parts else Ids(item.recipe, item.feature.name, item.vocabularies)
     return {split: write_ids(rows, item.recipe, item.feature, folder / f"{split}.bin", ids) for split, rows in item.rows.items()}
 
 
 @dataclass(frozen=True)
 class Hashing:
-    """Some rows of a vocabulary, which are brought into the order of their hashes."""
+    """Some rows of a vocabulary, to be sorted by hash."""
 
     vocabulary: Path
     first: int
@@ -235,13 +239,13 @@ class Hashing:
 
 
 def hash_part(item: Hashing, folder: Path) -> None:
-    """Write them."""
+    """Write the rows with their hashes, sorted by hash."""
     write_hashed(item.vocabulary, item.first, item.rows, folder / HASHED)
 
 
 @dataclass(frozen=True)
 class Sorting:
-    """A range of hashes of a vocabulary, from files of rows in the order of their hashes."""
+    """A range of hashes of a vocabulary, to be collected from files of rows sorted by hash."""
 
     hashed: Sequence[Path]
     low: int
@@ -249,5 +253,5 @@ class Sorting:
 
 
 def sort_part(item: Sorting, folder: Path) -> None:
-    """Write the part of a vocabulary that is searched in files."""
+    """Write one part of a vocabulary in the form that is searched in files."""
     write_texts(item.hashed, item.low, item.high, folder)

@@ -1,4 +1,4 @@
-"""Which rows are for training, validation and testing: by files, by time, by a fraction, or by a column's value."""
+"""The division of rows into training, validation and test splits: by files, by time, by a fraction, or by a column's value."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ TRAIN, VALID, TEST = SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How the rows of the training files are divided.
+    """The rule that divides the rows of the training files.
 
-    by: `files` (not at all), `time` (the latest rows are held out), `key` (a hash of a column, so that its rows stay together), `rows` (a hash of the
-    row's place) or `column` (its value). Fractions are of the training files' rows.
+    `by` is `files` (rows are not divided), `time` (the latest rows are held out), `key` (by a hash of a column, so that rows of one value stay
+    together), `rows` (by a hash of the row's place) or `column` (by the column's value). Fractions are shares of the training files' rows.
     """
 
     by: str = FILES
@@ -30,17 +30,17 @@ class SplitRule:
     valid_values: tuple[str, ...] = ()
     test_values: tuple[str, ...] = ()
     by_name: bool = False  # the column's values are the splits' names
-    form: str | None = None  # of times
+    form: str | None = None  # the format of times
     seed: int = 0
 
     @property
     def made(self) -> tuple[str, ...]:
-        """The splits that it takes from the training files, besides `train`."""
+        """The splits that the rule takes from the training files, besides `train`."""
         shares = {VALID: self.valid_fraction or self.valid_values, TEST: self.test_fraction or self.test_values}
         return tuple(split for split, share in shares.items() if share)
 
     def staged(self, schema: Mapping[str, pl.DataType]) -> Made | None:
-        """What is kept of each row, null where it has none; None where there is nothing to keep but the row's place."""
+        """Return the value that is staged for each row, by which it is split; None where the rule needs no value, or the row's place only."""
         if self.by == TIME:
             found, _, expected = moment(self.column, schema[self.column], self.form, None)
             return Made(found.dt.timestamp("us"), found.is_null(), expected.removesuffix(", or nothing"))
@@ -50,11 +50,11 @@ class SplitRule:
         return None
 
     def places(self, first: int, count: int) -> pl.Series:
-        """Of rows by their place in the table: numbers that are even in [0, 1)."""
+        """Return hashes of the rows' places in the table, uniform in [0, 1)."""
         return self._even(np.arange(first, first + count, dtype=np.uint64))
 
     def split_of(self, first: int) -> pl.Expr:
-        """The same of rows whose staged split is their place behind the `first` rows of the table."""
+        """Return the expression of `places` for rows whose staged split is their place after the `first` rows of the table."""
         places = pl.col(SPLIT).cast(pl.UInt64) + first
         return places.map_batches(lambda found: self._even(found.to_numpy()), return_dtype=pl.Float64, is_elementwise=True).alias(SPLIT)
 
@@ -65,13 +65,13 @@ class SplitRule:
         return pl.Series(SPLIT, (mixed ^ (mixed >> np.uint64(31))) / 2.0**64)
 
     def bounds(self, counts: Callable[[], pl.DataFrame]) -> dict[str, pl.Expr | None]:
-        """Which staged rows of the training files belong to which split.
+        """Return the condition on staged rows of the training files for each split; None for all rows.
 
         Args:
-            counts: gives each `value` of what splits, and its `count`.
+            counts: returns each staged `value` with its `count`; called where the rule needs them.
 
         Raises:
-            DatasetError: a column's value is that of no split.
+            DatasetError: a value of the column names no split, or no row has a value of a split.
         """
         value = pl.col(SPLIT)
         if self.by == FILES:
@@ -86,7 +86,7 @@ class SplitRule:
         return {split: found[split] for split in (TRAIN, *self.made)}
 
     def _by_values(self, found: set[str]) -> dict[str, pl.Expr | None]:
-        """The splits of a column whose values name them, or of the given values."""
+        """Return the conditions of splits by a column, whose values are the splits' names or the given values."""
         chosen = {VALID: self.valid_values, TEST: self.test_values}
         if self.by_name:
             if other := sorted(found - {*SPLITS}):
@@ -102,7 +102,7 @@ class SplitRule:
 
 
 def _times(found: pl.DataFrame, valid_fraction: float, test_fraction: float) -> tuple[int, int]:
-    """The times from which rows are for validation and for testing; rows of one time stay together, on the later side."""
+    """Return the times at which the validation and test rows begin; rows of the same time stay together, on the later side."""
     last = found["count"].cum_sum().to_numpy()
     rows = int(last[-1])
 

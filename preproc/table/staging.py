@@ -1,4 +1,4 @@
-"""What lies on the disk between reading a table and writing the dataset: what features are made of, block by block, and read back by columns."""
+"""Staging files on disk between reading a table and writing the dataset; they are written by blocks of rows and read back by columns."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,43 +16,47 @@ from utils.scratch import Scratch
 
 LABEL, GROUP, SPLIT = "label", "group", "split"
 _COLUMNS_A_FILE = 32
-_KEYS = ".parquet"  # of texts, nearly all of them different, half the size of Arrow
+_KEYS = ".parquet"  # for texts that are nearly all distinct, half the size of Arrow
 
 
-_FEATURE, _KEY = "f ", "k "  # in front of the names of columns that are staged
+_FEATURE, _KEY = "f ", "k "  # prefixes of the names of staged columns
 
 
 def feature_column(name: str) -> str:
-    """Where a feature is staged."""
+    """Return the name of the staged column of a feature."""
     return _FEATURE + name
 
 
 def key_column(name: str) -> str:
-    """Where a column that predictions carry is staged."""
+    """Return the name of the staged column of a column that predictions carry."""
     return _KEY + name
 
 
 def is_feature(column: str) -> bool:
-    """Whether a feature is staged there."""
+    """Return True if a staged column holds a feature."""
     return column.startswith(_FEATURE)
 
 
 def staged_name(column: str) -> str:
-    """Of the feature or the column that is staged there."""
+    """Return the name of the feature or column that a staged column holds."""
     return column.removeprefix(_FEATURE if is_feature(column) else _KEY)
 
 
 class Coded(NamedTuple):
-    """Texts of n rows of a block: `codes` UInt32, or lists of them, are places in `texts`, which holds each once, and null for what is missing."""
+    """Texts of a block's n rows.
+
+    `codes`, UInt32 or lists of UInt32, are indices in `texts`. These hold each text once, and null for missing values.
+    """
 
     codes: pl.Series
     texts: pl.Series
 
 
 class Block(NamedTuple):
-    """Where a block lies: a folder, and its number there.
+    """The place of a block: its folder, and its number there.
 
-    `first`: its staged split is the place of the row in a part of its group, before which so many rows stand; None: it is staged as it is.
+    `first`: if set, the block's staged split is each row's place in a part of the group, and `first` is the number of the group's rows before that
+    part. None: the split is staged in its final form.
     """
 
     folder: Path
@@ -61,20 +65,21 @@ class Block(NamedTuple):
 
 
 class TableBlocks:
-    """Blocks of rows of several groups of files (`train`, `test`, …), each a few Arrow files in a folder that exists.
+    """Blocks of rows of several groups of files (`train`, `test`, …). Each block is stored as a few Arrow files in an existing folder.
 
-    A block is stored in parts, so that reading one of thousands of columns does not read of all others where they are. Of features made of texts the
-    rows hold codes; the texts of a part stand in a file beside it, each once, so that they are counted and looked up once a block and not once a row.
-    These are Arrow streams, of which Polars reads one column in a tenth of the time that it takes for Arrow files.
+    A block is stored in parts, so that reading one of thousands of columns does not read the metadata of all others. Rows hold codes for features
+    made of texts. The texts of a part are in a file beside it, each once, so that they are counted and looked up once a block and not once a row.
+    Codes and texts are Arrow streams, from which Polars reads one column in a tenth of the time that it takes for Arrow files.
 
     Args:
-        folder: of the blocks that are appended.
-        groups: their names.
+        folder: the folder of the blocks that are appended.
+        groups: the names of the groups.
     """
 
     def __init__(self, folder: Path, groups: Iterable[str]):
         self.folder = folder
-        self.split_of: Callable[[int], pl.Expr] | None = None  # gives what splits by the rows before a part: see `Block.first`
+        # returns the split's expression, given the number of rows before a part; see `Block.first`
+        self.split_of: Callable[[int], pl.Expr] | None = None
         self._blocks: dict[str, list[Block]] = {group: [] for group in groups}
         self._schema: pl.Schema | None = None
         self._parts: list[list[str]] = []
@@ -85,13 +90,13 @@ class TableBlocks:
         """Add rows, in their order.
 
         Args:
-            group: which they belong to.
-            rows: their columns; codes of features made of texts.
-            texts: of these features, see `Coded`.
-            source: the file that they are from.
+            group: the group to which they belong.
+            rows: their staged columns, with codes for features made of texts.
+            texts: the texts of these features; see `Coded`.
+            source: the file from which they were read.
 
         Raises:
-            DatasetError: a column is of another type than in the files before.
+            DatasetError: a column has another type than in the previous files.
         """
         self._take(rows.schema, texts, source)
         block = Block(self.folder, len(self._blocks[group]))
@@ -123,20 +128,20 @@ class TableBlocks:
                 )
 
     def adopt(self, group: str, other: "TableBlocks", folder: Path, source: Source, first: int | None = None) -> list[Block]:
-        """Take the blocks that another process has appended to its own.
+        """Add the blocks that another process has staged, without copying them.
 
         Args:
-            group: which they belong to.
-            other: what it has appended to.
-            folder: where that lies now.
-            source: the file that they are from.
+            group: the group to which they belong.
+            other: the other process's staging.
+            folder: the folder that holds its blocks now.
+            source: the file from which they were read.
             first: see `Block`.
 
         Returns:
-            the blocks as they are known here.
+            the blocks with their new folder.
 
         Raises:
-            DatasetError: a column is of another type than in the files before.
+            DatasetError: a column has another type than in the previous files.
         """
         if not other._blocks[group]:
             return []
@@ -148,19 +153,20 @@ class TableBlocks:
         return found
 
     def of(self, blocks: Mapping[str, Sequence[Block]], feature: str | None = None) -> "TableBlocks":
-        """Some of the blocks of each group, for another process to read; only a feature of them (None: all columns)."""
+        """Return a view of some blocks of each group, for another process to read; of one feature only (None: all columns)."""
         found, name = TableBlocks(self.folder, ()), None if feature is None else feature_column(feature)
         found.split_of, found._parts, found._coded = self.split_of, self._parts, self._coded
-        if name is not None:  # of thousands of columns, so that little is sent; a part's kind is told by its first
+        if name is not None:
+            # Drop the names of thousands of other columns, so that little is sent. Keep a part's first column: it determines the file type.
             found._parts = [[*part[:1], *([name] if name in part[1:] else [])] for part in self._parts]
             found._coded = {name: self._coded[name]} if name in self._coded else {}
         found._blocks = {group: list(some) for group, some in blocks.items()}
         return found
 
     def scan(self, group: str, rows: pl.Expr | None, *columns: str | pl.Expr) -> pl.LazyFrame:
-        """Columns of those rows of a group for which the expression holds (None: all), as a stream in row order.
+        """Return a lazy frame of columns, with the rows of a group for which the expression holds (None: all), in row order.
 
-        They must stand in one part: numbers, keys, or label and group.
+        All columns must be in the same part: numbers, keys, or label and group.
         """
         names = {name for column in columns for name in ([column] if isinstance(column, str) else column.meta.root_names())}
         part = next(i for i, part in enumerate(self._parts) if names <= {*part, SPLIT})
@@ -172,7 +178,7 @@ class TableBlocks:
         return (frame if rows is None else frame.filter(rows)).select(*columns)
 
     def coded(self, group: str, rows: pl.Expr | None, feature: str) -> Iterator[Coded]:
-        """A feature made of texts, block by block; of those rows for which the expression holds."""
+        """Yield the codes and texts of a feature, block by block, for the rows for which the expression holds (None: all)."""
         name = feature_column(feature)
         for block in self._blocks[group]:
             codes, words = self._coded_paths(group, self._coded[name], block)
@@ -182,7 +188,7 @@ class TableBlocks:
             yield Coded(found[name], pl.read_ipc_stream(words, columns=[name]).to_series().explode())
 
     def num_texts(self, feature: str) -> int:
-        """The texts of all blocks: a bound of a feature's different ones."""
+        """Return the number of a feature's texts, summed over blocks: an upper bound of its distinct texts."""
         return self._num_texts.get(feature_column(feature), 0)
 
     def _path(self, group: str, part: int, block: Block) -> Path:
@@ -194,7 +200,10 @@ class TableBlocks:
 
 
 class TableStaging(TableBlocks):
-    """What a run stages; gone after the `with` block, however it ends. The folder lies inside `destination`: the disk that has the room."""
+    """The staging files of a run, in a folder inside `destination`, whose disk has the space.
+
+    The folder is removed at the end of the `with` block, unless `progress` keeps it so that a failed run can be resumed.
+    """
 
     def __init__(self, destination: Path, groups: Sequence[str], progress: Progress):
         self._scratch, self._progress = Scratch(destination, "staging", progress.takes), progress
@@ -207,17 +216,17 @@ class TableStaging(TableBlocks):
         self._progress.end(self._scratch, kind is not None)
 
     def state(self, group: str) -> dict[str, Any]:
-        """What has been staged so far, for `restore`."""
+        """Return the state of a group's staging so far, for `restore`."""
         return {"blocks": len(self._blocks[group]), "parts": self._parts, "coded": self._coded, "num_texts": self._num_texts}
 
     def files(self, group: str, first: int) -> list[Path]:
-        """The files of a group's blocks from the first on."""
+        """Return the files of a group's blocks, beginning with the block of index `first`."""
         blocks = self._blocks[group][first:]
         coded = [path for block in blocks for part in sorted({*self._coded.values()}) for path in self._coded_paths(group, part, block)]
         return [self._path(group, part, block) for block in blocks for part in range(len(self._parts))] + coded
 
     def restore(self, group: str, state: dict[str, Any]) -> None:
-        """Take the blocks of a group as an earlier run staged them."""
+        """Restore the blocks of a group that an earlier run has staged."""
         blocks, self._parts, self._coded, self._num_texts = (state[name] for name in ("blocks", "parts", "coded", "num_texts"))
         self._blocks[group] = [Block(self.folder, number) for number in range(blocks)]
         if blocks:
@@ -228,7 +237,7 @@ class TableStaging(TableBlocks):
 
 @dataclass(frozen=True)
 class Split:
-    """A split: the group of files it comes from, and which of their staged rows are its own (None: all)."""
+    """A split: the group of files from which it comes, and the condition that selects its rows (None: all rows)."""
 
     group: str
     rows: pl.Expr | None
@@ -236,7 +245,7 @@ class Split:
 
 @dataclass(frozen=True)
 class StagedRows:
-    """Rows of one or more splits, one after another."""
+    """The rows of one or more splits, one split after another."""
 
     staging: TableBlocks
     parts: Sequence[Split]
@@ -257,7 +266,10 @@ def _scan(paths: Sequence[Path]) -> pl.LazyFrame:
 
 
 def _parts(schema: pl.Schema, coded: Container[str]) -> list[list[str]]:
-    """The columns of each Arrow file of a block: label, group and split, with one that all groups have, by which rows are counted; keys; numbers."""
+    """Return the columns of each part of a block, other than codes and texts: first label, group and split; then keys; then numbers.
+
+    The first part also holds one feature: every group has it, even one without a label, so that rows can be counted by it.
+    """
     first = [name for name in schema if name in (LABEL, GROUP, SPLIT)] + [name for name in schema if is_feature(name)][:1]
     keys = [name for name in schema if name.startswith("k ")]
     numbers = [name for name in schema if is_feature(name) and name not in coded]

@@ -1,4 +1,4 @@
-"""The steps of `preproc.table`, whichever engine takes them, and what all engines do in the same way."""
+"""The interface of the steps of `preproc.table`, and the functions that all engines share."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -28,56 +28,56 @@ class Counted(NamedTuple):
 
 
 class TableSteps(Protocol):
-    """What makes a dataset of a table's files; called in this order, each step once."""
+    """The steps that make a dataset from a table's files, called in this order; each is called at most once."""
 
     def stage(self, files: Mapping[str, Sequence[Source]], plan: Plan, rule: SplitRule, reading: Reading) -> dict[str, FileCounts]:
-        """Read every file into the staging; see `reading.stage`."""
+        """Read every file into staging; see `reading.stage`."""
 
     def split_counts(self) -> pl.DataFrame:
-        """Where the rule of splits asks for it: what the training files are split by, each `value` and its `count`."""
+        """Return each value by which the training rows are split, as `value`, with its `count`; called if the split rule needs them."""
 
     def learn(self, plan: Plan, splits: Mapping[str, Split], learned: Sequence[str], makes: bool) -> dict[str, Counted]:
         """Count the rows of each split.
 
         Args:
-            plan: of the features.
-            splits: of the dataset.
-            learned: those that vocabularies, means and boundaries are made from.
-            makes: whether vocabularies are made, or extended.
+            plan: the plan of the features.
+            splits: the splits of the dataset.
+            learned: the splits that vocabularies, means and boundaries are made from.
+            makes: whether vocabularies are made or extended.
         """
 
     def fitted(self, plan: Plan) -> Plan:
-        """Where there is no older dataset: the plan with what the rows say of numbers and lists; see `fit.fitted`."""
+        """Fit the plan to the training rows; see `fit.fitted`. Called if there is no older dataset."""
 
     def vocabularies(self, plan: Plan, old: Path | None, folder: Path) -> dict[str, int]:
         """Write the vocabularies to a folder; see `fit.write_vocabularies`."""
 
     def write(self, plan: Plan, splits: Mapping[str, Split], writer: TfRawWriter, vocabularies: Path) -> dict[str, dict[str, Filled]]:
-        """Fill the dataset's files, but the keys.
+        """Fill the dataset's files except the keys.
 
         Args:
-            plan: fitted.
-            splits: of the dataset.
-            writer: of its files.
-            vocabularies: the folder that has them.
+            plan: the fitted plan.
+            splits: the splits of the dataset.
+            writer: the writer of the dataset's files.
+            vocabularies: the folder that holds the vocabularies.
 
         Returns:
-            what was found of each split's features.
+            the counts of each split's features.
 
         Raises:
-            DatasetError: a number is too large.
+            DatasetError: a number is too large for the dtype.
         """
 
 
 def counted(staged: StagedRows, labelled: bool) -> Counted:
-    """Count some rows."""
+    """Count rows and, if they are labelled, those whose label is positive."""
     counts = [pl.len().alias("rows")] + ([pl.col(LABEL).sum().alias("clicks")] if labelled else [])
     found = staged.scan(*counts).collect(engine="streaming").sum().row(0, named=True)
     return Counted(found["rows"], found.get("clicks") or 0)
 
 
 def say_cut(say: Callable[[str], object], split: str, plan: Plan, filled: Mapping[str, Filled]) -> None:
-    """Say how many lists of each feature were cut."""
+    """Report the number of cut lists of each feature."""
     for feature, found in filled.items():
         if found.cut:
             say(f"{NAME}: {split}: feature {feature}: lists cut to their first {plan.features[feature].max_hotness} values: {found.cut:,}")
@@ -86,7 +86,7 @@ def say_cut(say: Callable[[str], object], split: str, plan: Plan, filled: Mappin
 def write_keys(
     staging: TableStaging, splits: Mapping[str, Split], found: Mapping[str, Counted], names: tuple[str, ...], folder: Path, progress: Progress
 ) -> None:
-    """Write the columns that predictions carry, beside each split's other files in the folder of a dataset."""
+    """Write the columns that predictions carry, beside the other files of each split."""
     for name, split in splits.items():
         keys = folder / name / KEYS
         work = partial(table_write.write_keys, StagedRows(staging, [split]), names, found[name].rows, keys)

@@ -1,4 +1,4 @@
-"""How many of a split's values the vocabularies do not know: more than in training says that something about a column has changed."""
+"""Shares of values that are not in the vocabularies; a larger share than in training indicates that a column has changed."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,20 +13,22 @@ from preproc.table.splits import TRAIN
 from preproc.table.staging import StagedRows
 from preproc.table.writing import Filled
 
-UNKNOWN = "unknown_values"  # in a dataset's metadata: of each feature with any, their share of those of the training rows
+UNKNOWN = "unknown_values"  # key in a dataset's metadata: each feature's share of unknown values in the training rows, if not 0
 _MOST, _TIMES, _SHOWN = 0.5, 10, 3
 
 
 def unknown_shares(plan: Plan, filled: Mapping[str, Mapping[str, Filled]], old: FeatureSpec | None) -> dict[str, float] | None:
-    """The share of the training rows' values that are unknown (rarer than the threshold, beyond the cap), by feature; those of none are left out.
+    """Return each feature's share of unknown values in the training rows; features without unknown values are left out.
+
+    A value is unknown if it is rarer than the frequency threshold or beyond the maximum number of ids.
 
     Args:
-        plan: of the features.
-        filled: what was found of each split's features.
-        old: the dataset whose vocabularies these are; None for new ones.
+        plan: the plan of the features.
+        filled: the counts of each split's features.
+        old: the dataset whose vocabularies are used; None for new ones.
 
     Returns:
-        None where neither dataset says.
+        the shares; None where there are no training rows and the older dataset does not record them.
     """
     if TRAIN in filled:
         found = {name: filled[TRAIN][name] for name, recipe in plan.features.items() if recipe.has_vocabulary}
@@ -42,14 +44,14 @@ def unknown_lines(
     rows: Callable[[str], StagedRows],
     vocabularies: Path,
 ) -> Iterator[str]:
-    """A line for each split and feature of whose values more than half are unknown, and ten times as many as in training.
+    """Yield a warning for each split and feature with more than half of the values unknown, and at least ten times the share in training.
 
     Args:
-        plan: fitted.
-        filled: what was found of each split's features.
-        trained: what `unknown_shares` gave.
-        rows: those of a split.
-        vocabularies: the folder that has them.
+        plan: the fitted plan.
+        filled: the counts of each split's features.
+        trained: the result of `unknown_shares`.
+        rows: returns the rows of a split.
+        vocabularies: the folder that holds the vocabularies.
     """
     for split, features in filled.items():
         for name, found in features.items():

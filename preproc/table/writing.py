@@ -1,4 +1,4 @@
-"""Staged rows to the files of a dataset, a column at a time."""
+"""Writing of staged rows to the files of a dataset, a column at a time."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ _VALUES_AT_ONCE = 1 << 22  # numericals in memory
 
 
 def spec_of(plan: Plan, rows: dict[str, int], numerical_dtype: str) -> FeatureSpec:
-    """The specification of the dataset of a fitted plan; `rows` of each feature's table."""
+    """Return the feature specification of a fitted plan; `rows` are the numbers of rows of the features' tables."""
     categorical = []
     for name, recipe in plan.features.items():
         if recipe.gives != NUMBERS:
@@ -48,7 +48,7 @@ def spec_of(plan: Plan, rows: dict[str, int], numerical_dtype: str) -> FeatureSp
 
 
 def check_names(plan: Plan) -> None:
-    """Raise DatasetError where a feature's name cannot be that of its file."""
+    """Raise DatasetError where a feature's name cannot be a file name."""
     features = {name: replace(recipe, max_hotness=1) if recipe.gives == LISTS else recipe for name, recipe in plan.features.items()}
     try:
         spec_of(replace(plan, features=features), dict.fromkeys(features, 2), "float32").as_tf_raw(("train",))
@@ -57,7 +57,7 @@ def check_names(plan: Plan) -> None:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, or the first after it that no feature has."""
+    """Return the name, with underscores appended until no feature has it."""
     return name if name not in taken else _free(f"{name}_", taken)
 
 
@@ -67,19 +67,19 @@ def write_split(
     """Fill a split's files.
 
     Args:
-        rows: of the split.
-        plan: fitted.
-        spec: of the dataset.
-        files: of the split.
-        vocabularies: the folder in which these are.
+        rows: the rows of the split.
+        plan: the fitted plan.
+        spec: the dataset's specification.
+        files: the split's files.
+        vocabularies: the folder that holds the vocabularies.
         advance: called after each categorical feature.
-        progress: knows which are filled already.
+        progress: the record of files that are filled already.
 
     Returns:
-        what was found of each categorical feature.
+        the counts of each categorical feature.
 
     Raises:
-        DatasetError: a number is beyond the dataset's dtype.
+        DatasetError: a number is out of range of the dataset's dtype.
     """
 
     def once(path: Path, work: Callable[[], Sequence[int] | None]) -> Sequence[int] | None:
@@ -103,13 +103,13 @@ def write_split(
 
 
 def write_keys(rows: StagedRows, names: tuple[str, ...], num_rows: int, path: Path) -> None:
-    """Write the columns that predictions carry, in row order; `num_rows` are there."""
+    """Write the columns that predictions carry, `num_rows` rows in row order."""
     keys = rows.scan(*(pl.col(key_column(name)).alias(name) for name in names))
     write_vocabulary(path, engine.batches(keys), num_rows, keys.collect_schema())
 
 
 def write_labels(rows: StagedRows, path: Path) -> None:
-    """Write the labels, a byte each."""
+    """Write the labels, one byte each."""
     _write(path, (batch[LABEL].to_numpy() for batch in engine.batches(rows.scan(LABEL))), "bool")
 
 
@@ -122,16 +122,16 @@ def write_numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: 
     """Write the numerical features, `[n, M]`.
 
     Args:
-        rows: of a split, or of a part of it.
-        plan: fitted.
-        names: of the features.
+        rows: the rows of a split, or of a part of it.
+        plan: the fitted plan.
+        names: the names of the features.
         dtype: float16 or float32.
-        path: the file.
-        split: its name.
-        first: how many of the split's rows stand before these.
+        path: the file to write.
+        split: the split's name, for error messages.
+        first: the number of the split's rows before these, for error messages.
 
     Raises:
-        DatasetError: a number is beyond the type.
+        DatasetError: a number is out of range of the dtype.
     """
     _write(path, _numericals(rows, plan, names, dtype, split, first), dtype)
 
@@ -156,7 +156,7 @@ def _write(path: Path, blocks: Iterator[np.ndarray], dtype: str) -> None:
         with naming(path):
             file.close()
     finally:
-        with contextlib.suppress(OSError):  # a full disk, which the error on its way says already
+        with contextlib.suppress(OSError):  # closing fails again on a full disk; the original error is the one to raise
             file.close()
 
 
@@ -176,26 +176,26 @@ def _numericals(rows: StagedRows, plan: Plan, names: Sequence[str], dtype: str, 
 
 
 class Filled(NamedTuple):
-    """What was found while a feature's ids were written: lists that were cut, values of a vocabulary's feature, and those that it does not know."""
+    """The counts of writing a feature's ids: lists that were cut, values of a feature with a vocabulary, and its unknown values."""
 
     cut: int = 0
     values: int = 0
     unknown: int = 0
 
     def plus(self, other: Sequence[int]) -> "Filled":
-        """Of both."""
+        """Return the sums of these counts and others."""
         return Filled(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class TextIds(Protocol):
-    """What gives texts their ids: `Ids`, or another of the same results."""
+    """The assignment of ids to texts: `Ids`, or another class with the same results."""
 
     def of(self, blocks: Iterable[Coded]) -> Iterator[tuple[pl.Series, np.ndarray]]:
-        """The codes of each block, and the ids int32 of its texts."""
+        """Yield the codes of each block and the ids int32 of its texts."""
 
 
 class Ids:
-    """The ids of a feature's texts: by a hash, or by the vocabulary that was written to a folder. It is read when it is first needed."""
+    """The ids of a feature's texts, by a hash or by the vocabulary in a folder. The vocabulary is read when it is first needed."""
 
     def __init__(self, recipe: Recipe, feature: str, folder: Path):
         self._recipe, self._feature, self._folder = recipe, feature, folder
@@ -205,15 +205,15 @@ class Ids:
         return read_vocabulary(self._folder, self._feature)
 
     def of(self, blocks: Iterable[Coded]) -> Iterator[tuple[pl.Series, np.ndarray]]:
-        """The codes of each block, and the ids int32 of its texts."""
+        """Yield the codes of each block and the ids int32 of its texts."""
         if self._recipe.hash_buckets is not None:
             return ((codes, hashed_ids(texts, self._recipe.hash_buckets)) for codes, texts in blocks)
         return engine.text_ids(blocks, self._vocabulary)
 
 
 def _of_texts(blocks: Iterable[Coded], ids: TextIds, recipe: Recipe, feature: Categorical, filled: list[Filled]) -> Iterator[np.ndarray]:
-    """`[n, h]`, or `[n]` where there is one id a sample; what was found in each block is added to `filled`."""
-    missing: deque[np.ndarray] = deque()  # of the texts of blocks on their way
+    """Yield the ids of each block, `[n, h]`, or `[n]` where there is one id a sample; append the counts of each block to `filled`."""
+    missing: deque[np.ndarray] = deque()  # masks of missing texts; a queue, because `ids` may read blocks ahead of its results
 
     def passed() -> Iterator[Coded]:
         for block in blocks:

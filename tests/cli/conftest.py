@@ -1,4 +1,4 @@
-"""A small dataset, a model trained on it, and a way to run dlrm.py in this process."""
+"""Fixtures: a small dataset, a model trained on it, and a function that runs dlrm.py in this process."""
 
 import shutil
 import sys
@@ -12,7 +12,7 @@ from utils.commands import run_command
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capfd):
-    """Run dlrm.py's main in this process."""
+    """Return a function that runs dlrm.py's main in this process with the given flags, and returns its Result."""
 
     def call(*flags):
         log = tmp_path / "run.json"
@@ -32,7 +32,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trained(dataset, tmp_path_factory):
-    """A model trained by a process of its own: its folder and the run."""
+    """Train a model in a process of its own; return its folder and the run's Result."""
     folder = tmp_path_factory.mktemp("trained")
     result = child(folder, "--dataset_path", dataset, *TRAIN, "--epochs", "3", "--print_freq", "10", "--save_checkpoint_path", folder / "checkpoint")
     assert result.code == 0, result.err
@@ -41,5 +41,5 @@ def trained(dataset, tmp_path_factory):
 
 @pytest.fixture
 def copy(dataset, tmp_path):
-    """The dataset, to be damaged."""
+    """Return a copy of the dataset that a test may damage."""
     return shutil.copytree(dataset, tmp_path / "dataset")

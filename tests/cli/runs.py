@@ -1,4 +1,4 @@
-"""Running dlrm.py, and the small dataset it is run on."""
+"""Runs of dlrm.py, and the small dataset that they use."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 
 ROOT = Path(__file__).parents[2]
-CARDINALITIES = (50, 300, 7)  # int8, int16, int8
+CARDINALITIES = (50, 300, 7)  # stored as int8, int16, int8
 ROWS = {"train": 4000, "test": 900}
 SMALL = ("--embedding_dim", "8", "--bottom_mlp_dims", "16,8", "--top_mlp_dims", "16,1")
 TRAIN = ("--cpu", *SMALL, "--batch_size", "256", "--valid_batch_size", "512", "--optimizer", "adam", "--learning_rate", "0.01", "--warmup_steps", "0")
@@ -23,7 +23,7 @@ TRAIN = ("--cpu", *SMALL, "--batch_size", "256", "--valid_batch_size", "512", "-
 
 @dataclass
 class Result:
-    """What a run left behind."""
+    """The outcome of a run: its exit code, its output and its log."""
 
     code: int
     out: str
@@ -39,7 +39,7 @@ class Result:
 
 
 def by_threads(call, count=8):
-    """What `call` gives for 0, 1, … in as many threads at once."""
+    """Return the results of `call(0)`, `call(1)`, …, each computed in its own thread, all at the same time."""
     together = threading.Barrier(count)
 
     def after_all_began(place):
@@ -55,7 +55,7 @@ def read_log(path):
 
 
 def child(folder, *flags):
-    """Run dlrm.py as its users do."""
+    """Run dlrm.py in a child process, as its users do."""
     log = folder / "child.json"
     command = [sys.executable, str(ROOT / "dlrm.py"), "--log_path", str(log), *map(str, flags)]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)

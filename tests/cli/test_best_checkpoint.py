@@ -1,4 +1,4 @@
-"""The best weights are what a run ends with: its last figures are theirs, and a folder of checkpoints stands for them."""
+"""Tests of the best checkpoint: a run's final figures are those of its best weights, and a folder of checkpoints is read as its best one."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def evaluations(result, key="auc"):
 
 @pytest.fixture(scope="module")
 def kept(dataset, tmp_path_factory):
-    """A run that keeps the best of its models: its folder of checkpoints and the run."""
+    """Train with `--keep_best_checkpoint`; return the folder of checkpoints and the run's Result."""
     folder = tmp_path_factory.mktemp("kept")
     result = child(folder, "--dataset_path", dataset, *WORSENS, "--keep_best_checkpoint", "--save_checkpoint_path", folder / "c")
     assert result.code == 0, result.err
@@ -160,7 +160,7 @@ def test_what_was_the_best_before_a_resume_is_tested_and_goes_along_into_another
 
 
 def test_another_branchs_best_is_not_taken_for_ones_own(run, dataset, tmp_path):
-    """A run that goes on from before the best, in another way, has not found it."""
+    """A run that resumes before the best step, with other flags, does not count the first run's best as its own."""
     often = ("--save_checkpoint_path", tmp_path / "c", "--checkpoint_every_steps", "2", "--keep_checkpoints", "100")
     whole = held_out(run, dataset, *often)
     step = whole.final["tested_step"]

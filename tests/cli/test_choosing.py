@@ -1,4 +1,4 @@
-"""Rows held out to choose the best model by, early stopping, and ids out of range made to fit."""
+"""Tests of rows held out for choosing the best model, of early stopping, and of `--out_of_range` for ids."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from utils.checkpoint.reading import Checkpoint
 
 
 def rows_of(folder, split, first, last):
-    """Move rows first to last of `train` into files of a split of their own; `train` keeps the rest."""
+    """Move rows first to last of `train` to a new split; `train` keeps the rest."""
     (folder / split).mkdir()
     count = (folder / "train/label.bin").stat().st_size
     for path in (folder / "train").iterdir():
@@ -70,7 +70,7 @@ def test_training_stops_when_the_auc_no_longer_improves_and_goes_on_counting_aft
     assert Checkpoint(tmp_path / "c/best").manifest["position"]["best_auc"] == aucs[best]
     evaluated = run("--dataset_path", dataset, "--cpu", "--mode", "eval", "--restore_checkpoint_path", tmp_path / "c/best")
     assert evaluated.final["auc"] == aucs[best]
-    # Gone on with from between two evaluations that count, it stops at the same step.
+    # A run resumed between the two evaluations that early stopping counts stops at the same step.
     between = f"step-{(8 * (best + 2) + 7) // 5 * 5:08d}"
     resumed = run(*flags, "--restore_checkpoint_path", tmp_path / "c" / between)
     assert resumed.final["steps"] == whole.final["steps"] and resumed.final["best_auc"] == aucs[best]
@@ -115,7 +115,7 @@ def test_a_damaged_checkpoint_is_passed_over_only_if_asked(run, dataset, tmp_pat
     content = bytearray(chunk.read_bytes())
     content[100] ^= 1
     chunk.write_bytes(content)
-    for mode in (["--epochs", "2"], ["--mode", "eval"]):  # after one epoch the run is finished: nothing would be read
+    for mode in (["--epochs", "2"], ["--mode", "eval"]):  # two epochs: with one the run would be finished, and no weights would be read
         refused = run(*flags, *mode, "--restore_checkpoint_path", tmp_path / "c")
         assert refused.code == 1 and "damaged" in refused.err and "(there is step-00000012)" in refused.err
     result = run(*flags, "--restore_checkpoint_path", tmp_path / "c", "--restore_fallback", "--save_checkpoint_path", tmp_path / "d")

@@ -1,4 +1,4 @@
-"""What dlrm.py does from end to end. What needs a process of its own gets one; the rest calls the same `main` in this one."""
+"""Tests of dlrm.py from end to end. Tests that need a process of their own start one; the others call the same `main` in this process."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ def test_training_logs_its_final_figures_and_learns(trained):
 
 
 def same_as(evaluated, trained):
-    """Whether an evaluation's figures are those of the end of training."""
+    """Return True if an evaluation's figures equal those of the end of training."""
     assert evaluated.pop("average_test_throughput") > 0
     return evaluated == {"auc": trained["auc"], "test_loss": trained["validation_loss"], "samples": ROWS["test"]}
 

@@ -1,4 +1,4 @@
-"""What dlrm.py says to what cannot be: one line, exit code 1, and nothing written over a good checkpoint."""
+"""Tests of dlrm.py's errors: one line, exit code 1, and no good checkpoint is overwritten."""
 
 import shutil
 
@@ -203,7 +203,7 @@ def test_a_model_that_the_last_step_ruined_is_not_saved(run, dataset, tmp_path, 
     ruin = ("--cpu", *SMALL, "--batch_size", "256", "--warmup_steps", "0", "--max_steps", "1", "--optimizer", "adam", *flags)
     result = run("--dataset_path", dataset, *ruin, "--save_checkpoint_path", tmp_path / "checkpoint")
     assert result.code == 1
-    last = result.err.splitlines()[-1]  # oneDNN may say before that float16 is slow on this processor
+    last = result.err.splitlines()[-1]  # oneDNN may print a line before it: that float16 is slow on this processor
     assert "nothing is saved" in last and "--learning_rate" in last
     assert list((tmp_path / "checkpoint").iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""dcnv2.py: DCN V2 with its own defaults trains, goes on, evaluates and scores as dlrm.py's models do."""
+"""Tests of dcnv2.py: DCN V2 with its own defaults trains, resumes, evaluates and scores as dlrm.py's models do."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The folder of checkpoints: paths of every kind, folders that are in use, runs that are finished, flags of a run that goes on."""
+"""Tests of the folder of checkpoints: paths of every form, folders that are in use, finished runs, and the flags of a resumed run."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def steps(folder):
 def test_a_path_of_any_form_is_saved_to_and_restored_from(run, flags, tmp_path, monkeypatch, path):
     (tmp_path / "work/here").mkdir(parents=True)
     (tmp_path / "elsewhere/deep").mkdir(parents=True)
-    (tmp_path / "work/link").symlink_to(tmp_path / "elsewhere/deep")  # its `..` is not where the link stands
+    (tmp_path / "work/link").symlink_to(tmp_path / "elsewhere/deep")  # `link/..` is `elsewhere`, not `work`
     monkeypatch.chdir(tmp_path / "work")
     result = run(*flags, "--save_checkpoint_path", path)
     assert result.code == 0, result.err
@@ -47,7 +47,7 @@ def test_a_path_that_is_not_utf8_is_refused_before_training(run, flags, tmp_path
 
 
 def test_a_feature_whose_name_is_too_long_for_a_file_is_refused_before_training(run, copy, tmp_path):
-    name = "ü" * 60  # 360 bytes as a file's name
+    name = "ü" * 60  # 360 bytes as a file name, since a checkpoint escapes ü as %C3%BC
     spec = (copy / "feature_spec.yaml").read_text()
     (copy / "feature_spec.yaml").write_text(re.sub(r"\bcat_0\b(?!\.bin)", name, spec))
     result = run("--dataset_path", copy, *RUN, "--save_checkpoint_path", tmp_path / "c")
@@ -99,7 +99,7 @@ def test_overwriting_and_going_on_exclude_each_other(run, flags, tmp_path):
     assert result.code == 1 and "exclude each other" in result.err
 
 
-# Going on ----------------------------------------------------------------------------------------------------------------
+# Resuming ----------------------------------------------------------------------------------------------------------------
 
 
 def test_what_the_run_has_saved_itself_goes_before_where_it_began(run, flags, tmp_path):
@@ -123,7 +123,7 @@ def test_a_finished_run_says_so_and_changes_nothing(run, dataset, tmp_path, limi
         again = run(*command)
         assert again.code == 0 and "the run is finished" in again.out and "nan" not in again.out, again.err
         assert "samples/s" not in again.out and "log loss" not in again.out
-        assert again.log == []  # the fixture removed the first run's; nothing is written
+        assert again.log == []  # the fixture removed the first run's log, and the second run writes none
     assert (manifest.read_bytes(), manifest.stat().st_mtime_ns) == before
     if limit == ("--epochs", "1"):
         more = run(*command, "--epochs", "2", "--early_stop_patience", "2")
@@ -134,7 +134,7 @@ def test_a_threshold_that_was_reached_holds_when_the_run_goes_on(run, dataset, t
     command = ("--dataset_path", dataset, *TRAIN, "--epochs", "4", "--test_freq", "5", "--save_checkpoint_path", tmp_path / "c", "--resume", "auto")
     first = run(*command, "--auc_threshold", "0.2")
     assert first.final["steps"] == 5
-    assert "reached --auc_threshold 0.2" in run(*command).out  # taken over
+    assert "reached --auc_threshold 0.2" in run(*command).out  # the threshold is taken over from the checkpoint
     assert run(*command, "--auc_threshold", "1").final["steps"] == 64
 
 

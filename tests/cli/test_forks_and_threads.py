@@ -1,4 +1,4 @@
-"""Models in processes that were forked, and training in a thread: it works, or says at once what to do; it never hangs."""
+"""Tests of models in forked processes, and of training in a thread: each works, or fails at once with an error that says what to do; none hangs."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from runs import ROOT, TRAIN
 
 import dlrm
 
-LIMIT_S = 500  # of a whole script, on a busy machine; a child that hangs is ended by its own alarm before
+LIMIT_S = 500  # for a whole script on a busy machine; an alarm of its own ends a child that hangs before that
 SPAWN = '"spawn" or "forkserver"'
 SCRIPT = """
 import json, os, signal, sys
@@ -50,7 +50,7 @@ def in_child(call):
 
 
 def forked(tmp_path, path, samples, code):
-    """What a script prints, as JSON, whose parent process has scored."""
+    """Run a script in a process that has scored, and return the JSON of its last line."""
     (tmp_path / "samples.json").write_text(json.dumps({name: np.asarray(values).tolist() for name, values in samples.items()}))
     (tmp_path / "script.py").write_text(SCRIPT + code)
     with subprocess.Popen(
@@ -65,7 +65,7 @@ def forked(tmp_path, path, samples, code):
             out, err = process.communicate(timeout=LIMIT_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # and what it forked
+                os.killpg(process.pid, signal.SIGKILL)  # and the processes it forked
     assert process.returncode == 0, err
     return json.loads(out.splitlines()[-1])
 
@@ -107,7 +107,7 @@ print(json.dumps(result))
 
 
 def test_a_pool_of_forked_processes(tmp_path, trained, samples):
-    """`multiprocessing` with "fork": each process scores by threads of its own, or tells its parent the error."""
+    """In a `multiprocessing` pool with "fork", each process scores with threads of its own, or sends the error to its parent."""
     found = forked(
         tmp_path,
         trained[0],
@@ -142,7 +142,7 @@ print(json.dumps(result))
 
 
 def test_a_fork_while_another_thread_makes_the_evaluator(tmp_path, trained, samples):
-    """Its lock is held by a thread that the child has not."""
+    """A child scores, or fails with an error, where the model's lock is held by a thread that exists only in the parent."""
     found = forked(
         tmp_path,
         trained[0],
@@ -191,7 +191,7 @@ def test_a_lazy_frame_is_collected(trained, samples):
 
 
 def test_training_in_a_thread_is_training(tmp_path, dataset):
-    """In a process of its own, whose main thread waits; signals stay as they were."""
+    """Training in a thread gives the figures of training in the main thread, and leaves the signal handlers as they were."""
     script = tmp_path / "script.py"
     script.write_text("""
 import json, signal, sys, threading
@@ -220,7 +220,7 @@ print(json.dumps([found, again]))
 
 
 def test_its_parameters_are_weights(trained):
-    """Not the optimizers' slots: Adam has two for every weight of a table."""
+    """The count of parameters leaves out the optimizers' slots; Adam has two for every weight of a table."""
     dims = [[3, 16], [16, 8], [8 + 6, 16], [16, 1]]
     weights = sum(rows * 8 for rows in (50, 300, 7)) + sum(inputs * outputs + outputs for inputs, outputs in dims)
     assert "--optimizer" in TRAIN and f": {weights:,} parameters\n" in repr(dlrm.load(trained[0], mmap=True))

@@ -1,4 +1,4 @@
-"""`--allow_growth` of models whose tables have different widths, which go by the tables' names."""
+"""Tests of `--allow_growth` for models whose tables have different widths; the widths belong to the tables' names."""
 
 import numpy as np
 import pytest
@@ -11,11 +11,11 @@ from utils.dialects.command_line import parse
 
 WIDE = ("--interaction", "wide_and_deep", "--top_mlp_dims", "6,1")
 CROSS = ("--interaction", "cross", "--cross_layer_projection_dim", "4", "--bottom_mlp_dims", "6,4", "--top_mlp_dims", "6,1")
-RUN = ("--cpu", "--batch_size", "25", "--max_steps", "1", "--learning_rate", "1e-9")  # which moves nothing
+RUN = ("--cpu", "--batch_size", "25", "--max_steps", "1", "--learning_rate", "1e-9")  # too small to change a weight visibly
 
 
 def with_widths(folder, cardinalities, widths):
-    """A dataset whose specification says the widths of its tables, by name, in their order."""
+    """Write a dataset whose features have these names and embedding widths, in this order; return its folder."""
     write_dataset(folder, cardinalities, {"train": 60, "test": 30})
 
     def change(spec):
@@ -53,7 +53,7 @@ def test_a_new_feature_and_another_order(run, tmp_path, old, grown, model):
         found, expected = (Checkpoint(tmp_path / step).read(name) for step in "dc")
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6, err_msg=name)
     if model == WIDE:
-        return  # FTRL's first step all but erases the linear part; tests/training/test_growth.py compares scores before it
+        return  # FTRL's first step almost erases the linear part; tests/training/test_growth.py compares scores before a step
     before, after = (dlrm.load(tmp_path / name) for name in "cd")
     draw = np.random.default_rng(0)
     samples = {name: draw.random(30) for name in before.numerical}
@@ -89,6 +89,6 @@ def test_a_new_table_of_zeros_is_refused(run, tmp_path, old, grown):
 
 
 def test_tables_of_one_width_give_it_to_new_ones():
-    """Whether the checkpoint keeps one number or a list of equal ones."""
+    """New tables get the width that all tables of the checkpoint share, even where their widths are given table by table."""
     grown = grown_widths(parse(["--dataset_path", "d", "--interaction", "cat"], ""), {"a": 6, "b": 6}, ())
     assert grown.model.embedding_dim == 6

@@ -1,4 +1,4 @@
-"""A model's rows belong to values: a dataset whose ids stand for other ones is refused, by name."""
+"""Tests that a dataset is refused, with the feature's name, where its ids stand for other values than the model's rows."""
 
 import shutil
 
@@ -13,7 +13,7 @@ ONE_STEP = (*TRAIN, "--max_steps", "1", "--evals_per_epoch", "0")
 
 
 def write_vocabularies(folder, sizes, change=None):
-    """Values of features cat_0, cat_1 and so on; `change` gets feature 1's."""
+    """Write vocabularies of the features cat_0, cat_1 and so on; `change` edits the values of cat_1."""
     (folder / "vocabulary").mkdir(exist_ok=True)
     for feature, size in enumerate(sizes):
         values = np.random.default_rng(feature).permutation(10_000).astype(np.uint32)
@@ -24,20 +24,20 @@ def write_vocabularies(folder, sizes, change=None):
 
 
 def swapped(values):
-    """Values 100 and 101 change places."""
+    """Swap values 100 and 101."""
     values[[100, 101]] = values[[101, 100]]
     return values
 
 
 @pytest.fixture
 def named(copy):
-    """A dataset with vocabularies."""
+    """Return a copy of the dataset with vocabularies."""
     return write_vocabularies(copy, CARDINALITIES)
 
 
 @pytest.fixture
 def model(run, named, tmp_path):
-    """A checkpoint of one step on it."""
+    """Train one step on the dataset with vocabularies; return the checkpoint's folder."""
     result = run("--dataset_path", named, *ONE_STEP, "--save_checkpoint_path", tmp_path / "c")
     assert result.code == 0 and result.err == ""
     return tmp_path / "c"
@@ -117,4 +117,4 @@ def test_a_vocabulary_of_other_data_is_refused(run, named):
     write_vocabularies(named, (50, 301, 7))
     flags = ("--dataset_path", named, *ONE_STEP, "--save_checkpoint_path", named / "c")
     refused(run(*flags), "cat_1.parquet: id 300 is not in [0, 300), the feature's ids: it is another dataset's; remove or replace it")
-    assert run(*flags[:-2]).code == 0  # nobody asks what the ids stand for
+    assert run(*flags[:-2]).code == 0  # without a checkpoint to write, the vocabularies are not read

@@ -1,4 +1,4 @@
-"""Features with lists of ids, a shared table, tables of several widths, no numerical features: trained, resumed, scored, refused."""
+"""Tests of features with lists of ids, a shared table, several widths and no numerical features, in training, resuming and scoring; their errors."""
 
 import json
 
@@ -34,7 +34,7 @@ def spec(numerical):
 
 
 def write(folder, numerical, rows=ROWS):
-    """A dataset, and the AUC that no model can beat."""
+    """Write a synthetic dataset; return the Bayes AUC of its last split, which no model can beat."""
     with TfRawWriter(folder, spec(numerical), tuple(rows)) as writer:
         for split, count in rows.items():
             *columns, labels, probabilities = SyntheticSplit(spec(numerical), split, count, seed=1).read_rows(0, count)
@@ -51,7 +51,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
-    """A small dataset without numerical features."""
+    """Write a small dataset without numerical features; return its folder."""
     folder = tmp_path_factory.mktemp("bare") / "data"
     write(folder, (), {"train": 4000, "test": 500})
     return folder
@@ -70,7 +70,7 @@ def test_planted_lists_are_learnt_to_within_a_hundredth_of_the_best_auc(trained,
 
 
 def columns(folder, numerical=("price", "age"), count=None):
-    """Samples of the test split as Python has them: arrays with −1, and lists."""
+    """Return samples of the test split as arrays by feature; lists are padded with −1."""
     found = SyntheticSplit(spec(numerical), "test", ROWS["test"], seed=1)
     count = count or ROWS["test"]
     arrays = {feature.name: found.read_ids(place, 0, count) for place, feature in enumerate(FEATURES)}

@@ -1,4 +1,4 @@
-"""Paths that are not UTF-8: one line at every door, before anything is read or written."""
+"""Tests of paths that are not UTF-8: every command gives one line of error, before it reads or writes anything."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ SHOWN = r"\xff\xe9"
 
 
 def start(*words, folder, variables=()):
-    """A command, and what it leaves in its folder."""
+    """Run a command in a folder; return its exit code, its standard error and the names then in the folder."""
     words = [sys.executable, *(ROOT / word if word in ("dlrm.py", "wide_and_deep.py", "scripts/elastic") else word for word in words)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)} | dict(variables)
     result = subprocess.run(list(map(str, words)), cwd=folder, env=environment, capture_output=True, text=True, errors="replace", timeout=120)
@@ -63,7 +63,7 @@ def test_a_current_folder_that_is_not_utf8_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("words", [("dlrm.py", "--dataset_type", "synthetic"), ("-m", "preproc.table", "--train", "ü.csv", "--dst", "D")])
 def test_an_environment_in_which_file_names_are_not_utf8_is_one_line(tmp_path, words):
-    """Files of features bear their names: what would be found under another name, or not written at all, is said at once."""
+    """A command stops at once where Python does not encode file names as UTF-8, since files are named after features."""
     code, err, after = start(*words, folder=tmp_path, variables={"PYTHONUTF8": "0", "LC_ALL": "C"}.items())
     name = words[0] if words[0] != "-m" else words[1]
     reason = "the environment (LC_ALL, LANG, PYTHONUTF8) makes Python take file names as ascii, not UTF-8; set PYTHONUTF8=1"
@@ -91,7 +91,7 @@ LITTLE = ("--cpu", "--embedding_dim", "4", "--interaction", "cat", "--top_mlp_di
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Files and a dataset of them, of which a copy lies in a folder with an odd name."""
+    """Write raw files and prepare a dataset from them, with a copy of the dataset in a folder with an odd name; return the folder."""
     folder = tmp_path_factory.mktemp("odd")
     (folder / "rows.csv").write_text(ROWS)
     (folder / "clicks").write_text(CLICKS)

@@ -1,7 +1,8 @@
-"""A checkpoint that commit 9546abf wrote (format 2): it loads bit for bit, and the run that it continues is that commit's own.
+"""Tests of a checkpoint that commit 9546abf wrote (format 2): it loads bit for bit, and a run resumed from it ends as it did with that commit.
 
-`checkpoint_9546abf.tar.gz` is what that commit saved after 12 of 24 steps of FLAGS, `continued_9546abf.npz` its own weights after all of them. With
-DLRM_OLD_TREE set to a checkout of it, with a `.venv` and its C++ operations built, the continuation is compared bit by bit instead.
+`checkpoint_9546abf.tar.gz` is the checkpoint that the commit saved after 12 of 24 steps of FLAGS; `continued_9546abf.npz` holds the commit's weights
+after all 24. If DLRM_OLD_TREE is set to a checkout of the commit with a `.venv` and its C++ operations built, the continuation is compared with a run
+of that checkout bit by bit instead.
 """
 
 import os
@@ -28,7 +29,7 @@ FLAGS = (
 
 @pytest.fixture
 def older(tmp_path):
-    """The folder of the checkpoint."""
+    """Unpack the older checkpoint; return its folder."""
     with tarfile.open(FIXTURES / "checkpoint_9546abf.tar.gz") as archive:
         archive.extractall(tmp_path / "older", filter="data")
     return tmp_path / "older"
@@ -51,7 +52,9 @@ def test_it_loads_bit_for_bit(older):
         for kind, variable in {"weights": local.weights, **local.slots}.items():
             np.testing.assert_array_equal(variable.numpy(), checkpoint.read(f"tables/{local.name}/{kind}"))
     slots = trainer.groups.slots()
-    numbers = sorted(int(name.removeprefix("optimizer/")) for name in checkpoint.names("optimizer/"))  # Keras's order: weight by weight
+    numbers = sorted(
+        int(name.removeprefix("optimizer/")) for name in checkpoint.names("optimizer/")
+    )  # in Keras's order: all slots of a weight, then those of the next
     assert list(slots) == [f"{name}/{slot}" for name in model.dense_weights() for slot in ("momentum", "velocity")]
     for number, variable in zip(numbers, slots.values(), strict=True):
         np.testing.assert_array_equal(variable.numpy(), checkpoint.read(f"optimizer/{number}"))

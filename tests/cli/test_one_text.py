@@ -1,4 +1,7 @@
-"""Rows of other types than the training files had get the scores of the same values, or an error of the column; older data keep their rule."""
+"""Tests of rows whose columns have other types than in the training files: the same values get the same scores, or the column is an error.
+
+Datasets prepared before the kinds of values were recorded keep their older rule.
+"""
 
 import numpy as np
 import pandas
@@ -44,7 +47,7 @@ def train(data, checkpoint, **flags):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A dataset of Parquet and a model of it; one of CSV, where pandas has written it; and the test rows' scores."""
+    """Prepare a dataset from Parquet and the same one from pandas' CSV, and train a model on the first; return the folder."""
     folder = tmp_path_factory.mktemp("text")
     for split, seed in (("train", 0), ("test", 1)):
         frame = rows(seed)
@@ -58,7 +61,7 @@ def folder(tmp_path_factory):
 
 
 def of_pandas(frame: pl.DataFrame) -> pandas.DataFrame:
-    """As pandas reads such a table: floats of whole numbers where one is missing, times of 64 bits for days."""
+    """Return the table as pandas reads it: integers become floats where one is missing, and days become 64-bit times."""
     types = {"shop": "float64", "day": "datetime64[ns]", "zip": "object"}
     return pandas.DataFrame({name: pandas.Series(frame[name].to_list(), dtype=types.get(name)) for name in frame.columns})
 
@@ -89,7 +92,7 @@ def test_every_form_of_the_same_rows_scores_the_same(folder):
 def test_csv_and_parquet_of_the_same_rows_give_the_same_vocabularies_and_ids(folder):
     made = [FeatureSpec.from_yaml(folder / form / "feature_spec.yaml") for form in ("parquet", "csv")]
     kinds = [{name: entry["values"] for name, entry in spec.metadata["transforms"].items()} for spec in made]
-    assert kinds[0] == kinds[1] | {"shop": "integer"} and kinds[1]["shop"] == "float"  # 33.0, as pandas wrote it
+    assert kinds[0] == kinds[1] | {"shop": "integer"} and kinds[1]["shop"] == "float"  # pandas wrote 33.0 for 33
     assert made[0].metadata["vocabularies"] == made[1].metadata["vocabularies"]
     for split in ("train", "test"):
         for name in COLUMNS:
@@ -132,7 +135,7 @@ def test_training_files_of_no_common_kind_are_refused(tmp_path):
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
-# Data from before kinds were recorded -------------------------------------------------------------------------------------
+# Datasets from before kinds of values were recorded -----------------------------------------------------------------------
 
 
 def without_kinds(spec) -> None:
@@ -141,7 +144,7 @@ def without_kinds(spec) -> None:
 
 
 def test_a_dataset_without_kinds_keeps_its_rule(folder, tmp_path):
-    """Whole numbers have no point in any type, texts stay as they are, and a float is written as Polars writes it."""
+    """Without recorded kinds, whole numbers have no point in any type, texts stay as they are, and floats are written as Polars writes them."""
     frame = pl.DataFrame({"label": [0, 1, 0, 1], "k": ["33", "33.0", "True", "a\r\nb"]})
     frame.write_parquet(tmp_path / "train.parquet")
     command("--train", tmp_path / "train.parquet", "--test", tmp_path / "train.parquet", "--label", "label", "--dst", tmp_path / "old")

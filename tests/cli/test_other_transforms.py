@@ -1,4 +1,4 @@
-"""A model is shown inputs made as those of its training: a dataset made in another way is refused, by feature and both values."""
+"""Tests that a model refuses a dataset prepared with other transforms than its training data; the error names the feature and both values."""
 
 import copy
 import random
@@ -25,7 +25,7 @@ FEATURES = {
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A dataset of every kind of feature, and the raw rows it is made of."""
+    """Prepare a dataset with every kind of feature from raw rows; return the folder of both."""
     folder, draw = tmp_path_factory.mktemp("made"), random.Random(0)
     rows = ["click,user,city,when,liked,price"]
     for _ in range(120):
@@ -53,7 +53,7 @@ def model(made):
 
 @pytest.fixture
 def data(made, tmp_path):
-    """The dataset, to be changed."""
+    """Return a copy of the dataset that a test may change."""
     return shutil.copytree(made / "data", tmp_path / "data")
 
 

@@ -1,4 +1,4 @@
-"""Outbrain's raw files, drawn, to a trained DLRM: the dataset as it is, by commands only."""
+"""Tests of the whole way from synthetic raw files in Outbrain's format to a trained DLRM, by commands only."""
 
 import json
 
@@ -21,7 +21,7 @@ def data(tmp_path_factory):
 
 
 def precision(predictions):
-    """MAP@12 of the scores, of displays with a click."""
+    """Return the scores' MAP@12 over displays with a click, and the number of these displays."""
     ranked = predictions.with_columns(pl.col("score").rank("ordinal", descending=True).over("group").alias("rank"))
     clicked = ranked.filter(pl.col("label").cast(pl.Int8) == 1)
     return clicked.select(pl.when(pl.col("rank") <= 12).then(1 / pl.col("rank")).otherwise(0).mean()).item(), len(clicked)
@@ -38,7 +38,7 @@ def test_a_dlrm_trains_on_the_dataset_as_it_is_and_comes_near_the_best_order(run
     assert run("--dataset_path", data, *flags, "--predictions_path", tmp_path / "scores.parquet").code == 0
     reached, displays = precision(pl.read_parquet(tmp_path / "scores.parquet"))
     assert displays == spec.metadata["test"]["displays"] == result.final["groups_with_positive"]
-    assert result.final["map_at_12"] == pytest.approx(reached, abs=1e-4)  # scores that tie are ranked in the order of the rows there
+    assert result.final["map_at_12"] == pytest.approx(reached, abs=1e-4)  # `precision` ranks tied scores in the order of the rows
     assert spec.metadata["map_at_12_of_the_true_order"] - 0.03 < reached < spec.metadata["map_at_12_of_the_true_order"] + 0.01
 
 
@@ -47,4 +47,4 @@ def test_widths_of_the_specification_are_those_of_models_that_take_any(run, data
     flags = ("--mode", "plan", "--plan_format", "json", "--interaction", interaction, "--embedding_dim", "16", "--cpu")
     result = run("--dataset_path", data, *flags)
     assert result.code == 0 and ("takes tables of one width" in result.err) == (interaction == "dot")
-    assert json.loads(result.out)["embedding_parameters"] == parameters  # with the published widths some 84.6 million
+    assert json.loads(result.out)["embedding_parameters"] == parameters  # some 84.6 million with the published widths

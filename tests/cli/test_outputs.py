@@ -1,4 +1,4 @@
-"""What is printed and logged may be lost (a closed pipe, a full disk, no standard streams at all); the run is not."""
+"""Tests that a run goes on where its output or log cannot be written: a closed pipe, a full disk, no standard streams at all."""
 
 import os
 import shutil
@@ -12,11 +12,11 @@ from runs import ROOT, TRAIN, read_log
 from tests.children import dispositions
 from utils.checkpoint.reading import Checkpoint
 
-ROOM = "mount -t tmpfs -o size=4k tmpfs full && head -c 4096 /dev/zero >full/rest; "  # a file there can be made, and nothing be written to it
+ROOM = "mount -t tmpfs -o size=4k tmpfs full && head -c 4096 /dev/zero >full/rest; "  # leaves room to make a file, but not to write to it
 
 
 def shell(folder, script, *flags, around=()):
-    """Run a shell script in which `dlrm` is dlrm.py with the flags; returns the process's end and output."""
+    """Run a shell script in which `dlrm` is dlrm.py with the flags; return the completed process with its output."""
     command = " ".join(f"'{word}'" for word in (sys.executable, "-u", ROOT / "dlrm.py", *flags))
     words = [*around, "bash", "-c", f'dlrm() {{ {command} "$@"; }}; {script}']
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120)
@@ -29,7 +29,7 @@ def flags(dataset, tmp_path):
 
 @pytest.fixture(scope="session")
 def alone():
-    """What gives a command mounts of its own."""
+    """Return the words that run a command in a mount namespace of its own; skip the test where the machine forbids it."""
     words = ("unshare", "-rm")
     if not shutil.which("unshare") or subprocess.run([*words, "true"], capture_output=True).returncode:
         pytest.skip("this machine allows no mounts")
@@ -53,7 +53,7 @@ def test_closed_standard_streams(flags, tmp_path, streams):
     result = shell(tmp_path, f"dlrm {streams}", *flags)
     assert result.returncode == 0 and "Traceback" not in result.stderr
     saved(tmp_path)
-    assert {line["type"] for line in read_log(tmp_path / "dlrm_tf_log.json")} == {"LOG", "METADATA"}  # nothing else was written there
+    assert {line["type"] for line in read_log(tmp_path / "dlrm_tf_log.json")} == {"LOG", "METADATA"}  # no other output went to the log's file
 
 
 def test_a_full_disk_under_the_log_is_one_warning(flags, tmp_path, alone):
@@ -87,7 +87,7 @@ def test_ctrl_c_ends_the_reader_too_and_the_step_is_saved(flags, tmp_path):
                 assert chunk, seen
                 seen += chunk
             process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 130  # `| tee` has ended, too
+        assert process.wait(120) == 130  # the run stops cleanly although its reader is gone, as is the `tee` of `| tee` after Ctrl-C
     finally:
         process.kill()
         process.wait()

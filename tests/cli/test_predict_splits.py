@@ -1,4 +1,4 @@
-"""`--mode predict --split`: any split of a dataset, labelled or not, with the columns that it keeps for predictions."""
+"""Tests of `--mode predict --split`: any split of a dataset, with or without labels, with the columns kept for predictions."""
 
 import shutil
 import signal
@@ -13,7 +13,7 @@ from tests.children import dispositions
 
 @pytest.fixture
 def predict(run, trained, tmp_path):
-    """Predictions of a split, and the run."""
+    """Return a function that predicts a dataset's split; it returns the predictions, None where the run fails, and the run's Result."""
 
     def call(folder, *flags):
         path = tmp_path / "p.parquet"
@@ -26,7 +26,7 @@ def predict(run, trained, tmp_path):
 
 
 def as_today(folder):
-    """The rows of `test` again as another split, without labels."""
+    """Add a split `today` to a dataset: the rows of `test` without labels."""
     shutil.copytree(folder / "test", folder / "today")
     (folder / "today" / "label.bin").unlink()
 
@@ -95,7 +95,7 @@ def test_a_signal_leaves_nothing_half_written(predict, copy, tmp_path, monkeypat
         try:
             signal.raise_signal(signal.SIGTERM)
         except SystemExit:
-            raise OSError("143") from None  # as Polars does
+            raise OSError("143") from None  # Polars wraps an exit during a write in an OSError, too
 
     monkeypatch.setattr(polars.DataFrame, "write_parquet", write_parquet)
     before = set(tmp_path.iterdir())

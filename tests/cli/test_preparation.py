@@ -1,4 +1,4 @@
-"""What is found out before training begins, and not hours later; and what a run must not replace or trip over."""
+"""Tests of checks made before training begins, not hours later; and of files and output that a run must not replace or fail on."""
 
 import itertools
 import sys
@@ -104,8 +104,8 @@ def test_a_batch_larger_than_the_training_rows_is_one_warning_with_a_number_to_t
     assert result.final["steps"] == 1
     assert result.err == f"dlrm.py: warning: --batch_size 5000: {proposed}, and a learning rate that goes with it\n"
     assert run("--dataset_path", dataset, *TRAIN, "--batch_size", "32", "--max_steps", "1").err == ""
-    assert run("--dataset_path", dataset, *TRAIN, "--batch_size", "4000").err == ""  # a step an epoch, of real rows only
-    resumed = run(*flags, "--resume", "auto", "--epochs", "2")  # another batch would be another run
+    assert run("--dataset_path", dataset, *TRAIN, "--batch_size", "4000").err == ""  # an epoch is one step too, but its batch has no padding
+    resumed = run(*flags, "--resume", "auto", "--epochs", "2")  # no warning: a resumed run cannot change its batch size
     assert resumed.final["steps"] == 2 and resumed.err == ""
     cut = run("--dataset_path", dataset, *TRAIN, "--batch_size", "1000", "--dataset_subset", "0.1", "--steps_per_epoch", "3")
     assert cut.err.count("\n") == 1 and "has 400 rows, so a step takes all of them; try --batch_size 4, 100 steps" in cut.err

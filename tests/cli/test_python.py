@@ -1,4 +1,4 @@
-"""`dlrm.load` and `dlrm.train`: the same model and the same scores as the command line's."""
+"""Tests of `dlrm.load` and `dlrm.train`: they give the same model and the same scores as the command line."""
 
 import itertools
 import subprocess
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def samples(dataset):
-    """The test split as a user would have it, a column each feature."""
+    """Return the test split as a user would have it: a column for each feature."""
     split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
     count = split.num_samples
     columns = dict(zip(split.spec.numerical, split.read_numerical(0, count).T, strict=True))
@@ -31,7 +31,7 @@ def samples(dataset):
 
 @pytest.fixture
 def predicted(run, dataset, trained, tmp_path):
-    """What `--mode predict` gives for the same rows."""
+    """Return a function that returns the scores of `--mode predict` for the test split."""
 
     def scores(*flags):
         flags = ("--mode", "predict", "--restore_checkpoint_path", trained[0], "--predictions_path", tmp_path / "p.parquet", *flags)
@@ -68,7 +68,7 @@ def test_bfloat16_as_it_was_trained(dataset, tmp_path, samples, predicted, train
 
 @pytest.mark.parametrize("amp", [False, True])
 def test_wide_and_deep(dataset, tmp_path, samples, predicted, amp):
-    """Trained twice it is the same, and by rows, in batches and mapped it scores as `--mode predict` does."""
+    """Wide & Deep trains to the same AUC twice; a loaded or mapped model scores whole splits and single rows as `--mode predict` does."""
     path = str(tmp_path / "checkpoint")
     model = {"interaction": "wide_and_deep", "embedding_dim": 8, "top_mlp_dims": "16,1", "optimizer": "rmsprop", "dropout": 0.1}
     flags = {"dataset_path": str(dataset), "cpu": True, "amp": amp, "max_steps": 6, "batch_size": 256, "log_path": "", **model}
@@ -84,7 +84,7 @@ def test_wide_and_deep(dataset, tmp_path, samples, predicted, amp):
 
 
 def _widths():
-    """The flags of the tests' command lines as keywords."""
+    """Return the flags of TRAIN as keywords."""
     return {name.removeprefix("--"): value for name, value in itertools.pairwise(TRAIN) if name.startswith("--") and not value.startswith("--")}
 
 

@@ -1,4 +1,4 @@
-"""`score_raw`: values as they stand in a log get the scores that preprocessing and scoring give them."""
+"""Tests of `score_raw`: raw values of a log get the same scores as after preprocessing."""
 
 import os
 import random
@@ -22,7 +22,7 @@ COLUMNS = (*NUMERICAL, *CATEGORICAL)
 
 
 def line(draw):
-    """A row of a log: missing and negative numbers, and values that training may not have seen."""
+    """Draw a row of a log: some numbers are missing or negative, and some values may not occur in training."""
     numbers = ["" if draw.random() < 0.1 else str(draw.randint(-5, 400)) for _ in NUMERICAL]
     values = ["" if draw.random() < 0.1 else f"{draw.randint(0, 30):0{draw.choice([1, 8])}x}" for _ in CATEGORICAL]
     return "\t".join([draw.choice("01"), *numbers, *(value.upper() if draw.random() < 0.1 else value for value in values)])
@@ -30,7 +30,7 @@ def line(draw):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Logs `train` and `test`, the dataset of them, and a model trained on it."""
+    """Write the logs `train` and `test`, prepare a dataset from them, and train a model on it; return the folder."""
     folder, draw = tmp_path_factory.mktemp("raw"), random.Random(0)
     for split, rows in (("train", 600), ("test", 150)):
         (folder / split).write_text("\n".join(line(draw) for _ in range(rows)) + "\n")
@@ -48,14 +48,14 @@ def _train(data, checkpoint, **flags):
 
 @pytest.fixture(scope="module")
 def log(folder):
-    """The test split's log as a frame of texts, null where a value is missing."""
+    """Return the test split's log as a frame of texts, null where a value is missing."""
     frame = polars.read_csv(folder / "test", has_header=False, separator="\t", new_columns=FIELDS, infer_schema=False)
     return frame.select(COLUMNS)
 
 
 @pytest.fixture(scope="module")
 def expected(folder):
-    """What `--mode predict` says of these rows."""
+    """Return the scores that `--mode predict` gives the test split."""
     from run.command import do
 
     flags = ("--mode", "predict", "--cpu", "--dataset_path", folder / "data", "--restore_checkpoint_path", folder / "c", "--log_path", "")
@@ -77,7 +77,7 @@ def test_raw_values_score_as_the_dataset_does(folder, log, expected, mmap):
         "empty texts": {name: values.fill_null("").to_list() for name, values in zip(COLUMNS, log.iter_columns(), strict=True)},
         "categories": numbers.with_columns(polars.col(CATEGORICAL).cast(polars.Categorical)),
     }
-    first = model.score_raw(log)  # of few samples, where tables are mapped, not by TensorFlow: other last bits than those of predictions
+    first = model.score_raw(log)  # with mapped tables, TensorFlow does not score few samples, so the last bits differ from predictions
     np.testing.assert_allclose(first, expected, rtol=0, atol=1e-6 if mmap else 0)
     for form, frame in forms.items():
         np.testing.assert_array_equal(model.score_raw(frame), first, err_msg=form)
@@ -160,7 +160,7 @@ def test_what_the_checkpoint_does_not_know_is_said(folder, log, trained, tmp_pat
 
 @pytest.fixture(scope="module")
 def today(folder):
-    """A day that follows, with values that training has not seen: 9 of cat_0."""
+    """Write the log of a later day, with values that training has not seen (9 of cat_0); return it as a frame."""
     draw = random.Random(1)
     text = [line(draw).split("\t") for _ in range(400)]
     for row, fields in enumerate(text):
@@ -170,7 +170,7 @@ def today(folder):
 
 
 def predicted(data, checkpoint, path):
-    """What `--mode predict` says of the test split."""
+    """Return the scores that `--mode predict` gives a dataset's test split."""
     from run.command import do
 
     flags = ("--mode", "predict", "--cpu", "--dataset_path", data, "--restore_checkpoint_path", checkpoint, "--log_path", "")
@@ -219,7 +219,7 @@ print(*({{"tensorflow", "argparse", "horovod", "mpi4py"}} & set(sys.modules)))
 
 @pytest.mark.parametrize("inputs", ["ids", "raw"])
 def test_a_served_model_imports_little_and_no_command_line(folder, inputs):
-    """What has no part in scoring cannot break it, nor cost it time at its start."""
+    """A served model imports only modules that scoring needs, so that others can neither break it nor slow its start."""
     step = Checkpoint(folder / "c").folder
     found = subprocess.run([sys.executable, "-c", MODULES, step, inputs], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     ours, others = (set(line.split()) for line in found.splitlines())

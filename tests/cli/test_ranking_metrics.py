@@ -1,4 +1,4 @@
-"""Metrics by group in train and eval: the console, the log, the checkpoint, and what is refused."""
+"""Tests of metrics by group in training and evaluation: in the console, the log and the checkpoint; and their errors."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ ROWS = {"train": 2048, "valid": 700, "test": 900}
 
 
 def write_grouped(folder, splits=("train", "valid", "test"), dtype="int64"):
-    """A dataset with some hundred groups, whose rows stand anywhere in a split."""
+    """Write a dataset with about a hundred groups, whose rows are spread over a split; return its folder."""
     spec = generator_spec((50, 300, 7), 3, 1.2)
     spec = replace(spec, group="display", dtypes=dict(spec.dtypes) | {"display": dtype})
     with TfRawWriter(folder, spec, splits) as writer:
@@ -42,13 +42,13 @@ def without_valid(tmp_path_factory):
 
 
 def by_predictions(path, words):
-    """The metrics of the rows that predict wrote, by the keys of the log."""
+    """Return the metrics of the rows that `--mode predict` wrote, under the keys of the log."""
     rows = polars.read_parquet(path)
     return rank(rows["score"].to_numpy(), rows["label"].to_numpy(), rows["group"].to_numpy(), parse(words.split(","))).figures()
 
 
 def evaluations(*results):
-    """What the log has of the evaluations on the valid split."""
+    """Return the data of the log's lines of evaluations on the valid split."""
     lines = [line["data"] for result in results for line in result.log if line["type"] == "LOG" and line["step"]]
     return [data for data in lines if "valid_loss" in data]
 

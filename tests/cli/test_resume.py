@@ -1,4 +1,4 @@
-"""A run that was cut and goes on ends where a run that was never cut ends, bit by bit."""
+"""Tests that an interrupted and resumed run ends with the same bits as a run that was never interrupted."""
 
 import signal
 import sys
@@ -154,7 +154,7 @@ def test_a_second_signal_ends_at_once(dataset, tmp_path):
         for line in process.stdout:
             if "step 5/" in line:
                 break
-        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):  # both before it can finish a step
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):  # both signals arrive before the process can finish a step
             process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 143 and err == ""  # one signal is said to have stopped it
+    assert process.returncode == 143 and err == ""  # only one signal is reported to have stopped it

@@ -1,6 +1,6 @@
-"""What a run that restores a checkpoint has of every flag: trained with all of them changed, resumed with none, or with one that is another.
+"""Tests of every flag's value in a run that restores a checkpoint: the first run changes all flags, the resumed one gives none, or one other value.
 
-A flag is here as soon as it is an option. One that a resumed run takes over from its checkpoint, as the flags of training are, needs no line here.
+Every option is tested as soon as it exists. A flag that a resumed run takes over from its checkpoint, as flags of training are, needs no line here.
 """
 
 import dataclasses
@@ -23,8 +23,8 @@ OPTIONS = {field.name: field for group in GROUPS for field in dataclasses.fields
 KINDS = {name: kind for group in GROUPS for name, kind in typing.get_type_hints(group).items() if name in OPTIONS}
 IN_TRAINING = [name for name, field in OPTIONS.items() if not field.metadata["modes"] or TRAIN in field.metadata["modes"]]
 
-# What a start says for itself: paths, the machine, logs, how it begins and where it stops. The value is what the first run has; None where that
-# says it anyway, or another flag of the first run excludes it.
+# Flags that each start gives for itself: paths, the machine, logs, how it begins and where it stops. The value is the first run's; None where the
+# fixture `first` gives the flag anyway, or another flag of the first run excludes it.
 OF_A_START = {
     "mode": None,
     "log_path": None,
@@ -59,7 +59,7 @@ OF_A_START = {
     "worker_memory_gb": "3",
     "cpu_offloading_threshold_gb": "2",
 }
-# Two values that are neither the default nor what another flag forbids, where none such follow from the option.
+# Two values for flags where `values_of` cannot derive them from the option. Neither is the default, and no other flag forbids them.
 VALUES = {
     "embedding_dim": ("4", "6"),
     "bottom_mlp_dims": ("12,5", "12,128"),
@@ -86,7 +86,7 @@ VALUES = {
     "gradient_slices": ("2", "4"),
     "xla": ("true", "all"),
 }
-# What another model's weights, or another position in the data, would be taken for.
+# Flags that a resumed run must not change: with another value, the weights would be those of another model, or the position one in other data.
 OF_THE_MODEL = {field.name for field in dataclasses.fields(ModelConfig)} - {"embedding_trainable", "embedding_zeros_initializer"} | {"max_table_size"}
 OF_THE_POSITION = {
     "seed",
@@ -97,11 +97,11 @@ OF_THE_POSITION = {
     "optimizer",
     "embedding_optimizer",
     "embedding_trainable",
-    "valid_fraction",  # of the rows, which are compared
+    "valid_fraction",  # the numbers of rows that follow from it are compared
     "dataset_subset",
 }
 OF_A_SCORE = {"out_of_range", "amp", "amp_dtype", "xla", "valid_batch_size"}
-INSTEAD = [  # given the first, the second is not the checkpoint's
+INSTEAD = [  # if the first flag is given, the second is not taken over from the checkpoint
     ("test_freq", "evals_per_epoch"),
     ("evals_per_epoch", "test_freq"),
     ("checkpoint_every_minutes", "checkpoint_every_steps"),
@@ -112,7 +112,7 @@ TAKEN = [name for name in IN_TRAINING if name not in OF_A_START]
 
 
 def values_of(name):
-    """Two values of a flag, as words; the first is not its default."""
+    """Return two values of a flag, as words; the first is not its default."""
     default, choices, kind = OPTIONS[name].default, OPTIONS[name].metadata["choices"], KINDS[name]
     if name in VALUES:
         return VALUES[name]
@@ -142,7 +142,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def first(dataset, tmp_path_factory):
-    """The checkpoint of a run for which every flag was changed."""
+    """Train with every flag changed; return the folder of checkpoints."""
     folder = tmp_path_factory.mktemp("first")
     words = {name: word for name, word in OF_A_START.items() if word is not None} | {name: values_of(name)[0] for name in TAKEN}
     flags = [word for name, value in words.items() for word in (f"--{name}", value)]
@@ -152,7 +152,7 @@ def first(dataset, tmp_path_factory):
 
 
 def config_of(dataset, first, *flags):
-    """The configuration of a run that restores the checkpoint."""
+    """Return the configuration of a run that restores the checkpoint with the given flags."""
     config = parse(["--dataset_path", str(dataset), "--restore_checkpoint_path", str(first), "--log_path", "", *flags], "")
     with prepared(config, meet(), "dlrm.py") as run:
         return run.config.flat()
@@ -216,6 +216,6 @@ def test_a_flag_that_says_it_in_another_way(given, instead, dataset, first, resu
 def test_other_runs_have_the_model_and_what_its_scores_depend_on(flags, expected, dataset, first, resumed):
     found = config_of(dataset, first, *flags)
     alone = parse(["--dataset_path", str(dataset), "--restore_checkpoint_path", str(first), "--log_path", "", *flags], "").flat()
-    different = {name for name in OPTIONS if found[name] != alone[name]} - {"gradient_slices"}  # which follow from the batch
+    different = {name for name in OPTIONS if found[name] != alone[name]} - {"gradient_slices"}  # these follow from the batch size
     assert different == expected
     assert all(found[name] == resumed[name] for name in expected) and found["gradient_slices"] != resumed["gradient_slices"]

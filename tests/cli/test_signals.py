@@ -1,4 +1,4 @@
-"""A closed terminal ends training as SIGTERM does, where it is not told to be left alone."""
+"""Tests that a closed terminal (SIGHUP) ends training as SIGTERM does, unless the run was started to ignore it."""
 
 import contextlib
 import signal
@@ -15,13 +15,13 @@ from utils.signals import StopRequest
 
 @pytest.fixture
 def training(dataset, tmp_path):
-    """Start a run of 8,000 steps, which says every one, and wait for the twentieth."""
+    """Return a context manager that starts a run of 8,000 steps, which prints each one, and waits for the twentieth."""
     flags = ("--epochs", "500", "--evals_per_epoch", "0", "--print_freq", "1", "--log_path", "", "--save_checkpoint_path", tmp_path / "c")
     command = [sys.executable, "-u", ROOT / "dlrm.py", "--dataset_path", dataset, *TRAIN, *flags]
 
     @contextlib.contextmanager
     def start(hangup):
-        before = signal.signal(signal.SIGHUP, hangup)  # which the process inherits
+        before = signal.signal(signal.SIGHUP, hangup)  # a process inherits the disposition SIG_IGN
         try:
             process = subprocess.Popen(list(map(str, command)), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         finally:
@@ -43,8 +43,8 @@ def wait_for_step(process, step):
 def test_a_closed_terminal_saves(training, tmp_path):
     with training(signal.SIG_DFL) as process:
         process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGHUP)  # the kernel's, and then the shell's to its jobs
-        process.send_signal(signal.SIGTERM)  # and then that of the one who ends the session
+        process.send_signal(signal.SIGHUP)  # the first comes from the kernel, the second from the shell to its jobs
+        process.send_signal(signal.SIGTERM)  # and this one from whoever ends the session
         _, err = process.communicate(timeout=60)
     assert process.returncode == 129, err
     step = Checkpoint(tmp_path / "c").step
@@ -63,14 +63,14 @@ def test_a_run_under_nohup_outlives_its_terminal(training, tmp_path):
     assert Checkpoint(tmp_path / "c").step >= 100
 
 
-# The request alone -----------------------------------------------------------------------------------------------------------
+# StopRequest by itself -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("signals", "strongest"),
     [
         ([signal.SIGHUP], signal.SIGHUP),
-        ([signal.SIGHUP] * 2, signal.SIGHUP),  # whose numbers add to SIGINT's
+        ([signal.SIGHUP] * 2, signal.SIGHUP),  # the two numbers (1 + 1) add up to SIGINT's
         ([signal.SIGHUP] * 15, signal.SIGHUP),
         ([signal.SIGINT] * 8, signal.SIGINT),
         ([signal.SIGTERM] * 3, signal.SIGTERM),
@@ -104,7 +104,7 @@ def test_a_reason_is_no_signal_and_counts_as_none(monkeypatch):
     assert not StopRequest.ask("nobody is asked")
     with StopRequest() as stop:
         assert StopRequest.ask("the launcher is gone")
-        signal.raise_signal(signal.SIGTERM)  # mpirun's, a second later
+        signal.raise_signal(signal.SIGTERM)  # mpirun sends it a second later
     assert (stop.signum, stop.reason, ended) == (signal.SIGTERM, "the launcher is gone", [])
     with StopRequest() as stop:
         signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,7 @@
-"""A raw table to a trained model and scores of new rows: commands only; `score_raw` and predictions agree to the bit, for every kind of column."""
+"""Tests of the whole way from a raw table to a trained model and scores of new rows, by commands only.
+
+For every kind of column, `score_raw` and predictions agree bit by bit.
+"""
 
 import random
 import re
@@ -69,7 +72,7 @@ def train(data, checkpoint, **flags):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Logs of yesterday and today, yesterday's dataset and a model trained on it, and today's rows without their ratings."""
+    """Write logs of yesterday and today, train a model on yesterday's, and encode today's rows without their ratings; return the folder."""
     folder = tmp_path_factory.mktemp("table")
     (folder / "columns.yaml").write_text(yaml.safe_dump({"label": "rating >= 4", "features": FEATURES}, sort_keys=False))
     (folder / "yesterday.csv").write_text(log(800, 0, users=20))
@@ -157,13 +160,15 @@ def test_an_extended_vocabulary_keeps_the_vectors_of_its_values(folder):
     command(*flags, "--vocabulary", folder / "data", "--extend_vocabulary", "--dst", folder / "grown")
     old, new = (pl.read_parquet(folder / name / "vocabulary" / "user.parquet") for name in ("data", "grown"))
     assert new.height > old.height and new["value"][: old.height].equals(old["value"])
-    # A step of next to nothing writes the grown tables: each old value keeps its vector, and rows of old values score the same.
+    # One step with a tiny learning rate writes the grown tables. Each old value keeps its vector, and rows of old values keep their scores.
     train(folder / "grown", folder / "g", restore_checkpoint_path=str(folder / "c"), allow_growth=True, max_steps=1, learning_rate=1e-30)
     before, after = (Checkpoint(folder / name).read("tables/user/weights") for name in ("c", "g"))
     assert after.shape[0] == new.height + 1 and before.shape[0] == old.height + 1
     np.testing.assert_array_equal(after[: len(before)], before)
     rows = pl.read_csv(folder / "rows.csv", infer_schema=False)
-    known = rows.filter(pl.col("user").is_in(old["value"].to_list())).with_columns(when=pl.lit(None, pl.String))  # so that no cross is new
+    known = rows.filter(pl.col("user").is_in(old["value"].to_list())).with_columns(
+        when=pl.lit(None, pl.String)
+    )  # without times, no cross of features has a new value
     scores = [dlrm.load(folder / name).score_raw(known) for name in ("c", "g")]
     np.testing.assert_array_equal(*scores)
     assert len(known) > 50 and len(np.unique(scores[0])) > 30

@@ -1,4 +1,4 @@
-"""dlrm.py --dataset_type tfrecord: the same bits as of the tf_raw dataset that the records were made of, after a resume, too."""
+"""Tests of dlrm.py --dataset_type tfrecord: results equal those of the same data in tf_raw bit by bit, after a resume, too."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""wide_and_deep.py: NVIDIA's flags in this application's words; training, evaluation, resuming and scoring by its commands."""
+"""Tests of wide_and_deep.py: NVIDIA's flags mapped to this application's; training, evaluation, resuming and scoring by its commands."""
 
 import json
 import subprocess
@@ -130,7 +130,7 @@ finally:
 
 @pytest.fixture
 def command(tmp_path, monkeypatch, capfd):
-    """Run its main in this process; its log."""
+    """Return a function that runs wide_and_deep.py's main in this process and returns its Result with the log."""
 
     def call(*flags):
         (tmp_path / "results/log.json").unlink(missing_ok=True)
@@ -200,7 +200,7 @@ def test_messages_have_the_names_that_the_user_gave(command, dataset, tmp_path):
 
 
 def check_evaluation_log(result, final, checkpoint, dataset):
-    """A line every 100 batches of 8, of all rows so far; and one at the end."""
+    """Check that an evaluation's log has a line every 100 batches of 8, with the metrics of all rows so far, and a line at the end."""
     lines = [line for line in result.log if "data" in line and line["step"] not in ("PARAMETER", [])]
     split = TfRawSplit(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), "test")
     count = split.num_samples
@@ -221,7 +221,7 @@ def check_evaluation_log(result, final, checkpoint, dataset):
 
 
 def test_an_epoch_of_so_many_rows_goes_on_in_the_data(command, dataset, tmp_path):
-    """4,000 rows are 16 batches: three epochs of 10 steps end in the second pass."""
+    """Epochs of `--training_set_size` rows follow on in the data: 4,000 rows are 16 batches, so three epochs of 10 steps end in the second pass."""
     flags = ("--dataset_path", dataset, *SMALL, "--deep_warmup_epochs", "0.5", "--affinity", "disabled", "--training_set_size", "2600")
     result = command(*flags, "--num_epochs", "3", "--model_dir", tmp_path / "m")
     assert result.final["steps"] == 30
@@ -230,7 +230,7 @@ def test_an_epoch_of_so_many_rows_goes_on_in_the_data(command, dataset, tmp_path
 
 
 def test_the_log_has_the_reported_steps_batches(command, dataset, tmp_path):
-    """Of the second step: what the weights after the first one say of its rows; and training's bits are the same as without."""
+    """The second step's logged metrics are those of its rows under the weights after the first step; the log does not change training's bits."""
     flags = ("--dataset_path", dataset, *SMALL, "--affinity", "disabled", "--num_epochs", "1", "--deep_warmup_epochs", "0.5")
     assert command(*flags, "--model_dir", tmp_path / "m", "--max_steps", "1").code == 0
     flags = (*flags, "--max_steps", "3")
@@ -254,7 +254,7 @@ def test_the_log_has_the_reported_steps_batches(command, dataset, tmp_path):
 
 
 def speeds(result):
-    """The log's lines of single steps."""
+    """Return the log's lines of single steps."""
     return [line for line in result.log if line.get("data", {}).get("batch_samplesps", 0) > 0]
 
 

@@ -1,4 +1,7 @@
-"""Wide & Deep adds the rows of its linear part up, whatever a feature's pooling says of the deep one; checkpoints that averaged them still do."""
+"""Tests that Wide & Deep sums the rows of its linear part, whichever pooling a feature has in the deep part.
+
+Models of older checkpoints, which averaged them, still do.
+"""
 
 import json
 import subprocess
@@ -40,7 +43,7 @@ def trained(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def older(data, tmp_path_factory):
-    """A checkpoint as they were before the manifest said how the linear part pools."""
+    """Write a checkpoint as older versions did, whose manifest does not say how the linear part pools; return the folder of checkpoints."""
     folder = tmp_path_factory.mktemp("older")
     flags = ("--dataset_path", data, *FLAGS, "--epochs", "1", "--wide_pooling", "feature")
     assert child(folder, *flags, "--save_checkpoint_path", folder / "c").code == 0
@@ -52,7 +55,7 @@ def older(data, tmp_path_factory):
 
 
 def rows_of_test(data):
-    """The test split by its features' names."""
+    """Return the columns of the test split by feature."""
     split = TfRawSplit(FeatureSpec.from_yaml(data / "feature_spec.yaml"), "test")
     count = split.num_samples
     columns = dict(zip(split.spec.numerical, split.read_numerical(0, count).T, strict=True))
@@ -62,7 +65,7 @@ def rows_of_test(data):
 
 
 def expected_scores(path, columns, wide_means):
-    """By NumPy, slowly, out of the checkpoint's arrays."""
+    """Compute the scores with NumPy from the checkpoint's arrays, slowly; `wide_means` averages lists in the linear part."""
     found = Checkpoint(path)
     numbers = np.stack([columns["price"], columns["age"]], axis=1)
     deep, logits = [numbers], numbers @ found.read("dense/wide/0/kernel")[:, 0] + found.read("dense/wide/0/bias")[0]
@@ -92,14 +95,14 @@ def test_a_trained_model_adds_its_wide_rows_up(data, trained):
 
 
 def test_its_rows_move_by_what_the_sum_says(tmp_path):
-    """A row's gradient is that of the sum, not divided by the ids of its list: after one step of FTRL from zero, by hand."""
+    """A row's gradient is that of the sum, not divided by the number of ids in its list; one step of FTRL from zero is computed by hand."""
     write(tmp_path / "data", (), {"train": 4000, "test": 500})
     flags = ("--dataset_path", tmp_path / "data", *FLAGS, "--embedding_zeros_initializer", "--batch_size", "4000", "--max_steps", "1")
     assert child(tmp_path, *flags, "--save_checkpoint_path", tmp_path / "c").code == 0
     split = TfRawSplit(FeatureSpec.from_yaml(tmp_path / "data/feature_spec.yaml"), "train")
     ids, labels = split.read_ids(3, 0, 4000), split.read_labels(0, 4000)
     split.close()
-    errors = (0.5 - labels) / 4000  # all vectors and biases are zero, so all logits are
+    errors = (0.5 - labels) / 4000  # all vectors and biases are zero, so all logits are zero, too
     gradient = np.zeros(50)
     np.add.at(gradient, ids[ids >= 0], np.repeat(errors, (ids >= 0).sum(axis=1)))
     # FTRL of power -1/2 and accumulator 0.1, from a weight of 0: w = -rate g / sqrt(0.1 + g^2)

@@ -1,8 +1,8 @@
-"""Runs several command lines of dlrm.py in turn in one process, on any number of workers: a process's start takes longer than most of them.
+"""Several command lines of dlrm.py, run in turn in one process on any number of workers, since a process's start takes longer than most of them.
 
 mpirun -np N … python tests/distributed/commands.py FILE
 
-FILE holds a JSON list of lists of words. The first command that fails ends it, with its code.
+FILE holds a JSON list of lists of words. The first command that fails ends the process with its exit code.
 """
 
 import json

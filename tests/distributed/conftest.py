@@ -1,4 +1,4 @@
-"""The data and the trained models that the tests share: a launch costs seconds, so there are few."""
+"""Data and trained models that the tests share: a launch takes seconds, so there are few launches."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ from small_data import LISTS, ROWS, write_dataset, write_lists
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
-    """A tf_raw dataset, `train` of the size `partial`; in folders of it, by the names of ROWS, others with so many rows to train on."""
+    """Write a tf_raw dataset with `partial` training rows, and in its folder `of` one for each name of ROWS and LISTS; return its folder."""
     folder = write_dataset(tmp_path_factory.mktemp("data") / "dataset", {"train": ROWS["partial"], "test": ROWS["test"]})
     for name, rows in ROWS.items():
         write_dataset(folder / "of" / name, {"train": rows, "test": ROWS["test"]})
@@ -24,7 +24,10 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trained(dataset, tmp_path_factory):
-    """By number of workers, what `trainings.CHOSEN` came to; launched when first asked for, by one of pytest's processes for all."""
+    """Return a function that returns the Outcomes of `trainings.CHOSEN` on N workers.
+
+    The first call launches them; with pytest-xdist, one process launches for all.
+    """
     known: dict[int, Outcomes] = {}
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base

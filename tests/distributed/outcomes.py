@@ -1,4 +1,4 @@
-"""What `trainings.py` wrote, put together from the workers' parts."""
+"""Results that `trainings.py` wrote, assembled from the workers' parts."""
 
 import json
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ import numpy as np
 
 @dataclass
 class Outcome:
-    """What one configuration came to on N workers."""
+    """The results of one configuration on N workers."""
 
     losses: np.ndarray
-    before: dict[str, np.ndarray]  # weights by checkpoint name, put together from the workers' parts
+    before: dict[str, np.ndarray]  # weights by checkpoint name, assembled from the workers' parts
     after: dict[str, np.ndarray]
     scores: tuple[np.ndarray, np.ndarray] | None  # logits and labels of the test split
     calls: list[list]  # by worker: (operation, name, bytes sent) of one step
     plan: dict
-    files: list[list[str]]  # by worker: the split's files that it had open
-    diverged: list[str]  # by worker: what it said when the last one's weights were off
+    files: list[list[str]]  # by worker: the files of the split that it held open
+    diverged: list[str]  # by worker: its error message after the last worker's weights were changed
 
 
 class Outcomes:
-    """All configurations on N workers, by name; `threads[r]` is worker r's number of threads."""
+    """Outcomes of all configurations on N workers, by name; `threads[r]` is the number of threads of worker r."""
 
     def __init__(self, folder: Path, workers: int):
         self._files = [np.load(folder / f"{rank}.npz") for rank in range(workers)]
@@ -46,11 +46,11 @@ class Outcomes:
         )
 
     def tables(self, prefix: str) -> dict[str, np.ndarray]:
-        """Arrays whose names begin so, by the rest of their names, put together from the workers' parts."""
+        """Return the arrays whose names start with the prefix, by the rest of their names, assembled from the workers' parts."""
         return self._weights(prefix)
 
     def everywhere(self, name: str) -> list[np.ndarray]:
-        """An array as each worker has it."""
+        """Return each worker's copy of an array."""
         return [file[name] for file in self._files]
 
     def _weights(self, prefix: str) -> dict[str, np.ndarray]:

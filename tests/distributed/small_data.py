@@ -1,4 +1,4 @@
-"""The data of these tests, and the flags of a model that is small enough for it."""
+"""Small datasets for these tests, and the flags of a small model for them."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from dataloading.feature_spec import Categorical, FeatureSpec, generator_spec
 from dataloading.synthetic.split import SyntheticSplit
 from dataloading.tf_raw import TfRawWriter
 
-# Of the first features of criteo_t15_synthetic; tables of more than 200 rows are cut to that. Each costs time in the tracing of every step.
+# The cardinalities of the first features of criteo_t15_synthetic, cut to 200. Only a few features: each adds to the time that tracing a step takes.
 CARDINALITIES = tuple(min(rows, 200) for rows in (7912889, 33823, 17139, 4, 7105, 63, 5554114))
 NUM_NUMERICAL, SEED = 3, 1
 DIM, BATCH = 8, 48
@@ -32,7 +32,7 @@ FLAGS = (
 )
 
 
-LISTS = {  # datasets whose features have lists of ids, share a table, or are of other widths, without numerical features
+LISTS = {  # features of datasets with lists of ids, shared tables or other widths; all but "lists" have no numerical features
     "lists": (
         Categorical("a", 200, "int16", 3),
         Categorical("b1", 150, "int16", table="b"),
@@ -51,7 +51,7 @@ LISTS = {  # datasets whose features have lists of ids, share a table, or are of
 
 
 def write_lists(folder: Path, name: str, rows: dict[str, int]) -> Path:
-    """A tf_raw dataset of `LISTS`: random ids, many repeated, some lists short or empty; labels at random."""
+    """Write a tf_raw dataset of `LISTS`: random ids, many of them repeated, some lists short or empty, and random labels; return its folder."""
     numerical = tuple(f"num_{i}" for i in range(NUM_NUMERICAL)) if name == "lists" else ()
     dtypes = {feature.name: feature.dtype for feature in LISTS[name]} | dict.fromkeys(numerical, "float32") | {"label": "int8"}
     spec = FeatureSpec(LISTS[name], numerical, "label", dtypes)
@@ -66,7 +66,7 @@ def write_lists(folder: Path, name: str, rows: dict[str, int]) -> Path:
 
 
 def write_dataset(folder: Path, rows: dict[str, int]) -> Path:
-    """A tf_raw dataset with these splits, drawn like `--dataset_type synthetic`."""
+    """Write a tf_raw dataset with these splits, drawn as by `--dataset_type synthetic`; return its folder."""
     spec = generator_spec(CARDINALITIES, NUM_NUMERICAL, 1.2)
     with TfRawWriter(folder, spec, tuple(rows)) as writer:
         for split, count in rows.items():

@@ -1,4 +1,4 @@
-"""Workers that were started with different flags, data, folders or operations: said at the start, before anything is trained."""
+"""Tests of workers started with different code, flags, data, folders or operations: this is reported at the start, before training."""
 
 import shutil
 import socket
@@ -20,7 +20,7 @@ RUN = ("--cpu", *DIMS, "--batch_size", str(BATCH), "--max_steps", "6", "--learni
 
 
 def start(*workers, variables=({}, {}), clones=(ROOT, ROOT)):
-    """Workers, each with flags of its own."""
+    """Launch workers, each with its own flags, environment variables and copy of the program."""
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--tag-output"]
     for rank, (flags, own, folder) in enumerate(zip(workers, variables, clones, strict=True)):
         words += [":"] * (rank > 0) + ["-np", "1", "env", *(f"{name}={value}" for name, value in own.items())]
@@ -35,7 +35,7 @@ def test_a_worker_with_other_code_is_named_before_tensorflow_is_imported(dataset
     (other / "run/infer.py").unlink()
     flags = ("--dataset_path", dataset, *RUN, "--batch_size", "96", "--save_checkpoint_path", tmp_path / "c")
     workers = 2 if odd == 1 else 3
-    # Another program may know other flags: that is not what is wrong.
+    # Another program may know other flags; the error must name the program, not the flag.
     given = [(*flags, *(("--new_flag", "1") if rank == odd else ())) for rank in range(workers)]
     clones = [other if rank == odd else ROOT for rank in range(workers)]
     result = start(*given, variables=[{"PYTHONPATH": clones[rank]} for rank in range(workers)], clones=clones)
@@ -48,7 +48,7 @@ def test_a_worker_with_other_code_is_named_before_tensorflow_is_imported(dataset
 
 
 def test_workers_with_two_learning_rates_write_no_checkpoint(dataset, tmp_path):
-    """All flags agree, and both would go on to the end."""
+    """Workers whose code differs only in the learning rate stop, although all flags agree and nothing else would end them."""
     other = clone(tmp_path / "other")
     double_the_learning_rate(other)
     flags = ("--dataset_path", dataset, *RUN, "--save_checkpoint_path", tmp_path / "c")
@@ -62,7 +62,7 @@ def test_clones_of_one_program_agree_wherever_they_lie(dataset, tmp_path):
     link.symlink_to(other)
     (other / "utils/__pycache__").mkdir()
     (other / "utils/__pycache__/old.py").write_text("")
-    (other / "utils/.#errors.py").symlink_to("nobody@nowhere")  # an editor's lock
+    (other / "utils/.#errors.py").symlink_to("nobody@nowhere")  # an editor's lock file
     (other / "mine.py").write_text("")
     (other / "tests").mkdir()
     (other / "tests/mine.py").write_text("")
@@ -82,7 +82,7 @@ def test_a_script_of_ones_own_beside_the_program_is_not_compared(tmp_path):
 
 
 def test_the_digest_is_of_all_that_the_program_is_made_of():
-    """Also of the C++ sources, and of what compiles them."""
+    """The digest covers all sources of the program, the C++ sources and their build script, too."""
     expected = {str(path.relative_to(ROOT)) for path in house.sources(ROOT) if path.relative_to(ROOT).parts[0] not in ("benchmarks", "scripts")}
     expected |= {str(path.relative_to(ROOT)) for path in (ROOT / "ops").iterdir() if path.suffix in (".cc", ".h")} | {"ops/build"}
     found = program.digests(str(ROOT))
@@ -111,7 +111,7 @@ def test_a_worker_of_before_this_comparison_is_named(monkeypatch):
         size = 2
 
         def everyone(self, value, name):
-            assert name == "program"  # the other one has left
+            assert name == "program"  # the older program has ended before any other exchange
             return [value, None]
 
     with pytest.raises(agreement.DivergedError, match=r"worker 1 \(host \?\) runs other code than worker 0 \(host [^)]+\); expected"):
@@ -156,7 +156,7 @@ def test_a_folder_that_the_workers_do_not_share_is_noticed(dataset, tmp_path):
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir()
-    script = 'cd "$0" && exec "$@"'  # a relative path that is another folder for each worker
+    script = 'cd "$0" && exec "$@"'  # the relative path `c` is a different folder for each worker
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--tag-output"]
     for rank, folder in enumerate(folders):
         words += [":"] * (rank > 0) + ["-np", "1", "sh", "-c", script, folder, sys.executable, ROOT / "dlrm.py"]

@@ -1,4 +1,4 @@
-"""The best weights are restored and tested at the end of a run on several workers, also where they were found before a resume."""
+"""Tests that a run on several workers restores and tests the best weights at its end, even if they were found before a resume."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from utils.checkpoint.reading import Checkpoint
 
 
 def in_turn(workers, folder, *commands):
-    """Run command lines of dlrm.py in one launch; the last lines of their logs."""
+    """Run command lines of dlrm.py in one launch; return the figures of their logs' last lines, and the launch's output."""
     words = [["--log_path", str(folder / f"log-{number}.json"), *map(str, flags)] for number, flags in enumerate(commands)]
     (folder / "commands.json").write_text(json.dumps(words))
     result = launch(workers, sys.executable, "-u", Path(__file__).with_name("commands.py"), folder / "commands.json")
@@ -40,5 +40,7 @@ def test_two_workers_end_with_the_best_weights_figures_bit_for_bit(tmp_path):
     (_, resumed), out = in_turn(2, tmp_path / "two", (*flags, *save, "--max_steps", step + 2), (*flags, *save, "--resume", "auto"))
     names = {name for name in whole if "auc" in name or "validation_loss" in name} | {"tested_step", "steps", "valid_loss", "last_valid_loss"}
     assert {name: resumed[name] for name in names} == {name: whole[name] for name in names}
-    assert out.count(f"the best weights are tested: {tmp_path / 'b' / f'step-{step:08d}'} (step {step})") == 2  # once a command: one worker speaks
+    assert (
+        out.count(f"the best weights are tested: {tmp_path / 'b' / f'step-{step:08d}'} (step {step})") == 2
+    )  # once for each command: only one worker prints it
     assert Checkpoint(tmp_path / "b", "best").folder == pointed(tmp_path / "b/best")

@@ -1,4 +1,4 @@
-"""Which hosts may be used: what a list or a script says, and what it cannot mean."""
+"""Tests of the discovery of hosts from a list or a script, and of its errors."""
 
 import time
 
@@ -37,7 +37,7 @@ def test_what_is_no_host_is_named(text):
     [
         ("a:1025", "'a:1025' has too many slots; expected one a worker, at most 1024 a host"),
         ("localhost:" + 20 * "9", "'localhost:99999999999999999999' has too many slots"),
-        ("a:" + 5000 * "9", "has too many slots"),  # more digits than Python converts
+        ("a:" + 5000 * "9", "has too many slots"),  # more digits than Python converts to an int
         ("a:2\nb\na", "a is named twice"),
     ],
 )
@@ -57,11 +57,11 @@ def test_a_discovery_script_is_asked_beside_other_work(tmp_path):
     script = HostScript(f"touch {tmp_path / 'asked'}; sleep 1000")
     start = time.monotonic()
     assert script.poll() is None and script.poll() is None
-    assert time.monotonic() - start < 50  # not the script's 1,000 s, nor the minute that it is given
+    assert time.monotonic() - start < 50  # neither the 1,000 s of the script nor its time limit of a minute
     wait_for((tmp_path / "asked").exists, "the script runs")
     script.close()
     (tmp_path / "asked").unlink()
-    assert script.poll() is None  # begins anew
+    assert script.poll() is None  # starts the script again
     wait_for((tmp_path / "asked").exists, "the script runs again")
     script.close()
 

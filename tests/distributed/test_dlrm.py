@@ -1,4 +1,4 @@
-"""dlrm.py on several workers: checkpoints and predictions do not depend on how many wrote or read them."""
+"""Tests of dlrm.py on several workers: checkpoints and predictions do not depend on the number of workers that wrote or read them."""
 
 import json
 import shutil
@@ -23,12 +23,12 @@ SYNTHETIC += ("--synthetic_dataset_valid_batches", "4")
 
 @dataclass
 class Run:
-    """What a run wrote."""
+    """The results of a run: its losses, final figures, files and errors."""
 
     final: dict
     losses: list[float]
     folder: Path
-    err: str  # of all runs of the launch
+    err: str  # standard error of all runs of the launch
 
     @classmethod
     def of(cls, folder: Path, err: str) -> "Run":
@@ -42,13 +42,13 @@ class Run:
 
 
 def words(folder: Path, flags) -> list[str]:
-    """Flags of dlrm.py for a run whose files lie in a folder."""
+    """Return the flags of a run of dlrm.py whose files go to a folder; `{folder}` in a flag stands for it."""
     return ["--log_path", str(folder / "log.json"), *(str(flag).replace("{folder}", str(folder)) for flag in flags)]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Run dlrm.py on N workers in a folder of its own, two of them by horovodrun."""
+    """Return a function that runs dlrm.py on N workers in a folder of its own; horovodrun starts them if N is 2."""
 
     def call(workers, *flags):
         folder = tmp_path_factory.mktemp(f"on-{workers}")
@@ -61,7 +61,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def in_turn(tmp_path_factory):
-    """Run several command lines of dlrm.py in one launch on N workers, each in a folder of its own; by name."""
+    """Return a function that runs named command lines of dlrm.py in one launch on N workers, each in a folder of its own; it returns Runs by name."""
 
     def call(workers, commands):
         folders = {name: tmp_path_factory.mktemp(name) for name in commands}
@@ -76,7 +76,7 @@ def in_turn(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def saved(run):
-    """By number of workers, the same training, its checkpoint written by all of them side by side."""
+    """Run the same training on 1, 2 and 4 workers, all of which write to its checkpoint in parallel; return the Runs by number of workers."""
     placements = {1: (), 2: SLICED, 4: MIXED}
     train = (*SYNTHETIC, *FLAGS, "--print_freq", "1", "--save_checkpoint_path", "{folder}/checkpoint")
     return {workers: run(workers, *train, *flags) for workers, flags in placements.items()}
@@ -84,7 +84,7 @@ def saved(run):
 
 @pytest.fixture(scope="module")
 def unlabelled(dataset, tmp_path_factory):
-    """The dataset with a test split without labels, and keys beside it."""
+    """Return a copy of the dataset whose test split has keys and no labels."""
     folder = shutil.copytree(dataset, tmp_path_factory.mktemp("unlabelled") / "dataset")
     content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
     content["source_spec"]["test"] = [chunk for chunk in content["source_spec"]["test"] if chunk["features"] != ["label"]]
@@ -95,7 +95,7 @@ def unlabelled(dataset, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def grouped(dataset, tmp_path_factory):
-    """The dataset with a group column in its test split, whose rows of a group lie in several batches."""
+    """Return a copy of the dataset whose test split has a group column; the rows of a group lie in several batches."""
     folder = shutil.copytree(dataset, tmp_path_factory.mktemp("grouped") / "dataset")
     content = yaml.safe_load((folder / "feature_spec.yaml").read_text())
     content["feature_spec"]["session"], content["channel_spec"]["group"] = {"dtype": "int64"}, ["session"]
@@ -108,7 +108,7 @@ def grouped(dataset, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def damaged(saved, tmp_path_factory):
-    """What four workers wrote, with a newer checkpoint that is damaged: the folder, and the one that is whole."""
+    """Copy the checkpoints that four workers wrote and add a newer, damaged one; return the folder and the intact checkpoint."""
     folder = shutil.copytree(saved[4].folder / "checkpoint", tmp_path_factory.mktemp("damaged") / "checkpoint")
     whole = next(folder.glob("step-*"))
     newer = shutil.copytree(whole, folder / "step-00000099")
@@ -122,7 +122,10 @@ def damaged(saved, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def read(in_turn, saved, dataset, unlabelled, grouped, damaged):
-    """By workers that read, what they made of checkpoints and of the stored test split, whose rows no batch and no N divides."""
+    """Evaluate and predict with the checkpoints on 1, 2 and 3 workers; return the Runs by number of workers and name.
+
+    The number of rows of the test split is prime, so no batch size and no number of workers divides it.
+    """
     checkpoints = {workers: result.folder / "checkpoint" for workers, result in saved.items()}
 
     def evaluate(path, *flags, folder=dataset):
@@ -152,7 +155,7 @@ def test_synthetic_data_is_the_same_for_any_number_of_workers(saved):
         assert len(result.losses) == TRAIN_BATCHES
         assert result.losses == pytest.approx(saved[1].losses, abs=1e-6), workers
         assert result.final["samples"] == TRAIN_BATCHES * BATCH
-        # Replicated tables are summed in another order, and one pair of the 384 rows in another order is 3e-5 of the AUC.
+        # Gradients of replicated tables are summed in another order. If that swaps one pair of the 384 rows' scores, the AUC changes by 3e-5.
         assert result.final["auc"] == pytest.approx(saved[1].final["auc"], abs=1e-6 if workers < 4 else 6e-5)
         assert result.final["validation_loss"] == pytest.approx(saved[1].final["validation_loss"], abs=1e-6)
 
@@ -160,7 +163,7 @@ def test_synthetic_data_is_the_same_for_any_number_of_workers(saved):
 def test_any_number_of_workers_evaluates_what_any_number_wrote(read):
     expected = read[1]["of_1"].final
     assert expected["samples"] == ROWS["test"]
-    for workers, name in [(2, "of_1"), (3, "of_2"), (1, "of_4"), (2, "fallen_back")]:  # what four wrote, that is
+    for workers, name in [(2, "of_1"), (3, "of_2"), (1, "of_4"), (2, "fallen_back")]:  # of_4 and fallen_back: a checkpoint that four workers wrote
         found = read[workers][name].final
         assert found["samples"] == ROWS["test"], (workers, name)
         assert found["auc"] == pytest.approx(expected["auc"], abs=1e-6), (workers, name)

@@ -1,4 +1,4 @@
-"""scripts/elastic: which workers run, when they are started again, and that nothing but steps since a checkpoint is lost."""
+"""Tests of scripts/elastic: the choice of workers, their restarts, and that only the steps since the last checkpoint are lost."""
 
 import os
 import re
@@ -15,13 +15,13 @@ from run.elastic.request import saved_step
 from tests.clones import clone, double_the_learning_rate
 from utils.checkpoint.reading import Checkpoint
 
-START_S = 240  # for starting and some steps, at most; ten seconds where nothing else runs
+START_S = 240  # limit for the start and some steps; they take ten seconds on an idle machine
 
-# The supervisor alone, with a program in horovodrun's place -----------------------------------------------------------------
+# The supervisor alone, with a stub for horovodrun ---------------------------------------------------------------------------
 
 
 def elastic(tmp_path, *flags, dlrm_flags, path=None, program="dlrm.py", **options):
-    """Run scripts/elastic, with checkpoints in tmp_path/C; `path` is searched for horovodrun first."""
+    """Run scripts/elastic with checkpoints in tmp_path/C; horovodrun is looked up in `path` first."""
     checkpoints = ("--save_checkpoint_path", tmp_path / "C", "--checkpoint_every_steps", "20", "--log_path", tmp_path / "log.json")
     worker = (sys.executable, "-u", ROOT / program, *dlrm_flags, *checkpoints)
     before = ("env", f"PATH={path}:{os.environ['PATH']}") if path else ()
@@ -31,7 +31,7 @@ def elastic(tmp_path, *flags, dlrm_flags, path=None, program="dlrm.py", **option
 
 @pytest.fixture
 def stub(tmp_path):
-    """Run scripts/elastic with a shell script in the place of horovodrun; it finds the checkpoints in C."""
+    """Return a function that runs scripts/elastic with a shell script in place of horovodrun; the script finds the checkpoints in C."""
 
     def run(script, *flags, during=None):
         program = tmp_path / "horovodrun"
@@ -90,7 +90,10 @@ OTHER_CODE = "host odd has other code than this one: training/schedule.py differ
 
 @pytest.fixture
 def odd(tmp_path):
-    """A clone that the host `odd` has where this host has the project; ssh knows it, `even` (the same code) and `bare` (no project)."""
+    """Clone the project with other code for the host `odd`; return the clone.
+
+    A stub of ssh knows the hosts `odd`, `even` (the same code) and `bare` (no project).
+    """
     double_the_learning_rate(clone(tmp_path / "odd"))
     program = tmp_path / "ssh"
     program.write_text(f"""#!/bin/sh
@@ -113,7 +116,7 @@ def test_a_host_with_other_code_is_left_out(stub, odd):
         OTHER_CODE,
         f"host bare has other code than this one: there is no {ROOT / 'dlrm.py'}; it is left out until it has the same",
     }
-    # What cannot be asked is left to horovodrun, and to the workers.
+    # A host that ssh cannot reach is not left out: horovodrun or the workers will report it.
     assert said(result)[-2] == "start 1: 3 workers on localhost:1,even:1,gone:1, from the beginning"
 
 
@@ -128,7 +131,7 @@ def test_too_few_hosts_have_the_code(stub, odd):
 
 
 def test_a_host_that_joins_with_other_code_disturbs_no_training_until_it_has_the_same(stub, odd, tmp_path):
-    """The workers are asked to stop when the clone is brought up to date, and not before."""
+    """The workers are asked to stop when the new host's code becomes the same, and not before."""
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:1\n")
     path = odd / "training/schedule.py"
@@ -183,10 +186,10 @@ def test_sigterm_is_obeyed_while_the_discovery_script_hangs(stub, tmp_path, hang
         running.process.send_signal(signal.SIGTERM)
         wait_for(
             lambda: (tmp_path / "stopped").exists() or running.process.poll() is not None, "the signal is heard", 40
-        )  # not when the script's minute is over
+        )  # before the discovery script's time limit of a minute ends
         running.end_within(120)
 
-    # The stand-in's own worker, which the supervisor finds by its command and environment.
+    # The stub's worker; the supervisor finds it by its command and environment.
     worker = f"touch {tmp_path}/up; export OMPI_COMM_WORLD_RANK=0; exec {sys.executable} {tmp_path}/dlrm.py"
     (tmp_path / "dlrm.py").write_text(
         f"import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (open('{tmp_path}/stopped', 'w'), sys.exit(143)))\ntime.sleep(1000)\n"
@@ -274,14 +277,14 @@ def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path, 
 
     def during(running):
         wait_for(lambda: "step 10/" in running.out, "ten steps", START_S)
-        worker = running.worker(1)  # a look at all processes takes some steps
+        worker = running.worker(1)  # before the checkpoint: searching all processes takes the time of some steps
         wait_for(lambda: (saved_step(tmp_path / "C") or 0) >= 20, "a checkpoint", START_S)
         hosts.write_text("localhost:1\n")
         os.kill(worker, signal.SIGKILL)
 
     result = elastic(tmp_path, "--host-discovery-script", f"cat {hosts}", program=program, dlrm_flags=flags(data, 6), during=during)
     assert result.code == 0, result.err
-    noticed = "the hosts have changed: the workers finish a step and save"  # only where the job takes long to end
+    noticed = "the hosts have changed: the workers finish a step and save"  # printed only if the job takes long to end
     lines = [line for line in said(result) if line != noticed]
     assert lines[:2] == ["start 1: 2 workers on localhost:2, from the beginning", "the hosts have changed (code 137): restart"]
     origin = re.fullmatch(r"start 2: 1 worker on localhost:1, from step (\d+) \(latest checkpoint\)", lines[2])

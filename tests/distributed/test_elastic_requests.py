@@ -1,4 +1,4 @@
-"""scripts/elastic: what it is asked for, and what it decides, value by value."""
+"""Tests of the flags of scripts/elastic and of its decisions, value by value."""
 
 import pytest
 
@@ -15,12 +15,12 @@ from utils.errors import UserError
     ("slots", "minimum", "maximum", "batch", "workers"),
     [
         (4, 1, 4, 48, 4),
-        (5, 1, 8, 48, 4),  # 48 samples are not shared by 5
+        (5, 1, 8, 48, 4),  # 5 does not divide 48 samples
         (7, 1, None, 48, 6),
         (100, 1, None, 48, 48),
         (8, 1, 3, 48, 3),
         (3, 4, 8, 48, None),  # too few
-        (5, 5, 8, 48, None),  # enough slots, none of these numbers
+        (5, 5, 8, 48, None),  # enough slots, but no number of workers in [5, 8] that fits them divides 48
         (0, 1, 8, 48, None),
     ],
 )
@@ -52,13 +52,13 @@ DEFECT = "[1,1]<stderr>:Traceback (most recent call last):"
         (137, [KILLED.format("9 (Killed)"), OTHER], False, "a worker was ended by SIGKILL"),
         (139, [KILLED.format("11 (Segmentation fault)")], False, "a worker was ended by SIGSEGV"),
         (134, [KILLED.format("6 (Aborted)")], False, "a worker was ended by SIGABRT"),
-        (137, [], False, "the workers were ended by SIGKILL"),  # mpirun itself
-        (143, [STOPPED], False, "the workers were ended by SIGTERM"),  # one worker got it, all stopped; the supervisor got none
+        (137, [], False, "the workers were ended by SIGKILL"),  # mpirun itself was killed
+        (143, [STOPPED], False, "the workers were ended by SIGTERM"),  # one worker got the signal and all stopped; the supervisor got none
         (205, [LOST_HOST], False, "a host was lost"),
         (255, ["ORTE was unable to reliably start one or more daemons."], False, "a host could not be reached"),
         (1, ["Traceback (most recent call last):", "RuntimeError: could not connect to some hosts via ssh"], False, "a host could not be reached"),
         (1, [OTHER], False, "a worker was lost"),
-        (137, [GONE], False, "the workers were ended by SIGKILL"),  # horovodrun
+        (137, [GONE], False, "the workers were ended by SIGKILL"),  # horovodrun was killed
         (143, [GONE.replace("stopped because ", "")], False, "the workers were ended by SIGTERM"),
         (1, [NAN], False, None),
         (1, [NAN], True, "the hosts have changed"),
@@ -68,7 +68,7 @@ DEFECT = "[1,1]<stderr>:Traceback (most recent call last):"
         (1, [], False, None),
         (2, ["horovodrun: error: unrecognized arguments"], False, None),
         (134, ["mpirun was unable to find the specified executable file"], False, None),
-        (213, [], False, None),  # mpirun's own, no signal
+        (213, [], False, None),  # an exit code of mpirun's own, not 128 + a signal
     ],
 )
 def test_whether_a_run_is_started_again(code, lines, changed, reason):
@@ -172,7 +172,7 @@ def test_the_workers_command_is_checked(command, message):
     ],
 )
 def test_every_program_that_trains_is_taken(program, flags, path, interaction, batch):
-    """By the defaults and the flags that it has itself; and what elastic adds is understood by it."""
+    """Each program's command is read with its own defaults and flags, and each program understands the flags that elastic adds."""
     command = ("python", "-u", f"project/{program}", *flags)
     found = request("--hosts", "a:1", command=command)
     assert (found.training.save_checkpoint_path, found.batch) == (path, batch)

@@ -1,4 +1,4 @@
-"""The model after k steps on N workers is the model after k steps on one."""
+"""Tests that the model after k steps on N workers equals the model after k steps on one."""
 
 import numpy as np
 import pytest
@@ -11,18 +11,18 @@ CASES = [(workers, name) for workers, names in CHOSEN.items() if workers > 1 for
 
 
 def exact(workers, slices):
-    """Whether all bits must be equal.
+    """Return True if all bits must be equal.
 
-    Every sum over samples is taken by one tree of additions over eight slices of the global batch (`--gradient_slices`), which 1, 2, 4
-    and 8 workers share out among themselves. Three cannot: each sums its own third, an allreduce adds the thirds, and the result is
-    equal up to rounding only. So it is with one slice.
+    Sums over samples use one tree of additions over eight slices of the global batch (`--gradient_slices`), which divide evenly among 1, 2, 4
+    and 8 workers. With three workers, each sums its own third, an allreduce adds the thirds, and the result is equal up to rounding only. The
+    same holds for one slice.
     """
     return workers in (1, 2, 4, 8) and slices == 8
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1].replace(' ', '-')}")
 def case(request, trained):
-    """The outcome on N workers, the one on one worker, and whether they must be equal bit by bit."""
+    """Return the outcome on N workers, the outcome on one worker, True if they must be equal bit by bit, and the Training."""
     workers, name = request.param
     return trained(workers)[name], trained(1)[name], exact(workers, TRAININGS[name].slices), TRAININGS[name]
 
@@ -34,7 +34,7 @@ def compare(found, expected, same_bits, tolerance, what):
 
 
 def tolerance(training):
-    """1e-5; with bfloat16 what one rounding of a gradient that travels in it, 2^-9 of its size, may move a weight by."""
+    """Return the tolerance of weights: 1e-5, or 2e-3 with `--amp`, where gradients are sent in bfloat16, rounded by up to 2^-9 of their size."""
     return 2e-3 if "--amp" in training.flags else 1e-5
 
 

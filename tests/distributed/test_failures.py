@@ -1,4 +1,4 @@
-"""One worker fails: the whole job ends soon, says once why and on whose side, and leaves nothing behind."""
+"""Tests of a failing worker: the whole job ends soon, reports the cause and the worker once, and leaves no process behind."""
 
 import os
 import signal
@@ -9,12 +9,12 @@ import pytest
 from launching import ROOT, dlrm, launch, wait_for
 from small_data import FLAGS, write_dataset
 
-LIMIT_S = 60  # from the failure to the end of the last process
-START_S = 120  # for starting, at most
+LIMIT_S = 60  # limit from the failure to the end of the last process
+START_S = 120  # limit for the start
 
 
 def run(*flags, during=None, **options):
-    """Run dlrm.py on two workers, which must fail without a traceback. `launch` sees to it that no process is left."""
+    """Run dlrm.py on two workers and check that it fails without a traceback. `launch` checks that no process is left."""
     result = dlrm(2, *flags, during=during, limit_s=START_S + LIMIT_S, **options)
     assert result.code != 0
     assert "Traceback" not in result.out + result.err, result.err
@@ -22,7 +22,7 @@ def run(*flags, during=None, **options):
 
 
 def after_some_steps(action):
-    """Do something once ten steps are done."""
+    """Return a `during` of `launch` that runs the action after ten steps and waits for the launcher to end."""
 
     def during(running):
         wait_for(lambda: "step 10/" in running.out, "ten steps")
@@ -34,14 +34,14 @@ def after_some_steps(action):
 
 @pytest.fixture
 def training(tmp_path):
-    """A dataset to damage, and flags of a run on it that would go on for hours."""
+    """Write a dataset that a test may damage; return its folder, and the flags of a run on it that takes hours."""
     folder = write_dataset(tmp_path / "dataset", {"train": 4800, "test": 100})
     return folder, ("--dataset_path", folder, *FLAGS, "--epochs", "100000", "--print_freq", "10", "--log_path", tmp_path / "log.json")
 
 
 def test_an_id_out_of_range_in_one_workers_file_names_that_worker(training):
     folder, flags = training
-    ids = np.fromfile(folder / "train/cat_1.bin", np.int16)  # of the second table: worker 1 alone reads it
+    ids = np.fromfile(folder / "train/cat_1.bin", np.int16)  # ids of the second table, which only worker 1 reads
     ids[4000] = 200
     ids.tofile(folder / "train/cat_1.bin")
     result = run(*flags)
@@ -78,9 +78,9 @@ def test_a_batch_that_the_workers_cannot_share_is_said_once_with_the_nearest_siz
 
 
 def test_a_worker_that_runs_out_of_memory_says_so(tmp_path):
-    """A table of 102 GB under a limit of 40 GB of address space; --worker_memory_gb overrides the check that would refuse it."""
+    """A table of 102 GB exceeds a limit of 40 GB of address space; --worker_memory_gb overrides the check that would refuse the table before."""
     table = ("--synthetic_dataset_cardinalities", "200000000,10", "--embedding_dim", "128", "--column_slice_threshold", "100000000000")
-    table += ("--dataset_type", "synthetic", "--cpu", "--dist_strategy", "basic")  # on worker 0, the small one on worker 1
+    table += ("--dataset_type", "synthetic", "--cpu", "--dist_strategy", "basic")  # the large table is on worker 0, the small one on worker 1
     small = ("--bottom_mlp_dims", "128", "--top_mlp_dims", "1", "--batch_size", "48", "--valid_batch_size", "48", "--worker_memory_gb", "1000")
     command = (sys.executable, ROOT / "dlrm.py", *table, *small, "--log_path", tmp_path / "log.json")
     result = launch(2, "sh", "-c", 'ulimit -v 40000000 && exec "$@"', "sh", *command, limit_s=START_S + LIMIT_S)

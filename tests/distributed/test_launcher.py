@@ -1,4 +1,4 @@
-"""The launcher is gone: workers notice, save and end; nobody else's end is taken for the launcher's."""
+"""Tests of a launcher that dies: workers notice, save and end; the end of another process is not taken for the launcher's."""
 
 import contextlib
 import os
@@ -17,10 +17,10 @@ from utils.checkpoint.reading import Checkpoint
 from utils.cluster.ancestors import Process, launchers
 from utils.distributed import World
 
-# Where sh becomes the command of -c instead of waiting for it, horovodrun becomes mpirun: the second test's case.
+# False where sh replaces itself with the command of -c instead of waiting for it. There, horovodrun turns into mpirun, which the second test covers.
 with subprocess.Popen(["/bin/sh", "-c", "cat /proc/self/stat"], stdout=subprocess.PIPE, text=True) as _shell:
     SHELL_WAITS = _shell.stdout.read().split()[0] != str(_shell.pid)
-LIMIT_S = 90  # from the launcher's end to that of the last worker
+LIMIT_S = 90  # limit from the launcher's end to that of the last worker
 
 # Real workers ----------------------------------------------------------------------------------------------------------------
 
@@ -32,7 +32,10 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def training(data, tmp_path):
-    """Train on two workers for hours and end their launcher by a signal after 50 steps; what is left, and the launcher's process id."""
+    """Return a function that trains on two workers and ends their launcher by a signal after 50 steps.
+
+    It returns the Launch, the process id of the launcher and the step of the checkpoint.
+    """
     flags = ("--dataset_path", data, *FLAGS, "--epochs", "100000", "--evals_per_epoch", "0", "--print_freq", "50", "--log_path", tmp_path / "log")
     ended = []
 
@@ -46,7 +49,7 @@ def training(data, tmp_path):
         command = (sys.executable, "-u", ROOT / "dlrm.py", *flags, "--save_checkpoint_path", tmp_path / "c")
         result = launch(1 if launcher else 2, *launcher, *command, during=during, horovodrun=True)
         assert "Traceback" not in result.err, result.err
-        Lock(tmp_path / "c").release()  # raises where somebody holds it
+        Lock(tmp_path / "c").release()  # the constructor raises if a process still holds the lock
         checkpoint = Checkpoint(tmp_path / "c")
         checkpoint.verify(World())
         return result, ended[0], checkpoint.step
@@ -60,12 +63,12 @@ def test_workers_save_and_end_when_horovodrun_is_gone(training, signum):
     result, number, step = training(signum)
     assert result.code == -signum
     assert len(result.errors) == 1, result.err
-    reason = f"the launcher( \\(horovodrun, process {number}\\))? is gone"  # its number where this worker, not only another one, has noticed
+    reason = f"the launcher( \\(horovodrun, process {number}\\))? is gone"  # with the process id if the worker that reports noticed it itself
     assert re.search(f"dlrm.py: error: stopped because {reason}, after step {step}, which is saved; to go on, run the same command", result.errors[0])
 
 
 def test_workers_save_when_mpirun_is_gone(training):
-    """It has nobody to write to; and Open MPI would end the workers a second later."""
+    """Workers save although Open MPI would end them a second after mpirun, and nothing reads their output any more."""
 
     def mpirun(running):
         return next(number for number, (_, words) in processes(running.mark).items() if words[0] == "mpirun")
@@ -75,12 +78,12 @@ def test_workers_save_when_mpirun_is_gone(training):
 
 
 def test_workers_save_when_the_horovodrun_of_gloo_is_gone(training):
-    """Its helpers end the workers five seconds later."""
+    """Workers save although horovodrun's helper processes end them five seconds later."""
     _, _, step = training(signal.SIGKILL, launcher=("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2"))
     assert step >= 50
 
 
-# A stand-in for mpirun, and a worker that trains nothing ----------------------------------------------
+# A stub for mpirun, and a worker that does not train --------------------------------------------------
 
 WORKER = f"""
 import os, sys, time
@@ -110,7 +113,7 @@ BY_HOROVODRUN = "mpirun --allow-run-as-root --tag-output -np 1 -H localhost:1 "
 
 
 class Standin:
-    """A launch of the worker, in a session of its own; the first process is the shell. mpirun waits for a file, where AFTER names one."""
+    """A launch of the worker in a session of its own, by a shell and a stub for mpirun. If AFTER names a file, mpirun first waits for it."""
 
     def __init__(self, folder, text, **variables):
         mpirun = folder / "mpirun"
@@ -140,7 +143,7 @@ class Standin:
         assert self.process.stdout.readline() == "up\n"
 
     def last_words(self):
-        """What the worker said, once no process is left."""
+        """Wait until no process is left and return the worker's standard error."""
         wait_for(lambda: not processes(self.mark), "all end", 90)
         return self.process.communicate(timeout=60)[1]
 
@@ -176,7 +179,7 @@ def test_a_launcher_that_is_gone_before_the_worker_starts_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("text", "variables"),
     [
-        ("mpirun -np 1 trains; true", {}),  # the user's shell, which may go while mpirun goes on
+        ("mpirun -np 1 trains; true", {}),  # the user's shell may end while mpirun goes on
         ("nohup mpirun -np 1 trains & wait", {}),
         (f"{sys.executable} $FOLDER/worker.py trains; true", {}),  # no launcher
     ],
@@ -205,14 +208,14 @@ SPAWN = "python -c from multiprocessing.spawn import spawn_main; spawn_main() --
     ("variables", "commands", "watched"),
     [
         (MPI, ["mpirun -np 2 x", SHELL, "-bash", "sshd: me"], [0, 1]),
-        (MPI, ["mpirun --allow-run-as-root --tag-output -np 2 x", "-bash"], [0]),  # a shell that becomes its command
+        (MPI, ["mpirun --allow-run-as-root --tag-output -np 2 x", "-bash"], [0]),  # a shell replaced itself with its command
         (MPI, ["bash -c run.sh", "/usr/bin/mpirun -np 2 x", "bash -c mpirun -np 2 x"], [1]),  # a wrapper of the worker; the user's own shell
         (MPI, ["mpirun.real -np 2 x", "bash /opt/bin/mpirun -np 2 x", SHELL], [1, 2]),
         (MPI, ["mpirun -np 2 x", "/bin/sh -c mpirun -l -np 2 -ppn 2 x"], [0, 1]),  # MPICH
         (MPI, ["orted -mca ess env", "bash -c orted -mca", "sshd: me@notty", "sshd"], [0]),
         (MPI, ["orted -mca ess slurm", "slurmstepd: [7.0]"], [0]),
         (SRUN, ["slurmstepd: [7.0]", "init"], []),
-        (MPI, ["python worker.py", "-bash"], []),  # a worker whose launcher cannot be seen
+        (MPI, ["python worker.py", "-bash"], []),  # a worker whose launcher is not visible
         (GLOO, ["sh -c env HOROVOD_RANK=0 x", SPAWN, "python /v/bin/horovodrun --gloo x", "-bash"], [1, 2]),
         (GLOO, [SPAWN, "python -m horovod.runner.launch --gloo x", "-bash"], [0, 1]),
         (GLOO, ["bash -c cd /x; env HOROVOD_RANK=1 y", "sshd: me@notty"], []),

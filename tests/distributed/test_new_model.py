@@ -1,6 +1,6 @@
-"""A model of one's own: a logistic regression, defined here and nowhere else, goes through every command.
+"""Tests of a user-defined model: a logistic regression, defined only in this file, works with every command.
 
-Run as a program this file is dlrm.py with one more value of --interaction.
+Run as a program, this file is dlrm.py with one more value of --interaction.
 """
 
 import sys
@@ -29,7 +29,7 @@ NAME = "logistic_regression"
 
 
 class LogisticRegression(ShardedModel):
-    """A column a value and a weight a numerical feature, summed."""
+    """A logistic regression: the sum of an embedding of width 1 for each categorical feature and a weight for each numerical one."""
 
     command = "dlrm.py"
 
@@ -53,7 +53,7 @@ class LogisticRegression(ShardedModel):
 
 
 class LogisticRegressionArchitecture(Architecture):
-    """What the rest needs to know of it."""
+    """The architecture by which the rest of the program knows the model."""
 
     name = NAME
     logit_parts = ("linear",)
@@ -104,7 +104,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(dataset, tmp_path_factory):
-    """Checkpoints of one worker and of two, of a run without a break and of one that was resumed."""
+    """Train on one worker and on two, with and without an interruption; return the checkpoint folders by number of workers and name."""
     folder = tmp_path_factory.mktemp("logistic")
     found = {}
     for workers in (1, 2):

@@ -1,4 +1,4 @@
-"""dlrm.py where one worker holds no column of any sharded table: all tables but one of width 1 are replicated."""
+"""Tests of dlrm.py where one worker holds no column of a sharded table: all tables are replicated but one of width 1."""
 
 import json
 
@@ -16,7 +16,7 @@ FLAGS = """--dataset_type synthetic --cpu --synthetic_dataset_cardinalities 50,4
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """By number of workers: the folder of a run that evaluated and wrote checkpoints."""
+    """Train, evaluate and save checkpoints on one worker and on two; return the folders by number of workers."""
     found = {}
     for workers in (1, 2):
         folder = found[workers] = tmp_path_factory.mktemp(f"on-{workers}")

@@ -1,4 +1,4 @@
-"""A command and all that it starts: nothing of it is left behind, whenever the process that started it is killed."""
+"""Tests of `Job`: no process of a command is left behind, whenever the process that started it is killed."""
 
 import fcntl
 import signal
@@ -7,7 +7,7 @@ import sys
 from tests.distributed.launching import launch, wait_for
 from utils.cluster.processes import Job
 
-# Starts a job and is killed as soon as the job's command runs, before the next line of its own.
+# This program starts a job and is killed as soon as the job's command runs, before its own next line.
 _KILLED = """
 import os, signal, subprocess
 from utils.cluster.processes import Job
@@ -25,7 +25,7 @@ with Job(["sleep", "1000"], os.environ, print):
 
 
 def test_a_job_does_not_outlive_a_process_killed_right_after_its_start():
-    # launch fails where a process is left
+    # `launch` fails if a process is left
     assert launch(1, sys.executable, "-c", _KILLED).code == -signal.SIGKILL
 
 
@@ -40,7 +40,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_what_was_ended_holds_no_lock_any_more(tmp_path):
-    """A process whose gigabyte the system is still taking back has no environment, but its locks."""
+    """After `kill`, a process holds no lock. While the kernel frees its gigabyte, it no longer has an environment, but still has its locks."""
     code = f"import fcntl, time; held = open('{tmp_path}/lock', 'w'); fcntl.flock(held, fcntl.LOCK_EX)\n"
     code += f"memory = b'1' * (1 << 30); open('{tmp_path}/up', 'w'); time.sleep(1000)"
     with Job([sys.executable, "-c", code], {}, print) as job:

@@ -1,4 +1,4 @@
-"""What workers really send, read and use, against what the plan says."""
+"""Tests that the bytes workers send, the files they read and the threads they use are as planned."""
 
 import os
 
@@ -25,9 +25,9 @@ def test_a_step_takes_few_collectives_whatever_the_number_of_tables(trained, wor
     expected = ["alltoall embedding_vectors", "alltoall embedding_gradients"]
     if name.startswith("replicated"):
         expected = []
-    if name in ("mixed rowwise_adagrad", "sliced lists", "mixed shapes"):  # columns of a row on several workers
+    if name in ("mixed rowwise_adagrad", "sliced lists", "mixed shapes"):  # the columns of a row lie on several workers
         expected += ["alltoall embedding_row_squares"]
-    # Two workers: one addition has one order. Three, or one slice, cannot keep the order. Four: everyone's parts out, the sums back.
+    # Two workers need one addition, which has one order. Three workers, or one slice, cannot keep the order. Four exchange parts and gather sums.
     expected += (
         ["allreduce dense_gradients"]
         if workers < 4 or TRAININGS[name].slices == 1
@@ -68,7 +68,7 @@ def test_plans_of_these_trainings_have_slices_and_replicas(trained):
         where = name.split()[0]
         widths = {piece["columns"][1] - piece["columns"][0] for worker in plan["workers"] for piece in worker["slices"]}
         assert widths == {"tables": {8}, "sliced": {4, 8}, "replicated": set(), "mixed": {4}}[where]
-        wide = 7 if "wide_and_deep" in TRAININGS[name].flags else 0  # its tables of one column are small enough for all
+        wide = 7 if "wide_and_deep" in TRAININGS[name].flags else 0  # its tables of one column are small enough to be replicated
         assert len(plan["replicated"]) == {"tables": 0, "sliced": 0, "replicated": 7, "mixed": 2}[where] + wide
 
 

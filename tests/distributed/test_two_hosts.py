@@ -1,4 +1,4 @@
-"""Two "hosts" in network namespaces, joined by sshd and TCP. Opt-in: needs root, iproute2 and openssh-server."""
+"""Tests on two "hosts" in network namespaces, joined by sshd and TCP. Opt-in: they need root, iproute2 and openssh-server."""
 
 import json
 import os

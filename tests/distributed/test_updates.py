@@ -1,4 +1,4 @@
-"""Every optimizer's update of tables on several workers: against its definition in float64, and bit by bit against one worker."""
+"""Tests of every optimizer's update of tables on several workers: close to its definition in float64, and equal to one worker's bit by bit."""
 
 import functools
 
@@ -20,7 +20,7 @@ WHOLE = (1, "whole", "TensorFlow")
 
 @functools.cache
 def defined(key, rule):
-    """The tables after all steps, by name."""
+    """Return the tables after all steps by name, computed by the rule's definition."""
     case = CASES[key]
     tables = {name: Definition(rule, start(case, name), **OPTIONS.get(rule, {})) for name in case.tables}
     for step in range(STEPS):
@@ -40,7 +40,7 @@ def defined(key, rule):
 
 
 def pooled(key, tables):
-    """The vectors of the first step's samples out of tables by name, `[B, C]`, in float64."""
+    """Return the vectors of the first step's samples, `[B, C]` in float64, looked up in tables by name."""
     case, ids = CASES[key], batch(CASES[key], 0)[0]
     found = []
     for name, (table, _, pooling) in case.features.items():
@@ -62,7 +62,7 @@ def test_an_update_is_its_definition_wherever_the_columns_are(trained, rule, key
             values = found[name]
             assert values.shape == CASES[key].tables[name]
             np.testing.assert_allclose(values, expected, rtol=1e-4, atol=2e-5, err_msg=f"{name}, {operations}")
-            if where not in ("replicated", "mixed"):  # where replicated, gradients are summed by slices of the batch
+            if where not in ("replicated", "mixed"):  # gradients of replicated tables are summed by slices of the batch
                 np.testing.assert_array_equal(values, alone[name], err_msg=f"{name}, {operations}")
         same = trained(1).tables(f"updates/{key}/{rule}/{where}/{operations}/")
         for name, values in same.items():
@@ -75,7 +75,7 @@ def test_an_update_is_its_definition_wherever_the_columns_are(trained, rule, key
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("rule", FLAGS)
 def test_a_dense_update_is_its_definition(trained, rule, workers):
-    name = "adagrad" if rule == "rowwise_adagrad" else rule  # whose dense weights are Adagrad's
+    name = "adagrad" if rule == "rowwise_adagrad" else rule  # row-wise Adagrad updates dense weights as Adagrad does
     expected = Definition(name, start(CASES["one id"], "cat_0"), **OPTIONS.get(rule, {}))
     for step in range(STEPS):
         expected.step(np.arange(ROWS[0]), dense_gradient(step).sum(axis=0, dtype=np.float64), RATES[step])

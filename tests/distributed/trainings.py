@@ -1,10 +1,10 @@
-"""Trains many small models in one launch, on any number of workers, and writes what each worker saw. Run by `conftest.py`.
+"""Training of many small models in one launch, on any number of workers; each worker writes its results. Run by `conftest.py`.
 
-A launch costs seconds and a step on an oversubscribed machine tens of milliseconds, so all configurations share one launch.
+A launch takes seconds and a step on an oversubscribed machine tens of milliseconds, so all configurations share one launch.
 
     horovodrun -np N … python tests/distributed/trainings.py DATASET FOLDER
 
-writes FOLDER/RANK.npz: losses, this worker's weights before and after, logits, bytes sent, and what else the tests ask for.
+writes FOLDER/RANK.npz: losses, this worker's weights before and after, logits, bytes sent, and other results that the tests use.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ import numpy as np
 from small_data import BATCH, DIM, DIMS
 from updates import updated
 
-STEPS = 10  # two epochs, each of which ends with a batch that is filled up
-PLACEMENTS = {  # thresholds in elements; five tables have 1600 of them, one 504 and one 32
+STEPS = 10  # two epochs, each of which ends with a padded batch
+PLACEMENTS = {  # thresholds in elements; five tables have 1600 elements, one 504 and one 32
     "tables": (),
     "sliced": ("--column_slice_threshold", "800"),
     "replicated": ("--data_parallel_threshold", "1600"),
@@ -33,33 +33,33 @@ RATES = {"sgd": "1", "adam": "0.01", "adagrad": "0.1", "rowwise_adagrad": "0.1",
 
 @dataclass(frozen=True)
 class Training:
-    """One configuration: flags of dlrm.py, the dataset it trains on, again and again, and how many features of the data it uses."""
+    """One configuration: flags of dlrm.py, the dataset that it repeats, and the number of the data's features that it uses."""
 
     flags: tuple[str, ...]
     rows: str = "partial"  # a name of `small_data.ROWS` or `LISTS`
     steps: int = STEPS
     batch: int = BATCH
-    features: int | None = None  # None for all
-    slices: int = 8  # of the gradients
+    features: int | None = None  # the first so many; None for all
+    slices: int = 8  # slices of the gradients
     dim: int = DIM
-    gpu: bool = False  # as it is built for one
+    gpu: bool = False  # build the model as for a GPU
 
 
 def _training(where: str, optimizer: str, *flags: str, **options) -> Training:
-    # The learning rate rises, stays and falls.
+    # The learning rate rises, stays constant and falls within the steps.
     schedule = ("--warmup_steps", "2", "--decay_start_step", "4" if options.get("steps", STEPS) <= STEPS else "25", "--decay_steps", "10")
     return Training((*PLACEMENTS[where], "--optimizer", optimizer, "--learning_rate", RATES[optimizer], *schedule, *flags), **options)
 
 
-# Tracing a step takes most of a training's time, so each placement, optimizer, kind of data and option is in a few of them, not each with each:
-# `updates.py` has every optimizer with every placement.
+# Tracing a step takes most of a training's time, so each placement, optimizer, kind of data and option is in a few trainings, not in every
+# combination. `updates.py` combines every optimizer with every placement.
 TRAININGS = {
     "tables sgd": _training("tables", "sgd"),
     "sliced adam": _training("sliced", "adam", rows="whole"),
     "replicated adam": _training("replicated", "adam"),
     "mixed sgd": _training("mixed", "sgd"),
     "sliced adam bfloat16": _training("sliced", "adam", "--amp"),
-    # TensorFlow takes other ways, with threads, from about a thousand ids on.
+    # From about a thousand ids on, TensorFlow uses other, multi-threaded code.
     "sliced sgd large": _training("sliced", "sgd", rows="large", batch=2048, steps=4),
     "tables adam large": _training("tables", "adam", rows="large", batch=2048, steps=4),
     "mixed sgd of four": _training("mixed", "sgd", features=4, steps=2),
@@ -78,18 +78,18 @@ TRAININGS = {
     "mixed wide": _training("mixed", "rmsprop", *WIDE_AND_DEEP, steps=6),
     "sliced wide": _training("sliced", "rmsprop", *WIDE_AND_DEEP, "--amp", rows="lists", steps=6),
     "mixed sgd one sum": _training("mixed", "sgd", *REGULARISED, slices=1, steps=6),
-    "tables sgd of one column": _training("tables", "sgd", features=1, dim=1, steps=6),  # which only one worker can hold
+    "tables sgd of one column": _training("tables", "sgd", features=1, dim=1, steps=6),  # only one worker can hold a table of one column
 }
-# What a GPU would do, and what it is held against; XLA takes its time to compile.
+# Models built as for a GPU, and the trainings they are compared with. Only one of them uses XLA, which is slow to compile.
 ON_GPU = {"sgd": ("--xla",), "adagrad": (), "adam": ()}
 LONG = tuple(f"mixed {optimizer} long" for optimizer in ON_GPU)
 TRAININGS |= {f"mixed {optimizer} long": _training("mixed", optimizer, slices=1, steps=30) for optimizer in ON_GPU}
 TRAININGS |= {
     f"mixed {optimizer} on a GPU": _training("mixed", optimizer, *flags, slices=1, steps=30, gpu=True) for optimizer, flags in ON_GPU.items()
 }
-# What four workers show, two need not.
+# Trainings that run on four workers and need not run on two.
 ON_FOUR = ("sliced sgd large", "mixed cross", "mixed sgd of four")
-# Each worker more costs steps: eight on two processors take about a second for one.
+# Each further worker makes steps slower: on two processors, eight workers take about a second for a step.
 CHOSEN = {
     1: tuple(TRAININGS),
     2: tuple(name for name in TRAININGS if name not in (*LONG, *ON_FOUR, *(f"mixed {optimizer} on a GPU" for optimizer in ON_GPU))),
@@ -111,7 +111,7 @@ CHOSEN = {
 
 
 class Recorder:
-    """Stands in front of Horovod's module and counts, when a collective runs, the bytes that this worker sends to others by it."""
+    """A wrapper of Horovod's module that counts the bytes that this worker sends to others in each collective."""
 
     def __init__(self, horovod):
         self._horovod = horovod
@@ -146,13 +146,13 @@ class Recorder:
     def allreduce(self, tensor, op, name):
         import tensorflow as tf
 
-        # A ring: everyone's parts out, the sums back; every part is the largest one's size.
+        # A ring: every part is sent on N - 1 times to be summed, and every sum N - 1 times; each part counts as the largest one.
         self._note("allreduce", name, tensor, -(-tf.size(tensor) // self.size()) * 2 * (self.size() - 1))
         return self._horovod.allreduce(tensor, op=op, name=name)
 
 
 def pieces(model):
-    """The worker's part of every weight, by "name@first column"."""
+    """Return the worker's part of every weight, by "name@first column"."""
     from training.state import arrays, parts
 
     shapes = arrays(model)
@@ -160,7 +160,7 @@ def pieces(model):
 
 
 def train(training: Training, dataset: Path, world) -> dict:
-    """Run one configuration; what came of it, by name."""
+    """Run one configuration; return its results by name."""
     os.environ["DLRM_BUILD_FOR"] = "GPU" if training.gpu else "CPU"
     from dataloading.batches import BatchReader, Share
     from dataloading.feature_spec import FeatureSpec
@@ -219,16 +219,16 @@ def train(training: Training, dataset: Path, world) -> dict:
 
 
 def open_files() -> list[Path]:
-    """Paths of the files that this process has open."""
+    """Return the paths of the files that this process has open."""
     paths = []
     for number in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile, as is the descriptor by which they were listed
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile, as is the descriptor that listed them
             paths.append(Path(os.readlink(f"/proc/self/fd/{number}")))
     return paths
 
 
 def diverged(model, world) -> str:
-    """What `check_equal` says when the last worker's dense weights are off by a little."""
+    """Change the last worker's dense weights a little; return the message of `check_equal`, empty where it raises nothing."""
     from training.state import check_equal
     from utils.cluster.agreement import DivergedError
 

@@ -9,21 +9,21 @@ STEPS, BATCH, DIM, ROWS = 3, 16, 12, (40, 7, 64, 5)
 
 @dataclass(frozen=True)
 class Case:
-    """Tables (rows, columns) by name, features (table, ids a sample, pooling) by name, and where and by which operations they are updated."""
+    """Tables (rows, columns) by name, features (table, ids per sample, pooling) by name, and the operations of the updates by placement."""
 
     tables: dict[str, tuple[int, int]]
     features: dict[str, tuple[str, int, str]]
     operations: dict[str, tuple[str, ...]]
 
     def kinds(self, where: str, workers: int) -> tuple[str, ...]:
-        """The operations that update so many workers' tables there.
+        """Return the kinds of operations that are tested with this placement on so many workers.
 
-        Two show both kinds only where columns of a row are on both, which whole tables are a part of; four show one kind.
+        Four workers test one kind. Two test only one with whole tables: the other placements have whole tables, too, and test both where it matters.
         """
         return self.operations[where][: 1 if workers == 4 or (workers == 2 and where == "whole") else None]
 
     def columns(self) -> dict[str, slice]:
-        """Of each feature in a sample's vectors."""
+        """Return each feature's columns in a sample's concatenated vectors."""
         found, first = {}, 0
         for name, (table, _, _) in self.features.items():
             found[name] = slice(first, first + self.tables[table][1])
@@ -32,8 +32,8 @@ class Case:
 
 
 RATES = (0.3, 0.0, 0.2)
-SLICES = 8  # of the batch's gradients: two each of four workers, added before they travel
-BOTH = ("C++", "TensorFlow")  # the operations that update
+SLICES = 8  # slices of the batch's gradients: each of four workers has two and adds them before sending
+BOTH = ("C++", "TensorFlow")  # the kinds of operations that update
 FLAGS = {
     "sgd": (),
     "momentum": ("--optimizer", "sgd", "--momentum", "0.7"),
@@ -45,7 +45,7 @@ FLAGS = {
 }
 PLACEMENTS = {  # thresholds in elements
     "whole": {},
-    "sliced": {"column_slice_threshold": 200},  # into thirds, too, which are no subtree of the tree of sums
+    "sliced": {"column_slice_threshold": 200},  # slices into thirds, too, which are no subtree of the tree of sums
     "replicated": {"data_parallel_threshold": 10_000},
     "mixed": {"column_slice_threshold": 300, "data_parallel_threshold": 90},
 }
@@ -55,7 +55,7 @@ CASES = {
         {f"cat_{i}": (f"cat_{i}", 1, "sum") for i in range(len(ROWS))},
         {"whole": BOTH, "sliced": BOTH, "replicated": ("TensorFlow",), "mixed": ("C++",)},
     ),
-    "lists": Case(  # several ids, a table that two features share, other widths
+    "lists": Case(  # lists of ids, a table that two features share, other widths
         {"a": (40, DIM), "b": (30, DIM), "c": (7, 5), "d": (24, 8)},
         {"a": ("a", 3, "sum"), "b1": ("b", 1, "sum"), "d": ("d", 4, "mean"), "b2": ("b", 5, "mean"), "c": ("c", 2, "sum")},
         {"whole": BOTH, "sliced": ("C++",), "replicated": ("TensorFlow",), "mixed": BOTH},
@@ -64,12 +64,12 @@ CASES = {
 
 
 def start(case: Case, table: str) -> np.ndarray:
-    """A table's weights before the first step."""
+    """Return a table's weights before the first step."""
     return np.random.default_rng(list(case.tables).index(table)).normal(size=case.tables[table]).astype(np.float32)
 
 
 def batch(case: Case, step: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Of each feature the ids `[h, B]`, many of them repeated and some lists short or empty (−1), and gradients `[B, C]`."""
+    """Draw each feature's ids `[h, B]` and gradients `[B, C]`; many ids are repeated, and some lists are short or empty (−1)."""
     draw = np.random.default_rng([9, step])
     ids = {}
     for name, (table, hotness, _) in case.features.items():
@@ -81,7 +81,7 @@ def batch(case: Case, step: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def rule_of(name: str):
-    """An optimizer's rule by its name in FLAGS."""
+    """Return an optimizer's rule by its name in FLAGS."""
     from training.optimizers.table import table_rule
     from utils.dialects.command_line import parse
 
@@ -90,9 +90,10 @@ def rule_of(name: str):
 
 
 def updated(world) -> dict[str, np.ndarray]:
-    """This worker's part of every table after STEPS, by "updates/CASE/RULE/PLACEMENT/OPERATIONS/TABLE@FIRST COLUMN", and a dense weight.
+    """Return the worker's part of every table after STEPS, and a dense weight.
 
-    By "…/vectors" what it then looks up for its samples of the first step.
+    The parts' names are "updates/CASE/RULE/PLACEMENT/OPERATIONS/TABLE@FIRST COLUMN"; "…/vectors" holds the vectors that the worker then looks up
+    for its samples of the first step.
     """
     from model.native import native_operations
 
@@ -109,12 +110,12 @@ def updated(world) -> dict[str, np.ndarray]:
 
 
 def dense_gradient(step: int) -> np.ndarray:
-    """`[B, V, D]`, a sample's each, of a dense weight as large as the first table."""
+    """Draw each sample's gradient of a dense weight as large as the first table, `[B, V, D]`."""
     return np.random.default_rng([7, step]).standard_normal((BATCH, ROWS[0], DIM)).astype(np.float32)
 
 
 def _dense(world, rule) -> np.ndarray:
-    """A dense weight after STEPS, its gradients summed over the workers."""
+    """Return a dense weight after STEPS; its gradients are summed over the workers."""
     import keras
     import tensorflow as tf
 
@@ -160,7 +161,7 @@ def _updated(case: Case, world, rule, thresholds, native) -> dict[str, np.ndarra
     for step in range(STEPS):
         rate, number, own = tf.constant(RATES[step]), tf.constant(step, tf.int64), tf.constant(batch(case, step)[1][mine])
         ids, local_ids = read(step)
-        # Every number of workers adds the slices in one order.
+        # The slices are added in the same order on any number of workers.
         sums = embedding.replicated_gradients(local_ids, own, 1.0, SLICES // world.size)
         sums = [tf.reshape(sum_in_order(tf.reshape(total, [-1]), world, "dense_gradients"), total.shape) for total in sums]
         embedding.update([GroupUpdate(rule, rate)], ids, own, number)

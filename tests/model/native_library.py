@@ -1,4 +1,4 @@
-"""The C++ operations for the tests that need them."""
+"""The C++ operations, for tests that need them."""
 
 import os
 
@@ -8,7 +8,7 @@ from model.native import NativeOperations, native_operations
 
 
 def built_operations() -> NativeOperations:
-    """The operations; a test fails, not skips, where they are missing without anybody having asked for that."""
+    """Return the C++ operations. Skip the test if DLRM_NATIVE_OPS=0 switches them off; fail it if they are not built."""
     if os.environ.get("DLRM_NATIVE_OPS") == "0":
         pytest.skip("DLRM_NATIVE_OPS=0")
     operations = native_operations()

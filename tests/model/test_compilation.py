@@ -1,4 +1,4 @@
-"""What XLA compiles, and what is said of it."""
+"""Tests of the parts that XLA compiles, and of the messages about them."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.model.tiny_model import config
 
 @pytest.fixture(params=[False, True], ids=["CPU", "GPU"])
 def gpu(request, monkeypatch):
-    """Whether there is a GPU, as far as this module knows."""
+    """Make the module find a GPU or none; return True if it finds one."""
     monkeypatch.setattr(compilation, "on_gpu", lambda: request.param)
     return request.param
 

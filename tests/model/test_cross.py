@@ -1,4 +1,4 @@
-"""Cross layers against a definition in float64 and against values worked out by hand; models of every interaction train like a slow reference."""
+"""Tests of cross layers against a definition in float64 and values computed by hand; models of every interaction train like a slow reference."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def network(layers=2, projection=3, shapes=((None, 2), (None, 2, 2)), **options)
 
 
 def definition(bottom, embeddings, weights):
-    """Equation 2 of the paper, sample by sample, in float64."""
+    """Compute equation 2 of the paper sample by sample in float64."""
     found = []
     for x, vectors in zip(bottom, embeddings, strict=True):
         first = last = np.concatenate([x, *vectors]).astype(np.float64)
@@ -55,7 +55,7 @@ def test_it_starts_as_it_should():
         if name.endswith("bias"):
             assert not weight.numpy().any()
         else:
-            assert weight.numpy().std() == pytest.approx(0.044, rel=0.05) and abs(weight.numpy()).max() <= 0.1  # cut at two deviations
+            assert weight.numpy().std() == pytest.approx(0.044, rel=0.05) and abs(weight.numpy()).max() <= 0.1  # truncated at two standard deviations
     first, second, _ = (pair[0].kernel.numpy() for pair in made.stack)
     assert not np.array_equal(first, second)
 

@@ -1,4 +1,4 @@
-"""The model as a Keras model of one process: what a Keras user expects of it works, or says in one line what to do."""
+"""Tests of the model as a Keras model of one process: what a Keras user expects works, or fails with one line that says what to do."""
 
 import keras
 import numpy as np

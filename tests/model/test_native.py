@@ -1,4 +1,4 @@
-"""The C++ operations against TensorFlow's, bit by bit."""
+"""Tests of the C++ operations against TensorFlow's, bit by bit."""
 
 import ctypes
 import os
@@ -50,7 +50,7 @@ def arithmetic(rule, rate=RATE):
 
 
 class Piece:
-    """A table, or some columns of one, with the slots of an optimizer."""
+    """A table, or a slice of its columns, with the slots of an optimizer."""
 
     def __init__(self, optimizer, num_rows, width, id_row, column, seed=0):
         draw = np.random.default_rng(seed)
@@ -58,7 +58,7 @@ class Piece:
         self.start = [draw.standard_normal((num_rows, width)).astype(np.float32)]
         for slot in optimizer.slots:
             drawn = draw.random((num_rows, 1 if slot.per_row else width))
-            # RMSprop's number of a step is a whole one
+            # RMSprop's slot `touched` is the number of a step, a whole number
             self.start.append((np.floor(drawn * STEP) if slot.name == "touched" else slot.start + drawn).astype(np.float32))
 
     def variables(self):
@@ -66,7 +66,7 @@ class Piece:
 
 
 def by_tensorflow(optimizer, pieces, ids, gradients, loss_scale):
-    """Values after the update by TensorFlow's operations, as `DistributedEmbedding.update` has them."""
+    """Return tables and slots after an update by TensorFlow's operations, as `DistributedEmbedding.update` does it."""
     flat = tf.reshape(gradients, [len(ids[0]), -1])
     out = []
     for piece in pieces:
@@ -105,9 +105,9 @@ def draw_ids(kind, num_rows, batch, seed=0):
         return draw.integers(0, num_rows, batch)
     if kind == "one":
         return np.full(batch, num_rows - 1)
-    if kind == "heavy":  # one id in two samples of three
+    if kind == "heavy":  # two samples of three have the same id
         return np.where(draw.random(batch) < 2 / 3, num_rows // 2, draw.integers(0, num_rows, batch))
-    return np.minimum(draw.pareto(0.45, batch), num_rows - 1).astype(np.int64)  # power law, as in the synthetic data
+    return np.minimum(draw.pareto(0.45, batch), num_rows - 1).astype(np.int64)  # a power law, as in the synthetic data
 
 
 def gradients_of(shape, dtype="float32", seed=1):
@@ -117,7 +117,10 @@ def gradients_of(shape, dtype="float32", seed=1):
 
 
 def check(native, name, tables, batch, dtype="float32", loss_scale=1.0, parts=1):
-    """tables: of (rows, width, kind of ids). A rule of whole rows knows one width, so its tables are updated one by one."""
+    """Check an update bit by bit against TensorFlow's; `tables` are (rows, width, kind of ids).
+
+    Row-wise Adagrad is built for one width, so it updates the tables of each width separately.
+    """
     columns = np.cumsum([0, *(width for _, width, _ in tables)])
     ids = np.stack([draw_ids(kind, rows, batch, i) for i, (rows, _, kind) in enumerate(tables)]).astype(np.int32)
     gradients = gradients_of([batch, columns[-1]], dtype)
@@ -182,7 +185,7 @@ def test_slices_of_columns_share_their_ids_and_gradients_lie_where_they_are_told
     optimizer = Adagrad()
     pieces = [Piece(optimizer, 30, 48, 1, 128), Piece(optimizer, 30, 80, 1, 176), Piece(optimizer, 7, 128, 0, 0)]
     ids = np.stack([draw_ids("uniform", 7, 64), draw_ids("heavy", 30, 64)]).astype(np.int32)
-    gradients = gradients_of([64, 3, 128])  # the third feature's belong to nobody here
+    gradients = gradients_of([64, 3, 128])  # the third feature's gradients belong to no table here
     expected = by_tensorflow(optimizer, pieces, ids, gradients, 1.0)
     assert_same_bits(by_native(native, optimizer, pieces, ids, gradients, 1.0, parts=4), expected)
 
@@ -241,7 +244,7 @@ def test_what_does_not_fit_raises(native, change, message):
 
 
 def test_a_table_is_updated_where_it_lies(native):
-    """A second copy of a table of 4 GiB cannot be afforded."""
+    """An update changes the table in its own memory, since a table may be too large for a second copy."""
     addresses = []
 
     def make_variable(tensor):
@@ -307,7 +310,7 @@ np.savez(sys.argv[2], *values)
 
 
 def assert_threads_change_no_bit(code, folder):
-    """Run code that is told a number of threads and a file for arrays, with 1, 2 and 5 of them."""
+    """Run code with 1, 2 and 5 threads and compare the arrays it writes; its arguments are the number of threads and the file for the arrays."""
     results = []
     for threads in (1, 2, 5):
         out = folder / f"{threads}.npz"

@@ -1,4 +1,4 @@
-"""The C++ operations of the dense part against slow, obvious ones."""
+"""Tests of the C++ operations of the dense part against slow, obvious ones."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tests.model.native_library import built_operations
 from tests.model.tiny_model import batch, model_and_trainer, weights
 
 MASK = Mask(1, 5, 1.5, tf.constant(0, tf.int64), tf.constant(0, tf.int64))
-ROUNDING = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11}  # of one number
+ROUNDING = {"float32": 2**-22, "bfloat16": 2**-8, "float16": 2**-11}  # relative error of rounding one number
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +32,11 @@ def exact(tensor):
 
 
 def assert_rounded(found, expected, terms, dtype):
-    """As near as sums of so many terms of about 1 in float32, rounded to the dtype, must be."""
+    """Check that values are as close as sums of so many terms of about 1 in float32 are, once rounded to the dtype."""
     np.testing.assert_allclose(exact(found), expected, rtol=ROUNDING[dtype], atol=terms * 2**-20)
 
 
-# (samples, features, width): not multiples of what processors like, more rows and columns than one tile, one of everything
+# (samples, features, width): sizes that are no multiple of a vector register, sizes above one tile, and 1 of everything
 SHAPES = [(1, 1, 1), (3, 26, 128), (70, 26, 128), (5, 15, 16), (5, 16, 40), (7, 31, 33), (4, 40, 128), (9, 2, 500)]
 
 
@@ -72,7 +72,7 @@ def test_a_sample_has_the_same_bits_in_every_batch(native, dtype):
 
 
 def test_matrix_products_have_the_same_bits_before_and_after(native):
-    """Both use the processor's matrix tiles, whose configuration belongs to the thread."""
+    """An operation leaves TensorFlow's products as they were, though both use the processor's matrix tiles, which each thread configures."""
     left, right = drawn((512, 512), "bfloat16", 0), drawn((512, 512), "bfloat16", 1)
     before = tf.matmul(left, right)
     native.interact(drawn((2000, 128), "bfloat16", 2), drawn((2000, 26, 128), "bfloat16", 3))
@@ -96,7 +96,7 @@ def test_bias_and_relu_and_their_gradient(native, shape, dtype):
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("shape", [(1, 1), (7, 5), (65, 33), (129, 700), (1100, 1024)], ids=str)
 def test_dropout_after_bias_and_relu_has_the_bits_of_its_definition(native, shape, dtype, rate):
-    """Units that are left out are -0, so that the gradient knows them from those that the ReLU silenced."""
+    """Dropout sets units to -0, by which the gradient tells them from those that the ReLU set to 0."""
     products, upstream, bias = drawn(shape, dtype, 0), drawn(shape, dtype, 1), drawn(shape[1:], "float32", 2)
     products = tf.where(drawn(shape, "float32", 3) > 2, tf.constant(np.nan, dtype), products)
     upstream = tf.where(drawn(shape, "float32", 4) > 2, tf.constant(np.inf, dtype), upstream)
@@ -159,7 +159,8 @@ def test_training_is_that_of_tensorflows_operations(native, monkeypatch, flags, 
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("samples", [1, 6, 200])
 def test_columns_travel_to_the_workers_and_back(native, samples, dtype):
-    # Three workers: features 1 and 2 (one run) and half of feature 4; nothing; the other half and feature 0. Feature 3 is replicated.
+    # Worker 0 has features 1 and 2 (adjacent, so one block) and half of feature 4, worker 1 nothing, worker 2 the other half and feature 0. Feature 3
+    # is replicated.
     workers = ((Shard(1, 9, 0, 4), Shard(2, 9, 0, 4), Shard(4, 9, 0, 2)), (), (Shard(0, 9, 0, 4), Shard(4, 9, 2, 4)))
     placement = Placement(tuple(Table(f"cat_{i}", 9, 4) for i in range(5)), workers, (3,), ((), (), ()))
     blocks = Blocks.of(placement)

@@ -1,4 +1,4 @@
-"""Which operations run, what they are called, and what they refuse without ending the process."""
+"""Tests of the choice of the C++ operations, of the names of their libraries, and of inputs they refuse without ending the process."""
 
 import os
 import shutil
@@ -27,13 +27,13 @@ def operations():
 
 @pytest.fixture
 def afresh():
-    """The environment is read anew, and again by the next test."""
+    """Clear the cache of loaded libraries before and after a test, so that the environment is read again."""
     native.library_at.cache_clear()
     yield
     native.library_at.cache_clear()
 
 
-# Which run -------------------------------------------------------------------------------------------------------------
+# The choice of operations ----------------------------------------------------------------------------------------------
 
 
 def test_the_key_names_the_library_its_compiler_and_tiles(operations):
@@ -75,7 +75,7 @@ def test_the_libraries_names_follow_from_what_they_are_made_of(monkeypatch, tmp_
     with monkeypatch.context() as changed:
         changed.setattr(native, "processor", lambda: "another")
         assert library_path() != names[0] and scorer_path() != names[1]
-        monkeypatch.setenv("DLRM_OPS_ARCH", "x86-64-v3")  # of any processor that has these instructions
+        monkeypatch.setenv("DLRM_OPS_ARCH", "x86-64-v3")  # for any processor with these instructions
         other = library_path(), scorer_path()
     assert (library_path(), scorer_path()) == other and not set(other) & set(names)
 
@@ -115,7 +115,7 @@ def test_tiles_and_generic_code_agree(operations, monkeypatch, shape):
         np.testing.assert_allclose(tf.cast(one, tf.float32), tf.cast(other, tf.float32), rtol=2**-7, atol=width * 2**-18)
 
 
-# What they refuse ------------------------------------------------------------------------------------------------------
+# Refused inputs --------------------------------------------------------------------------------------------------------
 
 
 def test_a_table_named_twice_is_refused_in_an_update(operations):
@@ -180,7 +180,7 @@ def test_memory_that_is_not_there_is_an_error_of_the_step_not_the_end_of_the_pro
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_empty_tensors(operations, dtype):
-    """No pointer of a tensor without elements is touched; scripts/sanitize has the kernels' part of it."""
+    """The operations read no memory of a tensor without elements; scripts/sanitize checks the same for the kernels."""
     of = tf.as_dtype(dtype)
     for shape in ((0, 5), (5, 0), (0, 0)):
         empty = tf.zeros(shape, of)

@@ -1,4 +1,4 @@
-"""NaN and infinity pass through the C++ operations as through TensorFlow's, and what is finite beside them is not touched."""
+"""Tests that NaN and infinity pass through the C++ operations as through TensorFlow's, and leave finite values beside them unchanged."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from model.ordered_sums import pairwise_sum
 from tests.model.native_library import built_operations
 
 DTYPES = ("float32", "bfloat16", "float16")
-# Both signs of NaN, both infinities, both zeros, what overflows when it is narrowed, the largest and smallest of each type.
+# Both signs of NaN, infinity and zero, values that overflow in a narrower type, and the largest and smallest values of each type.
 VALUES = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.5, 3.4e38, -3.4e38, 65519.0, 65520.0, 6e-8, 2.9e-8, 1e-30], np.float32)
 
 
@@ -25,7 +25,7 @@ def exact(tensor):
 
 
 def mixed(shape, dtype, seed, values=VALUES):
-    """Mostly ordinary numbers, the values among them."""
+    """Draw a tensor of normal random numbers, a fifth of them replaced by the given values."""
     draw = np.random.default_rng(seed)
     drawn = draw.standard_normal(shape).astype(np.float32)
     where = draw.random(shape) < 0.2
@@ -44,7 +44,7 @@ def test_bias_and_relu_keep_them_as_relu_does(native, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_gradient_of_relu_keeps_them_as_tensorflows_does(native, dtype):
-    # Every pair of values, and a column that is finite among those that are not.
+    # Every pair of values occurs; some columns are finite, others are not.
     upstream, outputs = (tf.cast(tf.constant(grid), dtype) for grid in np.meshgrid(VALUES, VALUES, indexing="ij"))
     gradient, by_bias = native.relu_gradient(upstream, outputs)
     expected = tf.raw_ops.ReluGrad(gradients=upstream, features=outputs)
@@ -111,7 +111,9 @@ def test_a_lookup_keeps_them(native, dtype, width):
 @pytest.mark.parametrize("loss_scale", [1.0, 1024.0, 3.0])
 def test_an_update_keeps_them(native, name, dtype, loss_scale):
     optimizer = OPTIMIZERS[name](128)
-    pieces = [Piece(optimizer, 40, 128, 0, 0)] + [Piece(optimizer, 40, 21, 1, 128)] * (name != "rowwise_adagrad")  # whose rows have one width
+    pieces = [Piece(optimizer, 40, 128, 0, 0)] + [Piece(optimizer, 40, 21, 1, 128)] * (
+        name != "rowwise_adagrad"
+    )  # row-wise Adagrad is built for one width
     pieces[0].start[0][3, 5] = np.nan
     ids = np.random.default_rng(0).integers(0, 40, (2, 64)).astype(np.int32)
     gradients = tf.cast(tf.constant(np.where(np.arange(64)[:, np.newaxis] % 9 == 4, exact(mixed((64, 149), dtype, 1)), 0.25)), dtype)

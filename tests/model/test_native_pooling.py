@@ -1,4 +1,4 @@
-"""Several ids a sample and shared tables in the C++ operations, bit by bit against loops over single rows."""
+"""Tests of the C++ operations with several ids per sample and shared tables, bit by bit against loops over single rows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,16 +22,16 @@ def native():
 
 
 class Case(NamedTuple):
-    """Tables of (rows, width), lookups in them, the features' ids, and how many samples."""
+    """Tables of (rows, width), lookups in them, the number of samples, and the distribution of the ids."""
 
     tables: Sequence[tuple[int, int]]
     lookups: Sequence[Lookup]
     batch: int
     kind: str = "uniform"
-    absent: float = 0.3  # share of the ids, where there may be several
+    absent: float = 0.3  # share of absent ids in features with several ids per sample
 
     def ids(self) -> np.ndarray:
-        """`[K, B]`; the first sample has no id of any feature that may have several, and the second has one id again and again."""
+        """Draw ids `[K, B]`. In features with several ids per sample, the first sample has no id and the second the same id several times."""
         ids = np.zeros((max(lookup.id_row + lookup.hotness for lookup in self.lookups), self.batch), np.int32)
         rows = {}
         for lookup in self.lookups:
@@ -49,11 +49,11 @@ class Case(NamedTuple):
 
     @property
     def columns(self) -> list[int]:
-        """Of each lookup."""
+        """The first column of each lookup, and the total."""
         return np.cumsum([0, *(self.tables[lookup.table][1] for lookup in self.lookups)]).tolist()
 
     def weights(self) -> list[np.ndarray]:
-        """Of the tables, some of them −0."""
+        """Draw the tables' weights; some are −0."""
         draw = np.random.default_rng(1)
         drawn = [draw.standard_normal(shape).astype(np.float32) for shape in self.tables]
         return [np.where(np.abs(values) < 0.1, np.float32(-0.0), values) for values in drawn]
@@ -80,7 +80,7 @@ CASES = {
 
 
 def pooled(table: np.ndarray, ids: np.ndarray, lookup: Lookup) -> np.ndarray:
-    """`[B, width]` float32."""
+    """Return the pooled vectors of a lookup, `[B, width]` in float32, summed row by row."""
     own = ids[lookup.id_row : lookup.id_row + lookup.hotness]
     if lookup.hotness == 1:
         return table[own[0]]
@@ -103,7 +103,7 @@ def test_a_lookup_sums_in_the_order_of_the_ids(native, name, dtype):
 
 
 def slots_of(case: Case, optimizer) -> list[list[np.ndarray]]:
-    """For each table the start of its slots."""
+    """Draw each table's initial slots."""
     draw = np.random.default_rng(2)
     by_table = []
     for rows, width in case.tables:
@@ -113,7 +113,7 @@ def slots_of(case: Case, optimizer) -> list[list[np.ndarray]]:
 
 
 def summed(case: Case, number: int, ids: np.ndarray, gradients: np.ndarray, loss_scale: float) -> dict[int, np.ndarray]:
-    """For each row of a table that is named the sum of its gradients."""
+    """Return the sum of the gradients of each row of a table that the ids name."""
     width, sums = case.tables[number][1], {}
     for lookup, column in zip(case.lookups, case.columns, strict=False):
         if lookup.table != number:
@@ -131,7 +131,7 @@ def summed(case: Case, number: int, ids: np.ndarray, gradients: np.ndarray, loss
 
 
 def check_update(native, name: str, case: Case, dtype: str = "float32", loss_scale: float = 1.0, parts: int = 1) -> None:
-    """A rule of whole rows knows one width, so the lookups of a width are updated by themselves."""
+    """Check an update bit by bit. Row-wise Adagrad is built for one width, so it updates the lookups of each width separately."""
     ids, weights = case.ids(), case.weights()
     gradients = gradients_of([case.batch, case.columns[-1]], dtype)
     wide = tf.cast(gradients, tf.float32).numpy()
@@ -175,7 +175,7 @@ def test_the_loss_scale_divides_first_then_the_number_of_ids(native, dtype, loss
 
 
 def test_the_bits_of_an_update_are_those_of_single_ids_where_nothing_is_shared(native):
-    """With one id there a sample, in any of its places, hotness makes no difference."""
+    """With one id per sample, at any place of its list, hotness does not change the bits."""
     draw = np.random.default_rng(3)
     single = draw.integers(0, 40, 256).astype(np.int32)
     several = np.full((4, 256), NONE, np.int32)

@@ -1,4 +1,7 @@
-"""The C++ scorer against a slow model in float64: every interaction, lists, widths, precisions and chunks; bits that depend on the sample alone."""
+"""Tests of the C++ scorer against a slow model in float64: every interaction, lists, widths, precisions and chunks.
+
+A score's bits depend on its sample alone.
+"""
 
 import os
 import signal
@@ -13,7 +16,7 @@ from utils.checkpoint.chunks import Chunks
 from utils.checkpoint.packed import pack, unpack
 
 DOT, CAT, CROSS = InteractionShape("dot"), InteractionShape("cat"), InteractionShape("cross", 2, 3)
-CASES = {  # M, bottom, D_f, h, interaction, top
+CASES = {  # number of numericals M, bottom MLP, widths D_f, hotness h of each feature, interaction, top MLP
     "dot": (13, (40, 16), (16,) * 5, (1,) * 5, DOT, (50, 33, 1)),
     "dot of one column": (2, (1,), (1, 1), (1, 1), DOT, (1, 1)),
     "dot of odd widths, lists": (3, (5, 33), (33,) * 3, (1, 4, 7), DOT, (17, 1)),
@@ -22,7 +25,7 @@ CASES = {  # M, bottom, D_f, h, interaction, top
     "cat without numericals": (0, (), (3, 300), (1, 5), CAT, (1,)),
     "cross": (4, (6, 5), (8, 3, 130), (1, 3, 1), CROSS, (34, 31, 1)),
     "cross without numericals": (0, (), (3, 4), (1, 1), CROSS, (5, 1)),
-    "deep": (1, (1030, 24), (24,) * 2, (1, 1), DOT, (515, 700, 1)),  # several sums of 256 inputs
+    "deep": (1, (1030, 24), (24,) * 2, (1, 1), DOT, (515, 700, 1)),  # inputs are summed in blocks of 256, here several
 }
 ROWS = 50
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
@@ -57,7 +60,7 @@ class Table:
 
 
 class Model:
-    """Random weights of a case, and its logits in float64."""
+    """A model of a case with random weights; it computes logits in float64."""
 
     def __init__(self, name, precision="float32", height=ROWS, width=None, seed=0):
         self.num_numerical, bottom, dims, hotness, self.shape, top = CASES[name]
@@ -132,7 +135,7 @@ def test_logits_are_those_of_a_slow_model(library, name):
 @pytest.mark.parametrize(("height", "width"), [(ROWS, None), (16, None), (7, 5)])
 def test_tables_of_every_precision_in_chunks(library, precision, height, width):
     if precision == "int8" and width is not None:
-        width = None  # a file of rows has them whole
+        width = None  # int8 rows are kept in a file of whole rows
     for name in ("dot of odd widths, lists", "cat without numericals"):
         _check(Model(name, precision, height, width), library, 40)
 
@@ -211,7 +214,7 @@ def test_switched_off_there_is_none(library, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_processes_forked_at_any_moment_score_too_and_end(library):
-    """Their parent scores meanwhile in another thread: a fork copies locks that helpers hold just then."""
+    """A forked process scores although its parent scores in another thread, so that the fork may copy locks that helper threads hold."""
     model = Model("deep")
     scorer, (numerical, ids) = model.scorer(library, 3), model.samples(300)
     expected = scorer.logits_of(numerical, ids)
@@ -223,10 +226,12 @@ def test_processes_forked_at_any_moment_score_too_and_end(library):
             child = os.fork()
             if not child:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                signal.alarm(120)  # ends one that waits for ever
+                signal.alarm(120)  # ends a child that hangs
                 try:
                     same = number % 5 == 0 or all(np.array_equal(scorer.logits_of(numerical, ids), expected) for _ in range(2))
-                    library.dlrm_scorer_delete(scorer.handle)  # what ends threads: this process's, or, where it has not scored, its parent's
+                    library.dlrm_scorer_delete(
+                        scorer.handle
+                    )  # ends the threads of this process, or must skip the parent's if this process has not scored
                     os._exit(0 if same else 1)
                 finally:
                     os._exit(2)

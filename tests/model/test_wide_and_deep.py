@@ -1,4 +1,4 @@
-"""Wide & Deep against a plain Keras model: forward, loss, gradients and 50 steps of Keras's own optimizers, and of its legacy ones."""
+"""Tests of Wide & Deep against a plain Keras model: forward pass, loss, gradients and 50 steps of Keras's own optimizers and its legacy ones."""
 
 import keras
 import numpy as np
@@ -34,7 +34,7 @@ def configuration(*flags):
 
 
 def built(*flags, num_numerical=NUM_NUMERICAL):
-    """The model and its trainer; an epoch has 20 steps, so that the schedule warms up, falls to a quarter and then to an eighth."""
+    """Build the model and its trainer. An epoch has 20 steps, so that the schedule warms up, falls to a quarter and then to an eighth."""
     config = configuration(*flags)
     tables, features = tables_and_features(config, CATEGORICAL, [one.cardinality for one in CATEGORICAL], num_numerical)
     model = build_model(config.model, single(tables, features), World(), num_numerical, 7)
@@ -42,7 +42,7 @@ def built(*flags, num_numerical=NUM_NUMERICAL):
 
 
 def rows_of_step(step):
-    """Numericals, ids `[F, B]` and labels; the first batch has every row: Keras's dense FTRL makes 0 of others."""
+    """Draw numericals, ids `[F, B]` and labels. The first batch has every row: Keras's dense FTRL sets untouched rows to 0."""
     draw = np.random.default_rng(step)
     ids = np.stack([draw.integers(0, one.cardinality, BATCH) for one in CATEGORICAL]).astype(np.int32)
     if step == 0:
@@ -61,7 +61,7 @@ def weights(model, groups=None):
 
 
 class Plain:
-    """The same model of `tf.Variable`s, each of which has a dense gradient, and Keras's optimizers."""
+    """The same model of `tf.Variable`s with dense gradients, trained by Keras's optimizers."""
 
     def __init__(self, values):
         self.variables = {name: keras.Variable(value) for name, value in values.items()}
@@ -100,7 +100,7 @@ class Plain:
 
 
 class Legacy(Plain):
-    """With the optimizers that TensorFlow had when NVIDIA wrote its Wide & Deep, which take the gradients of touched rows."""
+    """The model trained by the optimizers of TensorFlow's time when NVIDIA wrote its Wide & Deep, which take gradients of touched rows only."""
 
     def __init__(self, values):
         super().__init__(values)
@@ -115,7 +115,7 @@ class Legacy(Plain):
 
 
 def published_rate(step, base=0.00012, steps=20, warmup=1, epochs=3):
-    """As NVIDIA's text has it, S steps an epoch."""
+    """Return the learning rate of a step as NVIDIA's text defines it; `steps` is S, the steps per epoch."""
     step = max(1, step)
     if step < warmup * steps:
         return base * step / (warmup * steps)
@@ -124,7 +124,7 @@ def published_rate(step, base=0.00012, steps=20, warmup=1, epochs=3):
 
 @pytest.mark.parametrize(("peer", "flags"), [(Plain, ()), (Legacy, ("--epsilon_outside_root", "true"))])
 def test_fifty_steps_are_those_of_keras(peer, flags):
-    """In all rows, whether a batch touches them or not."""
+    """After 50 steps all rows equal those of Keras, whether a batch touches them or not."""
     model, trainer = built(*flags)
     plain = peer(weights(model))
     for step in range(STEPS):
@@ -185,7 +185,7 @@ def test_each_part_has_its_optimizer_and_schedule():
 def test_schedule_value_by_value():
     schedule = WideAndDeepSchedule(8.0, 4, 6)
     assert [schedule(step) for step in range(9)] == [2, 2, 4, 6, 2, 2, 2, 1, 1]
-    assert WideAndDeepSchedule(8.0, 0, 2.5)(2) == 2 and WideAndDeepSchedule(8.0, 0, 2.5)(3) == 1  # as of 2.5 epochs of one step
+    assert WideAndDeepSchedule(8.0, 0, 2.5)(2) == 2 and WideAndDeepSchedule(8.0, 0, 2.5)(3) == 1  # 2.5 epochs of one step each
     assert ConstantSchedule(0.02)(10**9) == 0.02
 
 

@@ -33,12 +33,12 @@ DIMS = ("--embedding_dim", "4", "--bottom_mlp_dims", "6,4", "--top_mlp_dims", "5
 
 
 def config(*flags: str) -> Config:
-    """Options of a tiny run."""
+    """Return the options of a tiny run."""
     return parse(["--dataset_type", "synthetic", "--cpu", *DIMS, *flags], "")
 
 
 def model_and_trainer(*flags: str, dtype: str = "float32", seed: int = 3, hosted: int = 0):
-    """A built model and its trainer; so many tables are placed in host memory."""
+    """Build a model and its trainer; the first `hosted` tables are placed in host memory."""
     options = config(*flags)
     names = [table.name for table in TABLES]
     placement = single(tables_of(options, names, [table.num_rows for table in TABLES]))
@@ -48,7 +48,7 @@ def model_and_trainer(*flags: str, dtype: str = "float32", seed: int = 3, hosted
 
 
 def batch(size: int, real: int | None = None, seed: int = 0) -> TensorBatch:
-    """A random batch, padded with its last real row from row `real` on."""
+    """Draw a random batch; from row `real` on it is padded with its last real row."""
     draw, real = np.random.default_rng(seed), size if real is None else real
     rows = np.minimum(np.arange(size), real - 1)
     ids = np.stack([draw.integers(0, table.num_rows, size) for table in TABLES]).astype(np.int32)[:, rows]
@@ -58,18 +58,18 @@ def batch(size: int, real: int | None = None, seed: int = 0) -> TensorBatch:
 
 
 def no_ids(size: int) -> np.ndarray:
-    """The ids of no feature."""
+    """Return an array of ids without features, `[0, B]`."""
     return np.empty((0, size), np.int32)
 
 
 def weights(model) -> dict[str, np.ndarray]:
-    """Every weight by its checkpoint name."""
+    """Return every weight by its checkpoint name."""
     shapes = arrays(model)
     return {part.array: np.array(part.read(0, shapes[part.array].shape[0])) for part in parts(model)}
 
 
 def slow_loss(values, numerical, ids, labels, drop=lambda x, layer: x, embedding_l2=0.0, mlp_l2=0.0):
-    """Mean loss of a DLRM written out plainly, with the terms that regularise; `values` by checkpoint name, float64."""
+    """Return the mean loss of a plainly written DLRM, regularisation terms included; `values` are float64 weights by checkpoint name."""
 
     def mlp(name, x, last):
         count = sum(key.startswith(f"dense/{name}/") for key in values) // 2
@@ -88,7 +88,7 @@ def slow_loss(values, numerical, ids, labels, drop=lambda x, layer: x, embedding
 
 
 def joined(values, z):
-    """What the top MLP takes: of the cross layers where there are any, side by side where its width says so, else dot products."""
+    """Return the top MLP's input: the cross layers' output if there are any, concatenated vectors if the MLP has their width, else dot products."""
     side_by_side = tf.concat(z, axis=1)
     crosses = sum(key.startswith("dense/cross/") for key in values) // 3
     last = side_by_side
@@ -102,7 +102,7 @@ def joined(values, z):
 
 
 def slow_gradients(values: dict[str, np.ndarray], numerical, ids, labels, **terms) -> tuple[float, dict[str, np.ndarray]]:
-    """Loss and dense gradients, tables included, by TensorFlow's autodiff in float64."""
+    """Return the loss and the dense gradients, tables included, by TensorFlow's autodiff in float64."""
     tensors = {name: tf.constant(value, tf.float64) for name, value in values.items()}
     with tf.GradientTape() as tape:
         tape.watch(tensors)

@@ -1,4 +1,4 @@
-// What the tests of the kernels share. They know no TensorFlow, so that sanitizers see all there is: scripts/sanitize, ops/build --compilers.
+// Helpers of the kernels' tests. The tests use no TensorFlow, so that sanitizers check all code: scripts/sanitize, ops/build --compilers.
 #ifndef DLRM_TESTS_OPS_CHECK_H_
 #define DLRM_TESTS_OPS_CHECK_H_
 
@@ -23,7 +23,7 @@ inline int failures = 0;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInfinity = std::numeric_limits<float>::infinity();
 
-// Three threads that take what comes next.
+// Three threads, each of which takes the next piece of work.
 inline const dlrm::Threads kThreeThreads{3, [](int64_t count, const std::function<void(int64_t)>& work) {
                                            std::atomic<int64_t> next{0};
                                            std::vector<std::thread> threads;
@@ -44,7 +44,7 @@ T Narrowed(float x) {
   return out;
 }
 
-// Numbers of about 1, one in five of them zero. The vector holds no element more, so that a sanitizer sees what lies beside.
+// Draws numbers of about 1; one in five is zero. The vector has no spare capacity, so that a sanitizer sees accesses beyond its end.
 template <class T>
 std::vector<T> Drawn(int64_t size, int seed) {
   std::mt19937 bits(seed);
@@ -57,7 +57,7 @@ std::vector<T> Drawn(int64_t size, int seed) {
 template <class T>
 constexpr double kRounding = std::is_same_v<T, float> ? 0x1p-22 : std::is_same_v<T, dlrm::BFloat16> ? 0x1p-8 : 0x1p-11;
 
-// As near as a sum of so many terms of about 1 in float, rounded to T, must be.
+// Returns true if a value is as close as a sum of so many terms of about 1 in float is, once rounded to T.
 template <class T>
 bool Near(T found, double expected, int64_t terms) {
   const double value = dlrm::Widened(found);

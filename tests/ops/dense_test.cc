@@ -1,4 +1,4 @@
-// The dense layers' passes, and the exchange's orders of columns.
+// Tests of the dense layers' passes, and of the order of columns in the workers' exchange.
 #include "check.h"
 #include "columns.h"
 #include "dense.h"
@@ -12,7 +12,7 @@ using dlrm::Float16;
 
 const float kSpecial[] = {kNan, -kNan, kInfinity, -kInfinity, 0.0f, -0.0f, 1.0f, -2.0f, 65536.0f, 6e-8f};
 
-// The generator's words one by one, with products of 64 bits.
+// Returns one word of the generator for given key, stream and count, computed with 64-bit products.
 uint32_t Word(uint32_t key, uint64_t stream, uint64_t count, int word) {
   uint32_t state[4] = {static_cast<uint32_t>(count), static_cast<uint32_t>(count >> 32), static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)};
   uint32_t keys[2] = {key, 0};
@@ -108,7 +108,7 @@ void TestDense() {
 
 void TestColumns() {
   for (const int64_t samples : {0, 1, 200}) {
-    // Two blocks of 6 and 4 bytes a sample: columns 4 to 10 of its 12 bytes, and 0 to 4; bytes 10 and 11 are left alone.
+    // Two blocks of 6 and 4 bytes per sample: bytes 4 to 10 and 0 to 4 of its 12 bytes; bytes 10 and 11 stay unchanged.
     std::vector<char> blocks(10 * samples), vectors(12 * samples, 'x'), back(10 * samples);
     for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<char>(i * 7);
     const auto segments = [samples](std::vector<char>& flat) -> std::vector<dlrm::Segment> {

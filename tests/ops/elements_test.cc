@@ -1,4 +1,4 @@
-// Conversions, exhaustively where there are 65,536 cases.
+// Tests of conversions; exhaustive for types of 65,536 values.
 #include "check.h"
 
 namespace {
@@ -6,7 +6,7 @@ namespace {
 using dlrm::BFloat16;
 using dlrm::Float16;
 
-// Of a float16's bits, by definition.
+// Returns the value of a float16's bits, by definition.
 double ValueOf(uint16_t bits) {
   const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
   const double sign = bits & 0x8000 ? -1 : 1;
@@ -14,10 +14,10 @@ double ValueOf(uint16_t bits) {
   return sign * (exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24));
 }
 
-// Every value comes back; halfway to the next goes to the even one, and either side of halfway to the nearer one.
+// Checks that each value is restored, that a float halfway between two values rounds to the even one, and others to the nearer one.
 template <class Widen, class Narrow>
 void TestFloat16(const Widen& widen, const Narrow& narrow) {
-  const dlrm::FlushDenormals flush;  // as in every kernel: float16's denormals must not be taken for float's
+  const dlrm::FlushDenormals flush;  // as in every kernel: float16's denormals are no denormals in float and must be kept
   for (int bits = 0; bits < 0x10000; ++bits) {
     const uint16_t half = static_cast<uint16_t>(bits);
     const float value = widen(Float16{half});
@@ -42,10 +42,10 @@ void TestBFloat16() {
     const uint16_t back = Narrowed<BFloat16>(value).bits;
     CHECK(std::isnan(value) ? back == 0x7fc0 : back == bits);
   }
-  CHECK(Narrowed<BFloat16>(dlrm::FloatOf(0x3f808000)).bits == 0x3f80);  // halfway, to the even one
+  CHECK(Narrowed<BFloat16>(dlrm::FloatOf(0x3f808000)).bits == 0x3f80);  // halfway rounds to even
   CHECK(Narrowed<BFloat16>(dlrm::FloatOf(0x3f818000)).bits == 0x3f82);
   CHECK(Narrowed<BFloat16>(dlrm::FloatOf(0x7f7fffff)).bits == 0x7f80);
-  CHECK(std::isnan(dlrm::Widened(Narrowed<BFloat16>(dlrm::FloatOf(0x7f800001)))));  // whose upper half is infinity's
+  CHECK(std::isnan(dlrm::Widened(Narrowed<BFloat16>(dlrm::FloatOf(0x7f800001)))));  // a NaN whose upper half is that of infinity
 }
 
 template <class T>

@@ -58,7 +58,7 @@ void MultiplyPairs(int sums, int left, int right) {
 #ifndef __AMX_BF16__
 #define __AMX_BF16__ 1
 #endif
-#define dlrm dlrm_by_emulated_tiles  // beside the namespace of the library's own copy
+#define dlrm dlrm_by_emulated_tiles  // a second copy of the code, apart from the library's own
 #include "interaction_amx.cc"
 
 namespace emulated {

@@ -1,4 +1,4 @@
-// The interaction and its gradient against their definition, by the generic code, by the processor's tiles and by emulated ones.
+// Tests of the interaction and its gradient against their definition: the generic code, the processor's tiles and emulated tiles.
 #include "interaction.h"
 
 #include "check.h"
@@ -60,7 +60,7 @@ struct Values {
   }
 };
 
-// Not multiples of what processors like, more rows and columns than one tile, one of everything, none.
+// Sizes that are no multiple of a vector register, more rows and columns than one tile, 1 of everything, and no samples.
 const dlrm::InteractionShape kShapes[] = {{0, 27, 128}, {1, 1, 1},  {1, 2, 1},  {3, 27, 128}, {70, 27, 128}, {5, 16, 16},
                                           {5, 17, 40},  {7, 32, 33}, {4, 41, 128}, {2, 70, 20},  {9, 3, 500},   {2, 5, 64}};
 

@@ -1,4 +1,4 @@
-// Groups of ids, lookup and update against loops that say what they do.
+// Tests of groups of ids, lookups and updates against plain loops.
 #include <map>
 
 #include "check.h"
@@ -19,7 +19,7 @@ std::vector<int32_t> DrawnIds(int64_t size, int64_t rows, int seed) {
   return ids;
 }
 
-// Of features of that hotness; where it is above 1 a third of them are absent, and the first sample has none.
+// Draws the ids of a feature. If its hotness is above 1, a third of the ids are absent, and the first sample has none.
 std::vector<int32_t> DrawnIds(int hotness, int64_t batch, int64_t rows, int seed) {
   std::vector<int32_t> ids = DrawnIds(hotness * batch, rows, seed);
   std::mt19937 bits(seed + 1);
@@ -36,7 +36,7 @@ void TestGroups() {
   };
   const std::vector<Features> cases = {{{}, 5}, {{1}, 0}, {{1}, 1}, {{1}, 7}, {{1}, 5000}, {{3}, 0}, {{2}, 1}, {{5, 1, 2}, 100}, {{7, 1}, 9000}};
   for (const Features& of : cases) {
-    for (const int64_t rows : {1, 40, 100000}) {  // by a table of all rows, and by hashing
+    for (const int64_t rows : {1, 40, 100000}) {  // groups by a table of all rows, and by hashing
       std::vector<std::vector<int32_t>> ids;
       dlrm::TableIds table = {{}, rows};
       std::map<int32_t, std::vector<int32_t>> expected;
@@ -77,7 +77,7 @@ void TestCounting() {
   CHECK(dlrm::CountIds({ids.data(), 2}, 3, kThreeThreads) == (std::vector<float>{1, 2, 0}));
 }
 
-// A table may have more rows than 32 bits count, and an id is below zero then as well.
+// Checks the bounds of ids: a negative id is an error even if the table has more rows than 32 bits count.
 void TestBounds() {
   const int64_t kRows[] = {30, int64_t{1} << 31, int64_t{1} << 32, (int64_t{1} << 32) + 1, int64_t{1} << 40};
   std::vector<std::vector<Groups>> groups;
@@ -88,7 +88,7 @@ void TestBounds() {
         const std::vector<int32_t> ids = {0, 29, bad, 3};
         const dlrm::BadId grouped = dlrm::GroupIds({{{{ids.data(), hotness}}, rows}}, 4 / hotness, kThreeThreads, &groups);
         CHECK(grouped.id == (none ? nullptr : ids.data() + 2) && grouped.rows == (none ? 0 : rows));
-        if (bad >= 0 && none) continue;  // there is no such table to look it up in
+        if (bad >= 0 && none) continue;  // the id is valid, but the table here is too small to look it up in
         const float table[30] = {};
         std::vector<float> out(4);
         const dlrm::Source source = {table, rows, 1, 0, {ids.data(), hotness}, false};
@@ -100,7 +100,7 @@ void TestBounds() {
   const std::vector<int32_t> largest = {std::numeric_limits<int32_t>::max()};
   const auto passes = [&](int64_t rows) { return dlrm::GroupIds({{{{largest.data(), 1}}, rows}}, 1, kThreeThreads, &groups).id == nullptr; };
   CHECK(!passes(std::numeric_limits<int32_t>::max()) && passes(int64_t{1} << 31) && !passes(0));
-  const std::vector<int32_t> none = {-1, -1};  // in a table without rows
+  const std::vector<int32_t> none = {-1, -1};  // absent ids in a table without rows
   float out = 1;
   CHECK(dlrm::LookUpRows<float>({{nullptr, 0, 1, 0, {none.data(), 2}, true}}, 1, 1, &out, kThreeThreads).id == nullptr && out == 0);
 }
@@ -143,7 +143,7 @@ void TestLookup(const std::vector<int>& widths, int64_t batch) {
   }
 }
 
-// The rules as their papers have them, a row at a time in double: weights, then slots; `sum` is the row's gradient.
+// Updates one row by a rule as its paper defines it, in double: weights, then slots; `sum` is the row's gradient.
 void Apply(const dlrm::Optimizer& by, const std::vector<double>& sum, std::vector<double>* row, std::vector<double>* first, std::vector<double>* second) {
   const auto& c = by.constants;
   const double rate = by.scalars[0];
@@ -181,7 +181,7 @@ void Apply(const dlrm::Optimizer& by, const std::vector<double>& sum, std::vecto
 
 template <class G>
 void TestUpdate(const dlrm::Optimizer& by, int64_t batch) {
-  // A feature's table, hotness, and whether its vector is a mean.
+  // A feature's table and hotness; `mean` is true if its vector is a mean.
   struct Feature {
     int table, hotness;
     bool mean;

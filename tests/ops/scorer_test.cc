@@ -1,5 +1,5 @@
-// The scorer: its layers against sums in double, and whole models, whose memory a sanitizer watches. Their values are compared in
-// tests/model/test_native_scorer.py.
+// Tests of the scorer: its layers against sums in double, and whole models, whose memory accesses a sanitizer checks. The models' scores are
+// compared in tests/model/test_native_scorer.py.
 #include "scorer.h"
 
 #include <cstring>
@@ -30,7 +30,7 @@ void TestLayer(int64_t inputs, int64_t outputs, bool relu) {
 
 constexpr int64_t kTableRows = 10;
 
-// A table in chunks of 4 rows and, where they are whole, of 3 columns.
+// A table in chunks of 4 rows and 3 columns; chunks of int8 rows have all columns.
 struct Table {
   Table(int64_t width, dlrm::RowKind kind, int hotness) : chunk_width(kind == dlrm::kInt8Rows ? width : 3), scales(Drawn<float>(2 * kTableRows, 5)) {
     const int64_t bytes = kind == dlrm::kFloat32Rows ? 4 : kind == dlrm::kInt8Rows ? 1 : 2;

@@ -1,4 +1,4 @@
-"""What a run takes over from its checkpoint."""
+"""Tests of the flags that a run takes over from its checkpoint."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def configure(*flags):
 
 
 def manifest(*flags):
-    return json.loads(json.dumps(metadata(configure(*flags), SPEC)))  # as it comes back from the file
+    return json.loads(json.dumps(metadata(configure(*flags), SPEC)))  # as read back from the file
 
 
 def test_evaluation_needs_no_model_flags():
@@ -55,7 +55,7 @@ def test_a_run_that_goes_on_keeps_the_slices_of_the_gradients():
     saved = manifest("--gradient_slices", "4")
     assert inherit(configure(), saved, goes_on=True).device.gradient_slices == 4
     assert inherit(configure("--gradient_slices", "2"), saved, goes_on=True).device.gradient_slices == 2
-    assert inherit(configure(), saved).device.gradient_slices is None  # another run with its weights
+    assert inherit(configure(), saved).device.gradient_slices is None  # another run that starts from its weights
     assert inherit(configure("--mode", "eval"), saved).device.gradient_slices is None
 
 
@@ -63,8 +63,8 @@ def test_a_run_that_goes_on_keeps_its_form_of_rmsprop():
     given = ("--optimizer", "rmsprop", "--epsilon_outside_root")
     assert inherit(configure("--optimizer", "rmsprop"), manifest(*given), goes_on=True).optimizer.epsilon_outside_root
     before = manifest("--optimizer", "rmsprop")
-    del before["config"]["epsilon_outside_root"]  # of a checkpoint that was written before there was the flag
-    assert inherit(configure(*given), before, goes_on=True).optimizer.epsilon_outside_root  # given: it holds
+    del before["config"]["epsilon_outside_root"]  # as in a checkpoint written before the flag existed
+    assert inherit(configure(*given), before, goes_on=True).optimizer.epsilon_outside_root  # a flag that is given holds
     default = parse(["--dataset_path", "data", "--optimizer", "rmsprop"], "", defaults={"epsilon_outside_root": True})
     assert default.optimizer.epsilon_outside_root
     went_on = inherit(default, before, goes_on=True)
@@ -131,7 +131,7 @@ def test_widths_of_each_feature_are_the_checkpoints_unless_it_grows():
     cross = ("--interaction", "cross", "--bottom_mlp_dims", "16,4", "--top_mlp_dims", "4,1")
     listed, one = manifest(*cross, "--embedding_dim", "2,3"), manifest(*cross, "--embedding_dim", "6")
     assert inherit(configure(), listed).model.embedding_dim == (2, 3)
-    assert inherit(configure(*cross, "--allow_growth"), listed).model.embedding_dim == 128  # `tables.grown_widths` says what becomes of them
+    assert inherit(configure(*cross, "--allow_growth"), listed).model.embedding_dim == 128  # `tables.grown_widths` then sets the widths
     assert inherit(configure("--allow_growth"), one).model.embedding_dim == 6
 
 

@@ -1,4 +1,4 @@
-"""A flag that is added is said in two places, its option and its reader: all else follows from the option."""
+"""Tests that a new flag needs changes in two places only, its option and its reader; all else follows from the option."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def added(text, before, line):
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """A copy of the program, with one more flag."""
+    """Return a copy of the program with one more flag."""
     folder = clone(tmp_path_factory.mktemp("flag") / "program")
     for name, before, line in (
         ("utils/config/learning.py", "    dropout: float = option(", OPTION),
@@ -49,7 +49,7 @@ def test_it_is_in_the_help_and_has_its_reason_for_no_effect(run):
     said, _ = run("dlrm.py", "--help")
     assert "--halved X" in said and "what is halved (parts; default: 1.0; only with --mode train)" in said
     _, said = run("dlrm.py", *SHORT, "--halved", "0.5", "--max_steps", "1")
-    assert "--halved has no effect without --mlp_l2" not in said  # which has a value, 0
+    assert "--halved has no effect without --mlp_l2" not in said  # --mlp_l2 has a default value, 0
     code = "from utils.config.ineffective import warnings; from utils.dialects.command_line import parse; print(warnings(parse(['--mode', 'eval', "
     said, _ = run("-c", code + "'--dataset_path', 'd', '--halved', '2'], '')))")
     assert "--halved has no effect with --mode eval" in said

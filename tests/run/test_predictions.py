@@ -1,4 +1,4 @@
-"""The file of predictions."""
+"""Tests of the file of predictions."""
 
 import numpy as np
 import polars

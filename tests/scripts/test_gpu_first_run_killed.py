@@ -1,4 +1,4 @@
-"""scripts/gpu_first_run, killed: what its part has started does not stay on the GPU."""
+"""Tests that processes started by a part of scripts/gpu_first_run do not stay on the GPU after it is killed."""
 
 import signal
 import sys
@@ -23,7 +23,7 @@ def test_a_part_does_not_outlive_it(tmp_path):
 
         def started():
             below[:] = [one for one in me.children(recursive=True) if "sleep(300)" in " ".join(words(one))]
-            return len(below) == 2  # the part, and what it started in a session of its own
+            return len(below) == 2  # the part, and its child in a session of its own
 
         wait_for(started, process)
         process.send_signal(signal.SIGKILL)
@@ -37,7 +37,7 @@ def test_a_part_does_not_outlive_it(tmp_path):
 
 
 def words(process):
-    """Its command; nothing of one that has ended."""
+    """Return the words of a process's command; none if it has ended."""
     try:
         return process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):

@@ -1,4 +1,4 @@
-"""scripts/install with stand-ins for everything it calls: what it asks of them, and when it fails."""
+"""Tests of scripts/install with stubs for all programs it calls: their arguments, and its failures."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ esac
 
 
 class Install:
-    """A copy of what scripts/install reads, beside programs that only write down how they were called."""
+    """A copy of the files that scripts/install reads, with stubs of programs that record their arguments."""
 
     def __init__(self, folder):
         self.folder, self.calls = folder / "clone", folder / "calls"
@@ -41,7 +41,7 @@ class Install:
             (folder / path).write_text(PROGRAM)
             (folder / path).chmod(0o755)
         (folder / "bin/dpkg-query").write_text("#!/bin/bash\necho install ok installed\n")
-        for path in ("site/nvidia/nccl/lib/libnccl.so.2", "cuda/include/cuda_runtime.h"):  # for a machine that has an nvcc
+        for path in ("site/nvidia/nccl/lib/libnccl.so.2", "cuda/include/cuda_runtime.h"):  # read on a machine with nvcc
             (folder / path).parent.mkdir(parents=True)
             (folder / path).touch()
         version = "{}.{}".format(*sys.version_info)
@@ -110,7 +110,7 @@ def test_without_them_only_if_asked(install):
     result = install.run(BUILD="1", DLRM_NATIVE_OPS="0")
     assert result.returncode == 0 and install.done
     assert "ops/build" not in install.calls.read_text()
-    assert "DLRM_NATIVE_OPS=0" in result.stderr  # said, not silent
+    assert "DLRM_NATIVE_OPS=0" in result.stderr  # the switched-off build is reported
     result = install.run(BUILD="1")
     assert result.returncode != 0, "the next install builds them"
 
@@ -123,7 +123,7 @@ def test_a_second_run_installs_nothing(install):
 
 
 def test_files_that_may_be_in_use_are_left_alone_or_replaced_whole(install):
-    """A horovodrun that starts in the middle of an install finds a program, the old or the new."""
+    """A horovodrun started during an install runs the whole old or the whole new program."""
     program, path = install.folder / ".venv/bin/horovodrun", install.calls.with_name("site") / "dlrm_tf2.pth"
     path.write_text("another clone\n")
     with program.open() as old_program, path.open() as old_path:
@@ -170,7 +170,7 @@ def test_spark_is_installed_where_it_is_asked_for_and_once(install):
 
 @pytest.mark.parametrize(("version", "wanted"), [("1.8.0_392", True), ("11.0.2", True), ("17", False), ("21.0.1", False)])
 def test_spark_brings_java_17_where_there_is_none(install, version, wanted):
-    """As a user of a machine without it: the one command that needs root."""
+    """An install for Spark by a user without root rights names the command that installs Java 17 where it is missing."""
     java(install, version)
     for name, script in (("dpkg-query", "case $* in *openjdk*) ;; *) echo install ok installed ;; esac"), ("id", "echo 1000")):
         path = install.calls.with_name("bin") / name
@@ -179,11 +179,11 @@ def test_spark_brings_java_17_where_there_is_none(install, version, wanted):
     result = install.run("--spark")
     assert (result.returncode != 0) == wanted
     assert ("apt-get install -y --no-install-recommends openjdk-17-jre-headless" in result.stderr) == wanted
-    assert install.run().returncode == 0  # and is not asked for without --spark
+    assert install.run().returncode == 0  # Java is not asked for without --spark
 
 
 def installed_for_serving(install):
-    """What was asked of Python: modules of serving, and requirements-serving.txt."""
+    """Return the modules of serving, and requirements-serving.txt, that Python was called with."""
     lines = install.calls.read_text().splitlines()
     return [word for line in lines for word in line.split() if word.startswith("serving.") or word == "requirements-serving.txt"]
 
@@ -208,7 +208,7 @@ def test_what_serving_lacks_is_one_line_and_an_error_in_continuous_integration(i
     assert (install.folder / ".venv/installed-serving").exists() == (part != "CLIENTS")
     result = install.run("--serving", CI="true", **{part: "1"})
     assert result.returncode == 1 and "(see above)" in result.stderr and "up to date" not in result.stderr
-    result = install.run("--serving", CI="true")  # the next one does what is missing
+    result = install.run("--serving", CI="true")  # the next install does what is missing
     assert result.returncode == 0 and (install.folder / ".venv/installed-serving").exists()
 
 

@@ -1,4 +1,4 @@
-"""scripts/preproc.sh and scripts/preproc_benchmark.sh: NVIDIA's commands, from Outbrain's raw files to TFRecords, and their memory watch."""
+"""Tests of scripts/preproc.sh and scripts/preproc_benchmark.sh: NVIDIA's commands from Outbrain's raw files to TFRecords, and their memory watch."""
 
 import os
 import re
@@ -16,7 +16,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a script with Outbrain's folders below `tmp_path`; returns code, output, errors."""
+    """Return a function that runs a script with Outbrain's folders in `tmp_path` and returns its exit code, output and errors."""
     environment = {name: value for name, value in os.environ.items() if name not in ("RAW", "TFRECORDS", "FORMAT", "OVERWRITE")}
     environment |= {"OUTBRAIN_DIR": str(tmp_path), "PYTHON": sys.executable}
 
@@ -42,7 +42,7 @@ def test_the_benchmark_preprocesses_as_often_as_told(run, tmp_path):
 
 
 def test_the_flags_of_each_mode(run, tmp_path):
-    """What Python would be called with."""
+    """Each mode calls Python with the right flags; a stub prints them."""
     (tmp_path / "orig").mkdir()
     echo = tmp_path / "python"
     echo.write_text("#!/bin/sh\necho called: $*\n")

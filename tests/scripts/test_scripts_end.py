@@ -1,4 +1,4 @@
-"""What a script has started in the background ends with it: where a signal comes in the worst moment, and where it is killed."""
+"""Tests that background processes of a script end with it, also if a signal comes at the worst moment or the script is killed."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ import pytest
 from children import dispositions
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-# To be read by every bash: ends it between the start of the program in the background and the line that remembers it.
+# Every bash reads this through BASH_ENV. It ends the script between the start of a background program and the line that stores its process id.
 SIGNAL = """trap '[[ $BASH_COMMAND != @(watch|server)=\\$! ]] || kill -TERM $$' DEBUG\n"""
 
 
@@ -22,7 +22,7 @@ def program(path, text):
 
 
 def code_of(words, folder, **environment):
-    """Its exit code as soon as nobody holds its output any more."""
+    """Run a command, wait until no process holds its output any more, and return its exit code."""
     pipe = subprocess.PIPE
     with dispositions():
         process = subprocess.Popen(words, cwd=folder, env=os.environ | environment, stdout=pipe, stderr=pipe, start_new_session=True)
@@ -37,7 +37,7 @@ def code_of(words, folder, **environment):
 
 @pytest.fixture
 def copied(tmp_path):
-    """A folder with copies of scripts, and BASH_ENV for a signal."""
+    """Return a folder with copies of scripts, and with the file SIGNAL for BASH_ENV."""
     (tmp_path / "scripts").mkdir()
     for name in ("preproc_benchmark.sh", "memscript.sh", "serving_demo", "keepalive.sh"):
         shutil.copy(SCRIPTS / name, tmp_path / "scripts")
@@ -56,7 +56,7 @@ def test_a_killed_benchmark_leaves_no_memory_watch(copied):
 
 
 def test_the_memory_watch_ends_well_when_it_is_told_to(copied):
-    """As NVIDIA's benchmark does, which does not say what is watched."""
+    """The memory watch ends cleanly on SIGTERM, even if started without a process to watch, as NVIDIA's benchmark starts it."""
     watch = subprocess.Popen(["scripts/memscript.sh"], cwd=copied, env=os.environ | {"SLEEP": "100"}, stdout=subprocess.PIPE)
     try:
         while not (copied / "mem_consumption.txt").exists():

@@ -1,4 +1,4 @@
-"""The scripts of Wide & Deep give main.py the flags that their options mean."""
+"""Tests that the scripts of Wide & Deep pass main.py the flags that match their options."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def said(script, *options):
-    """What a script would run: `echo` stands for Python."""
+    """Run a script with `echo` in place of Python; its output is the command it would run."""
     command = ["bash", str(ROOT / "scripts" / script), *options]
     return subprocess.run(command, env=os.environ | {"PYTHON": "echo"}, capture_output=True, text=True, timeout=30, check=False)
 

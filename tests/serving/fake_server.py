@@ -1,4 +1,4 @@
-"""A stand-in for the Triton server where its surroundings are tested: it is ready at once and serves nothing."""
+"""A fake of the Triton server for tests of the code around it: it is ready at once and serves nothing."""
 
 import os
 import sys
@@ -57,12 +57,12 @@ http.server.HTTPServer(("127.0.0.1", int(flags["metrics-port"])), Handler).serve
 
 
 class FakeServer:
-    """In a cache folder, where the real one would be, and a repository for it.
+    """The fake program in a cache folder, at the real server's place, and a repository for it.
 
     Args:
-        folder: for all of it. With a file `taken`, so many starts as it has letters find a port in use; with `late`, one finds the metrics' in
-            use when it answers on the others; with `slow`, it is never ready and takes a second to end; with `crash`, so many starts as it has
-            letters abort soon after they are ready.
+        folder: for the program, its repository and files that control it. `taken`: as many starts as the file has letters find a port in use.
+            `late`: one start finds the port of the metrics in use when it already answers on the others. `slow`: the server is never ready and
+            takes a second to end. `crash`: as many starts as the file has letters abort soon after they are ready.
     """
 
     def __init__(self, folder: Path):
@@ -78,6 +78,6 @@ class FakeServer:
 
     @property
     def starts(self) -> list[list[int]]:
-        """Process and ports of each start: HTTP, gRPC, metrics."""
+        """The process id and the ports of HTTP, gRPC and metrics of each start."""
         path = self.folder / "starts"
         return [[int(word) for word in line.split()] for line in path.read_text().splitlines()] if path.exists() else []

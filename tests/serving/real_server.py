@@ -1,4 +1,4 @@
-"""A Triton server for a file of tests, or a word why there is none."""
+"""A real Triton server for tests; they are left out with a reason where it is not installed."""
 
 import importlib
 import re
@@ -13,7 +13,7 @@ from serving.stub_environment import numpy_folder
 from serving.triton_install import server_folder
 from tests.left_out import left_out
 
-PORTS = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=2, ready_seconds=400)  # on a busy machine, too
+PORTS = ServerConfig(http_port=0, grpc_port=0, metrics_port=0, exit_seconds=2, ready_seconds=400)  # enough on a busy machine, too
 
 
 def needed() -> None:
@@ -25,7 +25,7 @@ def needed() -> None:
 
 
 def packages(*modules: str) -> None:
-    """The same of what is imported."""
+    """Leave the test out where one of the modules cannot be imported; fail it in continuous integration."""
     for module in modules:
         try:
             importlib.import_module(module)
@@ -34,7 +34,7 @@ def packages(*modules: str) -> None:
 
 
 def started(repository: Path, say: Callable[[str], None] = lambda text: None) -> Server:
-    """A server that is ready."""
+    """Start a server, wait until it is ready and return it."""
     needed()
     server = Server(repository, PORTS, say)
     try:
@@ -46,13 +46,13 @@ def started(repository: Path, say: Callable[[str], None] = lambda text: None) ->
 
 
 def stubs(server: Server) -> list[psutil.Process]:
-    """The processes of the Python backend."""
+    """Return the processes of the server's Python backend."""
     children = psutil.Process(server.process.pid).children(recursive=True)
     return [child for child in children if is_stub(child)]
 
 
 def is_stub(process: psutil.Process) -> bool:
-    """Whether it is one of the backend's; not one that has ended meanwhile."""
+    """Return True for a process of the Python backend; False also where it has ended meanwhile."""
     try:
         return "triton_python_backend_stub" in " ".join(process.cmdline()[:1])
     except psutil.NoSuchProcess:
@@ -60,7 +60,7 @@ def is_stub(process: psutil.Process) -> bool:
 
 
 def running(process: psutil.Process) -> bool:
-    """Whether it has not ended; one that nobody has waited for has."""
+    """Return True unless the process has ended; a zombie has ended."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -68,7 +68,7 @@ def running(process: psutil.Process) -> bool:
 
 
 def eventually(condition, limit_s: float = 60.0):
-    """What a condition gives as soon as it is true."""
+    """Wait until the condition's value is true and return the value; fail after the limit."""
     deadline = time.monotonic() + limit_s
     while not (found := condition()):
         assert time.monotonic() < deadline, "never happened"
@@ -77,5 +77,5 @@ def eventually(condition, limit_s: float = 60.0):
 
 
 def tracebacks(server: Server) -> list[str]:
-    """Lines of the log that begin one."""
+    """Return the lines of the server's log at which a traceback starts."""
     return re.findall(r"^.*Traceback.*$", Path(server.log).read_text(errors="replace"), re.M)

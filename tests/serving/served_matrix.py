@@ -1,4 +1,4 @@
-"""What a server is asked for, value by value: what a model is given, of which dataset, which model, how many samples at a time, by which protocol."""
+"""The cases of requests to a server: kind of inputs, dataset, model, number of samples in a batch, and protocol."""
 
 import functools
 import itertools
@@ -26,10 +26,10 @@ MODELS = {
     "dcnv2": {"interaction": "cross", "cross_layer_projection_dim": 4, "num_cross_layers": 2},
     "wide_and_deep": {"interaction": "wide_and_deep", "optimizer": "rmsprop"},
 }
-# Logits near 0: there the last bits of the C++ scorer's products and of TensorFlow's are below 2e-7 of a probability.
+# These flags keep logits near 0, where differences in the last bits between the C++ scorer and TensorFlow stay below 2e-7 of a probability.
 SMALL = {"embedding_dim": 4, "bottom_mlp_dims": "16,4", "learning_rate": 0.005, "seed": 3}
 MOST = 1500
-FLIGHT = "in flight"  # so many requests of one sample each at once
+FLIGHT = "in flight"  # SINGLES requests of one sample each, all sent at once
 BATCHES = (1, 2, 200, MOST, FLIGHT)
 SINGLES = 200
 SCHEMES = (GRPC, HTTP)
@@ -44,11 +44,11 @@ class Kind(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its name there."""
+        """The model's name in the repository."""
         return "-".join(self)
 
 
-# Every pair of what a model is given, the dataset and the model; with all batches over both protocols of each, every pair that there is.
+# Every pair of values of inputs, dataset and model occurs. As each model is asked for all batches over both protocols, so does every other pair.
 PAIRS = [
     *(Kind(inputs, CRITEO, model) for inputs, model in zip((RAW, IDS, RAW), MODELS, strict=True)),
     *(Kind(inputs, TABLE, model) for inputs, model in zip((IDS, RAW, IDS), MODELS, strict=True)),
@@ -58,7 +58,7 @@ ALL = [Kind(*one) for one in itertools.product((IDS, RAW), (CRITEO, TABLE, OUTBR
 
 
 def outbrain_data(folder: Path) -> Path:
-    """A dataset of drawn raw files in Outbrain's form."""
+    """Prepare a dataset from synthetic raw files in Outbrain's format; return its folder."""
     assert generate_outbrain.main(["--displays", "300", "--dst", str(folder / "raw")]) == 0
     assert outbrain.main(["--src", str(folder / "raw"), "--dst", str(folder / "data")]) == 0
     return folder / "data"
@@ -71,8 +71,8 @@ class Served:
     """Models of all kinds, trained and exported.
 
     Args:
-        folder: empty.
-        kinds: which.
+        folder: an empty folder for data, checkpoints and the repository.
+        kinds: the models' kinds.
     """
 
     def __init__(self, folder: Path, kinds: list[Kind]):
@@ -92,9 +92,9 @@ class Served:
             self._data[kind.dataset] = DATA[kind.dataset](self._folder / kind.dataset)
         train(self._data[kind.dataset], self._checkpoint(kind), **SMALL, **MODELS[kind.model])
 
-    @functools.cache  # noqa: B019 - as long as the tests of a file
+    @functools.cache  # noqa: B019 - the object lives as long as a file's tests
     def rows(self, kind: Kind) -> "Rows":
-        """Rows for a model and what they score."""
+        """Return rows for a model and their scores."""
         mapped, loaded = (dlrm.load(self._checkpoint(kind), mmap=mmap, cpu=True) for mmap in (True, False))
         if kind.inputs == RAW:
             columns = drawn_columns(mapped.raw_inputs(), seed=11)
@@ -111,7 +111,7 @@ class Served:
 
 
 class Rows(NamedTuple):
-    """Inputs of requests, their scores by `over_arrays`, by the checkpoint, and whether the C++ scorer computes the former."""
+    """Inputs of requests, their scores by `over_arrays` and by the checkpoint; `native` is True if the C++ scorer computes the former."""
 
     inputs: dict[str, np.ndarray]
     over_arrays: np.ndarray
@@ -119,12 +119,12 @@ class Rows(NamedTuple):
     native: bool
 
     def part(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Inputs of a request."""
+        """Return the inputs of a request for rows start to stop."""
         return {name: values[start:stop] for name, values in self.inputs.items()}
 
 
 def check_case(server: Server, served: Served, kind: Kind, scheme: str, batch: int | str) -> None:
-    """Ask the server and look at every score."""
+    """Send the rows of a case to the server and check every score."""
     rows = served.rows(kind)
     connection = Connection(f"{scheme}://{getattr(server, scheme)}", kind.name)
     try:
@@ -141,13 +141,13 @@ def check_case(server: Server, served: Served, kind: Kind, scheme: str, batch: i
     if rows.native:
         np.testing.assert_array_equal(found, rows.over_arrays[:count])
     np.testing.assert_allclose(found, rows.over_arrays[:count], atol=1e-6, rtol=0)
-    # TensorFlow's last bits depend on how many samples were joined: 2.4e-7 was seen of one in 200.
+    # TensorFlow's last bits depend on the number of samples in a batch: a difference of 2.4e-7 was seen for one sample in 200.
     np.testing.assert_allclose(found, rows.checkpoint[:count], atol=2e-7 if rows.native else 1e-6, rtol=0)
     assert count < 3 or np.ptp(found) > 0.01
 
 
 def in_flight(connection: Connection, server: Server, rows: Rows) -> Iterator[np.ndarray]:
-    """Scores of single samples, all of which are asked for before any is waited for."""
+    """Yield the scores of single samples; all requests are sent before the first answer is awaited."""
     parts = [rows.part(number, number + 1) for number in range(SINGLES)]
     if connection.over_http:
         import tritonclient.http as http

@@ -1,4 +1,4 @@
-"""Small datasets of every kind, models trained on them, and exports of these."""
+"""Small datasets of every kind, models trained on them, and exports of the models."""
 
 import random
 from pathlib import Path
@@ -38,7 +38,7 @@ COLUMNS = ("user", "item", "price", "age", "count", "history", "city", "when")
 
 
 def write(folder: Path, categorical, numerical=("x", "y", "z"), dtype="float16", rows=(1500, 400)) -> Path:
-    """A synthetic dataset in tf_raw."""
+    """Write a synthetic dataset in tf_raw; return its folder."""
     dtypes = {feature.name: "int32" for feature in categorical} | dict.fromkeys(numerical, dtype) | {"label": "int8"}
     spec = FeatureSpec(categorical, numerical, "label", dtypes)
     with TfRawWriter(folder, spec, ("train", "test")) as writer:
@@ -50,7 +50,7 @@ def write(folder: Path, categorical, numerical=("x", "y", "z"), dtype="float16",
 
 
 def train(data: Path, checkpoint: Path, **flags) -> Path:
-    """A model of few steps, its folder."""
+    """Train a small model; return the folder of its checkpoints."""
     widths = {"embedding_dim": 8, "bottom_mlp_dims": "16,8", "top_mlp_dims": "16,8,1"}
     fixed = {"cpu": True, "batch_size": 128, "valid_batch_size": 512, "optimizer": "adam", "learning_rate": 0.02, "warmup_steps": 0, "log_path": ""}
     dlrm.train(dataset_path=str(data), save_checkpoint_path=str(checkpoint), **(widths | fixed | flags))
@@ -58,7 +58,7 @@ def train(data: Path, checkpoint: Path, **flags) -> Path:
 
 
 def export(checkpoint: Path, repository: Path, *flags) -> None:
-    """As the command does; raises UserError as it does."""
+    """Export a checkpoint as `--mode export` does; raise UserError as it does."""
     from run.command import do
 
     words = ("--mode", "export", "--cpu", "--log_path", "", "--restore_checkpoint_path", checkpoint, "--export_path", repository, *flags)
@@ -66,7 +66,7 @@ def export(checkpoint: Path, repository: Path, *flags) -> None:
 
 
 def criteo_data(folder: Path) -> Path:
-    """A dataset of a log in Criteo's form."""
+    """Prepare a dataset from a random log in Criteo's format; return its folder."""
     draw = random.Random(0)
     for split, rows in (("train", 600), ("test", 150)):
         lines = []
@@ -81,7 +81,7 @@ def criteo_data(folder: Path) -> Path:
 
 
 def table_data(folder: Path, features: dict) -> Path:
-    """A dataset of a CSV table."""
+    """Prepare a dataset from a random CSV table; return its folder."""
     draw = random.Random(1)
     for split, rows in (("train", 500), ("test", 120)):
         lines = [",".join(["label", *COLUMNS])]

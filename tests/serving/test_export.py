@@ -1,4 +1,4 @@
-"""What an export refuses, what it leaves behind, and what it writes beside the weights."""
+"""Tests of `--mode export`: its errors, the files it leaves behind, and the files it writes beside the weights."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_a_version_is_never_replaced_and_another_interface_is_refused(folder, tm
     export(folder / "c", tmp_path / "r", "--model_version", "2", "--instances", "2")
     assert versions(tmp_path / "r/dlrm") == [1, 2] and sorted(path.name for path in (tmp_path / "r").iterdir()) == ["dlrm"]
     assert "count: 2" in (tmp_path / "r/dlrm/2/config.pbtxt").read_text()
-    text = (tmp_path / "r/dlrm/config.pbtxt").read_text()  # as it was: nobody has announced the new one
+    text = (tmp_path / "r/dlrm/config.pbtxt").read_text()  # unchanged: the new version is not announced yet
     assert "count: 1" in text and "version_policy: { specific: { versions: [ 1 ] } }" in text
     remove_version(tmp_path / "r/dlrm", 1)
     assert sorted(path.name for path in (tmp_path / "r/dlrm").iterdir()) == ["2", "MODEL.md", "config.pbtxt"]
@@ -90,7 +90,7 @@ def test_a_damaged_checkpoint_is_refused(folder, tmp_path):
     copy = shutil.copytree(folder / "c", tmp_path / "c")
     chunk = next(path for path in copy.rglob("*") if "tables/b/weights/c/0" in str(path) and path.is_file())
     content = bytearray(chunk.read_bytes())
-    content[5] ^= 1  # of the same length, and with the checksum of before
+    content[5] ^= 1  # the length and the recorded checksum stay the same
     chunk.write_bytes(content)
     with pytest.raises(UserError, match=r"tables/b/weights: .*do not fit their checksum; the checkpoint is damaged"):
         export(copy, tmp_path / "r")
@@ -104,7 +104,7 @@ def test_weights_share_the_checkpoint_s_files_and_outlive_it(folder, tmp_path):
     export(copy, tmp_path / "r")
     chunks = [path for path in (tmp_path / "r/dlrm/1/checkpoint/tables").rglob("*") if path.is_file() and path.name != "zarr.json"]
     assert len(chunks) == 3 and all(os.stat(path).st_nlink == 2 for path in chunks)
-    assert not list((tmp_path / "r").rglob("*momentum*"))  # no optimizer
+    assert not list((tmp_path / "r").rglob("*momentum*"))  # no state of the optimizer
     expected = dlrm.load(copy).score({name: [1] for name in "xyzabc"})
     shutil.rmtree(copy)
     np.testing.assert_array_equal(dlrm.load(tmp_path / "r/dlrm/1/checkpoint").score({name: [1] for name in "xyzabc"}), expected)
@@ -160,7 +160,7 @@ def test_a_proof_knows_what_few_rows_cannot_tell():
 
 
 def test_a_version_grows_where_triton_does_not_look(folder, tmp_path, monkeypatch):
-    """Triton takes every folder of a repository for a model, hidden or not, and does not start where one is none."""
+    """An export is written beside the repository: Triton takes each folder in it, even hidden ones, for a model, and fails to start if one is not."""
     from run import export as module
 
     seen = []
@@ -178,7 +178,7 @@ def test_a_version_grows_where_triton_does_not_look(folder, tmp_path, monkeypatc
 
 
 def test_a_batch_of_another_size_that_scores_otherwise_is_no_proof():
-    """As where rows are right alone and wrong together."""
+    """The proof fails where rows score right one by one and wrong in a batch."""
     scores = np.array([0.1, 0.2, 0.3], np.float32)
     found = proof.prove(lambda: scores, lambda: proof.ExportScores(scores, 0.0, np.array([0.1, 0.3], np.float32), np.array([0, 1])), None)
     with pytest.raises(UserError, match=r"a score differs by 1\.00e-01"):
@@ -186,7 +186,7 @@ def test_a_batch_of_another_size_that_scores_otherwise_is_no_proof():
 
 
 def test_a_step_that_is_removed_while_it_is_read_is_not_damaged(folder, tmp_path, monkeypatch, capfd):
-    """The run that writes there keeps one checkpoint, on a file system without locks: the newest is taken again."""
+    """The export takes the newest checkpoint if a training run replaces its only one meanwhile, on a file system without locks."""
     shutil.copytree(folder / "c", tmp_path / "c")
     step = next((tmp_path / "c").glob("step-*"))
 
@@ -203,11 +203,11 @@ def test_a_step_that_is_removed_while_it_is_read_is_not_damaged(folder, tmp_path
     assert f"{step}: was removed while it was read, by the run that writes there; the newest is taken" in capfd.readouterr().out
     assert versions(tmp_path / "r/dlrm") == [1]
     with pytest.raises(UserError, match="no such folder"):
-        export(step, tmp_path / "other")  # one that is named is not another
+        export(step, tmp_path / "other")  # for a step that was named, no other is taken
 
 
 def test_a_file_that_cannot_grow_is_said_with_the_folder(folder, tmp_path):
-    """As on a full disk: the system names no file where a write fails."""
+    """A failed write, as on a full disk, is reported with the folder, since the system's error names no file."""
     words = [sys.executable, ROOT / "dlrm.py", "--mode", "export", "--cpu", "--log_path", "", "--restore_checkpoint_path", folder / "c"]
     limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *words, "--export_path", tmp_path / "r"]
     done = subprocess.run(list(map(str, limited)), capture_output=True, text=True, check=False, env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"})

@@ -1,4 +1,4 @@
-"""benchmarks.inference runs, and what it measures agrees."""
+"""Tests that benchmarks.inference runs and that its measurements are consistent."""
 
 import importlib.util
 import json

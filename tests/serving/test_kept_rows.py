@@ -1,4 +1,4 @@
-"""Rows that a version keeps: what is written comes back, and no more than was asked for."""
+"""Tests of the rows kept with an exported version: they are read as written, and no more than asked for."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is left of a server that was killed with all that it had started."""
+"""Tests of the files left by a server that was killed with all its child processes."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ def serve(repository, folder):
 
 
 def address(process):
-    """Of HTTP, as soon as it is ready."""
+    """Wait until the server is ready and return its HTTP address."""
     return re.search(r"http://[\d.:]+", next(line for line in iter(process.stdout.readline, "") if line.startswith("ready")))[0]
 
 
@@ -38,7 +38,7 @@ def test_shared_memory_of_a_killed_server_is_removed_by_the_next(repository, tmp
             one.kill()
         psutil.wait_procs(below, 60)
     left = found(Path("/dev/shm"), f"dlrm_{process.pid}_*")
-    assert left  # Triton's own, which nobody was left to remove
+    assert left  # shared memory of Triton, which no process was left to remove
     try:
         with serve(repository, tmp_path) as process:
             address(process)

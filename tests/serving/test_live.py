@@ -1,4 +1,4 @@
-"""The live version in `config.pbtxt`, and publishing as far as it needs no server; servers are stand-ins here."""
+"""Tests of the live version in `config.pbtxt`, and of publishing with stubs of servers."""
 
 import shutil
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_what_a_config_says(config, numbers):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Checkpoint and repository."""
+    """Train and export a model; return the folder of the checkpoint and the repository."""
     folder = tmp_path_factory.mktemp("live")
     train(write(folder / "data", PLAIN), folder / "c")
     export(folder / "c", folder / "r")
@@ -65,7 +65,7 @@ def test_without_a_server_it_only_writes(exported, repository, capfd):
 
 
 def test_a_repository_of_an_older_export_goes_on_with_what_it_served(exported, repository):
-    """Its config.pbtxt names no version, and its versions have none of their own: Triton takes the newest."""
+    """An older export goes on with the version it serves. Its config.pbtxt names no version, so Triton takes the newest."""
     model = repository / "dlrm"
     old = "\n".join(line for line in (model / CONFIG).read_text().splitlines() if "version_policy" not in line) + "\n"
     (model / CONFIG).write_text(old)
@@ -75,7 +75,7 @@ def test_a_repository_of_an_older_export_goes_on_with_what_it_served(exported, r
     assert live(model) == [1] and (model / CONFIG).read_text() == naming(old, 1)
     announce(model, 2)
     assert live(model) == [2]
-    announce(model, 1)  # the way back
+    announce(model, 1)  # back to the older version
     assert live(model) == [1] and config_of(model, 1) == (model / CONFIG).read_text()
 
 
@@ -126,7 +126,7 @@ def test_one_of_both_is_given(exported, repository):
 
 
 class Stand:
-    """A stand-in for a server: the versions that it has, and what it refuses."""
+    """A stub of a server, with the versions it has and the version it refuses to load."""
 
     def __init__(self, url, **versions):
         self.url, self.versions, self.refuses, self.gone = url, dict(versions), None, False
@@ -160,7 +160,7 @@ class Stand:
 
 @pytest.fixture
 def servers(monkeypatch):
-    """Two, called a and b, that serve version 1."""
+    """Return stubs of two servers, named a and b, that serve version 1."""
     found = {name: Stand(name, v1="READY") for name in "ab"}
     monkeypatch.setattr(module, "Control", found.__getitem__)
     monkeypatch.setattr(module, "UNLOADING_S", 0.5)
@@ -169,7 +169,7 @@ def servers(monkeypatch):
 
 
 def copied(config, words, number):
-    """An export of the same weights, for what comes after it."""
+    """Copy version 1 as a new version, in place of an export, for tests of the steps after it."""
     model = Path(config.repository) / config.model_name
     shutil.copytree(model / "1", model / str(number))
     (model / str(number) / CONFIG).write_text(naming((model / "1" / CONFIG).read_text(), number))
@@ -196,7 +196,7 @@ def test_where_one_refuses_all_have_again_what_they_had(exported, repository, se
 
 
 def test_formats_that_a_server_does_not_serve_are_left_alone(exported, repository, servers, capfd):
-    """dlrm and dlrm_onnx are served by both, dlrm_savedmodel by none."""
+    """Publishing loads dlrm and dlrm_onnx, which both servers serve, and leaves dlrm_savedmodel alone, which neither does."""
     shutil.copytree(repository / "dlrm/1", repository / "dlrm/2")
     for name in ("dlrm_savedmodel", "dlrm_onnx"):
         shutil.copytree(repository / "dlrm", repository / name)

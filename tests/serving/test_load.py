@@ -1,4 +1,4 @@
-"""The generators of load against what they should do, by a server that answers when it is told to."""
+"""Tests of the load generators against a fake server with a known time per answer."""
 
 import sys
 import threading
@@ -16,7 +16,7 @@ from utils.errors import UserError
 
 
 class Slow:
-    """Answers one request after another, each after `seconds`."""
+    """A connection that answers one request after another, each after `seconds`."""
 
     def __init__(self, seconds):
         self._seconds, self._free = seconds, time.perf_counter()
@@ -44,11 +44,11 @@ def test_a_closed_loop_keeps_so_many_outstanding():
     server = Slow(0.02)
     measured = closed_loop(server, {}, 4, 0.5)
     assert server.most == 4 and measured.failed == 0
-    assert np.median(measured.latencies_s[8:]) >= 0.06  # of 4 * 0.02; a busy machine takes longer
+    assert np.median(measured.latencies_s[8:]) >= 0.06  # 4 * 0.02 less a margin; a busy machine takes longer
 
 
 def test_an_open_loop_sees_the_queue_that_a_closed_one_hides():
-    """A server of 50 requests/s that is sent 100: the last of half a second waits nearly as long again."""
+    """A server of 50 requests/s gets 100 requests/s for half a second, so the last request waits nearly another half second."""
     queued = open_loop(Slow(0.02), {}, 100, 0.5, np.random.default_rng(0)).latencies_s
     alone = np.median(closed_loop(Slow(0.02), {}, 1, 0.3).latencies_s)
     assert queued.max() > 3 * alone and alone < 0.25
@@ -58,7 +58,9 @@ def test_arrivals_are_a_poisson_process():
     times = arrivals(1000.0, 20.0, np.random.default_rng(1))
     gaps = np.diff(times)
     assert (gaps >= 0).all() and len(times) == pytest.approx(20_000, rel=0.03)
-    assert gaps.mean() == pytest.approx(1e-3, rel=0.03) and gaps.std() == pytest.approx(gaps.mean(), rel=0.05)  # exponential
+    assert gaps.mean() == pytest.approx(1e-3, rel=0.03) and gaps.std() == pytest.approx(
+        gaps.mean(), rel=0.05
+    )  # exponential gaps: the standard deviation equals the mean
 
 
 def a_point(rate, p95, failed=0, size=64):
@@ -72,7 +74,7 @@ def test_the_largest_rate_within_the_limit():
 
 
 def test_rates_rise_until_the_limit_is_broken(monkeypatch):
-    """A server whose 95th percentile is a tenth of a millisecond for each request a second."""
+    """Rates rise until the latency limit is exceeded, for a server whose 95th percentile is 0.1 ms for each request/s."""
     tried = []
 
     def at(connection, samples, rate, seconds, draw):
@@ -121,7 +123,7 @@ def test_the_figures_of_perf_analyzer(tmp_path):
     program.write_text(ANALYZER.format(python=sys.executable))
     program.chmod(0o755)
     found = PerfAnalyzer(str(program), "grpc://host:1", "model").measured({"x": np.ones((3, 2), np.float32)}, 4, 2.0)
-    assert found.failed == 0 and len(found.latencies_s) == 200  # of 100 requests a second with 3 samples each, for 2 seconds
+    assert found.failed == 0 and len(found.latencies_s) == 200  # 100 requests/s of 3 samples each, for 2 seconds
     assert found.seconds == pytest.approx(2) and np.percentile(found.latencies_s, 50) == pytest.approx(1e-3, rel=0.02)
     assert found.latencies_s.min() == pytest.approx(1e-3) and found.latencies_s.max() == pytest.approx(4e-3)
 

@@ -1,4 +1,4 @@
-"""The C++ scorer in the place of TensorFlow's: the same scores, without importing it, and TensorFlow where it cannot do the work."""
+"""Tests of the C++ scorer in place of TensorFlow's: the same scores without importing TensorFlow, which still scores what the C++ scorer cannot."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def test_scores_are_tensorflows(checkpoint, by_tensorflow):
     assert isinstance(ours.engine, NativeScorer) and not isinstance(theirs.engine, NativeScorer)
     rows = drawn_rows(by_tensorflow.features, seed=3)
     numerical, ids = ours.checked(rows.numerical, rows.ids)
-    numerical[7:10, 1] = np.nan, np.inf, -np.inf  # a request has none, but what is computed of them is alike, too
+    numerical[7:10, 1] = np.nan, np.inf, -np.inf  # requests never have these values, but both engines treat them alike, too
     with np.errstate(invalid="ignore"):
         for count in (1, 2, 13, 64, 300, len(ids)):
             found, expected = (one.score(numerical[:count], ids[:count]) for one in (ours, theirs))
@@ -52,7 +52,7 @@ def test_few_samples_by_their_names_go_the_same_way(checkpoint, by_tensorflow):
         found, expected = ours.score(some), by_tensorflow.score(some)
         assert found.dtype == np.float32 and found.shape == (count,)
         np.testing.assert_allclose(found, expected, atol=1e-6, rtol=0)
-    np.testing.assert_array_equal(found, expected)  # many are scored as --mode predict does, bit for bit
+    np.testing.assert_array_equal(found, expected)  # many samples get the scores of --mode predict, bit for bit
 
 
 def test_nothing_imports_tensorflow(checkpoint):

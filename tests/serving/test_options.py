@@ -1,4 +1,4 @@
-"""The limits of the options of the client, the load test and the server."""
+"""Tests of the limits of the client's, the load test's and the server's options."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is exported scores as the checkpoint does: every model and interaction, lists, shared tables, widths, no numericals, raw values."""
+"""Tests that exports score as their checkpoints: every model and interaction, lists, shared tables, widths, no numerical features, raw values."""
 
 import re
 import subprocess
@@ -61,7 +61,7 @@ def test_exports_of_ids_score_as_the_checkpoint(model, tmp_path, capsys):
     assert len(re.findall(r"2,000 rows: largest difference", said)) == 3
     loaded = dlrm.load(checkpoint, mmap=True)
     rows = drawn_rows(loaded.features, seed=7)
-    if "out_of_range" in MODELS[name][3]:  # clipped or hashed, everywhere alike; no id stays none
+    if "out_of_range" in MODELS[name][3]:  # clipped or hashed in the same way everywhere; -1 (no id) stays -1
         rows.ids[::3] = np.where(rows.ids[::3] == -1, -1, rows.ids[::3] * 5 - 40)
     expected = loaded.score(by_feature(rows, loaded.features))
     limit = 1e-2 if "bfloat16" in name else 1e-6  # the checkpoint itself computes in 16 bits

@@ -1,4 +1,4 @@
-"""Publishing on the real server: what is served after a restart, a killed backend and a publish that was killed is what was announced."""
+"""Tests of publishing on the real server: the announced version is served after a restart, a killed backend and a killed publish."""
 
 import contextlib
 import shutil
@@ -23,7 +23,7 @@ from utils.errors import UserError
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Two checkpoints, inputs of requests, and what each scores."""
+    """Train two models and export the first; return the folder, inputs of requests and each model's scores of them."""
     folder = tmp_path_factory.mktemp("published")
     data = write(folder / "data", PLAIN)
     paths = [train(data, folder / "c1"), train(data, folder / "c2", learning_rate=0.2)]
@@ -43,7 +43,7 @@ def repository(trained, tmp_path):
 
 
 def answered(server, inputs, scheme="grpc"):
-    """Bytes of the scores by the server; None while it has none."""
+    """Return the bytes of the server's scores; None while it cannot score."""
     try:
         connection = Connection(f"{scheme}://{getattr(server, scheme)}", "dlrm")
         return connection.infer(inputs).tobytes()
@@ -61,7 +61,7 @@ def kill(server):
 
 
 def test_what_nobody_announced_is_served_by_nobody(trained, repository):
-    """A backend that dies comes back with what was served, though a newer version stands beside it; and nothing of it was removed."""
+    """A restarted backend serves the announced version although newer ones stand beside it; a served version is not removed."""
     folder, inputs, (first, second) = trained
     config = {"repository": str(repository), "checkpoint": str(folder / "c2"), "keep": 1}
     with started(repository) as server:
@@ -74,7 +74,7 @@ def test_what_nobody_announced_is_served_by_nobody(trained, repository):
         assert same(answered(server, inputs), second)
         kill(server)
         assert same(eventually(lambda: answered(server, inputs)), second)
-        assert publish(PublishConfig(repository=str(repository), model_version=1, url=f"grpc://{server.grpc}")) == 1  # the way back
+        assert publish(PublishConfig(repository=str(repository), model_version=1, url=f"grpc://{server.grpc}")) == 1  # back to the older version
         assert same(answered(server, inputs), first)
         assert publish(PublishConfig(**config, url=(f"grpc://{server.grpc}", f"http://{server.http}"))) == 4
         assert same(answered(server, inputs), second) and versions(repository / "dlrm") == live(repository / "dlrm") == [4]
@@ -97,7 +97,7 @@ def test_the_backend_is_killed_as_soon_as_it_serves_again(trained, repository):
 
 
 def test_a_backend_that_stands_still_under_load_ends_in_answers(trained, repository):
-    """The server may abort when it goes on: then it is started again."""
+    """A server whose backend was stopped under load answers again after it goes on; should it abort, it is restarted."""
     _, inputs, (first, _) = trained
     with started(repository) as server:
         connection = Connection(f"grpc://{server.grpc}", "dlrm")

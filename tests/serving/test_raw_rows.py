@@ -1,4 +1,4 @@
-"""Raw rows on the real server: files through the client, and the share of unknown values as a metric."""
+"""Tests of raw rows on the real server: files sent by the client, and metrics of unknown values."""
 
 import sys
 import urllib.request
@@ -18,7 +18,7 @@ from utils.metrics.binary import exact_auc
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model of ids and two of raw values, exported: data, checkpoints and the repository."""
+    """Train and export a model of ids and two of raw values; return the folder of data, checkpoints and the repository `r`."""
     folder = tmp_path_factory.mktemp("raw_rows")
     for name in ("ids", "raw"):
         (folder / name).mkdir()
@@ -42,7 +42,7 @@ def close_to(scores):
 
 
 def values_of(server, name="dlrm_raw_values_total"):
-    """The values of a counter of the model `counted`, by feature."""
+    """Return the values of a counter of the model `counted`, by feature."""
     text = urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=60).read().decode()
     lines = [line for line in text.splitlines() if line.startswith(f"{name}{{") and 'model="counted"' in line and 'version="1"' in line]
     return {line.split('feature="')[1].split('"')[0]: float(line.rpartition(" ")[2]) for line in lines}
@@ -56,7 +56,7 @@ def test_unknown_values_are_a_metric(server):
     inputs = {one.name: empty[one.kind].copy() for one in connection.inputs}
     inputs["user"][:20, 0], inputs["user"][20:, 0], inputs["item"][:10, 0] = b"u3", b"nobody", b"never"
     connection.infer(inputs)
-    with pytest.raises(RequestError):  # what is refused is not counted
+    with pytest.raises(RequestError):  # a refused request is not counted
         connection.infer(inputs | {"price": np.full((50, 1), np.inf, np.float32)})
     connection.close()
     eventually(lambda: [values_of(server, name) for name in counters] == [{"user": 50, "item": 10}, {"user": 30, "item": 10}])
@@ -64,7 +64,7 @@ def test_unknown_values_are_a_metric(server):
 
 @pytest.fixture
 def client(monkeypatch, capsys, server):
-    """Run the client's command: its exit code, and what it says."""
+    """Return a function that runs the client's command and returns its exit code, output and errors."""
 
     def run(*words):
         given = ["serving.client", "--url", f"grpc://{server.grpc}", *map(str, words)]
@@ -80,7 +80,7 @@ def test_raw_rows_of_a_file_through_the_client(client, folder, tmp_path):
     names = ["user", "item", "price", "age", "count"]
     expected = dlrm.load(folder / "raw/c", mmap=True).score_raw(frame.select(names))
     typed = frame.with_columns(polars.col("price", "age").cast(polars.Float64), polars.col("count", "label").cast(polars.Int16))
-    typed.write_parquet(tmp_path / "rows")  # told by its content
+    typed.write_parquet(tmp_path / "rows")  # no suffix: Parquet is recognised by its content
     frame.write_csv(tmp_path / "rows.csv")
     for path in ("rows", "rows.csv"):
         words = ("--data", tmp_path / path, "--label", "label", "--batch_size", 50, "--predictions_path", tmp_path / "scores.parquet")

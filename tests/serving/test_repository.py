@@ -1,4 +1,4 @@
-"""Versions of a repository where another program writes at the same time, or one was killed."""
+"""Tests of a repository's versions where another program writes at the same time, or one was killed."""
 
 import os
 
@@ -12,7 +12,7 @@ from utils.errors import UserError
 
 @pytest.mark.parametrize("known", [False, True], ids=["first version", "next version"])
 def test_another_export_that_is_faster_by_a_moment_is_named(tmp_path, monkeypatch, known):
-    """It comes between the look and the move."""
+    """An export fails with the version's name if another writes the same version between its check and its rename."""
     if known:
         (tmp_path / "r/dlrm/1").mkdir(parents=True)
     staging = Staging(tmp_path / "r", tmp_path / "staging", 2)
@@ -40,7 +40,7 @@ def test_what_a_killed_removal_left_is_removed_by_the_next(tmp_path):
 
 
 def test_two_removals_at_once(tmp_path, monkeypatch):
-    """Each may take what the other is about to remove for one that was left."""
+    """Two processes may remove the same folder, as each takes the other's for one left by a killed program."""
     (tmp_path / "1").mkdir()
     remove = module.shutil.rmtree
 

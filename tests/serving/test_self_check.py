@@ -1,4 +1,4 @@
-"""A version that would not answer right is not loaded, and one line says what to do; on the real server."""
+"""Tests on the real server that a version that would give wrong answers is not loaded, and that one line says what to do."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from serving.kept_rows import FILE, read_rows
 from serving.server import Server
 from utils.errors import UserError
 
-# As `--mode export` wrote it at commit 9d7037b.
+# The model.py that `--mode export` wrote at commit 9d7037b.
 OLD_MODEL = """
 import importlib
 import json
@@ -34,7 +34,7 @@ class TritonPythonModel:
     def execute(self, requests):
         return self._backend.execute(requests)
 """
-# A table of NumPy's functions for the whole process in which the strides that a caller asks for are dropped, as that commit had it.
+# Changes NumPy's table of C functions for the whole process, so that the strides a caller asks for are dropped, as at that commit.
 WITHOUT_STRIDES = """
 import ctypes
 from numpy.core import multiarray
@@ -69,7 +69,7 @@ def server(good):
 
 
 def copied(good, name):
-    """The model under another name; files that versions share with their checkpoints are its own."""
+    """Copy a model under another name, with its own copies of the files that versions share with their checkpoints."""
     copy = shutil.copytree(good, good.with_name(name), ignore=shutil.ignore_patterns("__pycache__"))
     config = copy / "config.pbtxt"
     config.write_text(config.read_text().replace('name: "good"', f'name: "{name}"', 1))
@@ -82,7 +82,7 @@ def environment(model, path):
 
 
 def older(model):
-    """As commit 9d7037b exported it."""
+    """Turn a model into one exported at commit 9d7037b."""
     environment(model, sys.prefix)
     (model / "1/model.py").write_text(OLD_MODEL)
     (model / "1" / FILE).unlink()
@@ -106,7 +106,7 @@ def flipped(model):
 
 
 def other_scores(model):
-    """What a program scores that has changed since."""
+    """Change a kept score, as if the program scored otherwise than at the export."""
     path = model / "1" / FILE
     rows = read_rows(path)
     rows.scores[150] += 1e-4
@@ -161,7 +161,7 @@ def test_a_version_keeps_rows_of_its_proof(good):
 
 
 def test_an_export_in_an_environment_with_another_numpy_is_refused(good, tmp_path, monkeypatch):
-    """PYTHONPATH comes before what an environment has."""
+    """An export is refused where PYTHONPATH, which comes before the packages of an environment, names another NumPy."""
     monkeypatch.setenv("PYTHONPATH", str(next(path for path in sys.path if path.endswith("site-packages"))))
     with pytest.raises(UserError, match=r"numpy/__init__\.py: is NumPy 2\S+, and 1\.\S+ was to come first; does PYTHONPATH name another\?"):
         export(good.parents[1] / "c", tmp_path / "r", "--inputs", "raw")

@@ -1,4 +1,4 @@
-"""`scripts/serve` whose server ends by itself, with a stand-in for the server: it is named, started again, and given up after so many times."""
+"""Tests of `scripts/serve` with a fake server that ends by itself: the end is reported, the server restarted, and given up after some restarts."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def test_a_server_that_aborts_is_started_again_where_it_was(fake):
         assert line.startswith(ABORTED) and "it is started again (1 of 5 times in a row)" in line and "CudaDriver" not in line
         assert process.stdout.readline().startswith("ready again after")
         (_, *first), (_, *second) = fake.starts
-        assert first == second  # its clients need not look for it
+        assert first == second  # the restarted server keeps its ports, so clients need not look for it
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0 and process.stdout.read() == "ending\n"
         assert not list(shared_memory.FOLDER.glob(f"dlrm_{process.pid}_*"))
@@ -105,7 +105,7 @@ time.sleep(600)
 
 
 def test_what_a_killed_server_left_is_removed_by_the_next_and_what_a_live_one_has_is_not(tmp_path):
-    """Also where its process's number is another's now, or nobody's here: the lock tells, not the number."""
+    """The lock decides, not the process id, which may belong to another process now, or to none on this machine."""
     with child([sys.executable, "-c", HOLDER, 1, tmp_path]) as killed, child([sys.executable, "-c", HOLDER, 2, tmp_path]) as alive:
         prefixes = [process.stdout.readline().strip() for process in (killed, alive)]
         for prefix in prefixes:
@@ -121,7 +121,7 @@ def test_what_a_killed_server_left_is_removed_by_the_next_and_what_a_live_one_ha
 
 
 def test_a_server_that_outlives_its_parent_keeps_its_segments(tmp_path):
-    """Triton ends after its requests, seconds after scripts/serve was killed: it has inherited the lock."""
+    """Triton inherits the lock, as it finishes its requests and ends seconds after scripts/serve was killed."""
     segments = Segments(1, tmp_path)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], pass_fds=[segments.lock]) as triton:
         os.close(segments.lock)

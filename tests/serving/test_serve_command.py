@@ -1,4 +1,4 @@
-"""`scripts/serve`: it says when it is ready, where a model cannot be loaded, and ends cleanly on a signal; perf_analyzer's figures as ours."""
+"""Tests of `scripts/serve`: it reports when it is ready and which model cannot be loaded, and ends cleanly on a signal; and of `PerfAnalyzer`."""
 
 import re
 import shutil

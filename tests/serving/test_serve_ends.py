@@ -1,4 +1,4 @@
-"""`scripts/serve` and signals, killed parents, and ports that are lost between the choice and the start; with a stand-in for the server."""
+"""Tests of `scripts/serve` with a fake server: signals, killed parents, and ports that are lost between choice and start."""
 
 import signal
 import subprocess
@@ -29,12 +29,12 @@ def serve(fake, *flags, **options):
 
 
 def test_what_is_ignored_stays_ignored(fake):
-    """`nohup ./scripts/serve &`: the terminal closes, and a ^C is for what runs in the foreground."""
+    """Under `nohup ./scripts/serve &`, SIGHUP and SIGINT stay ignored: the terminal may close, and a ^C is for the foreground process."""
     with serve(fake, ignored=(signal.SIGHUP, signal.SIGINT)) as process:
         assert process.stdout.readline().startswith("ready")
         for number in (signal.SIGHUP, signal.SIGINT):
             process.send_signal(number)
-        process.send_signal(signal.SIGSTOP)  # both have come by the time it goes on
+        process.send_signal(signal.SIGSTOP)  # both signals are delivered by the time it goes on
         process.send_signal(signal.SIGCONT)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)
@@ -94,7 +94,7 @@ server.Server(Path(sys.argv[1]), server.ServerConfig(http_port=0, grpc_port=0, m
 
 
 def test_it_is_not_started_where_the_parent_was_killed_before(fake):
-    (fake.folder / "taken").write_text("1")  # it ends by itself
+    (fake.folder / "taken").write_text("1")  # if the server is started after all, it ends by itself
     with child([sys.executable, "-c", KILLED_BEFORE, fake.repository, fake.folder / "log"], cwd=ROOT) as process:
         assert process.wait(60) == -signal.SIGKILL
         process.stdout.read()  # until the child has ended
@@ -102,7 +102,7 @@ def test_it_is_not_started_where_the_parent_was_killed_before(fake):
 
 
 class Kernel:
-    """Sockets that are given the lowest port that no other holds, as a kernel may give them."""
+    """A stub of the kernel's choice of ports: a socket gets the lowest port that no other socket holds."""
 
     def __init__(self):
         self.held = set()
@@ -112,7 +112,7 @@ class Kernel:
 
 
 class Held:
-    """A socket of such a kernel."""
+    """A socket of a Kernel."""
 
     def __init__(self, held):
         self._held, self._port = held, None

@@ -1,4 +1,4 @@
-"""Every pair of inputs, dataset, model, batch and protocol on the real server: the scores are those of the same rows by the checkpoint."""
+"""Tests on the real server that scores equal the checkpoint's, for every pair of values of inputs, dataset, model, batch and protocol."""
 
 import pytest
 from real_server import started, tracebacks

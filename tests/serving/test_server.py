@@ -1,4 +1,4 @@
-"""What goes wrong in production, on the real server: each request fails by itself, in one line, and the server goes on."""
+"""Tests of failures in production on the real server: only the affected request fails, with one line, and the server goes on."""
 
 import signal
 import socket
@@ -27,7 +27,7 @@ MOST = 8192
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model of ids and one of raw values, exported: data, checkpoints and the repository."""
+    """Train and export a model of ids and one of raw values; return the folder of data, checkpoints and the repository `r`."""
     folder = tmp_path_factory.mktemp("served")
     for name in ("ids", "raw"):
         (folder / name).mkdir()
@@ -58,7 +58,7 @@ def loaded(folder):
 
 
 def rows(model, count=40, seed=3):
-    """Inputs of a request, and its scores by the checkpoint."""
+    """Return the inputs of a request, and its scores by the checkpoint."""
     drawn = drawn_rows(model.features, seed)
     some = drawn._replace(numerical=drawn.numerical[:count], ids=drawn.ids[:count])
     return {"numerical": some.numerical, "categorical": some.ids}, model.score(by_feature(some, model.features))
@@ -104,7 +104,7 @@ def test_raw_values_score_as_the_checkpoint_does(server, folder):
 
 
 def as_bytes(inputs):
-    """Texts as requests have them."""
+    """Return the inputs with texts encoded as requests hold them."""
     return {name: values.astype("S").astype(object) if values.dtype == object else values for name, values in inputs.items()}
 
 
@@ -178,7 +178,7 @@ def test_one_bad_request_in_a_batch_fails_alone(ids, loaded):
             assert "feature b: id 300 of sample 5 is not in [0, 300)" in str(error)
         else:
             assert error is None and scores == close_to(expected)
-    assert int(ids.statistics()["execution_count"]) - before < 60  # some were joined
+    assert int(ids.statistics()["execution_count"]) - before < 60  # some requests shared a batch
 
 
 def test_two_thousand_requests_at_once(ids, loaded):
@@ -284,7 +284,7 @@ def test_a_version_that_is_damaged_never_replaces_a_good_one(server, ids, loaded
     subprocess.run(["cp", "-r", good, broken], check=True)
     chunk = next((broken / "checkpoint/tables/b").rglob("c/0/0"))
     chunk.write_bytes(chunk.read_bytes()[:100])
-    ids.load()  # nobody has announced it
+    ids.load()  # the broken version is not announced
     assert ids.infer(inputs) == close_to(expected)
     with pytest.raises(RequestError, match=r"c/0/0: 100 bytes, the manifest says"):
         publish(PublishConfig(repository=str(folder / "r"), model_name="ids", model_version=9, url=f"grpc://{server.grpc}"))
@@ -295,9 +295,9 @@ def test_a_version_that_is_damaged_never_replaces_a_good_one(server, ids, loaded
 
 
 def test_a_file_that_is_cut_under_a_model_ends_nothing_else(server, ids, loaded, folder):
-    """Its process dies of it (SIGBUS); it cannot be started until the file is whole, and then it is."""
+    """Only the model's process dies (SIGBUS). It cannot be restarted until the file is whole again, and then it is."""
     inputs, expected = rows(loaded)
-    inputs = changed(inputs, "categorical", (0, 1), 299)  # in the last of the file's pages
+    inputs = changed(inputs, "categorical", (0, 1), 299)  # the row lies in the last page of the file
     newest = max(path for path in (folder / "r/ids").iterdir() if path.name.isdigit())
     chunk = next((newest / "checkpoint/tables/b").rglob("c/0/0"))
     content = chunk.read_bytes()

@@ -1,4 +1,4 @@
-"""benchmarks.serving runs, and its peer scores."""
+"""Tests that benchmarks.serving runs and that the server it compares with scores."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A process that was stopped ends when it goes on, in whatever it is doing."""
+"""Tests that a process that was stopped (SIGSTOP) ends as soon as it goes on, whatever it is doing."""
 
 import signal
 import sys

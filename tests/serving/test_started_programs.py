@@ -1,4 +1,4 @@
-"""What serving's commands start ends with them, whatever ends them; a stand-in sleeps in its place."""
+"""Tests that programs started by serving's commands end with the command, whatever ends it; a stub that sleeps stands for the program."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from children import ROOT, child, wait_for
 from fake_server import FakeServer
 from real_server import eventually, running
 
-# Python itself is what the commands start: to export, to fetch the server.
+# The commands start sys.executable, to export or to fetch the server; here it is replaced by the stub.
 MODULE = "import runpy, sys; sys.executable = sys.argv.pop(1); runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 ANALYZER = """
 import sys, numpy
@@ -22,7 +22,7 @@ PerfAnalyzer(sys.argv[1], "grpc://127.0.0.1:1", "m").measured({"x": numpy.zeros(
 
 @pytest.fixture
 def sleeper(tmp_path):
-    """A program that writes down its process and sleeps."""
+    """Yield the path of a program that writes its process id to a file and sleeps."""
     path = tmp_path / "sleeper"
     path.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/new\nmv {tmp_path}/new {tmp_path}/pid\nexec sleep 300\n")
     path.chmod(0o755)
@@ -33,7 +33,7 @@ def sleeper(tmp_path):
 
 
 def ended(words, sleeper, number, **options):
-    """End the command by a signal as soon as the stand-in runs, and see it end too; returns the command's code and errors."""
+    """End the command by a signal as soon as the stub runs, and check that the stub ends, too; return the command's exit code and errors."""
     with child(words, cwd=ROOT, **options) as process:
         place = sleeper.with_name("pid")
         wait_for(place.exists, process)

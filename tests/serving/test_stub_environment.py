@@ -1,4 +1,4 @@
-"""The environment of Triton's backend: what comes first in it, and how it is made where several ask, a run is killed, or a disk is full."""
+"""Tests of the Python environment of Triton's backend: its search path, and its creation with several processes, a killed run or a full disk."""
 
 import json
 import os
@@ -23,7 +23,7 @@ import json, sys, numpy, polars, tensorstore
 from model.native_scorer import native_scorer_library
 print(json.dumps([numpy.__version__, polars.__version__, sys.version_info[:2], native_scorer_library() is not None, "tensorflow" in sys.modules]))
 """
-# In the place of pip, by the name of Python.
+# A stub in place of `python -m pip`.
 PIP = """#!/bin/sh
 echo $$ >{folder}/new
 mv {folder}/new {folder}/pid
@@ -33,7 +33,7 @@ exec {rest}
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty one, but for NumPy, which is not fetched again."""
+    """Return an empty cache folder with a link to the installed NumPy, which need not be fetched again."""
     needed()
     real, folder = numpy_folder(), tmp_path / "cache"
     folder.mkdir()

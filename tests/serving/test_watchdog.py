@@ -1,4 +1,4 @@
-"""The watchdog, with stand-ins for the server and for backends' processes: what it asks, and what it makes of the answers."""
+"""Tests of the watchdog with stubs of the server and of the backend's processes: its requests, and its reactions to the answers."""
 
 import json
 import os
@@ -20,15 +20,15 @@ UNHEALTHY = {"error": "Stub process 'm_0_0' is not healthy."}
 
 
 class Triton(ThreadingHTTPServer):
-    """Has one model, m; `asked` grows, and what it says may be changed meanwhile.
+    """A stub of the server with one model, m. `asked` records the requests; tests may change the other attributes at any time.
 
     Attributes:
-        state: of version 1.
-        failures: of it.
-        instances: of it.
-        answer: code and content of its answer to a request; None for none.
-        refuses: how many loads fail from now on.
-        halves: of the first answer to each question it gives a half.
+        state: state of version 1.
+        failures: number of failed requests of version 1.
+        instances: number of instances of the model.
+        answer: status code and content of the answer to an inference request; None for no answer.
+        refuses: number of loads that fail from now on.
+        halves: True to cut the first answer to each kind of request in half.
     """
 
     daemon_threads = True
@@ -88,7 +88,10 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def watched(tmp_path):
-    """Makes a server, processes of its model, and the watchdog: (server, processes, what was said, file of the model)."""
+    """Yield a function that starts a stub server, processes of its model and the watchdog.
+
+    It returns the server, the processes, the list of the watchdog's messages and the model's file.
+    """
     file = tmp_path / "m/1/model.py"
     file.parent.mkdir(parents=True)
     file.write_text("import time\ntime.sleep(300)\n")
@@ -117,18 +120,18 @@ def watched(tmp_path):
 
 
 def looks(server, count):
-    """Wait for so many more."""
+    """Wait until the watchdog has looked so many more times."""
     before = server.asked.count(INDEX)
     eventually(lambda: server.asked.count(INDEX) >= before + count)
 
 
 def of(server):
-    """What it was asked to do."""
+    """Return the loads and unloads that the server was asked for."""
     return [question for question in server.asked if question in (LOAD, UNLOAD)]
 
 
 def test_a_process_that_was_never_seen_is_missed(watched):
-    """It was killed between two looks; the server calls its version ready."""
+    """The watchdog reloads a version that the server calls ready, but whose process was killed before the watchdog saw it."""
     server, _, said, _ = watched(0, answer=(500, UNHEALTHY))
     eventually(lambda: any("serves again" in text for text in said))
     assert of(server)[:2] == [UNLOAD, LOAD]
@@ -139,7 +142,7 @@ def test_a_process_that_is_killed_again_and_again(watched):
     looks(server, 2)
     process.kill()
     process.wait()
-    for count in (1, 2, 3):  # what is loaded is gone before the next look: no process takes its place
+    for count in (1, 2, 3):  # the stub server starts no process for a load, so each look finds none
         eventually(lambda: sum("serves again" in text for text in said) >= count)  # noqa: B023
 
 
@@ -149,7 +152,7 @@ def test_one_that_is_there_and_does_not_serve_is_killed_before_it_is_loaded(watc
     server.answer, server.failures = (500, UNHEALTHY), 1
     eventually(lambda: any("serves again" in text for text in said))
     assert process.wait(30) == -9 and of(server)[:2] == [UNLOAD, LOAD]
-    assert server.asked.count(INFER) >= 2  # a busy machine may let one wait
+    assert server.asked.count(INFER) >= 2  # more than two on a busy machine, where one may time out
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,7 @@ def test_what_an_operator_unloads_stays_so(watched):
 
 @pytest.mark.parametrize(("environment", "patience"), [("/cache/stub", "_UNSEEN_S"), ("/cache/stub.tar.gz", "_UNPACKING_S"), (None, "_UNPACKING_S")])
 def test_a_server_that_waits_for_a_process_that_is_no_more_is_ended(watched, monkeypatch, tmp_path, environment, patience):
-    """Of an environment that is a folder its process is soon to be seen; an archive is unpacked before."""
+    """The watchdog waits longer for a process whose environment is an archive, which is unpacked first, than for one with a folder."""
     for name in ("_UNSEEN_S", "_UNPACKING_S"):
         monkeypatch.setattr(module, name, 0.5 if name == patience else 600.0)
     if environment:

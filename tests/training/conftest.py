@@ -1,4 +1,4 @@
-"""A checkpoint of the tiny model after a step."""
+"""Fixture: a checkpoint of the tiny model after one step."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from utils.distributed import World
 
 @pytest.fixture
 def saved(tmp_path):
-    """The model and its checkpoint."""
+    """Train the tiny model for one step and save it; return the model and its Checkpoint."""
     model, trainer = model_and_trainer("--optimizer", "adam")
     trainer.step(batch(16), 0, 0.1)
     save(tmp_path, 1, arrays(model), parts(model), {"features": ModelFeatures(ROWS, NUMERICAL).to_dict()}, World())

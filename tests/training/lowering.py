@@ -1,10 +1,10 @@
-"""Lowers the parts of a step that XLA compiles for the GPU platform; run by `test_gpu_lowering.py` in an environment with TensorFlow's GPU build."""
+"""Lowering of a step's XLA-compiled parts for the GPU platform; `test_gpu_lowering.py` runs it in an environment with TensorFlow's GPU build."""
 
 import os
 import sys
 
 os.environ |= {"DLRM_BUILD_FOR": "GPU", "DLRM_NATIVE_OPS": "0"}
-sys.path.append(sys.argv[1])  # what that environment lacks
+sys.path.append(sys.argv[1])  # the packages that the environment lacks
 
 from utils.runtime import prepare_tensorflow
 
@@ -20,7 +20,7 @@ STAGE = {"stage": "hlo", "platform_name": "GPU"}
 
 
 def calls_of(trainer) -> dict[str, tuple]:
-    """The parts that XLA compiles, by name: the function and the arguments that the trainer's step calls it with."""
+    """Return the parts that XLA compiles, by name: the function, and the arguments that the trainer's step calls it with."""
     calls = {}
 
     def noting(part, function):
@@ -37,7 +37,7 @@ def calls_of(trainer) -> dict[str, tuple]:
 
 
 def dense_part(model, trainer, arguments) -> str:
-    """HLO of the forward and backward pass. A variable cannot be an argument where there is no device, so the weights' values are."""
+    """Return the HLO of the forward and backward pass. Without a device, variables cannot be arguments, so the weights' values are."""
     values = [tf.convert_to_tensor(weight.value) for weight in model.dense_weights().values()]
 
     def computed(values, arguments):
@@ -53,7 +53,7 @@ def dense_part(model, trainer, arguments) -> str:
 
 
 def without_kernel(function, arguments) -> list[str]:
-    """Operations of a function that XLA does not compile for a GPU."""
+    """Return the operations of a function that XLA cannot compile for a GPU."""
     graph, missing = function.get_concrete_function(*made(arguments)).graph, []
     for op in graph.get_operations():
         kernels = [one for one in get_registered_kernels_for_op(op.type).kernel if one.device_type == "XLA_GPU_JIT"]
@@ -69,12 +69,12 @@ def made(arguments):
 
 
 def blank(value):
-    """Numbers stay what they are; of tensors only shape and dtype matter."""
+    """Return a function that makes a zero tensor of a tensor's shape and dtype; return other values unchanged."""
     return (lambda: tf.zeros(value.shape, value.dtype)) if tf.is_tensor(value) else value
 
 
 def main() -> None:
-    """Print a line for each part that was lowered: dtype, optimizer, products in the dense part, lines of the check, what the update lacks."""
+    """Print a line per model: dtype, optimizer, products in the dense part, lines of the check, and operations of the update that lack a kernel."""
     print(tf.__version__, tf.test.is_built_with_cuda())
     for dtype in ("float32", "float16", "bfloat16"):
         for optimizer in ("sgd", "adagrad", "adam", "ftrl", "rmsprop"):

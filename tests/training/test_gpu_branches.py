@@ -1,4 +1,4 @@
-"""What the program does otherwise for a GPU, done on a CPU (`compilation.pretends_gpu`): it trains the same model."""
+"""Tests that the program's branches for a GPU, run on a CPU (`compilation.pretends_gpu`), train the same model."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ STEPS = 50
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Switches to the branches of a GPU."""
+    """Return a function that switches to the branches for a GPU."""
 
     def switch():
         monkeypatch.setenv("DLRM_BUILD_FOR", "GPU")
@@ -51,7 +51,7 @@ def test_tables_of_a_width_lie_in_one_variable(gpu):
 
 
 def equal(gpu, flags, gpu_flags, hosted=0):
-    """Train as on a CPU and as on a GPU, where so many tables are in host memory, and compare."""
+    """Train as on a CPU and as on a GPU with `hosted` tables in host memory, and compare weights and scores."""
     expected, scores = trained(*flags)
     gpu()
     assert batch(4).inputs.ids.dtype == tf.int64 and batch(4).inputs.numerical.dtype == tf.float16

@@ -1,4 +1,4 @@
-"""The compiled parts of a step lower for the GPU platform. It takes TensorFlow's GPU build, no GPU: DLRM_GPU_PYTHON names a Python that has it.
+"""Tests that a step's compiled parts lower for the GPU platform. They need TensorFlow's GPU build, no GPU: DLRM_GPU_PYTHON names a Python with it.
 
 python -m venv /tmp/gpu && /tmp/gpu/bin/python -m pip install tensorflow==2.21.0
 DLRM_GPU_PYTHON=/tmp/gpu/bin/python ./scripts/test tests/training/test_gpu_lowering.py
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT, PYTHON = Path(__file__).parents[2], os.environ.get("DLRM_GPU_PYTHON")
-WEIGHTS = 4  # products of the tiny model's four layers, forward; its interaction has one more
+WEIGHTS = 4  # forward products of the tiny model's four layers; its interaction has one more
 
 
 @pytest.mark.skipif(not PYTHON, reason="DLRM_GPU_PYTHON names no Python with TensorFlow's GPU build")
@@ -24,7 +24,7 @@ def test_every_precision_and_optimizer():
     assert result.returncode == 0, result.stderr[-3000:]
     version, *found = [line.split() for line in result.stdout.splitlines()]
     assert version[1] == "True"
-    # Forward, by the inputs (not of the numerical features) and by the weights; the interaction forward and back.
+    # Each layer has products forward and for the gradients by its inputs and weights, except by the numerical features; the interaction has two.
     expected = 3 * WEIGHTS - 1 + 2
     assert len(found) == 3 * 5
     for dtype, optimizer, products, lines, *missing in found:

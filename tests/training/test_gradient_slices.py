@@ -1,4 +1,4 @@
-"""Into how many slices the batch is cut, for which numbers of workers the sums keep their order, and what is said of it."""
+"""Tests of the number of slices of a batch, of the numbers of workers for which sums keep their order, and of the warnings."""
 
 import numpy as np
 import pytest
@@ -96,7 +96,7 @@ def test_what_is_said_of_the_bits(flags, workers, device, expected):
         (("--batch_size", "96", "--gradient_slices", "8"), 2, "GPU", "--gradient_slices 8 costs time and buys nothing on a GPU"),
         (("--batch_size", "96", "--gradient_slices", "8"), 2, "CPU", None),
         (("--batch_size", "100", "--gradient_slices", "1"), 3, "GPU", None),
-        (("--batch_size", "8192"), 3, "CPU", None),  # nobody asked for them
+        (("--batch_size", "8192"), 3, "CPU", None),  # no slices were asked for
     ],
 )
 def test_slices_that_were_asked_for_and_cannot_hold_are_a_warning(flags, workers, device, expected):

@@ -1,4 +1,4 @@
-"""A model that has grown scores old samples as before, and what is new can be trained."""
+"""Tests that a grown model scores old samples as before, and that its new parts can be trained."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def grown_model(checkpoint, rows, numerical, *flags):
 
 
 def scores(model, names, ids, numerical):
-    """Logits of samples whose ids and numerical values are given by feature; what a model has and they have not is drawn."""
+    """Return logits of samples given as ids and numerical values by feature; values of the model's other features are drawn."""
     draw = np.random.default_rng(5)
     size = len(next(iter(ids.values())))
     columns = [ids[name] if name in ids else draw.integers(0, 3, size) for name in model.embedding.names]
@@ -93,14 +93,14 @@ def test_other_interactions_grow_as_well_and_what_is_new_learns(tmp_path, flags)
     with tf.GradientTape() as tape:
         total = tf.reduce_sum(new(inputs) * tf.constant(draw.random(20), tf.float32))
     by_top = tape.gradient(total, new.dense_weights()["top_mlp/0/kernel"].value)
-    assert np.abs(by_top.numpy()[4:]).sum(axis=1).all()  # behind the bottom output, whose ReLU may be silent
+    assert np.abs(by_top.numpy()[4:]).sum(axis=1).all()  # the rows after the bottom MLP's output, whose ReLU may give 0
 
 
 WIDE = ("--interaction", "wide_and_deep", "--optimizer", "rmsprop", "--learning_rate", "0.1")
 
 
 def wide_and_deep(rows, numerical, *flags, checkpoint=None):
-    """A Wide & Deep whose tables have different widths, grown from the checkpoint."""
+    """Build a Wide & Deep with tables of different widths, grown from a checkpoint if given; return the model, trainer and initial weights."""
     options = parse(["--dataset_type", "synthetic", "--cpu", "--top_mlp_dims", "5,1", *WIDE, *flags], "")
     categorical = [Categorical(name, count, "int32", embedding_dim=2 + len(name)) for name, count in rows.items()]
     tables, features = tables_and_features(options, categorical, list(rows.values()), len(numerical))
@@ -145,7 +145,7 @@ def test_wide_and_deep_grows_in_both_parts_and_what_is_new_learns(tmp_path):
     after = weights(model)
     for name in ("tables/new_wide/weights", "tables/other_wide/weights", "tables/new/weights", "tables/other/weights"):
         assert (after[name] != found[name]).any(), name
-    kernel = after["dense/deep/0/kernel"]  # reads 3 numbers, of which the first is new, and `new`, of 5 columns
+    kernel = after["dense/deep/0/kernel"]  # its rows read 3 numbers, the first of them new, and then the 5 columns of `new`
     assert after["dense/wide/0/kernel"][0] != 0 and kernel[0].any() and kernel[3:8].any() and not found["dense/deep/0/kernel"][3:8].any()
 
 

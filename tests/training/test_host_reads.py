@@ -1,4 +1,4 @@
-"""No step looks at a tensor's value on the host, which would wait for the device: only the reports do, a step later, and checkpoints."""
+"""Tests that no step reads a tensor's value on the host, which would wait for the device; only reports, a step later, and checkpoints do."""
 
 import json
 import traceback
@@ -18,7 +18,7 @@ FLAGS = ("--max_steps", "12", "--print_freq", "5", "--gradient_slices", "1")
 
 
 class Data:
-    """Twelve batches."""
+    """A source of twelve batches."""
 
     def __len__(self):
         return 12
@@ -29,7 +29,7 @@ class Data:
 
 @pytest.fixture
 def readers(monkeypatch):
-    """The files of the project from which tensors were read, by function."""
+    """Record the project's files and functions that read a tensor's value; return the set."""
     found = set()
 
     def noting(name, read):
@@ -58,7 +58,7 @@ def training_of(tmp_path, *flags):
 def test_only_reports_are_read(tmp_path, monkeypatch, readers, device, optimizer):
     monkeypatch.setenv("DLRM_BUILD_FOR", device)
     training = training_of(tmp_path, "--optimizer", optimizer)
-    readers.clear()  # of building the model
+    readers.clear()  # drop the reads of building the model
     assert training.run()["steps"] == 12
     assert readers == {("report.py", "read")}
 

@@ -1,4 +1,4 @@
-"""Tables in one variable of more than 2^31 elements, as it is built for a GPU. That takes 9 GiB: it runs where DLRM_TEST_LARGE=1 asks for it."""
+"""Tests of tables in one variable of more than 2^31 elements, as built for a GPU. They take 9 GiB and run only with DLRM_TEST_LARGE=1."""
 
 import os
 
@@ -27,7 +27,7 @@ def test_its_first_and_last_rows_are_filled_looked_up_and_trained(monkeypatch):
     embedding.add_slots(Sgd())
     (group,) = embedding.groups
     assert 2 * ROWS * DIM > 2**31 and group.num_rows == 2 * ROWS
-    numbers = np.array([0, 1, ROWS - 1, 16_777_216 - ROWS, ROWS // 2, ROWS - 1])  # some beyond the 2^31st element of the variable
+    numbers = np.array([0, 1, ROWS - 1, 16_777_216 - ROWS, ROWS // 2, ROWS - 1])  # some lie beyond the 2^31st element of the variable
     expected = np.empty((len(numbers), 2, DIM), np.float32)
     for column, table in enumerate(tables):
         for place, number in enumerate(numbers):
@@ -36,7 +36,7 @@ def test_its_first_and_last_rows_are_filled_looked_up_and_trained(monkeypatch):
     np.testing.assert_array_equal(embedding(ids, none).numpy(), expected)
     gradients = np.random.default_rng(0).normal(size=expected.shape).astype(np.float32)
     embedding.update([GroupUpdate(Sgd(), tf.constant(0.5))], ids, tf.constant(gradients), tf.constant(0, tf.int64))
-    gradients[2] = gradients[5] = gradients[2] + gradients[5]  # the same row
+    gradients[2] = gradients[5] = gradients[2] + gradients[5]  # both samples have the same row
     np.testing.assert_allclose(embedding(ids, none).numpy(), expected - 0.5 * gradients, rtol=0, atol=1e-6)
     for local in embedding.sharded:
         rows = local.kinds()["weights"]

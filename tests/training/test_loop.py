@@ -1,4 +1,4 @@
-"""The training loop: when it evaluates, when it stops, what it says."""
+"""Tests of the training loop: its evaluations, its end and its messages."""
 
 import itertools
 import json
@@ -68,7 +68,7 @@ def test_evaluations_are_as_many_as_asked_evenly_spread_and_the_last_after_the_l
 
 
 class Loop:
-    """A training run whose step and evaluation are scripted."""
+    """A training run with scripted steps and evaluations."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Loop:
     def reporting_step(self, batch, step, rates, mine):
         self.steps.append(step)
         self.rates.append(rates[0])
-        if step + 2 == self._signal_at:  # what the workers tell each other arrives a step later
+        if step + 2 == self._signal_at:  # the workers' reports to each other arrive a step later
             signal.raise_signal(signal.SIGTERM)
         return tf.constant([self._losses(step), self._finite(step), *mine.pack()])
 
@@ -150,7 +150,7 @@ def test_a_run_stopped_at_any_step_goes_on_as_if_it_had_not_been(tmp_path, signa
         assert whole.training.position.step < signal_at
     except Stopped as stopped:
         assert stopped.code == 143 and cut.training.position.step == signal_at
-        assert signal_at not in cut.evaluated  # a scheduler does not wait for an evaluation
+        assert signal_at not in cut.evaluated  # no evaluation after a signal: a cluster's scheduler does not wait for one
         position = Position(**json.loads(json.dumps(asdict(cut.training.position))))
         if reason_finished(config(*flags), position, 5, "test") is None:
             rest = Loop(tmp_path, *flags, auc=SCORES.get, position=position)
@@ -203,7 +203,7 @@ def test_every_epoch_is_trained_evaluated_and_counted(tmp_path):
     assert loop.evaluated == loop.checked == [5, 10, 15]
     assert figures["steps"] == 15 and figures["samples"] == 3 * 19
     assert figures["auc"] == 0.6 and figures["validation_loss"] == 0.4
-    assert figures["train_loss"] == pytest.approx(7)  # the mean since the last report, here the whole run
+    assert figures["train_loss"] == pytest.approx(7)  # the mean since the last report, here of the whole run
     assert {"throughput", "mean_step_time_ms"} <= figures.keys()
 
 
@@ -240,7 +240,7 @@ def test_final_figures_are_of_the_last_model_and_the_best_auc_is_kept(tmp_path):
 
 
 def test_the_rate_of_evaluations_is_of_all_their_samples_and_seconds(tmp_path, monkeypatch):
-    ticks = itertools.accumulate(itertools.cycle([100.0, 0.25, 100.0, 0.75]))  # evaluations of 0.25 and 0.75 s, with 100 s between them
+    ticks = itertools.accumulate(itertools.cycle([100.0, 0.25, 100.0, 0.75]))  # two evaluations of 0.25 and 0.75 s, 100 s apart
     monkeypatch.setattr("training.evaluations.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     loop = Loop(tmp_path, "--test_freq", "2", batches=4)
     assert loop.run()["average_test_throughput"] == pytest.approx(20 / 1.0) and loop.evaluated == [2, 4]
@@ -289,7 +289,7 @@ def test_gradients_that_are_not_finite_end_the_run_and_name_the_step(tmp_path):
 
 
 def test_a_model_whose_scores_are_not_finite_ends_the_run(tmp_path):
-    loop = Loop(tmp_path, "--max_steps", "1", log_loss=math.nan)  # the loss of step 0 is that of the weights before it
+    loop = Loop(tmp_path, "--max_steps", "1", log_loss=math.nan)  # the loss of step 0 is finite: it is that of the weights before the step
     with pytest.raises(NonFiniteLossError, match="step 0"):
         loop.run()
 

@@ -1,4 +1,4 @@
-"""Loss scales of float16: a step whose gradients overflow changes nothing; a dynamic scale finds its place."""
+"""Tests of loss scales for float16: a step whose gradients overflow changes nothing, and a dynamic scale adapts."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ HALF = ("--amp", "--amp_dtype", "float16", "--optimizer", "adam")
 
 
 def state(trainer):
-    """Every slot of the dense weights and the tables."""
+    """Return all slots of the dense weights and the tables."""
     slots = [variable.numpy() for name, variable in trainer.groups.slots().items() if name != "loss_scale"]
     return slots + [variable.numpy() for local in trainer.model.embedding.shards for variable in local.slots.values()]
 
@@ -48,7 +48,7 @@ def test_a_dynamic_scale_falls_until_gradients_fit_and_the_model_trains():
 
 
 def test_a_skipped_step_counts_for_adams_bias_correction():
-    """As in the tables' rule, which goes by the number of the step."""
+    """A skipped step counts for the dense weights' bias correction, as it does for the tables', which uses the number of the step."""
     skipping, plain = (model_and_trainer(*HALF, "--loss_scale", "dynamic", dtype="float16") for _ in range(2))
     skipping[1].groups.slots()["loss_scale"].assign([2.0**24, 0.0])
     assert not report_of(skipping[1], 0).finite

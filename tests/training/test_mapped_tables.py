@@ -1,4 +1,4 @@
-"""Vectors of tables that are not in memory, against a loop."""
+"""Tests of lookups in mapped tables, which are not in memory, against a loop."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ HOTNESS = 3
 
 
 class Array:
-    """Rows of an array."""
+    """A stub of a mapped table: the rows of an array."""
 
     def __init__(self, values):
         self.shape, self._values = values.shape, values

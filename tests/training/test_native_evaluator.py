@@ -1,4 +1,4 @@
-"""What `--mode inference` measures scores as TensorFlow does."""
+"""Tests that the scorer measured by `--mode inference` scores as TensorFlow does."""
 
 import numpy as np
 import pytest

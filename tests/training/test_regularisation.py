@@ -1,4 +1,4 @@
-"""Dropout and the terms of the loss against a slow reference; masks that do not depend on how a batch is shared."""
+"""Tests of dropout and the loss's regularisation terms against a slow reference; masks do not depend on how workers share a batch."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_steps_equal_the_slow_reference(flags):
 
         plain, _ = slow_gradients(expected, *inputs, drop=drop)
         _, gradients = slow_gradients(expected, *inputs, drop=drop, embedding_l2=0.2, mlp_l2=0.1)
-        assert float(trainer.step(tensors, step, RATE)) == pytest.approx(plain, rel=1e-5)  # the terms are not in what is reported
+        assert float(trainer.step(tensors, step, RATE)) == pytest.approx(plain, rel=1e-5)  # the reported loss leaves out the regularisation terms
         expected = {name: value - RATE * gradients[name] for name, value in expected.items()}
     found = weights(model)
     for name, value in expected.items():

@@ -1,4 +1,4 @@
-"""The learning-rate schedule, value by value."""
+"""Tests of the learning-rate schedule, value by value."""
 
 import pytest
 from hypothesis import given

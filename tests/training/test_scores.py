@@ -1,4 +1,4 @@
-"""What workers collect for metrics by group, put together: the same bits whatever the workers and the batches."""
+"""Tests that merged scores for metrics by group have the same bits for any number of workers and any batch size."""
 
 import numpy as np
 import pytest
@@ -12,11 +12,11 @@ from utils.metrics.ranking import rank
 from utils.metrics.ranking_metric import parse
 
 METRICS = parse(["map@12", "ndcg@10", "mrr", "recall@5", "group_auc", "gauc"])
-ROWS = 1003  # a multiple of no batch and no number of workers
+ROWS = 1003  # no batch size and no number of workers divides it
 
 
 class InTurn(World):
-    """A worker whose others, of higher rank, have sent already."""
+    """A worker for which all workers of higher rank have already sent their data."""
 
     def __init__(self, rank, size, sent):
         super().__init__(rank, size)
@@ -29,7 +29,7 @@ class InTurn(World):
 
 @pytest.fixture(scope="module", params=["int32", "int64"])
 def split(request, tmp_path_factory):
-    """Rows whose groups lie over all batches; many of one group, many of none but themselves."""
+    """Write a split whose groups are spread over all batches: some groups have many rows, and many have a single row."""
     spec, draw = rich_spec(group=request.param), np.random.default_rng(3)
     limits = np.iinfo(request.param)
     groups = np.concatenate([draw.choice([limits.min, -1, 0, 7, limits.max], 503), draw.permutation(np.arange(100, 600))])
@@ -39,7 +39,7 @@ def split(request, tmp_path_factory):
 
 
 def scored(split, workers, batch_size, short_last):
-    """By so many workers, with the first numerical as a sample's score, rounded so that many tie."""
+    """Merge the scores of so many workers; a sample's score is its first numerical value, rounded so that many tie."""
     sent = {}
     for number in reversed(range(workers)):
         scores = Scores(InTurn(number, workers, sent))

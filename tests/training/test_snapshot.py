@@ -1,4 +1,4 @@
-"""A table read while training changes it gives the rows of the moment when the snapshot was taken."""
+"""Tests that a table read during training gives the rows at the time of the snapshot."""
 
 import time
 from types import SimpleNamespace
@@ -43,7 +43,7 @@ def test_rows_are_those_of_the_beginning_however_reads_and_updates_follow_each_o
             chunks.append(taken.rows(number, "weights").read(start, min(start + chunk, rows)))
     for number, values in enumerate(before):
         np.testing.assert_array_equal(np.concatenate(found[number]), values)
-    assert taken.bytes == 0  # nothing is kept when all is read
+    assert taken.bytes == 0  # no copies are kept once all rows are read
 
 
 def options(*flags):
@@ -53,8 +53,8 @@ def options(*flags):
 @pytest.mark.parametrize("kept_bytes", [1 << 29, 0], ids=["rows are kept", "training waits"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_checkpoint_written_during_the_next_steps_is_that_of_the_step_before_them(tmp_path, monkeypatch, kept_bytes, optimizer):
-    monkeypatch.setattr(files, "CHUNK_BYTES", 2 * 4 * 4)  # two rows a chunk
-    monkeypatch.setattr(files, "IN_FLIGHT", 1)  # and one of them a step
+    monkeypatch.setattr(files, "CHUNK_BYTES", 2 * 4 * 4)  # two rows per chunk
+    monkeypatch.setattr(files, "IN_FLIGHT", 1)  # one chunk at a time, so that writing lasts several steps
     monkeypatch.setattr(kept, "KEPT_BYTES", kept_bytes)
     model, trainer = model_and_trainer("--optimizer", optimizer)
     said = []

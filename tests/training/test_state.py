@@ -1,4 +1,4 @@
-"""A model's weights to a checkpoint and back, bit for bit."""
+"""Tests that a model's weights are saved to a checkpoint and restored bit for bit."""
 
 import numpy as np
 import pytest

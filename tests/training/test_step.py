@@ -1,4 +1,4 @@
-"""The training step against a slow reference, and what padding, precision and compilation may not change."""
+"""Tests of the training step against a slow reference; and that padding, precision and compilation do not change its results."""
 
 import itertools
 import math
@@ -22,7 +22,7 @@ RATE = 0.03
 
 
 def sample(tensors, count=None):
-    """What the slow reference takes: the first `count` rows."""
+    """Return the first `count` rows of numericals, ids and labels as the slow reference takes them."""
     return tensors.inputs.numerical.numpy()[:count], tensors.inputs.ids.numpy()[:, :count], tensors.inputs.labels.numpy()[:count]
 
 
@@ -124,7 +124,7 @@ def test_xla_changes_no_more_than_rounding(optimizer, xla, slices):
 
 def test_xla_all_compiles_the_forward_and_backward_pass_and_the_optimizer():
     assert compiled("all") == Compiled(dense=True, optimizer=True)
-    _, trainer = model_and_trainer()  # made of C++ operations, which XLA does not know
+    _, trainer = model_and_trainer()  # built with C++ operations, which XLA does not know
     with pytest.raises(tf.errors.InvalidArgumentError, match="XLA"):
         Trainer(trainer.model, Groups(trainer.groups.dense, ()), compiled=compiled("all")).step(batch(8), 0, 0.1)
 
@@ -151,7 +151,7 @@ def test_the_loss_falls_on_what_can_be_learnt(optimizer, rate):
 
 @pytest.fixture(params=[True, False], ids=["C++ operations", "TensorFlow's"])
 def native(request, monkeypatch):
-    """With the C++ operations and without."""
+    """Run the test with the C++ operations and without them."""
     if not request.param:
         monkeypatch.setattr("model.build.native_operations", lambda: None)
     elif native_operations() is None:
@@ -166,7 +166,7 @@ def test_a_hidden_weight_that_is_not_finite_shows(dtype, flags, slices):
     start = weights(model)
     report = StepReport.unpack(trainer.reporting_step(batch(16), 0, 0.0, WorkerReport()).numpy())
     assert math.isfinite(report.loss) and report.finite
-    # Minus infinity in the first layer is hidden for good: ReLU makes its unit a dead one.
+    # The first layer is left out: with minus infinity there, the ReLU makes the unit dead and hides the value for good.
     for name, value, place in itertools.product(("bottom_mlp/1", "top_mlp/0"), (math.nan, math.inf, -math.inf), ((0, 0), (1, 2))):
         spoilt = start[f"dense/{name}/kernel"].copy()
         spoilt[place] = value

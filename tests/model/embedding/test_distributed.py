@@ -1,4 +1,4 @@
-"""Lookups: the rows, in feature order, in the compute dtype; what each table starts with."""
+"""Tests of lookups: they return rows in feature order and in the compute dtype; and of the tables' initial rows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Initial embedding rows: a function of (seed, feature, row) and nothing else."""
+"""Tests that initial embedding rows depend on (seed, feature, row) and on nothing else."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Where tables go: everything placed once, nothing over its memory, nothing worse than dealing round robin."""
+"""Tests of the placement of tables: each column is placed once, no memory limit is exceeded, and the result is no worse than round robin."""
 
 import itertools
 import math
@@ -53,7 +53,7 @@ options = st.fixed_dictionaries(
 
 
 def check_whole(placement: Placement, rows, dim, num_workers):
-    """Every (row, column) of every table on exactly one worker, or the table on all of them."""
+    """Check that every (row, column) of a table is on exactly one worker, or that the table is replicated."""
     assert len(placement.workers) == len(placement.hosted) == num_workers
     spans = {table: [] for table in range(len(rows))}
     for pieces, hosted in zip(placement.workers, placement.hosted, strict=True):
@@ -81,7 +81,7 @@ def columns(placement: Placement) -> list[int]:
 
 
 def objective(placement: Placement, strategy: str):
-    """What a strategy makes small."""
+    """Return the value that a strategy minimises."""
     most = max(elements(placement)), max(columns(placement))
     return most[0] if strategy == "memory_optimized" else (most[1], most[0])
 
@@ -99,7 +99,7 @@ def test_everything_is_placed_once(rows, dim, num_workers, strategy, more):
 
 @given(tables, dims, workers, strategies, options, st.floats(0.5, 4), st.floats(0, 2))
 def test_memory_is_never_exceeded(rows, dim, num_workers, strategy, more, share, host_share):
-    """Memory around what is needed: the placement keeps to it, or there is an error that says what is missing."""
+    """With limits around the memory needed, the placement keeps to them or raises an error that says how much is missing."""
     storage = Storage(more["slots"], more["row_slots"])
     mean = sum(storage.bytes(count, dim) for count in rows) / num_workers
     limits = {"memory": share * mean, "host_memory": host_share * mean}
@@ -130,7 +130,7 @@ def test_nothing_is_worse_than_dealing_round_robin(rows, dim, num_workers, strat
 @given(tables, dims, workers)
 @settings(max_examples=50)
 def test_columns_are_shared_as_far_as_they_can_be(rows, dim, num_workers):
-    """More workers than tables, or than columns: nobody is idle while another holds two columns that could be parted."""
+    """No worker is idle while another holds columns that could be split, even with more workers than tables or columns."""
     for strategy in STRATEGIES:
         placement = place(rows, dim, num_workers, strategy=strategy)
         busy = sum(count > 0 for count in columns(placement))
@@ -154,7 +154,7 @@ def test_basic_deals_round_robin():
 
 
 def test_memory_optimized_puts_fewest_bytes_on_the_fullest():
-    # 60 + 10 + 10 against 50 + 30: the only even share of [60, 50, 30, 10, 10].
+    # 60 + 10 + 10 and 50 + 30 is the only even division of [60, 50, 30, 10, 10].
     assert elements(place([60, 50, 30, 10, 10], 1, 2, strategy="memory_optimized")) == [80, 80]
 
 
@@ -171,7 +171,7 @@ def test_a_feature_has_ids_and_a_way_to_pool_them(of_feature):
 
 
 def test_a_shard_as_heavy_as_a_worker_s_share_is_not_cut_further():
-    """6 columns for 3 workers: 2 for each, so halves of the table of 4."""
+    """6 columns for 3 workers are 2 for each, so the table of 4 columns is cut into halves and not further."""
     tables = [Table("a", 10**6, 1), Table("b", 10**6, 1), Table("c", 10**6, 4)]
     placement = placements.place(tables, 3, storage=Storage(0, 0), memory=placements.Memory(math.inf, 0), strategy="memory_balanced")
     assert sorted(sorted(shard.width for shard in pieces) for pieces in placement.workers) == [[1, 1], [2], [2]]
@@ -180,7 +180,7 @@ def test_a_shard_as_heavy_as_a_worker_s_share_is_not_cut_further():
 def test_memory_balanced_evens_out_lookups_first():
     placement = place([1000, 10, 10, 10], 4, 2, strategy="memory_balanced")
     assert columns(placement) == [8, 8]
-    assert columns(place([1000, 10, 10, 10], 4, 2, strategy="memory_optimized")) != [4, 12]  # here the large table is cut
+    assert columns(place([1000, 10, 10, 10], 4, 2, strategy="memory_optimized")) != [4, 12]  # this strategy cuts the large table
 
 
 def test_an_unknown_strategy_names_the_known_ones():
@@ -190,7 +190,7 @@ def test_an_unknown_strategy_names_the_known_ones():
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_cannot_fit_says_by_how_much(strategy):
-    rows, limit = [GIB // 512], 0.1 * GIB  # 128 columns of four bytes: 1 GiB; four workers hold 0.4
+    rows, limit = [GIB // 512], 0.1 * GIB  # 128 columns of four bytes take 1 GiB; four workers hold 0.4 GiB
     with pytest.raises(PlacementError, match=r"take 1\.0 GiB .* do not fit 4 workers of 0\.1 GiB: 0\.6 GiB short"):
         place(rows, 128, 4, strategy=strategy, memory=limit)
     with pytest.raises(PlacementError, match=r"take 3\.0 GiB .*: 2\.6 GiB short"):
@@ -201,7 +201,7 @@ def test_what_cannot_fit_says_by_how_much(strategy):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_column_too_large_for_any_worker_is_an_error(strategy):
     with pytest.raises(PlacementError, match="GiB short"):
-        place([GIB], 2, 3, strategy=strategy, memory=3.9 * GIB)  # a column takes 4 GiB; together the workers have enough
+        place([GIB], 2, 3, strategy=strategy, memory=3.9 * GIB)  # a column takes 4 GiB; the workers' total memory would be enough
 
 
 def test_replicas_that_fill_the_memory_are_an_error():
@@ -209,7 +209,7 @@ def test_replicas_that_fill_the_memory_are_an_error():
         place([GIB // 4], 1, 8, memory=0.5 * GIB, data_parallel_threshold=GIB)
 
 
-# Golden: the published cardinalities ------------------------------------------------------------------------------------
+# Placements of the published cardinalities ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -240,7 +240,7 @@ def test_ten_trillion_parameters_on_1024_workers_take_seconds():
     draw = np.random.default_rng(0)
     shares = draw.pareto(1.0, 2000) + 1e-3
     rows = [int(rows) + 1 for rows in shares / shares.sum() * 10e12 / 256]
-    start = time.process_time()  # which other programs do not lengthen
+    start = time.process_time()  # CPU time, which other programs do not lengthen
     placement = place(rows, 256, 1024, memory=64e9)
     assert time.process_time() - start < 30
     check_whole(placement, rows, 256, 1024)

@@ -1,4 +1,4 @@
-"""`--mode plan`: what it prints, and that its figures are those of the placement."""
+"""Tests of `--mode plan`: its output, and that its figures are those of the placement."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from utils.commands import run_command
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch, capsys):
-    """Run `dlrm.py --mode plan` on a variant; exit code, standard output, standard error."""
+    """Return a function that runs `dlrm.py --mode plan` on a variant and returns its exit code, standard output and standard error."""
 
     def call(variant, *flags):
         write_spec(variant_spec(variant), tmp_path / "feature_spec.yaml")
@@ -48,9 +48,9 @@ def test_json_holds_the_totals(plan):
     assert sum(worker["looked_up_bytes"] for worker in found["workers"]) == 65536 * 26 * 128 * 4
     for name in ("alltoall_bytes", "dense_bytes"):
         assert found[name] == sum(worker[name] for worker in found["workers"])
-    # Every vector whose table is elsewhere, 7 of 8, and its gradient.
+    # Each worker sends 7 of 8 vectors, those whose table is elsewhere, and their gradients.
     assert found["alltoall_bytes"] == found["minimum_alltoall_bytes"] == 2 * 65536 * 26 * 128 * 4 * 7 // 8
-    share = -(-(171_392 + 2_197_505 + 5) // 8)  # the loss and what workers tell each other are summed with the gradients
+    share = -(-(171_392 + 2_197_505 + 5) // 8)  # 5: the loss and the workers' reports to each other are summed with the gradients
     assert [worker["dense_bytes"] for worker in found["workers"]] == [2 * 7 * share * 4] * 8
 
 
@@ -105,7 +105,7 @@ def test_host_memory_takes_what_the_device_cannot(plan):
         assert worker["stored_bytes"] - worker["host_bytes"] <= 2e9 < worker["stored_bytes"]
 
 
-# Two tables of [3, 4] and [5, 4]: the first whole on worker 0; of the second, replicated or not, what the case says. Batch 8.
+# Two tables of [3, 4] and [5, 4], batch 8. The first table is whole on worker 0; the second is sliced or replicated, depending on the case.
 WHOLE = Shard(0, 3, 0, 4)
 LEFT, RIGHT = Shard(1, 5, 0, 2), Shard(1, 5, 2, 4)
 
@@ -113,9 +113,10 @@ LEFT, RIGHT = Shard(1, 5, 0, 2), Shard(1, 5, 2, 4)
 @pytest.mark.parametrize(
     ("workers", "replicated", "sent"),
     [
-        # 4 samples of the other one, 4 + 2 columns out; own 4 samples' gradients of the other's 2 columns; half of 5 + 10 numbers, rounded up, twice
+        # Worker 0 sends 4 + 2 columns for the other's 4 samples, and its own 4 samples' gradients of the other's 2 columns; both send half of 5 + 10
+        # numbers, rounded up, twice.
         (((WHOLE, LEFT), (RIGHT,)), (), (Traffic(4 * 6 * 4, 4 * 2 * 4, 2 * 8 * 4), Traffic(4 * 2 * 4, 4 * 6 * 4, 2 * 8 * 4))),
-        # the replica's 5 rows of 4 columns and a count join the sum: 5 + 10 + 25
+        # The replica's 5 rows of 4 columns and a count each join the sum: 5 + 10 + 25 numbers.
         (((WHOLE,), ()), (1,), (Traffic(4 * 4 * 4, 0, 2 * 20 * 4), Traffic(0, 4 * 4 * 4, 2 * 20 * 4))),
         (((WHOLE, LEFT, RIGHT),), (), (Traffic(0, 0, 0),)),
     ],

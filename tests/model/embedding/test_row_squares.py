@@ -1,4 +1,4 @@
-"""Sums of squares over whole rows: the same bits however the columns are cut."""
+"""Tests that sums of squares over whole rows have the same bits however the columns are sliced."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Tables are filled where they lie and updated in place."""
+"""Tests that tables are filled and updated in place, without a second copy."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def test_many_chunks_give_the_same_table(monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 37, 38, 1000, 37 * 100])
 def test_chunks_that_are_copied_to_a_device_come_in_order(monkeypatch, rows):
-    monkeypatch.setattr(table_memory, "CHUNK_ROWS", 37)  # many more than are made ahead
+    monkeypatch.setattr(table_memory, "CHUNK_ROWS", 37)  # far more chunks than are prepared ahead
     variable = table_memory.new_on_device(rows, 3, count_up, tf.Variable)
     expected = np.empty((rows, 3), np.float32)
     count_up(expected, 0)
@@ -92,5 +92,5 @@ def test_neither_filling_nor_updating_a_table_copies_it():
     result = subprocess.run([sys.executable, "-c", IN_PLACE], capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
     grown = {line.split()[0]: float(line.split()[1]) for line in result.stdout.splitlines()}
-    assert 200 < grown["allocate"] < 400  # the table takes 256 MiB, a copy would take 512
+    assert 200 < grown["allocate"] < 400  # the table takes 256 MiB; with a copy it would be 512
     assert grown["update"] < 450

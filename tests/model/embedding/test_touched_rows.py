@@ -1,4 +1,4 @@
-"""Gradients of rows that a batch names repeatedly, or in lists, against sums in a loop."""
+"""Tests of the gradients of rows that occur repeatedly in a batch, or in lists, against sums in a loop."""
 
 import numpy as np
 import pytest

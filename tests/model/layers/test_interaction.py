@@ -1,4 +1,4 @@
-"""The dot interaction: by hand, against NumPy, and its written-out gradient against two others."""
+"""Tests of the dot interaction: values computed by hand and with NumPy, and its own gradient against two others."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_values_worked_out_by_hand():
 
 def test_pairs_are_numbered_along_the_rows_of_the_lower_triangle():
     forward, inverse = pair_indices(3)
-    assert forward.tolist() == [3, 6, 7]  # (1,0), (2,0), (2,1) of a flat 3 x 3 product
+    assert forward.tolist() == [3, 6, 7]  # (1,0), (2,0), (2,1) in a flattened 3 x 3 matrix
     assert inverse.reshape(3, 3).tolist() == [[3, 0, 1], [0, 3, 2], [1, 2, 3]]
 
 
@@ -57,7 +57,7 @@ def test_without_a_bottom_output_it_is_the_products_of_the_embeddings(num_featur
     expected = numpy_interaction(values[:, 0], values[:, 1:])[:, dim:]
     assert layer.compute_output_shape(None, embeddings.shape) == found.shape
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
-    others = values.sum(axis=1, keepdims=True) - values  # d/dz_i of the sum of all products
+    others = values.sum(axis=1, keepdims=True) - values  # the derivative of the sum of all products by z_i
     np.testing.assert_allclose(tape.gradient(found, embeddings), others, rtol=2e-5, atol=1e-5)
 
 

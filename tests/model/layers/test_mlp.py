@@ -1,4 +1,4 @@
-"""The MLPs: against NumPy, their sizes, and how their weights start."""
+"""Tests of the MLPs: outputs against NumPy, sizes, and initial weights."""
 
 import math
 

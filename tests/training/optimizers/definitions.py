@@ -1,4 +1,4 @@
-"""Each optimizer's rule as its docstring or paper has it, in float64 and row by row: what the fast ones are held against."""
+"""Definitions of the optimizers' rules as in their docstrings or papers, in float64 and row by row; the reference for the fast ones."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ EPSILON = 1e-7
 
 
 class Definition:
-    """A table under a rule: weights `[V, D]` and whatever state the rule keeps, for one update a step of the rows it is told."""
+    """A table updated by a rule: weights `[V, D]` and the rule's state; each step updates the given rows once."""
 
     def __init__(self, name, weights, **options):
         self.weights = np.array(weights, np.float64)
@@ -18,7 +18,7 @@ class Definition:
     def step(self, ids, gradients, rate):
         """Update by the gradients `[n, D]` of the ids `[n]`."""
         self.count += 1
-        if self._name == "rmsprop":  # the dense rule: every row decays
+        if self._name == "rmsprop":  # as in the dense rule, every row's average decays
             self.first *= self._options["rho"]
         for row in np.unique(ids):
             getattr(self, f"_{self._name}")(row, np.asarray(gradients, np.float64)[np.asarray(ids) == row].sum(axis=0), rate)

@@ -1,4 +1,4 @@
-"""The optimizers' rules on touched rows: against definitions in float64, and against Keras's dense optimizers."""
+"""Tests of the optimizers' rules on touched rows against definitions in float64 and Keras's dense optimizers."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ CASES = {
 
 
 class Run:
-    """A table and its slots under a rule."""
+    """A table and its slots, updated by a rule."""
 
     def __init__(self, rule, start):
         self.rule, self.table = rule, tf.Variable(start)
@@ -81,7 +81,7 @@ def test_it_equals_the_definition(name, batches):
 
 @pytest.mark.parametrize("name", ["rmsprop", "rmsprop legacy"])
 def test_small_gradients_tell_the_forms_of_rmsprop_apart(name):
-    """A step by gradients of 1e-5 is about the learning rate where epsilon is outside the root, and a thirtieth of it where it is inside."""
+    """With gradients of 1e-5, a step is about the learning rate if epsilon is outside the root, and a thirtieth of it if epsilon is inside."""
     rule, definition, options = CASES[name]
     run, expected = Run(rule, start_table()), definition("rmsprop", start_table(), **options)
     for step in range(4):
@@ -114,7 +114,7 @@ def test_where_every_row_is_touched_it_is_keras_dense_optimizer(name):
 
 @pytest.mark.parametrize("name", ["sgd", "adagrad", "rmsprop", "rmsprop legacy"])
 def test_it_is_the_dense_rule_whatever_rows_are_touched(name):
-    """Without moments an untouched row stands still; RMSprop makes up for the decay."""
+    """Rules without moments equal the dense rule: an untouched row does not move, and RMSprop makes up for missed decays at the next touch."""
     import keras
 
     rule = CASES[name][0]
@@ -154,7 +154,7 @@ def test_gradients_of_a_repeated_id_are_summed():
 
 
 def test_adams_first_step_moves_by_the_learning_rate():
-    # On the first step Adam moves every touched weight by the learning rate against the gradient's sign.
+    # The corrected moments are g and g², so a step is the learning rate against the gradient's sign.
     run = Run(Adam(0.9, 0.999), np.zeros((ROWS, DIM), np.float32))
     run.apply([2], [[5.0, -0.01, 100.0]], 0)
     np.testing.assert_allclose(run.table.numpy()[2], [-RATE, RATE, -RATE], rtol=1e-3)
@@ -168,7 +168,7 @@ def test_l1_makes_ftrls_weights_zero():
 
 @pytest.mark.parametrize("name", CASES)
 def test_many_repeated_ids_give_the_same_bits_every_time(name):
-    """TensorFlow's scatter of tens of thousands of ids runs in threads that add repeated rows in an order of their own."""
+    """An update has the same bits every time, although TensorFlow's threaded scatter of many ids would add repeated rows in any order."""
     draw = np.random.default_rng(0)
     ids, gradients = draw.integers(0, 2000, 16384), draw.standard_normal((16384, 32)).astype(np.float32)
     results = []
