@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dataloading.features import DatasetError
@@ -31,7 +31,7 @@ _OTHERS = {  # magic numbers of formats that are not read and would otherwise be
 
 @dataclass(frozen=True)
 class Form:
-    """The format of a file. `separator`, `quote` and `names` apply to CSV only; `names` is None if the file has a header."""
+    """The format of a file. `separator`, `quote` and `names` apply to CSV only; `names` are those of a file without a header."""
 
     kind: str
     separator: str = ","
@@ -41,7 +41,7 @@ class Form:
 
 @dataclass(frozen=True)
 class FormFlags:
-    """The format of all files as set by the user. None: inferred from each file."""
+    """The format of all files as set by the user. None: inferred from each file. `names` are the columns of those files that have no header."""
 
     kind: str | None = None
     separator: str | None = None
@@ -131,7 +131,14 @@ def form_of(path: Source, flags: FormFlags) -> Form:
     lines = [line.decode(errors="replace").rstrip("\r") for line in sample.split(b"\n")[:_SAMPLE_LINES]]
     separator = flags.separator or _separator(lines, flags)
     quote = flags.quote if len(separator) == 1 else None
-    return Form(CSV, separator, quote, flags.names)
+    found = Form(CSV, separator, quote)
+    return found if flags.names is None or _is_header(lines[0], found, flags.names) else replace(found, names=flags.names)
+
+
+def _is_header(line: str, form: Form, names: Sequence[str]) -> bool:
+    """Return whether a first line names columns: all of the given names, or no others."""
+    found = [name.strip() for name in fields_of(line, form)]
+    return len(set(found)) == len(found) and (set(found) >= set(names) or set(found) <= set(names))
 
 
 def header_of(path: Source, form: Form) -> list[str]:
@@ -146,8 +153,6 @@ def header_of(path: Source, form: Form) -> list[str]:
         raise DatasetError(f"{path}: its lines end in CR alone; expected LF or CRLF (tr '\\r' '\\n' makes them)")
     found = [name.strip() for name in fields_of(first, form)]
     names = list(form.names or found)
-    if form.names and found == names:
-        raise DatasetError(f"{path}, line 1: has the names that --columns gives; remove --columns, which is for files without a header")
     for i, name in enumerate(names):
         if not name:
             raise DatasetError(f"{path}, line 1: column {i + 1} has no name; --columns A,B,… gives the names of files without a header")

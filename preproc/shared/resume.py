@@ -19,7 +19,7 @@ from utils.checkpoint.durable import sync_folder, write_text
 from utils.naming import naming
 from utils.scratch import Scratch
 
-FORMAT = 1  # version of the staged data and of the dataset made from them; other formats are not resumed
+FORMAT = 2  # version of the staged data and of the dataset made from them; other formats are not resumed
 DATASET = "dataset"  # folder inside the staging folder in which the dataset is written
 _RUN, _PREFIX = "run.json", "done-"
 _PUBLISHING = "publishing"

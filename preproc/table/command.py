@@ -17,7 +17,7 @@ import itertools
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -32,22 +32,22 @@ from dataloading.keys import TAKEN
 from dataloading.spec_parsing import check_tables
 from dataloading.tf_raw import TfRawWriter, refuse_dataset
 from dataloading.vocabulary import read_vocabulary
-from preproc.reading.files import files_of, form_of
+from preproc.reading.files import files_of
 from preproc.reading.stores import Source, fetch_to
-from preproc.reading.table_file import TableFile
 from preproc.shared.engine_flags import SparkSettings, spark_settings
 from preproc.shared.into_store import made
 from preproc.shared.resume import DATASET, Progress, dataset_files
 from preproc.spark.engine import SparkEngine
 from preproc.table import flags as table_flags
 from preproc.table import writing as table_write
-from preproc.table.columns import FILE, Plan, plan_of_dataset, plan_of_file, undecided
+from preproc.table.columns import FILE, Plan
+from preproc.table.extra_columns import ExtraColumns
 from preproc.table.fit import vocabulary_path
 from preproc.table.flags import ALL, ENCODE, NAME
 from preproc.table.idle import say_idle
-from preproc.table.inference import inferred
 from preproc.table.on_polars import PolarsTable
 from preproc.table.on_spark import SparkTable
+from preproc.table.planning import planned
 from preproc.table.reading import FileCounts, Reading
 from preproc.table.splits import SPLITS, TRAIN, SplitRule
 from preproc.table.staging import Split, StagedRows, TableStaging
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rule, reading, settings = table_flags.rule_of(args), table_flags.reading_of(args), spark_settings(args, NAME)
     files = _files(args, reading.unlabelled)
     _check_flags(args, files, rule)
-    progress = _progress(args, files)
+    progress = _progress(args, files, reading.extra)
     make = partial(make_dataset, args, files, rule, reading, settings, progress)
     print(f"{args.target}: {made(NAME, args.target, make, progress.run, args.overwrite)}")
     return 0
@@ -86,12 +86,13 @@ def make_dataset(
     old = None if args.vocabulary is None else FeatureSpec.from_yaml(args.vocabulary / DEFAULT_FILE_NAME, "--vocabulary")
     with _taken_up(args), TableStaging(args.staging or args.dst, tuple(files), progress) as staging, ExitStack() as ending:
         progress.start(staging.folder)
-        fetch_to(staging.folder, files.values())
-        plan = _plan(args, old, files, reading)
+        fetch_to(staging.folder, [*files.values(), reading.extra.files])
+        plan, reading = planned(args, old, files, reading, staging.folder, _warn)
         say_idle(args, plan, rule, reading, itertools.chain(*files.values()), _warn)
         table_write.check_names(plan)
         steps = ending.enter_context(_steps(settings, staging, progress, reading.unlabelled))
         tallies = steps.stage(files, plan, rule, reading)
+        _say_unmatched(reading.extra, tallies)
         splits = {split: Split(TRAIN, rows) for split, rows in rule.bounds(steps.split_counts).items()} if TRAIN in files else {}
         splits |= {group: Split(group, None) for group in files if group != TRAIN}
         splits = {split: splits[split] for split in sorted(splits, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS))}
@@ -123,7 +124,7 @@ def make_dataset(
                 shutil.move(folder / VOCABULARY, writer.folder / VOCABULARY)
             with naming(writer.folder / FILE):
                 (writer.folder / FILE).write_text(said.to_yaml(), encoding="utf-8")
-            metadata = _metadata(plan, statistics, writer, rows, args) | ({} if unknown is None else {UNKNOWN: unknown})
+            metadata = _metadata(plan, statistics, writer, rows, args) | reading.extra.recorded() | ({} if unknown is None else {UNKNOWN: unknown})
             progress.publishing(folder)
             spec = writer.publish(metadata)
     return _summary(spec, statistics, sum(tally.bad_lines for tally in tallies.values()), time.monotonic() - started)
@@ -159,59 +160,6 @@ def _files(args: argparse.Namespace, unlabelled: str | None) -> dict[str, list[S
     return files
 
 
-def _plan(args: argparse.Namespace, old: FeatureSpec | None, files: dict[str, list[Source]], reading: Reading) -> Plan:
-    """Return the plan: that of the older dataset, that of the configuration, or an inferred one."""
-    if old is not None:
-        plan = plan_of_dataset(old)
-        _check_label(plan, files, reading, f"--vocabulary {args.vocabulary}: its metadata name no label")
-        return plan
-    first = TableFile(files[TRAIN][0], form_of(files[TRAIN][0], reading.form), skip_bad_lines=True)
-    _check_columns(args, first)
-    if args.config is not None:
-        plan = plan_of_file(args.config)
-        _check_label(plan, files, reading, f"{args.config}: label: missing; expected a column, or a comparison such as 'rating >= 4'")
-        if first.names and (unknown := [name for name in plan.ignored if name not in first.names]):
-            _warn(f"{args.config}: ignore: no column {', '.join(unknown[:8])} in {first.path}")
-        known = {*plan.columns, *plan.ignored, args.split_by, args.split_key, args.split_column, *reading.keep}
-        if left := [name for name in first.names if name not in known]:
-            _warn(f"{args.config} does not name the columns {', '.join(left[:8])}{', …' if len(left) > 8 else ''}, which are left out")
-        return undecided(plan)
-    return undecided(inferred(_first_rows(files[TRAIN], reading), table_flags.named_of(args), _warn))
-
-
-def _check_label(plan: Plan, files: dict[str, list[Source]], reading: Reading, fault: str) -> None:
-    """Raise DatasetError where some rows have labels but the plan names no label."""
-    if plan.label is None and set(files) - {reading.unlabelled}:
-        raise DatasetError(fault)
-
-
-def _first_rows(paths: Sequence[Source], reading: Reading) -> pl.DataFrame:
-    """Return the first rows, with all columns, of the first file that has rows. Raises DatasetError, with the fault, where no file has any."""
-    for path in paths:
-        file = TableFile(path, form_of(path, reading.form), skip_bad_lines=True)
-        block = next(itertools.islice(file.blocks(None, frozenset(), _SAMPLE_BYTES), 1), None)
-        if block is not None and not block.frame.width:
-            raise DatasetError(f"{path}: no line is a JSON object; expected one a line")
-        if block is not None and block.frame.height:
-            return block.frame
-        if block is not None and block.faults:
-            raise DatasetError(
-                f"{path}, {block.faults[0]}; and none of the first lines is sound (--format, --separator and --columns say what they are)"
-            )
-    raise DatasetError(f"{paths[0]}: holds no rows; what its columns are is told by the first rows")
-
-
-def _check_columns(args: argparse.Namespace, first: TableFile) -> None:
-    """Raise DatasetError where a flag names a column that the first file lacks. JSON lines, which have no header, are not checked."""
-    for flag in ("split_by", "split_key", "split_column", "keep"):
-        given = getattr(args, flag) or ()
-        for name in [given] if isinstance(given, str) else given:
-            if first.names and name not in first.names:
-                raise DatasetError(
-                    f"--{flag} {name}: no such column; there are {', '.join(first.names[:12])}{', …' if len(first.names) > 12 else ''}"
-                )
-
-
 def _check_flags(args: argparse.Namespace, files: dict[str, list[Source]], rule: SplitRule) -> None:
     """Raise UserError for the faults that can be found before a file is read."""
     for column in args.keep:
@@ -237,14 +185,23 @@ def _steps(settings: SparkSettings | None, staging: TableStaging, progress: Prog
         yield SparkTable(engine, staging, progress, unlabelled, _warn)
 
 
-def _progress(args: argparse.Namespace, files: dict[str, list[Source]]) -> Progress:
+def _progress(args: argparse.Namespace, files: dict[str, list[Source]], extra: ExtraColumns) -> Progress:
     """Return the record of completed stages, identified by all input files and by the flags that affect the dataset's bytes."""
     command = {flag: value for flag, value in vars(args).items() if flag not in table_flags.NOT_OF_THE_BYTES}
     command |= {"seed": args.seed or 0, "quote": args.quote or "double"}
-    read = [*itertools.chain(*files.values()), *filter(None, [args.config])]
+    command |= {"joins": [(join.key, join.side_key, join.names, len(join.files)) for join in extra.joins]}
+    read = [*itertools.chain(*files.values()), *extra.files, *filter(None, [args.config])]
     read += dataset_files(args.vocabulary) if args.vocabulary is not None else []
     groups = {group: len(paths) for group, paths in files.items()}
     return Progress(NAME, command | {"number of files of each split": groups}, read, args.dst, args.resume)
+
+
+def _say_unmatched(extra: ExtraColumns, tallies: Mapping[str, FileCounts]) -> None:
+    """Warn of the rows whose keys the side tables lack."""
+    rows = sum(tally.rows for tally in tallies.values())
+    for join in extra.joins:
+        if count := sum(tally.unmatched[join.label] for tally in tallies.values()):
+            _warn(f"{join.label}: {count:,} of {rows:,} rows have a {join.key} that is not in it; its columns are missing in these rows")
 
 
 def statistics_of(name: str, counted: Counted, tally: FileCounts, labelled: bool) -> dict[str, Any]:

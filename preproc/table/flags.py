@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dataloading.features import VOCABULARY
-from preproc.reading.files import FORMATS, FormFlags
+from preproc.reading.files import FORMATS, FormFlags, files_of
 from preproc.shared.engine_flags import FLAGS, SPARK, add_engine_flags
 from preproc.shared.flag_types import share, whole
 from preproc.shared.into_store import Destination, folder_or_url
+from preproc.table.extra_columns import ExtraColumns, OneHotList
 from preproc.table.inference import Named
 from preproc.table.reading import Reading
+from preproc.table.side_tables import Join
 from preproc.table.splits import COLUMN, FILES, KEY, ROWS, SPLITS, TIME, SplitRule
 from utils.config.flags import Parser
 from utils.encoding.recipe import STANDARDISE, TRANSFORMS, UNITS
@@ -24,7 +26,8 @@ _UNLABELLED = "new"  # default name of the split of rows without a label
 _NAMED = ("label", "group", "categorical", "numerical", "lists", "times", "ignore", "frequency_threshold", "max_ids", "list_separator", "max_hotness")
 _PLANNED = (*_NAMED, "pooling", "time_unit", "numerical_transform")  # set by a configuration or an older dataset in place of the flags
 # flags that do not affect the dataset's bytes, or that name files, whose identities are compared instead
-NOT_OF_THE_BYTES = ("train", "valid", "test", "data", "config", "vocabulary", "dst", "target", "block_bytes", "resume", "overwrite", *FLAGS)
+_READ = ("train", "valid", "test", "data", "config", "vocabulary", "join", "join_columns")  # files
+NOT_OF_THE_BYTES = (*_READ, "dst", "target", "block_bytes", "resume", "overwrite", *FLAGS)
 
 
 def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace:
@@ -78,6 +81,24 @@ def _add_files(parser: Parser) -> None:
     group.add_argument("--quote", choices=("double", "none"), help='whether " encloses values (default: double)')
     group.add_argument("--columns", type=_names, metavar="A,B,…", help="names of all columns, of files without a header")
     group.add_argument("--data_columns", type=_names, metavar="A,B,…", help="of --data, where they are not those of --columns: without the label")
+    group.add_argument(
+        "--join",
+        nargs="+",
+        action="extend",
+        type=_join,
+        default=[],
+        metavar="PATH:KEY",
+        help="side tables, as users.csv:user_id: their other columns are added to rows by the key; PATH:KEY=COLUMN where it has another name there",
+    )
+    group.add_argument(
+        "--join_columns",
+        nargs="+",
+        action="extend",
+        type=_join_columns,
+        default=[],
+        metavar="PATH:A,B,…",
+        help="names of all columns of a side table without a header",
+    )
     group.add_argument("--bad_lines", choices=("error", "skip"), default="error", help="stop at a bad row, or leave it out (default: error)")
     group.add_argument("--block_bytes", type=whole(1), default=16 << 20, metavar="N", help="text parsed at once, in bytes (default: %(default)s)")
     group.add_argument("--keep", type=_names, default=(), metavar="A,B,…", help="columns that predictions carry: SPLIT/keys.parquet")
@@ -95,6 +116,15 @@ def _add_columns(parser: Parser) -> None:
         ("ignore", "columns that are left out"),
     ):
         group.add_argument(f"--{name}", type=_names, metavar="A,B,…", help=text)
+    group.add_argument(
+        "--list",
+        nargs="+",
+        action="extend",
+        type=_one_hot_list,
+        default=[],
+        metavar="NAME=PATTERN",
+        help="make one list of one-hot columns: genres=genre_*, or genres=Action,Comedy; its values are what * stands for, or the columns' names",
+    )
     group.add_argument("--group", metavar="COLUMN", help="whose rows of one value belong together, for ranking metrics")
     group.add_argument("--list_separator", metavar="TEXT", help="between the values of a list in a text (default: |)")
     group.add_argument("--max_hotness", type=whole(1), metavar="N", help="values of a list that count (default: of the longest in the training rows)")
@@ -167,7 +197,25 @@ def reading_of(args: argparse.Namespace) -> Reading:
     """Return the options for reading the files."""
     form = FormFlags(args.format, args.separator, None if args.quote == "none" else '"', args.columns)
     unlabelled = (args.split_name or _UNLABELLED) if args.data else None
-    return Reading(form, args.bad_lines == "skip", args.block_bytes, args.keep, unlabelled, args.data_columns)
+    return Reading(form, args.bad_lines == "skip", args.block_bytes, args.keep, unlabelled, args.data_columns, _extra_of(args))
+
+
+def _extra_of(args: argparse.Namespace) -> ExtraColumns:
+    """Return the columns that flags add to rows. Raises UserError where two flags are the same, or one fits no other."""
+    names = dict(args.join_columns)
+    for flag, given in (("join_columns", args.join_columns), ("list", args.list), ("join", args.join)):
+        found = [one[0] if flag != "join" else one for one in given]
+        if twice := [one for one in found if found.count(one) > 1]:
+            raise UserError(f"--{flag}: {twice[0] if flag != 'join' else ':'.join(twice[0][:2])} is given twice; expected it once")
+    if unknown := [path for path in names if path not in {path for path, _, _ in args.join}]:
+        raise UserError(f"--join_columns {unknown[0]}: no --join has this path; expected the path as --join has it")
+    joins = []
+    for path, key, side_key in args.join:
+        label = f"--join {path}:{key}" + (f"={side_key}" if side_key != key else "")
+        if names.get(path) and side_key not in names[path]:
+            raise UserError(f"{label}: --join_columns has no {side_key}; it has {', '.join(names[path])}")
+        joins.append(Join(label, tuple(files_of([path])), key, side_key, names.get(path)))
+    return ExtraColumns(tuple(joins), tuple(OneHotList(name, patterns) for name, patterns in args.list))
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -208,6 +256,29 @@ def _names(text: str) -> tuple[str, ...]:
     if not names or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(f"expected names separated by commas, each once, found {text!r}")
     return names
+
+
+def _join(text: str) -> tuple[str, str, str]:
+    path, _, keys = text.rpartition(":")
+    key, _, side_key = keys.partition("=")
+    if not path or not key or keys.endswith("=") or "/" in keys:
+        raise argparse.ArgumentTypeError(f"expected PATH:KEY, as users.csv:user_id, or PATH:KEY=COLUMN, found {text!r}")
+    return path, key, side_key or key
+
+
+def _join_columns(text: str) -> tuple[str, tuple[str, ...]]:
+    path, _, names = text.rpartition(":")
+    if not path:
+        raise argparse.ArgumentTypeError(f"expected PATH:A,B,…, as users.dat:user_id,age, found {text!r}")
+    return path, _names(names)
+
+
+def _one_hot_list(text: str) -> tuple[str, tuple[str, ...]]:
+    name, _, patterns = text.partition("=")
+    found = _names(patterns) if patterns.strip() else ()
+    if not name.strip() or not found or any(pattern.count("*") > 1 for pattern in found):
+        raise argparse.ArgumentTypeError(f"expected NAME=PATTERN, as genres=genre_*, with at most one * in a pattern, found {text!r}")
+    return name.strip(), found
 
 
 def _separator(text: str) -> str:

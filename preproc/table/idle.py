@@ -26,9 +26,13 @@ def say_idle(args: argparse.Namespace, plan: Plan, rule: SplitRule, reading: Rea
         files: all input files.
         warn: called with each message.
     """
-    given = [flag for flag in _OF_CSV if getattr(args, flag) is not None]
-    if given and not any(form_of(path, reading.form).kind == CSV for path in files):
+    given, forms = [flag for flag in _OF_CSV if getattr(args, flag) is not None], []
+    if given:
+        forms = [form for path in files if (form := form_of(path, reading.form)).kind == CSV]
+    if given and not forms:
         warn(f"{_named(given)} no effect: no file is CSV")
+    elif args.columns is not None and not any(form.names for form in forms):
+        warn("--columns has no effect: every file has a header with these names")
     recipes = plan.features.values()
     for flags, reads, why in (
         (_OF_LISTS, any(recipe.kind == LIST for recipe in recipes), "no column is a list (--lists)"),

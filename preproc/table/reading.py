@@ -1,6 +1,7 @@
 """Reading of a table's files into staging; every value is checked, and bad rows are reported with file, line, column and value."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +18,7 @@ from preproc.shared.in_order import in_order
 from preproc.shared.resume import Progress
 from preproc.shared.text_places import TextPlaces
 from preproc.table.columns import Plan
+from preproc.table.extra_columns import ExtraColumns
 from preproc.table.splits import ROWS, TRAIN, SplitRule
 from preproc.table.staging import GROUP, LABEL, SPLIT, TableStaging, feature_column, is_feature, key_column, staged_name
 from utils.encoding import columns
@@ -24,6 +26,8 @@ from utils.encoding.columns import Made
 from utils.encoding.kinds import is_undecided
 from utils.encoding.recipe import CATEGORICAL
 from utils.encoding.values import ValueKindError, texts_of
+
+_ONE_HOT = "1 "  # in front of the names of one-hot columns, among the names of what is checked
 
 
 @dataclass
@@ -33,6 +37,7 @@ class FileCounts:
     files: list[str]
     rows: int = 0
     bad_lines: int = 0
+    unmatched: Counter[str] = field(default_factory=Counter)  # for each side table, by its flag: the rows whose key it lacks
 
     def check_rows(self, group: str) -> None:
         """Raise DatasetError where the group has no rows; called after its last file."""
@@ -46,7 +51,7 @@ class Reading:
     """The options for reading files.
 
     `keep` are the columns that predictions carry. `block_bytes` of text are parsed at once. Rows of the group `unlabelled` have no label;
-    `unlabelled_names` are its column names where files have no header and that group's columns differ from the others'.
+    `unlabelled_names` are its column names where files have no header and that group's columns differ from the others'. `extra` are added columns.
     """
 
     form: FormFlags = field(default_factory=FormFlags)
@@ -55,6 +60,7 @@ class Reading:
     keep: tuple[str, ...] = ()
     unlabelled: str | None = None
     unlabelled_names: tuple[str, ...] | None = None
+    extra: ExtraColumns = field(default_factory=ExtraColumns)
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class GroupPlan:
 
     @property
     def wanted(self) -> list[str]:
-        """The columns to read."""
+        """The columns that the staged rows are made of."""
         return list(dict.fromkeys([*self.plan.columns, *self.reading.keep, *([self.divide.column] if self.divide.column else [])]))
 
     def of(
@@ -93,25 +99,38 @@ class GroupPlan:
         Raises:
             DatasetError: a row is bad and bad rows are not skipped.
         """
-        coded = _plain_columns(self.plan, {*self.reading.keep, self.divide.column})
-        blocks = file.tasks(self.wanted, self.lists, self.reading.block_bytes, on_read, byte_range, coded, row_range)
-        return in_order(partial(_staged, source, block, self.plan, self.divide, self.reading) for block in blocks)
+        extra = self.reading.extra
+        coded = _plain_columns(self.plan, {*self.reading.keep, self.divide.column, *extra.sources, *extra.names})
+        needed = extra.needed(self.wanted)
+        blocks = file.tasks(needed, self.lists, self.reading.block_bytes, on_read, byte_range, coded, row_range)
+        return in_order(partial(_staged, self, source, block) for block in blocks)
 
 
 class Staged(NamedTuple):
-    """The staged columns of a block's valid rows, the texts that their codes refer to, and the faults of the other rows."""
+    """A block in staged form.
+
+    Attributes:
+        rows: the staged columns of the valid rows.
+        texts: the texts that their codes refer to, for each feature made of texts.
+        faults: a description of each other row.
+        unmatched: for each side table, by its flag: the valid rows whose key it lacks.
+    """
 
     rows: pl.DataFrame
     texts: dict[str, pl.Series]
     faults: list[str]
+    unmatched: Mapping[str, int]
+
+
+def form_flags(group: str, reading: Reading) -> FormFlags:
+    """Return the format of a group's files, as far as the user set it."""
+    return replace(reading.form, names=reading.unlabelled_names or reading.form.names) if group == reading.unlabelled else reading.form
 
 
 def rows_of(group: str, plan: Plan, rule: SplitRule, reading: Reading) -> GroupPlan:
     """Return the plan for the rows of a group; the split rule applies to the group `train` only."""
-    unlabelled = group == reading.unlabelled
-    made = replace(plan, label=None) if unlabelled else plan
-    form = replace(reading.form, names=reading.unlabelled_names or reading.form.names) if unlabelled else reading.form
-    return GroupPlan(made, rule if group == TRAIN else SplitRule(), reading, form, plan.list_columns)
+    made = replace(plan, label=None) if group == reading.unlabelled else plan
+    return GroupPlan(made, rule if group == TRAIN else SplitRule(), reading, form_flags(group, reading), plan.list_columns)
 
 
 def stage(
@@ -142,7 +161,8 @@ def stage(
             first_block = -1
             for place, path in enumerate(paths):
                 if first_block < 0 and (known := progress.done(f"read {group} {place}")):
-                    tally.rows, tally.bad_lines, state = known["value"]
+                    tally.rows, tally.bad_lines, unmatched, state = known["value"]
+                    tally.unmatched = Counter(unmatched)
                     staging.restore(group, state)
                     bar.update(path.stat().st_size)
                     continue
@@ -152,18 +172,19 @@ def stage(
                 first_block = staging.state(group)["blocks"]
                 file = TableFile(path, form_of(path, found.form), reading.skip_bad_lines)
                 bad_lines, first_fault = 0, ""
-                for rows, texts, faults in found.of(file, path, bar.update):
+                for rows, texts, faults, unmatched in found.of(file, path, bar.update):
                     if found.divide.by == ROWS:
                         rows = rows.with_columns(found.divide.places(tally.rows, rows.height))
                     if rows.height:
                         staging.append(group, rows, texts, path)
                     tally.rows += rows.height
+                    tally.unmatched.update(unmatched)
                     bad_lines, first_fault = bad_lines + len(faults), first_fault or next(iter(faults), "")
                 release(path)
                 if bad_lines:
                     bar.write(skipped(path, bad_lines, first_fault), file=sys.stderr)
                 tally.bad_lines += bad_lines
-                value = [tally.rows, tally.bad_lines, staging.state(group)]
+                value = [tally.rows, tally.bad_lines, tally.unmatched, staging.state(group)]
                 progress.complete(f"read {group} {place}", staging.files(group, first_block), value)
             tally.check_rows(group)
     return tallies
@@ -174,26 +195,29 @@ def skipped(path: Source, bad_lines: int, first_fault: str) -> str:
     return f"preproc.table: {path}: bad lines skipped: {bad_lines}, the first: {first_fault}"
 
 
-def _staged(path: Source, parsed: Callable[[], Block], plan: Plan, divide: SplitRule, reading: Reading) -> Staged:
+def _staged(group: GroupPlan, path: Source, parsed: Callable[[], Block]) -> Staged:
     """Return a block in staged form. Raises DatasetError for a bad row, unless bad rows are skipped."""
-    block = parsed()
+    block, plan, reading = parsed(), group.plan, group.reading
     try:
-        found = _expressions(block, plan, divide)
-        keys = [_key(block.frame.schema, name) for name in reading.keep]
+        frame, lacking = reading.extra.add(block.frame, group.wanted)
+        block = replace(block, frame=frame)
+        found = _expressions(block, plan, group.divide)
+        keys = [_key(frame.schema, name) for name in reading.keep]
+        one_hot = {_ONE_HOT + name: made for name, made in reading.extra.checks(frame.schema, group.wanted).items()}
     except ValueError as error:
         raise DatasetError(f"{path}: {error}") from None
-    checks = {name: made.bad for name, made in found.items() if made.bad is not None}
+    checks = {name: made for name, made in {**found, **one_hot}.items() if made.bad is not None}
     values = [made.value.alias(name) for name, made in found.items()]
-    bad = [check.alias(f"bad {i}") for i, check in enumerate(checks.values())]
+    bad = [made.bad.alias(f"bad {i}") for i, made in enumerate(checks.values())]
     try:
-        frame = block.frame.select(*values, *keys, *bad)
+        frame = frame.select(*values, *keys, *bad)
     except pl.exceptions.PolarsError as error:  # a type that has no text form, or an invalid time format
         raise DatasetError(f"{path}: {' '.join(str(error).split())[:200]}; --config says what becomes of each column") from None
     rows, faults = frame.drop(f"bad {i}" for i in range(len(bad))), list(block.faults)
     wrong = frame.select(pl.any_horizontal(pl.lit(False), *(f"bad {i}" for i in range(len(bad))))).to_series().fill_null(False)
     for row in wrong.arg_true():
         name = next(name for i, name in enumerate(checks) if frame[f"bad {i}"][row])
-        faults.append(_fault(block, row, name, found[name], plan, divide))
+        faults.append(_fault(block, row, name, checks[name], plan, group.divide))
         if not reading.skip_bad_lines:
             raise DatasetError(f"{path}, {faults[-1]}; --bad_lines skip leaves such rows out")
     rows, texts = _coded(rows.filter(~wrong) if wrong.any() else rows)
@@ -205,7 +229,7 @@ def _staged(path: Source, parsed: Callable[[], Block], plan: Plan, divide: Split
                 raise DatasetError(
                     f"{path}, {block.unit}s from {block.lines[0]}: feature {name}, column {', '.join(recipe.inputs)}: {error}"
                 ) from None
-    return Staged(rows, texts, faults)
+    return Staged(rows, texts, faults, {label: int((lacks & ~wrong).sum()) for label, lacks in lacking.items()})
 
 
 def _coded(rows: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, pl.Series]]:
@@ -270,6 +294,8 @@ def _fault(block: Block, row: int, name: str, made: Made, plan: Plan, divide: Sp
         read = [plan.comparison.column]
     elif name in (GROUP, SPLIT):
         read = [plan.group if name == GROUP else divide.column]
+    elif name.startswith(_ONE_HOT):
+        read = [name.removeprefix(_ONE_HOT)]
     else:
         read = list(plan.features[staged_name(name)].inputs)
     value = block.frame[read[0]][row] if len(read) == 1 else {column: block.frame[column][row] for column in read}

@@ -107,6 +107,7 @@ class Parts:
             self.blocks += [(group, block, height) for block, height in zip(blocks, part.heights, strict=True)]
             if (folder / SPLITS).exists():
                 self.split_files.append(folder / SPLITS)
+            tally.unmatched.update(part.unmatched)
             fault = fault or moved(part.first_fault, lines)
             lines, bad_lines, tally.rows = lines + part.lines, bad_lines + part.bad_lines, tally.rows + sum(part.heights)
         tally.bad_lines += bad_lines

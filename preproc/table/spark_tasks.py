@@ -1,5 +1,6 @@
 """The tasks of executors for `preproc.table`: read a part of a file, learn from blocks of rows, and write parts of the dataset's files."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,7 @@ class FilePartRead:
     lines: int = 0
     bad_lines: int = 0
     first_fault: str = ""
+    unmatched: Counter[str] = field(default_factory=Counter)
 
 
 def spans_lines(item: FilePart, folder: Path) -> bool:
@@ -76,8 +78,9 @@ def read_part(item: FilePart, folder: Path) -> FilePartRead:
     fetch_to(folder, [[item.path]])
     file = TableFile(item.path, item.form, item.rows.reading.skip_bad_lines)
     found, staged = FilePartRead(TableBlocks(folder, [item.group])), 0
-    for rows, texts, faults in item.rows.of(file, item.path, byte_range=item.byte_range, row_range=item.row_range):
+    for rows, texts, faults, unmatched in item.rows.of(file, item.path, byte_range=item.byte_range, row_range=item.row_range):
         found.bad_lines, found.first_fault = found.bad_lines + len(faults), found.first_fault or next(iter(faults), "")
+        found.unmatched.update(unmatched)
         if item.rows.divide.by == ROWS:
             # the place in the part; the rows before the part are not known yet, see `staging.Block.first`
             rows = rows.with_columns(pl.int_range(staged, staged + rows.height, dtype=pl.UInt32, eager=True).alias(SPLIT))

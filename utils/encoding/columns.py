@@ -147,6 +147,13 @@ def label(comparison: Comparison, dtype: pl.DataType) -> Made:
     return Made(signs[sign], found.is_null() if bad is None else bad | found.is_null(), "a number")
 
 
+def flag(column: str, dtype: pl.DataType) -> Made:
+    """Convert a column of 0 and 1 to Boolean; a missing value is false."""
+    lower = text(pl.col(column), dtype, column).str.to_lowercase().str.strip_chars()
+    bad = ~lower.is_in(_YES + _NO + MISSING_TEXTS).fill_null(True)
+    return Made(lower.is_in(_YES).fill_null(False), bad, "0 or 1, true or false, yes or no, or nothing")
+
+
 def group(column: str, dtype: pl.DataType) -> Made:
     """Convert a column to groups, Int64: whole numbers are unchanged, other texts become a hash of 63 bits. A missing value is bad."""
     value = text(pl.col(column), dtype, column)
