@@ -251,3 +251,18 @@ def test_blocks_are_whole_lines_in_order(tmp_path, block_bytes):
     assert b"".join(block.text for block in blocks) == b"ab\n\nc\nlonger than a block\n"
     assert [line for block in blocks for line in block.lines] == [1, 2, 3, 4]
     assert all(block.text.count(b"\n") == len(block.lines) and block.text.endswith(b"\n") for block in blocks)
+
+
+def test_columns_names_those_files_that_have_no_header(tmp_path, capsys):
+    """A header may name the columns in another order, more of them, or lack the label, which rows of --data do not have."""
+    headed = write(tmp_path / "a.csv", "n,s,y\n1,a,1\n2,b,0\n")
+    bare = write(tmp_path / "b.csv", "b,3,1\na,4,0\n")
+    config = {"label": "y", "features": {"s": {"kind": "categorical"}, "n": {"kind": "numerical", "transform": "none"}}}
+    unlabelled = write(tmp_path / "new.csv", "n,s\n5,b\n")
+    flags = ("--train", headed, bare, "--columns", "s,n,y", "--data", unlabelled)
+    made = make(tmp_path, headed, headed, *flags, config=config)
+    assert made["train"]["n"] == [1, 2, 3, 4] and made["test"]["n"] == [1, 2] and made["new"]["n"] == [5]
+    assert [made.values("s")[id - 1] for id in made["test"]["s"] + made["new"]["s"]] == ["a", "b", "b"]
+    assert "--columns has no effect" not in capsys.readouterr().err
+    make(tmp_path, headed, headed, "--columns", "s,n,y", config=config, dst="other")
+    assert "--columns has no effect: every file has a header with these names" in capsys.readouterr().err
