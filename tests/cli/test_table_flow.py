@@ -174,17 +174,25 @@ def test_an_extended_vocabulary_keeps_the_vectors_of_its_values(folder):
     assert len(known) > 50 and len(np.unique(scores[0])) > 30
 
 
-MOVIES = "--columns user,item,rating,time,genres --categorical user,item --lists genres --times time --split_by time --test_fraction 0.1"
+MOVIES = "--columns user_id,movie_id,rating,time --categorical user_id,movie_id --times time --split_by time --test_fraction 0.1"
+SIDES = ["--join", "users.csv:user_id", "movies.csv:movie_id", "--list", "genres=genre_*"]
 CLICKS = "--label click --ignore id --categorical C1,banner_pos,device_type,C14,C17 --times hour --split_by hour --test_fraction 0.2"
 FLOWS = {
-    "movies": ("ratings.dat", "pairs.dat", [*MOVIES.split(), "--label", "rating >= 4", "--data_columns", "user,item,time,genres"], "user,item", 0.8),
+    "movies": (
+        "ratings.dat",
+        "pairs.dat",
+        [*MOVIES.split(), *SIDES, "--label", "rating >= 4", "--data_columns", "user_id,movie_id,time"],
+        "user_id,movie_id",
+        0.8,
+    ),
     "clicks": ("clicks_*.csv.gz", "today.csv.gz", [*CLICKS.split(), "--time_format", "%y%m%d%H", "--frequency_threshold", "3"], "id", 0.65),
 }
 
 
 @pytest.mark.parametrize("kind", FLOWS)
-def test_raw_files_to_scores_in_three_commands(tmp_path, kind):
+def test_raw_files_to_scores_in_three_commands(tmp_path, kind, monkeypatch):
     table_logs.main(["--dst", str(tmp_path / "raw"), "--rows", "20000"])
+    monkeypatch.chdir(tmp_path / "raw")
     train_files, data, flags, keep, least = FLOWS[kind]
     command("--train", tmp_path / "raw" / train_files, "--data", tmp_path / "raw" / data, *flags, "--keep", keep, "--dst", tmp_path / "new")
     result = train(tmp_path / "new", tmp_path / "c", learning_rate=0.003)
