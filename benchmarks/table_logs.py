@@ -4,8 +4,7 @@
 
 writes LOGS/ratings.dat in the form of MovieLens (user::movie::rating::timestamp, no header), its side tables LOGS/users.csv and LOGS/movies.csv
 (genres as one-hot columns), and LOGS/pairs.dat, users and movies without ratings. LOGS/clicks_0.csv.gz, LOGS/clicks_1.csv.gz and
-LOGS/today.csv.gz have
-the form of Avazu (hexadecimal texts, hours as 14102100, whole numbers that are ids); the last has no clicks.
+LOGS/today.csv.gz have the form of Avazu (hexadecimal texts, hours as 14102100, whole numbers that are ids); the last has no clicks.
 """
 
 import gzip
