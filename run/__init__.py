@@ -1,1 +1,1 @@
-"""What a command does: prepare, then one of the modes."""
+"""Execution of a command: preparation, then one of the modes."""

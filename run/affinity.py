@@ -1,4 +1,4 @@
-"""Which processors a worker may use: `--affinity`. Imports no TensorFlow."""
+"""CPU affinity of the workers: `--affinity`. Imports no TensorFlow."""
 
 import contextlib
 import os
@@ -10,25 +10,25 @@ from utils.config.device import AFFINITIES
 from utils.errors import UserError
 
 SOCKET, SINGLE, SINGLE_UNIQUE, INTERLEAVED, CONTINUOUS, DISABLED = AFFINITIES
-OWN = (SINGLE_UNIQUE, INTERLEAVED, CONTINUOUS)  # no other worker has the same, as long as there are cores
+OWN = (SINGLE_UNIQUE, INTERLEAVED, CONTINUOUS)  # these give no two workers the same processor, as long as there are cores enough
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 _SYS = Path("/sys")
 
-Core = tuple[int, ...]  # the processors that are hyper-threads of one
+Core = tuple[int, ...]  # the hyper-threads of one core, by processor number
 
 
 class Machine(NamedTuple):
-    """Sockets, each with its cores; and for each GPU the processors near it."""
+    """The sockets of a machine, each with its cores, and for each GPU the processors near it."""
 
     sockets: tuple[tuple[Core, ...], ...]
     gpus: tuple[frozenset[int], ...] = ()
 
 
 def processors(affinity: str, machine: Machine, local_rank: int, local_size: int) -> frozenset[int]:
-    """Those of one of n workers on a machine.
+    """Return the processors of worker r of the n on a machine.
 
-    Worker r is on the socket near GPU r; without GPUs on socket r·S/n of S. The workers of a socket are dealt its cores; where they are more than
-    these, several have the same.
+    Worker r runs on the socket nearest to GPU r; without GPUs on socket r·S/n of S. The cores of a socket are divided among its workers. Workers
+    share cores where a socket has more workers than cores.
 
     Args:
         affinity: one of `AFFINITIES`, not disabled.
@@ -63,12 +63,12 @@ def _all(cores: Sequence[Core]) -> frozenset[int]:
 
 
 def this_machine(allowed: frozenset[int], gpus: bool, root: Path = _SYS) -> Machine:
-    """The machine as the kernel describes it, as far as this process may use it.
+    """Return the machine's topology as the kernel reports it, restricted to the processors that this process may use.
 
     Args:
-        allowed: processors that it may use.
-        gpus: whether workers are near GPUs.
-        root: of the kernel's files.
+        allowed: processors that this process may use.
+        gpus: whether to place workers near GPUs.
+        root: folder of the kernel's files.
     """
     sockets: dict[int, set[Core]] = {}
     for one in sorted(allowed):
@@ -89,7 +89,7 @@ def _read(path: Path) -> str:
 
 
 def _numbers(text: str) -> frozenset[int]:
-    """`0-2,8` -> 0, 1, 2, 8."""
+    """Parse a kernel list of processors: `0-2,8` -> 0, 1, 2, 8."""
     found: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -98,15 +98,16 @@ def _numbers(text: str) -> frozenset[int]:
 
 
 def set_affinity(affinity: str, gpus: bool, local_rank: int, local_size: int) -> None:
-    """Keep this process, all its threads and those that they start, on its processors.
+    """Pin this process, with all its threads and the threads they start, to its processors.
 
     Raises:
-        UserError: the system does not let it.
+        UserError: the system refuses.
     """
     if affinity == DISABLED:
         return
     chosen = processors(affinity, this_machine(frozenset(os.sched_getaffinity(0)), gpus), local_rank, local_size)
     try:
+        # Existing threads do not inherit the affinity set on another thread, so each is pinned.
         for thread in os.listdir("/proc/self/task"):
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(thread), chosen)

@@ -1,4 +1,4 @@
-"""What a run says of itself before it begins."""
+"""The lines that a run prints about itself before it begins."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -11,19 +11,19 @@ from utils.config.config import Config
 from utils.config.options import TRAIN
 from utils.memory import GIB
 
-_STEPS = 100  # of an epoch, where a batch is too large
+_STEPS = 100  # steps an epoch that the proposed batch size aims at
 
 
 def announcement(config: Config, workers: int, device: str, dtype: str, placement: Placement, samples: Mapping[str, int]) -> Iterator[str]:
-    """The lines.
+    """Yield the lines.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         workers: N.
         device: "CPU" or "GPU".
-        dtype: in which dense layers compute.
-        placement: of the tables.
-        samples: of each split, by its name.
+        dtype: dtype in which dense layers compute.
+        placement: placement of the tables.
+        samples: number of samples of each split, by the split's name.
     """
     mode = config.run.mode
     size = config.data.batch_size if mode == TRAIN else config.data.valid_batch_size
@@ -40,7 +40,7 @@ def announcement(config: Config, workers: int, device: str, dtype: str, placemen
 
 
 def too_large_batch(config: Config, workers: int, rows: int) -> str | None:
-    """What to say of a batch larger than the training split; None of any other. What is proposed gives a hundred steps an epoch, or nearly so."""
+    """Return a warning where a batch is larger than the training split, else None. The proposed batch size gives about a hundred steps an epoch."""
     if config.data.batch_size <= rows:
         return None
     smaller = workers

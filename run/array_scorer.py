@@ -1,4 +1,4 @@
-"""A trained model over arrays: what a server calls. `score(numerical, ids) -> probabilities`, for any number of samples."""
+"""Scoring of arrays by a trained model, for a server: `score(numerical, ids) -> probabilities`, for any number of samples."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -10,27 +10,27 @@ from training.features import ModelFeatures
 from utils.forks import POLARS, check_threads
 from utils.metrics.binary import sigmoid
 
-_AT_ONCE = 65_536  # samples
+_AT_ONCE = 65_536  # samples in one call of the engine
 
 
 class Engine(Protocol):
-    """What computes: the C++ scorer, or TensorFlow. Safe from several threads."""
+    """An engine that computes logits: the C++ scorer or TensorFlow. Thread-safe."""
 
     def logits_of(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Logits `[b]` float32 of numericals `[b, M]` float32 and ids `[b, K]` int32."""
+        """Return logits `[b]` float32 for numericals `[b, M]` float32 and ids `[b, K]` int32."""
 
 
 class ArrayScorer:
-    """Scores arrays by a model whose tables are mapped. Safe from several threads.
+    """A scorer of arrays for a model whose tables are memory-mapped. Thread-safe.
 
     Args:
-        features: of the model.
-        engine: of the model.
-        out_of_range: what becomes of ids beyond a table, as `--out_of_range` says it.
+        features: features of the model.
+        engine: engine of the model.
+        out_of_range: treatment of ids beyond a table, as in `--out_of_range`.
 
     Attributes:
         num_numerical: M.
-        num_ids: K, ids a sample over all features.
+        num_ids: K, the ids of a sample over all features.
     """
 
     def __init__(self, features: ModelFeatures, engine: Engine, out_of_range: str):
@@ -41,17 +41,17 @@ class ArrayScorer:
         self._lowest = np.repeat(np.array([NO_ID if hotness > 1 else 0 for hotness in self._hotness], np.int64), self._hotness)
 
     def checked(self, numerical: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What `score` takes, of values as a request has them.
+        """Validate the values of a request and convert them for `score`.
 
         Args:
             numerical: `[B, M]` float32; rounded to the dtype of the dataset.
-            ids: `[B, K]` whole numbers, each feature's h ids side by side, −1 in a list for none.
+            ids: `[B, K]` whole numbers, the h ids of each feature side by side; −1 marks an empty place in a list.
 
         Returns:
             `[B, M]` float32 and `[B, K]` int32.
 
         Raises:
-            ValueError: a numerical is not finite, or an id is out of range; names the feature, the sample and the value.
+            ValueError: a numerical is not finite, or an id is out of range; the message names the feature, the sample and the value.
         """
         with np.errstate(over="ignore"):
             held = numerical.astype(self._features.numerical_dtype).astype(np.float32)
@@ -80,24 +80,24 @@ class ArrayScorer:
         return fitting
 
     def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """Probabilities `[B]` float32 of what `checked` gave."""
+        """Return the probabilities `[B]` float32 for the arrays that `checked` returned."""
         parts = [self.engine.logits_of(numerical[start : start + _AT_ONCE], ids[start : start + _AT_ONCE]) for start in range(0, len(ids), _AT_ONCE)]
         return sigmoid(np.concatenate(parts)) if parts else np.empty(0, np.float32)
 
 
 class RawScorer:
-    """The same of values as they stand in the log.
+    """A scorer of raw values, as they stand in the log.
 
     Args:
-        scorer: of the model.
-        inputs: what encodes them, see `raw_inputs`.
+        scorer: scorer of the model.
+        inputs: encoder of raw values, see `raw_inputs`.
 
     Attributes:
         numbers: for each column of the log in its order, whether it holds numbers; the others hold texts.
         num_numerical: M.
         num_ids: K.
         looked_up: the features that have a vocabulary.
-        unknown: counts of the values that the vocabularies did not know, see `raw_inputs.UnknownValues`.
+        unknown: counts of the values that the vocabularies lack, see `raw_inputs.UnknownValues`.
     """
 
     def __init__(self, scorer: ArrayScorer, inputs: Any):
@@ -107,10 +107,10 @@ class RawScorer:
         self.num_numerical, self.num_ids = scorer.num_numerical, scorer.num_ids
 
     def checked(self, columns: Mapping[str, Sequence]) -> tuple[np.ndarray, np.ndarray]:
-        """What `score` takes, of a value of every column for each sample: float32, NaN where it is missing, or texts.
+        """Validate raw values and encode them for `score`: for each column one value a sample, float32 with NaN where it is missing, or texts.
 
         Raises:
-            ValueError: names the feature, the sample and the value that cannot be.
+            ValueError: a value is invalid; the message names the feature, the sample and the value.
         """
         check_threads(POLARS)
         numerical, ids = self._inputs.encoded(columns)
@@ -118,5 +118,5 @@ class RawScorer:
         return numerical.astype(np.float32), np.concatenate(side_by_side, axis=1)
 
     def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """As `ArrayScorer.score`."""
+        """Return probabilities, see `ArrayScorer.score`."""
         return self.scorer.score(numerical, ids)

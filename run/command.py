@@ -1,4 +1,4 @@
-"""From the command line to a mode: what dlrm.py and its like have in common."""
+"""Execution of a command line: the part that dlrm.py and its sibling programs share."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -26,17 +26,17 @@ def do(
     defaults: Mapping[str, Any] = MappingProxyType({}),
     translate: Translation | None = None,
 ) -> object:
-    """Do what a command line says; every worker calls this. Returns what the mode does.
+    """Execute a command line and return the mode's result. Every worker calls this.
 
     Args:
-        arguments: its words.
-        program: its name, "dlrm.py" for instance.
-        description: what `--help` begins with.
-        defaults: of flags, where the program has others.
+        arguments: words of the command line.
+        program: name of the program, "dlrm.py" for instance.
+        description: opening text of `--help`.
+        defaults: the program's own defaults of flags.
         translate: see `utils.config.parse`.
 
     Raises:
-        UserError: something that the user can mend.
+        UserError: an error that the user can correct.
     """
     world = meet()
     if world.meets:
@@ -61,7 +61,7 @@ def _carried_out(config: Config, world: World, program: str) -> object:
     from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
-    # What these two write must not be left half-written. Several workers end as their launcher has it.
+    # The output of these two modes must not be left half-written. With several workers the launcher decides how they end.
     ending = EndedBySignals(program) if config.run.mode in (EXPORT, PREDICT) and world.size == 1 else nullcontext()
     with ending:
         return as_the_signal_ends(lambda: _in_mode(config, world, program))

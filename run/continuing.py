@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of its run, and whether a run can go on exactly where that one was."""
+"""Metadata that a checkpoint keeps of its run, and the check that a run can resume exactly from it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,23 +18,23 @@ _ARCHITECTURE = [name for name, option in options_of([ModelConfig]).items() if o
 
 
 def metadata(config: Config, spec: FeatureSpec) -> dict[str, Any]:
-    """What a checkpoint's manifest keeps of the model, the configuration, and how raw values became the dataset's."""
+    """Return the manifest entries that describe the model, the configuration, and the transforms of raw values to the dataset's."""
     of_values = transforms.transforms_of(spec.metadata, spec.numerical, [feature.name for feature in spec.categorical])
     model = {"name": architecture_of(config.model).name} | {name: getattr(config.model, name) for name in _ARCHITECTURE}
     return {"model": model, "config": config.flat(), transforms.NAME: of_values}
 
 
 def training_invariants(config: Config, num_samples: int, fingerprint: str) -> dict[str, Any]:
-    """What a run must have in common with the one it goes on from, for its position in the data and its moments to mean the same."""
+    """Return what a run must share with the run it resumes, so that its position in the data and the optimizer's moments keep their meaning."""
     rules = [rule(config.optimizer, 1).name for rule in (dense_rule, table_rule)]
     given = config.flat()
     equal = {name: given[name] for name, option in OPTIONS.items() if option.metadata["resume"] == MUST_EQUAL}
-    of_rules = {"optimizer": rules[0], "embedding_optimizer": rules[1]}  # by what they are: a name may stand for another one
+    of_rules = {"optimizer": rules[0], "embedding_optimizer": rules[1]}  # by rule, as one rule may have several names
     return {"train_samples": num_samples, FINGERPRINT: fingerprint} | equal | of_rules
 
 
 def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
-    """Compare a run with the one that wrote the checkpoint.
+    """Check that a run matches the run that wrote the checkpoint.
 
     Raises:
         UserError: they differ in something that the position in the data or the optimizer's state depends on.
@@ -42,11 +42,11 @@ def check_continues(checkpoint: Checkpoint, wanted: Mapping[str, Any]) -> None:
     saved = checkpoint.manifest.get("run")
     position = checkpoint.manifest.get("position")
     known = ("step", "epoch", "batch", "samples", "evals_without_gain")
-    newer = {"last_auc", "evaluation_due", "best_epoch", "best_ranking"}  # of checkpoints written since there is such a thing
+    newer = {"last_auc", "evaluation_due", "best_epoch", "best_ranking"}  # absent from checkpoints that are older than these fields
     whole = isinstance(saved, Mapping) and isinstance(position, Mapping) and all(isinstance(position.get(name), int) for name in known)
     if not whole or set(position) - newer != {*known, "best_auc"}:
         raise UserError(f"{checkpoint.folder}: holds no position to go on from; --resume weights takes its weights and starts at step 0")
-    saved = {"embedding_optimizer": saved.get("optimizer"), **saved}  # it was one flag
+    saved = {"embedding_optimizer": saved.get("optimizer"), **saved}  # older checkpoints have one flag for both optimizers
     for name, value in wanted.items():
         if saved.get(name) != value and name == FINGERPRINT:
             raise UserError(

@@ -1,4 +1,4 @@
-"""What TensorFlow computes with: the devices, threads and precision of a run."""
+"""Devices, threads and precision of TensorFlow in a run."""
 
 import os
 
@@ -8,12 +8,12 @@ from utils.errors import UserError
 
 
 def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int = 1) -> str:
-    """Choose the device and threads; returns "GPU" or "CPU". Call before any tensor exists.
+    """Choose the device and the threads; return "GPU" or "CPU". Call before any tensor exists.
 
     Args:
-        config: the run's device options.
-        local_rank: this worker's number on its machine; it takes the GPU of that number.
-        local_size: workers on this machine; unless told otherwise each takes its share of the processors as threads.
+        config: device options of the run.
+        local_rank: number of this worker on its machine; it uses the GPU of that number.
+        local_size: workers on this machine; by default each uses its share of the processors as threads.
     """
     import tensorflow as tf
 
@@ -21,31 +21,31 @@ def configure_tensorflow(config: DeviceConfig, local_rank: int, local_size: int 
     tf.config.set_visible_devices(gpus[local_rank % len(gpus)] if gpus else [], "GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
-    sharing = 1 if config.affinity in OWN else local_size  # workers on these processors
+    sharing = 1 if config.affinity in OWN else local_size  # workers that share these processors
     share = max(len(os.sched_getaffinity(0)) // sharing, 1) if local_size > 1 else None
     threads = config.intra_op_parallelism or share
     if threads:
         tf.config.threading.set_intra_op_parallelism_threads(threads)
-    # With one thread inside operations, operations side by side only get into each other's way: 4% of the time of two workers on two processors.
+    # With one thread inside operations, parallel operations only obstruct each other: 4% of the time of two workers on two processors.
     if between := config.inter_op_parallelism or (1 if threads == 1 else None):
         tf.config.threading.set_inter_op_parallelism_threads(between)
-    # It would turn the tree of additions in `ordered_sums.pairwise_sum` into one long sum, whose bits depend on N.
+    # The arithmetic optimizer would turn the tree of additions in `ordered_sums.pairwise_sum` into one long sum, whose bits depend on N.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.run_functions_eagerly(config.run_eagerly)
     return "GPU" if gpus else "CPU"
 
 
 def configured(config: DeviceConfig, local_rank: int = 0, local_size: int = 1) -> str:
-    """The same in a process that may have used TensorFlow before: its devices and threads then stay as they are.
+    """Configure as `configure_tensorflow` does; keep devices and threads as they are where this process has already used TensorFlow.
 
     Raises:
-        UserError: the options want them otherwise.
+        UserError: TensorFlow is in use already and the options ask for other devices or threads.
     """
     import tensorflow as tf
 
     try:
         return configure_tensorflow(config, local_rank, local_size)
-    except RuntimeError:  # TensorFlow's: they cannot be changed any more
+    except RuntimeError:  # TensorFlow raises this once devices and threads cannot be changed any more
         gpu = bool(tf.config.get_visible_devices("GPU"))
         if (gpu and config.cpu) or config.intra_op_parallelism or config.inter_op_parallelism:
             raise UserError(
@@ -56,21 +56,21 @@ def configured(config: DeviceConfig, local_rank: int = 0, local_size: int = 1) -
 
 
 def physical_gpus(config: DeviceConfig) -> list:
-    """The GPUs of this machine that the process may use; none with `--cpu`."""
+    """Return the GPUs of this machine that the process may use; none with `--cpu`."""
     import tensorflow as tf
 
     return [] if config.cpu else tf.config.list_physical_devices("GPU")
 
 
 def set_precision(config: DeviceConfig) -> None:
-    """How exactly float32 products are taken. Call when it is known what a checkpoint brings, before the model is built."""
+    """Set the precision of float32 products. Call when the checkpoint's options are known, before the model is built."""
     import tensorflow as tf
 
     tf.config.experimental.enable_tensor_float_32_execution(config.tf32)
 
 
 def compute_dtype(config: DeviceConfig, device: str) -> str:
-    """The dtype in which dense layers compute: float32, or what `--amp` says for this device."""
+    """Return the dtype in which dense layers compute: float32, or the `--amp` dtype of this device."""
     if not config.amp:
         return "float32"
     return config.amp_dtype or ("float16" if device == "GPU" else "bfloat16")

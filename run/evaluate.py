@@ -1,4 +1,4 @@
-"""`--mode eval`: the metrics of the test split under a restored model."""
+"""`--mode eval`: the metrics of the test split for a restored model."""
 
 import time
 
@@ -12,12 +12,13 @@ from training.evaluator import Evaluator
 
 
 def evaluate(run: Prepared) -> None:
-    """Score the test split, say and log its metrics."""
+    """Score the test split; print and log its metrics."""
     model = model_of(run)
     form = architecture_of(run.config.model).log
     as_published = EvaluationLog(run.log, form, run.world) if form else None
     start = time.perf_counter()
     metrics = metrics_of(run, model, Evaluator(model, run.config.device.xla), "test", as_published and as_published.add)
+    # The time spent on the extra log lines is no part of the throughput.
     rate = metrics.samples / (time.perf_counter() - start - (as_published.seconds if as_published else 0))
     figures = {"auc": metrics.auc, "test_loss": metrics.log_loss, "samples": metrics.samples, "average_test_throughput": rate}
     if as_published:

@@ -1,4 +1,4 @@
-"""`--mode export`: a model repository out of a checkpoint, proved before it is visible."""
+"""`--mode export`: a checkpoint written to a model repository, proved before it becomes visible."""
 
 import importlib.util
 from collections.abc import Callable
@@ -42,23 +42,23 @@ from utils.naming import naming
 
 _DENSE = "dense/"
 _PACKAGES = ("onnx", "onnxruntime")
-_REST_BYTES = 64 << 20  # of an export beside its tables
+_REST_BYTES = 64 << 20  # disk space of an export beside its tables
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be exported, all of it checked.
+    """The plan of an export, with all of it checked.
 
     Attributes:
-        source: what is exported.
-        tables: of the model.
+        source: the checkpoint and the configuration to export.
+        tables: tables of the model.
         looked_up: the categorical features.
-        precision: of the tables.
-        repository: where it goes.
-        reference: the model out of the checkpoint.
-        samples: to prove it with.
-        labels: of these samples, where they are known.
-        origin: of these samples, in words.
+        precision: precision of the tables.
+        repository: target repository.
+        reference: the model loaded from the checkpoint.
+        samples: samples for the proof.
+        labels: labels of these samples, where they are known.
+        origin: description of where the samples come from.
     """
 
     source: Source
@@ -73,7 +73,7 @@ class Plan:
 
     @property
     def expected(self) -> Callable[[], np.ndarray]:
-        """What scores the samples by the checkpoint."""
+        """A function that scores the samples with the checkpoint."""
         if self.samples.columns is not None:
             return lambda: self.reference.score_raw(self.samples.columns)
         columns = by_feature(self.samples.rows, self.source.features)
@@ -81,16 +81,16 @@ class Plan:
 
 
 def export(given: Config, program: str) -> None:
-    """Write every format, prove it, and make all visible; nothing is visible where one fails.
+    """Write and prove every format, then make all of them visible; nothing becomes visible where one fails.
 
     Raises:
-        UserError: the options cannot be carried out, the checkpoint is damaged, or an export does not score as the checkpoint does.
+        UserError: the options cannot be carried out, the checkpoint is damaged, or an export scores differently from the checkpoint.
     """
     console = Console(program, names=given.names)
     while True:
         plan = _checked(given, console)
         try:
-            with naming(Path(plan.source.config.export.export_path)):  # a disk that fills names no file
+            with naming(Path(plan.source.config.export.export_path)):  # the error of a full disk names no file
                 _export(plan, given, console)
             return
         except UserError:
@@ -186,25 +186,25 @@ def _inputs_of_ids(features: ModelFeatures) -> list[Tensor]:
 
 
 def _rows(config: Config, checkpoint: Checkpoint, features: ModelFeatures, warn: Callable[[str], None]) -> ProofRows:
-    """Of the dataset that was named, or drawn ones."""
+    """Return rows of the dataset that the flags name, else randomly drawn rows."""
     named = config.data.dataset_path is not None or "dataset_type" in config.given
     return test_rows(config, checkpoint, warn) if named else drawn_rows(features)
 
 
 def _precision(config: Config) -> tuple[str, Config, Config]:
-    """The precision of the tables, and the configuration as the checkpoint is to be scored and as the server computes."""
+    """Return the precision of the tables, and the configurations of the reference and of the server."""
     options, trained = config.export, config.device
     computed = (trained.amp_dtype or BFLOAT16) if trained.amp else FLOAT32
     precision = options.precision or computed
     amp = precision == BFLOAT16 or (precision == FLOAT16 and options.device == GPU)
     served = replace(trained, amp=amp, amp_dtype=precision if amp else None, xla=False)
-    # Scores of 16 bits are no measure of an export of 32.
+    # An export in 32 bits is compared with scores in 32 bits: scores in 16 bits would be too coarse a reference.
     before = replace(trained, xla=False) if precision == computed else replace(trained, amp=False, amp_dtype=None, xla=False)
     return precision, replace(config, device=before), replace(config, device=served)
 
 
 def _needed_bytes(tables: tuple[Table, ...], formats: tuple[str, ...], precision: str) -> int:
-    """On the disk of the repository, where the checkpoint is on the same one and its tables are shared."""
+    """Return the disk space needed where the checkpoint is on the repository's file system, so that tables can be shared."""
     size = sum(packed.stored_bytes(table.rows, table.dim, precision) for table in tables)
     passing = max(packed.stored_bytes(table.rows, table.dim, precision) for table in tables) if SAVEDMODEL in formats else 0  # written twice
     copies = int(_own_tables(formats, precision)) + int(ONNX in formats)
@@ -212,12 +212,12 @@ def _needed_bytes(tables: tuple[Table, ...], formats: tuple[str, ...], precision
 
 
 def _own_tables(formats: tuple[str, ...], precision: str) -> bool:
-    """Whether a format needs each table in a file of its own."""
+    """Return whether a format needs each table in a file of its own."""
     return precision != FLOAT32 or set(formats) != {TRITON}
 
 
 def _described(plan: Plan, folder: Path) -> ServedModel:
-    """The model as facts and arrays; its tables are written where a format needs them."""
+    """Return the model as facts and arrays; write its tables where a format needs them."""
     checkpoint, config, features, _, _ = plan.source
     dense = {name.removeprefix(_DENSE): checkpoint.read(name) for name in weights_of(checkpoint) if name.startswith(_DENSE)}
     facts = features.numerical, features.numerical_dtype, plan.looked_up, plan.tables, architecture_of(config.model), dense, config.data.out_of_range
@@ -229,7 +229,7 @@ def _described(plan: Plan, folder: Path) -> ServedModel:
 
 
 def _words(config: Config) -> list[str]:
-    """The flags of an export that the next version is to have, too."""
+    """Return the flags of an export that the next version inherits."""
     given = {field.name: getattr(config.export, field.name) for field in fields(config.export) if field.name in config.given}
     given |= {"cpu": config.device.cpu, "out_of_range": config.data.out_of_range}
     for name in ("export_path", "model_version"):
@@ -238,7 +238,7 @@ def _words(config: Config) -> list[str]:
 
 
 def _parameters(features: ModelFeatures, inputs: str, form: str) -> dict[str, str]:
-    """What is in the ids, for who draws some; and for the Python backend where it finds its Python and this project."""
+    """Return the ids' ranges, for clients that draw ids, and for the Python backend the locations of its Python and of this project."""
     shown = {name: f"{rows}*{features.hotness(name)}" if features.hotness(name) > 1 else str(rows) for name, rows in features.categorical.items()}
     described = {ROWS: ",".join(shown.values())} if inputs != RAW else {}
     if form != TRITON:

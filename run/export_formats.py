@@ -1,4 +1,4 @@
-"""A model written in each of the forms that servers take; every function returns what scores by what it wrote, as a server would."""
+"""Writers of the export formats. Each returns a function that scores with the written version, as a server would."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ _MODEL_FILE = Path(__file__).resolve().parents[1] / "served/model.py"
 
 
 class Source(NamedTuple):
-    """What is exported: a checkpoint, the configuration in which the server computes, the model's features, and how raw values become ids."""
+    """The source of an export: checkpoint, configuration in which the server computes, model features, inputs, and encoder of raw values."""
 
     checkpoint: Checkpoint
     config: Config
@@ -37,21 +37,21 @@ class Source(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """What an export is proved with: rows, or columns of the log."""
+    """The samples of an export's proof: rows, or columns of the log."""
 
     rows: ProofRows | None
     columns: Mapping[str, np.ndarray] | None
 
 
 def write_triton(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], ExportScores]:
-    """A version for Triton's Python backend, which keeps the first of the samples with the scores that were found."""
+    """Write a version for Triton's Python backend; scoring it stores the first samples with their scores in the version, for its self-check."""
     device, export = source.config.device, source.config.export
     changed: Mapping[str, Any] = {"amp": device.amp, "amp_dtype": device.amp_dtype, "xla": False, "out_of_range": model.out_of_range}
     write_weights(source.checkpoint, version / CHECKPOINT, model.folder, model.precision, changed)
     shutil.copyfile(_MODEL_FILE, version / "model.py")
     gpu = export.device == GPU
     score = served(stub_environment(), version, source.inputs, export.inputs, gpu)
-    # A GPU multiplies float32 with the bits of TensorFloat-32, ten of the mantissa as float16.
+    # On a GPU, float32 products may use TensorFloat-32, which has ten bits of mantissa, as float16 has.
     limit = DIFFERENCE[FLOAT16 if gpu and model.compute_dtype == FLOAT32 else model.compute_dtype]
     rows = KeptRows(_as_requested(given(source.inputs, samples)), np.empty(0, np.float32), limit)
 
@@ -64,7 +64,7 @@ def write_triton(source: Source, model: ServedModel, version: Path, samples: Sam
 
 
 def _as_requested(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Texts as the bytes that requests carry."""
+    """Encode texts as bytes, as requests carry them."""
     found = {}
     for name, values in inputs.items():
         found[name] = values if values.dtype != object else np.array([[str(value).encode()] for value in values[:, 0]], object).reshape(-1, 1)
@@ -72,7 +72,7 @@ def _as_requested(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def write_savedmodel(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], ExportScores]:
-    """A version as Triton's TensorFlow backend and TensorFlow itself have it."""
+    """Write a version for Triton's TensorFlow backend and for TensorFlow itself."""
     from serving.saved_model import LoadedModel, write_saved_model
 
     folder = version / "model.savedmodel"
@@ -83,7 +83,7 @@ def write_savedmodel(source: Source, model: ServedModel, version: Path, samples:
 
 
 def given(inputs: list[Tensor], samples: Samples) -> dict[str, np.ndarray]:
-    """The samples as the inputs of a model, each `[n, width]`."""
+    """Return the samples as inputs of the model, each `[n, width]`."""
     if samples.columns is not None:
         return {one.name: samples.columns[one.name][:, np.newaxis] for one in inputs}
     by_name = {NUMERICAL: samples.rows.numerical, CATEGORICAL: samples.rows.ids}
@@ -91,7 +91,7 @@ def given(inputs: list[Tensor], samples: Samples) -> dict[str, np.ndarray]:
 
 
 def write_onnx(source: Source, model: ServedModel, version: Path, samples: Samples) -> Callable[[], ExportScores]:
-    """A version as ONNX Runtime has it."""
+    """Write a version for ONNX Runtime."""
     from serving import onnx_model
 
     loaded = onnx_model.OnnxModel(onnx_model.write_onnx(model, version))

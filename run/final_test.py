@@ -1,4 +1,4 @@
-"""What a training run ends with: the test figures of its best weights where these are kept, and beside them those of its last."""
+"""The test at the end of a training run: figures of the best weights where these are kept, beside those of the last weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ VALID, TEST = "valid", "test"
 
 
 class Tested(NamedTuple):
-    """Weights that were tested: after which step, and their metrics on the split that the model is chosen by and on the test split."""
+    """Tested weights: the step they were trained to, and their metrics on the split that selects the best weights and on the test split."""
 
     step: int
     chosen: Metrics | None
@@ -32,7 +32,7 @@ class Tested(NamedTuple):
 
 
 def best_before(run: Prepared) -> Path | None:
-    """Where a run that goes on has its best weights so far, on the first worker; None where it keeps none, or has none."""
+    """Return the folder of a resumed run's best weights so far, on the first worker; None where it keeps none or has none."""
     if not (run.goes_on and run.config.training.keeps_best and run.world.first):
         return None
     ranking = run.config.ranking
@@ -40,15 +40,15 @@ def best_before(run: Prepared) -> Path | None:
 
 
 class FinalTest:
-    """The test at the end of training. The last weights have been saved by then: those of the best take their place in the model.
+    """The test at the end of training. The last weights have been saved by then: the best weights replace them in the model.
 
     Args:
-        run: that has ended.
-        model: with its last weights.
-        evaluator: of the model.
-        evaluations: of the run.
-        position: where it ended.
-        before: as `best_before` gave it when the run began.
+        run: the run that has ended.
+        model: model with its last weights.
+        evaluator: evaluator of the model.
+        evaluations: evaluations of the run.
+        position: position at the end of the run.
+        before: result of `best_before` at the start of the run.
     """
 
     def __init__(self, run: Prepared, model: ShardedModel, evaluator: Evaluator, evaluations: Evaluations, position: Position, before: Path | None):
@@ -56,7 +56,7 @@ class FinalTest:
         self._position, self._before = position, before
 
     def figures(self) -> dict[str, Any]:
-        """Test what is not tested yet; what the log's last line has of it. Every worker calls this."""
+        """Run the tests that are missing; return the figures for the log's last line. Every worker calls this."""
         run, evaluated = self._run, self._evaluations.last
         metrics = evaluated and evaluated.metrics
         last = Tested(self._position.step, metrics, metrics if run.chosen_by == TEST else self._test())
@@ -72,13 +72,13 @@ class FinalTest:
         return metrics_of(self._run, self._model, self._evaluator, split) if split in self._run.splits else None
 
     def _best(self, last: Tested) -> Tested:
-        """The best weights, tested; `last` where they are the last ones, or cannot be had, which is said."""
+        """Return the best weights, tested. Return `last` where the best are the last ones, or warn and return `last` where they are unavailable."""
         run, found = self._run, self._evaluations.best
         if found and found.step == last.step:
             return last
         if found and (run.chosen_by == TEST or TEST not in run.splits):
             return Tested(found.step, found.metrics, found.metrics if run.chosen_by == TEST else None)
-        if self._position.best(run.config.ranking) is None:  # undefined in all evaluations
+        if self._position.best(run.config.ranking) is None:  # the selecting metric is undefined in all evaluations
             return last
         try:
             checkpoint = self._restored()
@@ -93,10 +93,10 @@ class FinalTest:
         return Tested(checkpoint.step, chosen, chosen if run.chosen_by == TEST else self._test())
 
     def _restored(self) -> Checkpoint | None:
-        """The checkpoint of the best weights, which are in the model's place now; None where there is none.
+        """Restore the best weights into the model and return their checkpoint; None where there is none.
 
         Raises:
-            UserError: it cannot be read; on every worker.
+            UserError: the checkpoint cannot be read; raised on every worker.
         """
         run = self._run
         path = run.world.from_first(str(self._kept() or ""), "best_kept")
@@ -113,7 +113,7 @@ class FinalTest:
         return checkpoint
 
     def _kept(self) -> Path | None:
-        """On the first worker: where this run has kept them, or where they were when it began."""
+        """Return, on the first worker, the folder where this run has kept the best weights, or where they were when it began."""
         path, ranking = self._run.config.training.save_checkpoint_path, self._run.config.ranking
         value = self._position.best(ranking)
         kept = best_of(Path(path), value, lambda saved: Position.saved_best(saved, ranking)) if path else None
@@ -121,7 +121,7 @@ class FinalTest:
         return kept or (self._before if unchanged else None)
 
     def _by_name(self, tested: Tested) -> Mapping[str, Any]:
-        """Metrics by the keys of the log."""
+        """Return the metrics by their log keys."""
         test, chosen = tested.test, tested.chosen
         found = {"auc": test and test.auc, "validation_loss": test and test.log_loss}
         if self._run.chosen_by != VALID:

@@ -1,4 +1,4 @@
-"""A log with the keys and the steps that a model's users know from elsewhere, beside those of this application; see `LogForm`."""
+"""A log with the keys and steps that users of a model know from elsewhere, beside those of this application; see `LogForm`."""
 
 import json
 import time
@@ -22,16 +22,16 @@ _OF_STEP = "batch_samplesps"
 
 
 def published(form: LogForm, metrics: Metrics) -> dict[str, float | None]:
-    """An evaluation by the keys of a form; what is by group only where the dataset has a group column."""
+    """Return an evaluation under the keys of a form; group metrics only where the dataset has a group column."""
     by_group = metrics.ranking.figures() if metrics.ranking else {}
     figures = {**vars(metrics), **by_group}
     return {key: figures[figure] for key, figure in form.evaluation.items() if figure in figures}
 
 
 def batch_figures(form: LogForm, batch: TensorBatch, evaluator: Evaluator) -> dict[str, str | None]:
-    """A training batch by the keys of a form, as texts: exact, over all workers, without dropout.
+    """Return a training batch's metrics under the keys of a form, as texts: exact, over all workers, without dropout.
 
-    Every worker calls this; only the first gets any.
+    Every worker calls this; only the first gets figures.
     """
     scores = Scores(evaluator.world)
     scores.add(evaluator.logits(batch), batch.host.labels, batch.host.num_samples)
@@ -46,24 +46,24 @@ def _texts(form: LogForm, metrics: Metrics | RunningMetrics) -> dict[str, str | 
 
 
 class EvaluationLog:
-    """What the log has while a split is evaluated, by the keys of a form: a line every so many batches, of all rows so far.
+    """A log of a split's evaluation under the keys of a form: one line every `form.every` batches, over all rows so far.
 
     Args:
-        log: that is written, by the first worker.
-        form: its keys.
-        world: every worker adds its part of each batch.
+        log: log to write, on the first worker.
+        form: form with the keys.
+        world: world of the workers; every worker adds its part of each batch.
 
     Attributes:
-        seconds: that the lines took.
+        seconds: time spent on these lines.
     """
 
     def __init__(self, log: RunLog, form: LogForm, world: World):
         self._log, self._form, self._world = log, form, world
-        self._batches, self._scores, self.seconds = 0, Scores(world), 0.0  # scores: since the last line
-        self._so_far = RunningMetrics()  # on the first worker
+        self._batches, self._scores, self.seconds = 0, Scores(world), 0.0  # the scores since the last line
+        self._so_far = RunningMetrics()  # used on the first worker
 
     def add(self, batch: TensorBatch, logits: np.ndarray) -> None:
-        """Take a batch of the split and this worker's logits of it."""
+        """Add a batch of the split and this worker's logits for it."""
         self._batches += 1
         self._scores.add(logits, batch.host.labels, batch.host.num_samples)
         if self._batches % self._form.every == 0:
@@ -75,19 +75,20 @@ class EvaluationLog:
             self.seconds += time.perf_counter() - start
 
     def end(self, metrics: Metrics) -> None:
-        """Log the whole split's figures."""
+        """Log the figures of the whole split."""
         self._log.log((self._batches,), published(self._form, metrics))
 
 
 class FormedLog:
-    """Stands in front of a log.
+    """A wrapper of a log that adds the keys of a form.
 
-    A step is (step, steps of the whole run), but (1, step) of a single step's speed, and the last line has what the last evaluation said.
+    It logs a step as (step, steps of the whole run), except for the speed of a single step, which is logged as (1, step). The last line repeats the
+    figures of the last evaluation.
 
     Args:
-        log: that is written.
-        form: its keys.
-        steps: of the whole run.
+        log: log to write.
+        form: form with the keys.
+        steps: steps of the whole run.
     """
 
     def __init__(self, log: RunLog, form: LogForm, steps: int):
@@ -97,7 +98,7 @@ class FormedLog:
         self.close: Callable[[], None] = log.close
 
     def log(self, step: str | int | Sequence[int], data: Mapping[str, Any]) -> None:
-        """As `RunLog.log`."""
+        """Log data, see `RunLog.log`."""
         if isinstance(step, tuple) and len(step) == 2 and _OF_STEP not in data:
             step = step[1], self._steps
         found = {**(self._evaluated if step == () else {}), **data}
@@ -107,7 +108,7 @@ class FormedLog:
 
 
 def write_args(config: Config) -> None:
-    """Write every flag and its value to `--args_path`. Raises UserError where that cannot be."""
+    """Write every flag and its value to `--args_path`. Raises UserError where it cannot be written."""
     path = Path(config.run.args_path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`--mode inference`: latency and throughput of a model, by batch size."""
+"""`--mode inference`: latency and throughput of a model for each batch size."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,12 +18,12 @@ from utils.distributed import World
 from utils.metrics.binary import evaluate
 from utils.timing import latency_summary
 
-_ESTIMATED_FROM = 3  # batches
-STEPS = 1000  # batches measured of each size where --max_steps says nothing
+_ESTIMATED_FROM = 3  # batches measured before the time of all is estimated
+STEPS = 1000  # batches measured of each size by default
 
 
 def infer(run: Prepared) -> None:
-    """Measure every batch size; say and log the figures."""
+    """Measure every batch size; print and log the figures."""
     options, model = run.config.training, model_of(run)
     evaluator = _evaluator(run, model)
     sizes = options.inference_benchmark_batch_sizes or (run.config.data.valid_batch_size,)
@@ -49,7 +49,7 @@ def infer(run: Prepared) -> None:
 
 
 def _logging_steps(run: Prepared, size: int, advance: Callable[[int], None]) -> Callable[[int, float], None]:
-    """Called with the number of a batch, from 1, and its seconds."""
+    """Return a callback for the number of a batch, from 1, and its seconds; it advances the progress bar and logs measured steps."""
 
     def after(number: int, seconds: float) -> None:
         advance(1)
@@ -60,7 +60,7 @@ def _logging_steps(run: Prepared, size: int, advance: Callable[[int], None]) -> 
 
 
 def _evaluator(run: Prepared, model: ShardedModel) -> Evaluator:
-    """The C++ scorer where it can stand for TensorFlow: it is the faster at every size (docs/performance.md)."""
+    """Return the evaluator: the C++ scorer where it can replace TensorFlow, as it is faster at every size (docs/performance.md)."""
     whole = run.world.size == 1 and len({local.shard.table for local in model.embedding.shards}) == len(model.embedding.shards)
     if not whole or compiled(run.config.device.xla).dense or on_gpu() or not computes_alike(run.config):
         return Evaluator(model, run.config.device.xla)
@@ -70,12 +70,12 @@ def _evaluator(run: Prepared, model: ShardedModel) -> Evaluator:
 
 @dataclass
 class Limit:
-    """How many batches are measured: so many, or as many as the seconds allow. It is settled, alike on all workers, after the first ones.
+    """A limit on the measured batches: a number of batches, reduced to what the time allows after the first ones. All workers agree on it.
 
     Args:
-        steps: at most.
-        seconds: for all of them.
-        say: is told the estimate, where it is long.
+        steps: maximum number of batches.
+        seconds: time for all of them.
+        say: called with the estimate where the time is too short for all.
     """
 
     steps: int
@@ -83,7 +83,7 @@ class Limit:
     say: Callable[[str], None]
 
     def settle(self, world: World, measured: Sequence[float]) -> None:
-        """Look at the seconds of the first batches."""
+        """Reduce the limit where the seconds of the first batches predict too long a measurement."""
         each = max(world.everyone(sorted(measured)[len(measured) // 2], "inference_estimate"))
         allowed = max(int(self.seconds / each), len(measured))
         if allowed < self.steps:
@@ -103,20 +103,21 @@ def benchmark(
     auc_thresholds: int | None,
     after: Callable[[int, float], None] = lambda number, seconds: None,
 ) -> Mapping[str, Any]:
-    """Measure batches of one size, repeating the split where it is short.
+    """Measure batches of one size, repeating the split where it has too few.
 
-    A batch's latency runs from the batch on the device to its logits on the host, so the device has finished.
+    The latency of a batch runs from the batch on the device to its logits on the host, so it includes all of the device's work.
 
     Args:
-        evaluator: of the model.
-        batches: of `batch_size` samples; an iterable that can be started again.
-        warmup: first batches, not measured.
-        limit: of the batches to measure.
+        evaluator: evaluator of the model.
+        batches: batches of `batch_size` samples; the iterable can be iterated repeatedly.
+        batch_size: samples in a batch.
+        warmup: number of first batches that are not measured.
+        limit: limit on the measured batches.
         auc_thresholds: see `metrics.evaluate`.
         after: called after every batch with its number, from 1, and its seconds.
 
     Returns:
-        `latency_summary`'s figures, and on the first worker `auc` over the `samples` rows that were scored, each counted once.
+        The figures of `latency_summary`, and on the first worker `auc` over the `samples` scored rows, each counted once.
     """
     seconds: list[float] = []
     collected = Scores(evaluator.world)

@@ -1,4 +1,4 @@
-"""What a run takes over from the checkpoint it restores, so that evaluating one needs no model flags."""
+"""Options that a run inherits from the checkpoint it restores, so that evaluation needs no model flags."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,28 +10,28 @@ from utils.config.option import INHERIT, MODEL, MUST_EQUAL, WITH_WEIGHTS, option
 from utils.config.options import TRAIN
 from utils.errors import UserError
 
-_PART_OF = {name: part for part, group in PARTS.items() for name in options_of([group])}  # an option's
+_PART_OF = {name: part for part, group in PARTS.items() for name in options_of([group])}  # the part of the configuration that holds each option
 WIDTHS = "embedding_dim"
-UNRECORDED_SLICES = OPTIONS["gradient_slices"].metadata["unrecorded"]  # where training did not say in the checkpoint how many it used
+UNRECORDED_SLICES = OPTIONS["gradient_slices"].metadata["unrecorded"]  # assumed where the checkpoint does not record the number
 
 
 def inherit(config: Config, manifest: Mapping[str, Any], goes_on: bool = False) -> Config:
-    """The configuration with the checkpoint's values in place of defaults.
+    """Return the configuration with the checkpoint's values in place of defaults.
 
     Args:
-        config: as it was given.
-        manifest: of the checkpoint.
-        goes_on: the run goes on where the checkpoint's was, and not only with its weights.
+        config: configuration from the flags.
+        manifest: manifest of the checkpoint.
+        goes_on: whether the run resumes the checkpoint's run, and does not only take its weights.
 
     Raises:
-        UserError: a flag was given that contradicts the checkpoint's model.
+        UserError: a flag contradicts the checkpoint's model.
     """
     saved = manifest.get("config", {})
     if not isinstance(saved, Mapping):
         raise UserError("the checkpoint's manifest holds no configuration; it is damaged")
     saved = _recorded(saved)
     if config.training.allow_growth and isinstance(saved.get(WIDTHS), list):
-        saved.pop(WIDTHS)  # of the features that there were, see `tables.grown_widths`
+        saved.pop(WIDTHS)  # they cover the old features only, see `tables.grown_widths`
     for name in _resumed(MODEL):
         value, current = _value(saved, name), getattr(getattr(config, _PART_OF[name]), name)
         if name in config.given and name in saved and current != value:
@@ -52,17 +52,17 @@ def inherit(config: Config, manifest: Mapping[str, Any], goes_on: bool = False) 
 
 
 def _resumed(*how: str) -> list[str]:
-    """The options that a run which restores a checkpoint has in one of these ways, see `utils.config.flags`."""
+    """Return the names of the options whose `resume` metadata is one of `how`, see `utils.config.flags`."""
     return [name for name, option in OPTIONS.items() if option.metadata["resume"] in how]
 
 
 def changes(config: Config, before: Config, manifest: Mapping[str, Any]) -> list[str]:
-    """What a run that goes on does in another way than the run that wrote the checkpoint, and what it has taken over: a line each.
+    """Return one line for each option in which a resumed run differs from the run that wrote the checkpoint, and one for the inherited options.
 
     Args:
-        config: what `inherit` gave.
-        before: what it was given.
-        manifest: of the checkpoint.
+        config: configuration that `inherit` returned.
+        before: configuration that `inherit` received.
+        manifest: manifest of the checkpoint.
     """
     saved, now, given = _recorded(manifest.get("config", {})), config.flat(), before.flat()
     names = [name for name in _resumed(WITH_WEIGHTS, INHERIT, MUST_EQUAL) if name in saved]
@@ -76,7 +76,7 @@ def changes(config: Config, before: Config, manifest: Mapping[str, Any]) -> list
 
 
 def _recorded(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of a checkpoint's run, with those that there were not yet as they would have been."""
+    """Return the flags that the checkpoint recorded; flags that are newer than the checkpoint get the values that reproduce its behaviour."""
     before = {name: option.metadata["unrecorded"] for name, option in OPTIONS.items() if "unrecorded" in option.metadata}
     return {**before, **architecture_named(saved.get("interaction")).unrecorded, **saved}
 
@@ -87,7 +87,7 @@ def _value(saved: Mapping[str, Any], name: str) -> Any:
 
 
 def _replaced(config: Config, values: Mapping[str, Any]) -> Config:
-    """The configuration with other values of options, all at once."""
+    """Return the configuration with these options replaced, all at once: constraints between options then see only the final values."""
     by_part: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         by_part.setdefault(_PART_OF[name], {})[name] = value

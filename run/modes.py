@@ -1,4 +1,4 @@
-"""The modes that need TensorFlow, each a function of what was prepared for it."""
+"""The modes that need TensorFlow, each a function of the prepared run."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""The C++ scorer of a checkpoint's model, where it can stand for TensorFlow. Imports no TensorFlow."""
+"""The C++ scorer of a checkpoint's model, where it can replace TensorFlow. Imports no TensorFlow."""
 
 import os
 from collections.abc import Sequence
@@ -11,23 +11,23 @@ from utils.checkpoint.manifest import CheckpointError
 from utils.checkpoint.reading import Checkpoint
 from utils.config.config import Config
 
-FEW = 256  # samples up to which what may go either way goes this one: TensorFlow's own time for a call is seen up to there
+FEW = 256  # samples up to which the C++ scorer is used where either can score: up to there TensorFlow's overhead for a call shows
 
 
 def stored_scorer(
     checkpoint: Checkpoint, config: Config, num_numerical: int, features: Sequence[Feature], tables: Sequence[Stored]
 ) -> NativeScorer | None:
-    """The scorer of a checkpoint's model, or None where TensorFlow is to score: see `computes_alike`.
+    """Return the C++ scorer of a checkpoint's model, or None where TensorFlow must score: see `computes_alike`.
 
     Args:
-        checkpoint: its dense weights are read.
-        config: of the run.
+        checkpoint: checkpoint whose dense weights are read.
+        config: configuration of the run.
         num_numerical: M.
-        features: in the model's order.
-        tables: where the table of each of them lies.
+        features: features in the model's order.
+        tables: stored table of each feature.
 
     Raises:
-        CheckpointError: a dense weight is missing, damaged, or of another shape than the model's; or a table's file is missing.
+        CheckpointError: a dense weight is missing, damaged or of another shape than the model's, or a table's file is missing.
     """
     if not computes_alike(config):
         return None
@@ -42,7 +42,7 @@ def stored_scorer(
 
 
 def computes_alike(config: Config) -> bool:
-    """Whether a run's model is one that the C++ scorer can stand for, in float32 on a CPU, and the library is there."""
+    """Return whether the C++ scorer supports the run's model, in float32 on a CPU, and its library is available."""
     device = config.device
     if (
         architecture_of(config.model).native_shape(config.model) is None

@@ -1,4 +1,4 @@
-"""What a run of dlrm.py reads: the checkpoint it restores and the splits of its dataset, opened before anything is built."""
+"""Opening of what a run of dlrm.py reads: the checkpoint to restore and the splits of the dataset, before anything is built."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ Warn = Callable[[str], None]
 
 
 def restored_path(config: Config) -> str | None:
-    """Where the run's weights are read from; None where it begins anew. With `--resume auto` what the run has saved itself goes first."""
+    """Return the path that weights are restored from, None where there is none. With `--resume auto` the run's own checkpoints come first."""
     options = config.training
     if config.run.mode == TRAIN and options.resume == "auto":
         if options.save_checkpoint_path is None:
@@ -34,18 +34,18 @@ def restored_path(config: Config) -> str | None:
 
 
 def choice_of(config: Config) -> str:
-    """What a folder of checkpoints stands for; training goes on from its latest."""
+    """Return the checkpoint choice for a folder of checkpoints; training always resumes from the latest."""
     return LATEST if config.run.mode == TRAIN else config.training.checkpoint_choice
 
 
 def fallback_checkpoint(config: Config, world: World, warn: Warn) -> Checkpoint | None:
-    """The checkpoint to restore where `--restore_fallback` wants all of it read first; every worker calls this."""
+    """Return the checkpoint to restore where `--restore_fallback` asks for all of it to be verified first, else None. Every worker calls this."""
     path = restored_path(config)
     return sound_checkpoint(path, world, warn, choice_of(config)) if config.training.restore_fallback and path else None
 
 
 def open_checkpoint(config: Config, warn: Warn) -> Checkpoint | None:
-    """The checkpoint to restore, its manifest read. Raises UserError."""
+    """Open the checkpoint to restore and read its manifest; None where there is none. Raises UserError."""
     path = restored_path(config)
     if path is not None:
         return restoring(lambda: Checkpoint(path, choice_of(config)))
@@ -57,7 +57,7 @@ def open_checkpoint(config: Config, warn: Warn) -> Checkpoint | None:
 
 
 def open_splits(config: Config, spec: FeatureSpec, warn: Warn) -> dict[str, Split]:
-    """The splits that the mode reads, and the file of predictions looked at. Raises UserError."""
+    """Open the splits that the mode reads, and check the path of the predictions file in the mode `predict`. Raises UserError."""
     check_grouped(config.ranking, config.run.mode, spec)
     if config.data.dataset_type == TFRECORD and (unread := unread_features(spec)):
         warn(f"features of the TFRecords that nothing reads: {', '.join(unread)}")

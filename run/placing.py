@@ -1,4 +1,4 @@
-"""Where the tables of a run go. Imports no TensorFlow."""
+"""Placement of a run's tables. Imports no TensorFlow."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ from utils.config.options import PLAN, TRAIN
 def place_tables(
     config: Config, tables: Sequence[Table], num_workers: int, memory: float, host_memory: float = 0, features: Sequence[Feature] = ()
 ) -> Placement:
-    """Where the tables go; see `plan.build_placement`."""
+    """Place the tables on the workers; see `plan.build_placement`."""
     return build_placement(config, tables, features, num_workers, memory, host_memory, storage_of(config))
 
 
 def storage_of(config: Config) -> Storage:
-    """What the tables' optimizer keeps beside them in this run."""
+    """Return what the tables' optimizer stores beside them in this run."""
     trained = config.run.mode in (TRAIN, PLAN) and config.model.embedding_trainable
     return table_rule(config.optimizer, 1).storage if trained else Storage()

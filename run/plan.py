@@ -1,4 +1,4 @@
-"""`--mode plan`: where the tables of a feature specification would go."""
+"""`--mode plan`: the placement of the tables of a feature specification."""
 
 import math
 
@@ -14,10 +14,10 @@ from utils.console import Console
 
 
 def show_plan(config: Config, program: str) -> None:
-    """Print the plan; allocates nothing and needs no file but the specification.
+    """Print the plan. Allocates nothing and needs no file except the specification.
 
     Raises:
-        UserError: the specification cannot be read, the tables do not fit, or the batch cannot be shared evenly.
+        UserError: the specification cannot be read, the tables do not fit, or the batch cannot be divided evenly.
     """
     console = Console(program, names=config.names)
     for line in warnings(config, architecture_of(config.model).optimizers):

@@ -1,4 +1,4 @@
-"""`--mode predict`: a probability for every row of a split, with labels or without."""
+"""`--mode predict`: a probability for every row of a split, which need not have labels."""
 
 from dataloading.keys import read_keys
 from run import predictions
@@ -10,7 +10,7 @@ from utils.metrics.binary import sigmoid
 
 
 def predict(run: Prepared) -> None:
-    """Score the split and write the predictions. Raises UserError, on every worker, where they cannot be written."""
+    """Score the split and write the predictions. Raises UserError on every worker where they cannot be written."""
     path, model = predictions.check_path(run.config.run.predictions_path), model_of(run)
     name = run.config.run.split
     scores = score(run, model, Evaluator(model, run.config.device.xla), name, groups=run.spec.group is not None)
@@ -23,4 +23,4 @@ def predict(run: Prepared) -> None:
             run.console.say(f"{len(scores.logits):,} predictions written: {path}")
             run.log.log((), {"samples": len(scores.logits)})
 
-    run.world.together(write, "predictions")  # nobody leaves before the file is whole
+    run.world.together(write, "predictions")  # no worker exits before the file is complete

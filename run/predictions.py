@@ -14,15 +14,15 @@ from utils.memory import check_fits
 if TYPE_CHECKING:
     import polars
 
-_ROW_BYTES = 4  # of the score; numbers of rows and labels shrink to next to nothing
+_ROW_BYTES = 4  # of the score; row numbers and labels compress to almost nothing
 
 
 def check_path(path: str | None) -> Path:
-    """The predictions' path, looked at before the model is built. Raises UserError."""
+    """Return the path of the predictions, checked before the model is built. Raises UserError."""
     if path is None:
         raise UserError("--predictions_path is missing: --mode predict writes a Parquet file, name it")
     parent = Path(path).absolute().parent
-    if not parent.is_dir() or (Path(path).exists() and not Path(path).is_file()):  # a device would be replaced by a file
+    if not parent.is_dir() or (Path(path).exists() and not Path(path).is_file()):  # an existing device would be replaced by a file
         raise UserError(f"--predictions_path {path}: expected a file in an existing folder")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise UserError(f"--predictions_path {path}: no permission to write into its folder")
@@ -30,7 +30,7 @@ def check_path(path: str | None) -> Path:
 
 
 def check_disk(path: Path, rows: int, keys: Path | None) -> None:
-    """Look, before anything is scored, whether so many rows fit, and the columns of the file of keys. Raises UserError."""
+    """Check, before scoring, that the disk has room for this many rows and for the columns of the keys file. Raises UserError."""
     size = rows * _ROW_BYTES + (keys.stat().st_size if keys else 0)
     check_fits(size, f"--predictions_path {path}: {rows:,} predictions", shutil.disk_usage(path.absolute().parent).free)
 
@@ -42,22 +42,22 @@ def write(
     groups: np.ndarray | None = None,
     keys: "polars.DataFrame | None" = None,
 ) -> None:
-    """Write Parquet columns, in file order; whole or not at all.
+    """Write a Parquet file in file order, atomically.
 
-    They are the split's keys, `row` (uint64, from 0), `score` (probability, float32), `label` (uint8) where the split has labels, and, where the
-    dataset has a group, `group` as it is stored.
+    Its columns are the split's keys, `row` (uint64, from 0), `score` (probability, float32), `label` (uint8) where the split has labels, and `group`
+    as it is stored where the dataset has a group column.
 
     Args:
-        path: of the file.
+        path: path of the file.
         scores: `[n]`.
         labels: `[n]`; None where the split has none.
-        groups: `[n]`.
-        keys: n rows, of columns with other names.
+        groups: `[n]`; None where the dataset has no group column.
+        keys: n rows, with other column names.
 
     Raises:
-        UserError: the disk is full, or refuses.
+        UserError: the disk is full, or the file cannot be written.
     """
-    import polars  # not needed by any other mode
+    import polars  # imported here: no other mode needs it
 
     columns = {"row": np.arange(len(scores), dtype=np.uint64), "score": scores, "label": labels, "group": groups}
     frame = polars.DataFrame({name: column for name, column in columns.items() if column is not None})
@@ -73,7 +73,7 @@ def write(
 
 
 def _brief(error: Exception) -> str:
-    """The system's words, which Polars wraps in its own."""
+    """Return the system's own error message, which Polars wraps in its own."""
     if found := re.search(r"os error (\d+)", str(error)):
         return os.strerror(int(found[1]))
     return getattr(error, "strerror", None) or " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""What a run works with, all of it checked before anything expensive is built, and the same on every worker where it must be."""
+"""Preparation of a run: everything is checked before anything expensive is built, and compared among workers where it must be equal."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,21 +54,21 @@ from utils.pace import expected_step_ms, set_cycle_time
 
 @dataclass(frozen=True)
 class Checked:
-    """What a worker finds out alone.
+    """The results of the checks that a worker makes alone.
 
     Attributes:
-        world: joined.
-        console: speaks on the first worker.
+        world: the joined workers.
+        console: console that writes on the first worker only.
         device: "CPU" or "GPU".
-        dtype: in which dense layers compute.
-        config: with what the checkpoint brings and what the flags left open.
-        spec: the dataset's.
-        tables: of the model.
-        features: the categorical ones, in the model's order.
-        splits: what the mode reads, open.
-        checkpoint: what is restored; None where training begins anew.
-        growth: how its features stand in the model, with `--allow_growth`.
-        vocabularies: what the run's own checkpoints keep of the dataset's; known on the first worker.
+        dtype: dtype in which dense layers compute.
+        config: configuration with inherited options, and with values for the options that the flags leave open.
+        spec: feature specification of the dataset.
+        tables: tables of the model.
+        features: categorical features, in the model's order.
+        splits: the splits that the mode reads, open.
+        checkpoint: checkpoint to restore; None where training starts anew.
+        growth: mapping of the checkpoint's features to the model's, with `--allow_growth`.
+        vocabularies: records of the dataset's vocabularies that the run's checkpoints keep; known on the first worker.
     """
 
     world: World
@@ -86,34 +86,34 @@ class Checked:
 
     @property
     def goes_on(self) -> bool:
-        """Whether this run goes on where the checkpoint's was."""
+        """True where this run resumes the checkpoint's run."""
         return self.checkpoint is not None and _continues(self.config)
 
     @property
     def position(self) -> Position:
-        """Where training begins."""
+        """The position at which training begins."""
         return Position(**self.checkpoint.manifest["position"]) if self.goes_on else Position()
 
     @property
     def chosen_by(self) -> str:
-        """The split that the model is chosen by; empty where there is none."""
+        """The split that selects the best weights; empty where there is none."""
         return next((name for name in ("valid", "test") if name in self.splits), "")
 
     @property
     def ranked_by(self) -> tuple[RankingMetric, ...]:
-        """The metrics by group of the run's evaluations."""
+        """The group metrics that the run's evaluations compute."""
         return self.config.ranking.metrics(self.config.run.mode, self.spec.group is not None)
 
     @property
     def training_invariants(self) -> dict[str, Any]:
-        """What a run must have in common with the one it goes on from."""
+        """The facts that a run must share with the run it resumes."""
         train = self.splits["train"]
         return training_invariants(self.config, train.num_samples, train.fingerprint())
 
 
 @dataclass(frozen=True)
 class Prepared(Checked):
-    """What a mode works with: also where the tables go, and the log and the vocabularies that checkpoints keep, open."""
+    """All that a mode works with: the checked facts, the placement of the tables, and the open log and vocabulary files."""
 
     placement: Placement
     log: RunLog
@@ -122,23 +122,23 @@ class Prepared(Checked):
 
 @contextmanager
 def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | None]:
-    """Check everything cheap; release on the way out what is held.
+    """Run all cheap checks; close resources on exit.
 
     Args:
-        config: as the flags say it.
-        world: as `distributed.meet` gave it.
-        program: what a warning starts with.
+        config: configuration from the flags.
+        world: world that `distributed.meet` returned.
+        program: prefix of warnings.
 
     Yields:
-        what the mode works with; None where the run that is to go on is finished, which has been said.
+        What the mode works with; None, with a message, where the run to resume is finished.
 
     Raises:
-        UserError: the dataset, the checkpoint, a path or the machine cannot do what the options ask.
+        UserError: the dataset, the checkpoint, a path or the machine does not permit what the options ask.
     """
     world, device = _connected(config, world)
     console = Console(program, world.first, config.names)
     fallback = fallback_checkpoint(config, world, console.warn)
-    # Others may have no fault to find: they hear it before they wait for this worker.
+    # Other workers may find no fault: `together` tells them of a fault before they would wait for this worker.
     checked = world.together(lambda: _checked(config, fallback, world, device, console), "prepared")
     with ExitStack() as opened:
         for split in checked.splits.values():
@@ -170,20 +170,20 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
 
 
 def _connected(config: Config, world: World) -> tuple[World, str]:
-    """The workers joined and TensorFlow configured: the world and the device."""
+    """Join the workers and configure TensorFlow; return the world and the device."""
     stacks = config.model.bottom_mlp_dims, config.model.top_mlp_dims
     set_cycle_time(expected_step_ms(config.data.batch_size, stacks, launch.size(), config.device.amp), gpu=bool(physical_gpus(config.device)))
     joined = join(world)
-    # Before anything that may run a collective: TensorFlow cannot be configured once it has made a tensor.
+    # Configure before anything that may run a collective: TensorFlow cannot be configured after the first tensor.
     device = configured(config.device, joined.local_rank, joined.local_size)
-    if not world.meets:  # nobody could be asked before
+    if not world.meets:  # the workers could not be compared before they joined
         compare_programs(joined)
         compare_flags(config.flat(), joined)
     return joined, device
 
 
 def _checked(given: Config, fallback: Checkpoint | None, world: World, device: str, console: Console) -> Checked:
-    """Everything a worker can check alone. `fallback`: the checkpoint, where `--restore_fallback` has read it."""
+    """Run the checks that a worker can make alone. `fallback` is the checkpoint that `--restore_fallback` has verified."""
     warn = console.warn
     check_profile(given.run, world.rank, world.size)
     checkpoint = fallback or open_checkpoint(given, warn)
@@ -200,11 +200,11 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     if checkpoint and config.training.allow_growth:
         config = grown_widths(config, saved_widths(checkpoint), spec.categorical)
     elif checkpoint:
-        check_names(checkpoint, [feature.name for feature in spec.categorical])  # before a list of widths is held against them
+        check_names(checkpoint, [feature.name for feature in spec.categorical])  # before a list of widths is compared with them
     if checkpoint:
         check_transforms(checkpoint, spec, config.training.allow_other_transforms, warn)
     config = with_widths(config, spec.categorical)
-    zeros = checkpoint is not None and not config.training.allow_growth  # what is overwritten need not be drawn
+    zeros = checkpoint is not None and not config.training.allow_growth  # restored tables need no random initial values
     tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical), zeros)
     growth = _growth(config, checkpoint, ModelFeatures.of(tables, features, spec.numerical)) if checkpoint else None
     tables = growth.started(tables) if growth else tables
@@ -227,18 +227,18 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
 
 
 def _units(run: Checked) -> dict[str, str | None]:
-    """Of the metrics by group that the run's evaluations log."""
+    """Return the units of the group metrics that the run's evaluations log."""
     return {name: "groups" if name in COUNTS else None for name in figure_names(run.ranked_by)}
 
 
 def _continues(config: Config) -> bool:
-    """Whether a run that restores a checkpoint goes on where that one's was."""
+    """Return whether a run that restores a checkpoint resumes the checkpoint's run."""
     options = config.training
     return config.run.mode == TRAIN and options.resume != "weights" and not options.allow_growth
 
 
 def _growth(config: Config, checkpoint: Checkpoint, now: ModelFeatures) -> Growth | None:
-    """How the checkpoint's features stand in the model; None where they must be the same, and are."""
+    """Return the growth of the checkpoint's features into the model's. Without `--allow_growth` check that they are equal and return None."""
     if config.training.allow_growth:
         growth = Growth(checkpoint, saved_features(checkpoint), now)
         if growth.new_tables and config.model.embedding_zeros_initializer:
@@ -259,7 +259,7 @@ def _warn_of_device(config: Config, device: str, warn: Callable[[str], None]) ->
 
 
 def _compare(run: Checked) -> None:
-    """What must be the same on all workers."""
+    """Check that the workers agree on everything that must be equal."""
     compare_flags(run.config.flat(), run.world)
     compare_restored(run.checkpoint.identity if run.checkpoint else "nothing", run.world)
     compare_rows(" ".join(split.fingerprint() for split in run.splits.values()), run.config.data.dataset_path, run.world)
@@ -267,21 +267,21 @@ def _compare(run: Checked) -> None:
 
 
 def _reason_finished(run: Checked) -> str | None:
-    """Why there is nothing to do: the run that this one goes on with has come to its end."""
+    """Return why the resumed run is finished already; None where it is not."""
     if not run.goes_on:
         return None
     return reason_finished(run.config, run.position, _batches(run), run.chosen_by)
 
 
 def _batches(run: Checked) -> int:
-    """Steps of an epoch; 0 where nothing is trained."""
+    """Return the steps of an epoch; 0 where nothing is trained."""
     if "train" not in run.splits:
         return 0
     return run.config.training.steps_per_epoch or math.ceil(run.splits["train"].num_samples / run.config.data.batch_size)
 
 
 def _claimed(run: Checked, files: Iterable[Path]) -> Lock | None:
-    """The lock of the folder for checkpoints, on the first worker; None where it holds none."""
+    """Lock the checkpoint folder on the first worker; return None where no lock is needed."""
     options = run.config.training
     if run.config.run.mode != TRAIN or not options.save_checkpoint_path or not run.world.first:
         return None
@@ -298,9 +298,10 @@ def _try_folder(run: Checked) -> None:
 
 
 def _place(run: Checked) -> Placement:
-    """Where the tables go, the same on every worker; raises UserError where they do not fit."""
+    """Place the tables, equally on every worker. Raises UserError where they do not fit."""
     host = available_bytes() // run.world.local_size
     device = device_bytes(run.world.local_rank) if run.device == "GPU" else host
+    # The worker with the least memory decides, so that all workers compute the same placement.
     device, host = (min(values) for values in zip(*run.world.everyone((device, host), "memory"), strict=True))
     try:
         return place_tables(run.config, run.tables, run.world.size, device, host if run.device == "GPU" else 0, run.features)

@@ -1,4 +1,4 @@
-"""Where `--profiler_start_step` writes: found out before training, not at the step where the profile ends."""
+"""A check of the folder of `--profiler_start_step` before training, so that an error does not come at the step where the profile ends."""
 
 import tempfile
 from pathlib import Path
@@ -7,14 +7,14 @@ from utils.config.options import TRAIN, RunConfig
 from utils.errors import UserError
 
 FOLDER = Path("profile")
-_WRITTEN = FOLDER / "plugins" / "profile"  # TensorFlow's own names below it
+_WRITTEN = FOLDER / "plugins" / "profile"  # folder names that TensorFlow adds
 
 
 def check_profile(config: RunConfig, rank: int, workers: int) -> None:
-    """Check that the worker to be profiled exists and, on that worker, that it can write its profile.
+    """Check that the profiled worker exists and, on that worker, that its profile can be written.
 
     Raises:
-        UserError: there is no such worker, or the folder cannot be written.
+        UserError: there is no such worker, or the folder cannot be written to.
     """
     if config.mode != TRAIN or config.profiler_start_step is None:
         return

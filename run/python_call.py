@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 def train(flags: Mapping[str, Any]) -> "Trained":
-    """See `dlrm.train`."""
+    """Train with these flags, see `dlrm.train`."""
     if flags.get("mode", TRAIN) != TRAIN:
         raise UserError(f"dlrm.train: mode is {flags['mode']!r}, expected {TRAIN!r}; dlrm.load gives a model that scores")
     words = [word for name, value in flags.items() if value is not None for word in (f"--{name}", _word(value))]
     result = do(["--mode", TRAIN, *words], "dlrm.train", "")
-    if result is None:  # said already: the run that was to go on is finished
+    if result is None:  # a message has said that the run to resume is finished
         raise UserError("dlrm.train: the run is finished, nothing was trained; give it more epochs, or another save_checkpoint_path")
     return result
 
 
 def _word(value: Any) -> str:
-    """A flag's value as the command line has it."""
+    """Format a flag's value for the command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(_word, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,4 +1,4 @@
-"""Raw values to a trained model's inputs, by the vocabularies and transforms that its checkpoint keeps."""
+"""Encoding of raw values into a trained model's inputs, with the vocabularies and transforms in its checkpoint."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,50 +16,50 @@ from utils.errors import UserError
 
 
 class UnknownValues:
-    """Counts, by feature, of the values that were looked up in its vocabulary, and of those that it does not know. Safe from several threads."""
+    """Counters, by feature, of the values looked up in its vocabulary and of the unknown values among them. Thread-safe."""
 
     def __init__(self):
         self._counts: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def add(self, counts: Mapping[str, tuple[int, int]]) -> None:
-        """Values and unknown values of some samples."""
+        """Add the counts of some samples: values and unknown values."""
         with self._lock:
             for name, pair in counts.items():
                 before = self._counts.get(name, (0, 0))
                 self._counts[name] = before[0] + pair[0], before[1] + pair[1]
 
     def taken(self) -> dict[str, tuple[int, int]]:
-        """Everything since it was asked last."""
+        """Return the counts since the last call, and reset them."""
         with self._lock:
             found, self._counts = self._counts, {}
         return found
 
 
 def counted(values: Any, ids: np.ndarray) -> tuple[int, int]:
-    """Of values, null where one is missing, and their ids: how many there are, and how many are unknown."""
+    """Return the number of present values and of unknown ones, for values (null where missing) and their ids."""
     given = values.is_not_null().to_numpy()
     return int(given.sum()), int((given & (ids == 0)).sum())
 
 
 class CriteoInputs:
-    """What turns columns of a Criteo log into `[B, M]` and `[F, B]`. Holds 8 bytes for each value of the vocabularies.
+    """An encoder of columns of a Criteo log into `[B, M]` and `[F, B]`. It needs 8 bytes of memory for each value of the vocabularies.
 
     Args:
-        checkpoint: of the model.
-        numerical: its features.
-        categorical: rows of their tables.
+        checkpoint: checkpoint of the model.
+        numerical: names of its numerical features.
+        categorical: table rows of its categorical features.
 
     Attributes:
-        columns: of the log: the features themselves.
-        numbers: those that hold numbers, where the others hold texts.
-        kinds: of each column, `number` or `hexadecimal`.
-        unknown: how many values the vocabularies did not know.
-        transforms: of each feature, by its name.
-        vocabularies: the file of each feature that has one.
+        columns: columns of the log: the features themselves.
+        numbers: the columns that hold numbers; the others hold texts.
+        kinds: kind of each column, `number` or `hexadecimal`.
+        unknown: counts of values that the vocabularies lack.
+        transforms: transform of each feature, by its name.
+        vocabularies: vocabulary file of each feature that has one.
 
     Raises:
-        UserError: the checkpoint does not say how raw values became its dataset's, or its vocabularies are damaged.
+        UserError: the checkpoint does not record the transforms of raw values, or its vocabularies are damaged.
     """
 
     def __init__(self, checkpoint: Checkpoint, numerical: Sequence[str], categorical: Mapping[str, int]):
@@ -73,7 +73,7 @@ class CriteoInputs:
         self._lookups = {name: _lookup(checkpoint, name, rows) for name, rows in categorical.items()}
 
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Numericals `[B, M]` float16 and ids `[F, B]` int32 of a value of every feature a sample. Raises ValueError that names the feature."""
+        """Encode one value of every feature a sample: numericals `[B, M]` float16, ids `[F, B]` int32. Raises ValueError that names the feature."""
         import polars as pl
 
         from utils.encoding.raw import numbers_of_hexadecimal, transformed, whole_numbers
@@ -95,23 +95,23 @@ class CriteoInputs:
 
 
 class TableInputs:
-    """What turns columns of a table into `[B, M]`, and `[B]` or `[B, h]` of each categorical feature, as `preproc.table` does.
+    """An encoder of columns of a table into `[B, M]`, and `[B]` or `[B, h]` for each categorical feature, as `preproc.table` encodes.
 
     Args:
-        checkpoint: of the model.
-        features: of the model.
+        checkpoint: checkpoint of the model.
+        features: features of the model.
 
     Attributes:
-        columns: of the table, those that the features are made of.
-        numbers: those of which only numbers are made; the others can be texts.
-        kinds: of each column, what it holds: `number`, `time`, `list`, or what the values of ids were in training (`integer`, `text`, … of
+        columns: columns of the table that the features are made of.
+        numbers: the columns that only numbers are made of; the others may be texts.
+        kinds: kind of each column: `number`, `time`, `list`, or the kind of its ids' values in training (`integer`, `text`, … of
             `recipe.VALUES`; `text` where that was not recorded).
-        unknown: how many values the vocabularies did not know.
-        transforms: the recipe of each feature, by its name.
-        vocabularies: the file of each feature that has one.
+        unknown: counts of values that the vocabularies lack.
+        transforms: recipe of each feature, by its name.
+        vocabularies: vocabulary file of each feature that has one.
 
     Raises:
-        UserError: as `CriteoInputs`.
+        UserError: as in `CriteoInputs`.
     """
 
     def __init__(self, checkpoint: Checkpoint, features: ModelFeatures):
@@ -135,7 +135,7 @@ class TableInputs:
         self.transforms, self.vocabularies = self._recipes, {name: checkpoint.folder / kept_file(name) for name in self._lookups}
 
     def _kinds_of_texts(self) -> dict[str, str]:
-        """Of the columns that ids and times are made of."""
+        """Return the kinds of the columns that ids and times are made of."""
         from utils.encoding.recipe import CATEGORICAL, LIST, TEXT, TIME
 
         found: dict[str, str] = {}
@@ -145,7 +145,7 @@ class TableInputs:
         return found
 
     def encoded(self, columns: Mapping[str, Any]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Numericals `[B, M]` in the dataset's dtype and the ids of each categorical feature. Raises ValueError that names the feature."""
+        """Encode columns: numericals `[B, M]` in the dataset's dtype, ids of each categorical feature. Raises ValueError that names the feature."""
         import polars as pl
 
         from utils.encoding.columns import made
@@ -213,7 +213,7 @@ class TableInputs:
 
 
 def raw_inputs(checkpoint: Checkpoint, features: ModelFeatures) -> CriteoInputs | TableInputs:
-    """What turns raw values into a model's inputs, as the preprocessing of its dataset did. Raises UserError as these do."""
+    """Return the encoder of a model's raw values, which repeats its dataset's preprocessing. Raises UserError as the encoders do."""
     known = checkpoint.manifest.get(transforms.NAME, {})
     if isinstance(known, Mapping) and known and all(isinstance(entry, Mapping) for entry in known.values()):
         return TableInputs(checkpoint, features)

@@ -1,4 +1,4 @@
-"""Raw values to prove an export with: of the model's vocabularies, unseen ones, missing ones, numbers around those of the training rows."""
+"""Raw values for the proof of an export: known, unseen and missing values of the vocabularies, and numbers distributed like the training rows."""
 
 import datetime
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ _MISSING, _UNSEEN = 0.05, "never seen"
 
 
 def raw_features(inputs: CriteoInputs | TableInputs, numerical: Sequence[str], categorical: Sequence[str]) -> RawFeatures:
-    """How each feature comes from the log."""
+    """Return, for each feature, how it is made from the columns of the log."""
     found = [[RawFeature(name, inputs.transforms[name], inputs.vocabularies.get(name)) for name in names] for names in (numerical, categorical)]
     return RawFeatures(*map(tuple, found))
 
 
 def drawn_columns(inputs: CriteoInputs | TableInputs, seed: int = 0) -> dict[str, np.ndarray]:
-    """A value of every column for `ROWS` samples: float32 with NaN, or texts."""
+    """Draw a value of every column for `ROWS` samples: float32 with NaN, or texts."""
     draw = np.random.default_rng(seed)
     found = {}
     for column in inputs.columns:

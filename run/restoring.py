@@ -1,4 +1,4 @@
-"""What is said where a checkpoint is restored: which one is taken, and what else there is where it is damaged."""
+"""Messages about the checkpoint to restore: the one chosen, and the alternatives where it is damaged."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 def told_choice(path: str | Path, checkpoint: Checkpoint, other: str = f"--checkpoint_choice {LATEST}") -> str:
-    """What to say where a folder's best was taken, and not its latest, which `other` takes; else empty."""
+    """Return a line where a folder's best checkpoint is used instead of its latest, which `other` selects; else an empty text."""
     newer = passed_over(Path(path), checkpoint.folder)
     return f"{path}: its best checkpoint is taken, {checkpoint.folder.name}; {other} takes {newer.name}" if newer else ""
 
 
 def restoring(action: Callable[[], T]) -> T:
-    """Read from a checkpoint; where it is damaged, the error says what else there is."""
+    """Run an action that reads a checkpoint; where it is damaged, add the alternative to the error message."""
     try:
         return action()
     except DamagedError as error:

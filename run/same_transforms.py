@@ -1,4 +1,4 @@
-"""A checkpoint's features and a dataset's, made of raw values in the same way: else a model is shown other inputs than it was trained on."""
+"""Comparison of the transforms of a checkpoint's features with a dataset's. Where they differ, the model gets other inputs than in training."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -11,16 +11,16 @@ from utils.errors import UserError
 
 
 def check_transforms(checkpoint: Checkpoint, spec: FeatureSpec, allowed: bool, warn: Callable[[str], None]) -> None:
-    """Compare how raw values became the features that both have.
+    """Compare how raw values became the features that the checkpoint and the dataset share.
 
     Args:
-        checkpoint: what is restored.
-        spec: of the dataset.
-        allowed: `--allow_other_transforms`: a difference is a warning.
-        warn: is told of it, and of what cannot be compared.
+        checkpoint: checkpoint to restore.
+        spec: feature specification of the dataset.
+        allowed: `--allow_other_transforms`: a difference is a warning instead of an error.
+        warn: called with a line about an allowed difference, and about features that cannot be compared.
 
     Raises:
-        UserError: a feature is made in another way; names it and both values.
+        UserError: a feature is made in another way; the message names it and both values.
     """
     names = [*spec.numerical, *(feature.name for feature in spec.categorical)]
     before = _entries(checkpoint.manifest.get(transforms.NAME))
@@ -46,13 +46,13 @@ def _entries(found: Any) -> Mapping[str, Any]:
 
 
 def _trained(checkpoint: Checkpoint) -> set[str]:
-    """The features of the checkpoint's model."""
+    """Return the names of the features of the checkpoint's model."""
     features = _entries(checkpoint.manifest.get("features"))
     return {*features.get("numerical", ()), *features.get("categorical", ())}
 
 
 def _say_unknown(checkpoint: Checkpoint, spec: FeatureSpec, names: Iterable[str], before: Mapping, now: Mapping, warn: Callable[[str], None]) -> None:
-    """A line where one side does not say how its features were made, and the other does."""
+    """Warn of features whose transform is recorded on one side only."""
     for known, other, who in ((before, now, f"{spec.path}"), (now, before, f"{checkpoint.folder}")):
         if lost := [name for name in names if name in known and name not in other]:
             listed = f"feature{'s' if len(lost) > 1 else ''} {', '.join(lost[:4])}{', …' if len(lost) > 4 else ''}"

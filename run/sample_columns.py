@@ -1,4 +1,4 @@
-"""Samples as Python has them, by column, to what a batch holds of them."""
+"""Conversion of samples, given by column in Python, to the arrays of a batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from dataloading.ranges import ERROR, into_range
 from training.features import ModelFeatures
 from utils.forks import POLARS, check_threads
 
-NO_ID = -1  # fills short lists
+NO_ID = -1  # pads short lists
 
 
 def given_columns(samples: Any, wanted: Sequence[str], attribute: str = "columns") -> dict[str, Any]:
-    """What was given of each of the model's `columns` or `raw_columns`; a LazyFrame is collected. Raises ValueError for a missing or unknown one."""
+    """Return each of the model's `columns` or `raw_columns`; collect a LazyFrame. Raises ValueError for a missing or unknown column."""
     samples, what = _collected(samples), "feature" if attribute == "columns" else "column"
     names = list(samples.keys()) if isinstance(samples, Mapping) else list(getattr(samples, "columns", ()))
     if not names and not isinstance(samples, Mapping):
@@ -42,15 +42,15 @@ def _collected(samples: Any) -> Any:
 
 
 def arrays(given: Mapping[str, Any], features: ModelFeatures, out_of_range: str) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Columns to numericals `[B, M]` in the dataset's dtype, and ids `[B]` or `[B, h]` int32 of each categorical feature.
+    """Convert columns to numericals `[B, M]` in the dataset's dtype, and ids `[B]` or `[B, h]` int32 for each categorical feature.
 
     Args:
-        given: of every feature.
-        features: of the model.
-        out_of_range: what becomes of ids beyond a table, as `--out_of_range` says it.
+        given: values of every feature.
+        features: features of the model.
+        out_of_range: treatment of ids beyond a table, as in `--out_of_range`.
 
     Raises:
-        ValueError: a feature is of another length, or holds a value that cannot be; the message names it.
+        ValueError: a feature has another length or holds an invalid value; the message names it.
     """
     found = {}
     for name, values in given.items():
@@ -69,7 +69,7 @@ def arrays(given: Mapping[str, Any], features: ModelFeatures, out_of_range: str)
 
 
 def _lists(name: str, values: Any, hotness: int) -> np.ndarray:
-    """Ids of several a sample, `[B, h]` filled with −1: of an array `[B, at most h]`, or of a list for each sample."""
+    """Return a feature's lists of ids as `[B, h]`, padded with −1, from an array `[B, at most h]` or from one list a sample."""
     if isinstance(values, np.ndarray) and values.ndim == 2:
         if values.shape[1] > hotness:
             raise ValueError(f"feature {name}: has {values.shape[1]} ids a sample, expected at most {hotness}")
@@ -98,7 +98,7 @@ def _ids(name: str, values: np.ndarray, rows: int, lists: bool, out_of_range: st
 
 
 def _numbers(name: str, values: np.ndarray, dtype: str) -> np.ndarray:
-    """A numerical feature in the dataset's dtype."""
+    """Convert a numerical feature to the dataset's dtype."""
     if values.dtype.kind not in "iufb":
         raise ValueError(f"feature {name}: holds {values.dtype}, expected numbers")
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Reading a split on the device, and the scores of a model on it."""
+"""Reading of a split on the device, and its scores and metrics."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from utils.metrics.ranking_metric import RankingMetric
 
 
 def reader_of(run: Prepared, model: ShardedModel, split: str, batch_size: int, short_last: bool = False) -> BatchReader:
-    """What reads this worker's part of the batches of a split; `short_last` as in `BatchReader`."""
+    """Return the reader of this worker's share of a split's batches; `short_last` as in `BatchReader`."""
     train = split == "train"
     view, options, seed = model.embedding.view, run.config.data, run.config.run.seed
     share = Share(view.global_features, view.local_features, view.uncounted, view.uncounted_local, run.world.rank, run.world.size)
@@ -28,7 +28,7 @@ def reader_of(run: Prepared, model: ShardedModel, split: str, batch_size: int, s
 
 
 class Batches:
-    """The batches of a split on the device, in file order; each iteration starts again."""
+    """The batches of a split on the device, in file order; each iteration starts from the beginning."""
 
     def __init__(self, reader: BatchReader):
         self._reader = reader
@@ -38,14 +38,14 @@ class Batches:
 
 
 def pads_short(config: Config) -> bool:
-    """Whether a split's last batch is padded to `padded_rows` only. Where XLA would have to compile for that size, padding to a batch takes less."""
+    """Return whether a split's last batch is padded to `padded_rows` only. With XLA a full batch is faster than compiling for that size."""
     return not compiled(config.device.xla).dense
 
 
 def score(
     run: Prepared, model: ShardedModel, evaluator: Evaluator, split: str, groups: bool = False, after: AfterBatch | None = None
 ) -> SplitScores | None:
-    """Every row of a split, with its group where they are wanted, on the first worker; None on the others. `after` as in `Evaluator.score`."""
+    """Score a split; return all rows on the first worker, with their groups where these are wanted, else None. `after` as in `Evaluator.score`."""
     reader = reader_of(run, model, split, run.config.data.valid_batch_size, pads_short(run.config))
     samples = reader.split.num_samples
     with run.console.progress(samples, "evaluation", "samples") as progress:
@@ -57,7 +57,7 @@ def score(
 
 
 def metrics_of(run: Prepared, model: ShardedModel, evaluator: Evaluator, split: str, after: AfterBatch | None = None) -> Metrics:
-    """The metrics of a split on every worker, and a line about them. `after` as in `Evaluator.score`."""
+    """Compute a split's metrics, return them on every worker, and print a line about them. `after` as in `Evaluator.score`."""
     thresholds, ranked_by = run.config.training.auc_thresholds, run.ranked_by
     scores = score(run, model, evaluator, split, groups=bool(ranked_by), after=after)
     metrics = run.world.from_first(_measured(scores, thresholds, ranked_by) if scores is not None else None, "metrics")
@@ -86,5 +86,5 @@ def _tell(run: Prepared, split: str, ranking: Ranking) -> None:
 
 
 def shown(value: float | None, digits: int = 10) -> str:
-    """A metric that may be undefined, for people."""
+    """Format a metric that may be undefined."""
     return "undefined" if value is None else f"{value:.{digits}f}"

@@ -1,4 +1,4 @@
-"""The rows that an export is proved with: those of a test split, or drawn ones."""
+"""The rows of an export's proof: rows of a test split, or drawn ones."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from utils.config.config import Config
 
 
 class ProofRows(NamedTuple):
-    """Samples: numericals `[n, M]` float32, ids `[n, K]` int64, labels `[n]` (None where they were drawn), and where they come from."""
+    """Samples for a proof: numericals `[n, M]` float32, ids `[n, K]` int64, labels `[n]` (None for drawn rows), and a description of their source."""
 
     numerical: np.ndarray
     ids: np.ndarray
@@ -25,7 +25,7 @@ class ProofRows(NamedTuple):
 
 
 def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None]) -> ProofRows:
-    """The first rows of the test split. Raises UserError where the dataset is not the model's; `warn` is told of what cannot be compared."""
+    """Read the first rows of the test split. Raises UserError where the dataset does not fit the model; `warn` as in `check_transforms`."""
     spec = read_spec(config.data)
     tables, features = tables_and_features(config, spec.categorical, table_rows(config.data, spec), len(spec.numerical))
     check_features(checkpoint, ModelFeatures.of(tables, features, spec.numerical, spec.numerical_dtype))
@@ -42,7 +42,7 @@ def test_rows(config: Config, checkpoint: Checkpoint, warn: Callable[[str], None
 
 
 def drawn_rows(features: ModelFeatures, seed: int = 0) -> ProofRows:
-    """Rows of any values that there can be: ids alike for all rows of a table, lists of all lengths, numericals around 1."""
+    """Draw random valid rows: ids uniform over the rows of a table, lists of all lengths, numericals around 1."""
     draw = np.random.default_rng(seed)
     columns = []
     for name, rows in features.categorical.items():
@@ -56,7 +56,7 @@ def drawn_rows(features: ModelFeatures, seed: int = 0) -> ProofRows:
 
 
 def by_feature(rows: ProofRows, features: ModelFeatures) -> dict[str, np.ndarray]:
-    """What `TrainedModel.score` takes."""
+    """Return the rows by feature, as `TrainedModel.score` expects them."""
     found = {name: rows.numerical[:, place] for place, name in enumerate(features.numerical)}
     first = 0
     for name in features.categorical:

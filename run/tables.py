@@ -1,4 +1,4 @@
-"""A model's tables and features out of the configuration and the dataset. Imports no TensorFlow."""
+"""The tables and features of a model, from the configuration and the dataset. Imports no TensorFlow."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from utils.errors import UserError
 
 
 def with_widths(config: Config, categorical: Sequence[Categorical]) -> Config:
-    """The configuration with the widths that the tables have, whoever says so: one number, or one for each feature. Raises UserError."""
+    """Return the configuration with the actual widths of the tables: one number, or one for each feature. Raises UserError."""
     found = _widths(config.model, categorical)
     wanted = found[0] if len(set(found)) == 1 else tuple(found)
     if wanted == config.model.embedding_dim:
@@ -28,20 +28,20 @@ def with_widths(config: Config, categorical: Sequence[Categorical]) -> Config:
 
 
 def grown_widths(config: Config, known: Mapping[str, int], categorical: Sequence[Categorical]) -> Config:
-    """The configuration of a model that grows, with the widths of the tables that there were, where no flag says all.
+    """Return the configuration of a growing model, with the widths of the checkpoint's tables unless `--embedding_dim` is given.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         known: D of each table of the checkpoint, by its name.
-        categorical: features of the dataset.
+        categorical: categorical features of the dataset.
 
     Raises:
-        UserError: the specification gives a table another width than it has; nothing says that of a new one, where they differ.
+        UserError: the specification contradicts the width of a table, or states no width for a new table where the existing widths differ.
     """
     if "embedding_dim" in config.given:
         return config
     different = set(known.values())
-    if len(different) < 2:  # new ones have it, too, where nothing else is said
+    if len(different) < 2:  # new tables get the common width, unless the specification states another
         return replace(config, model=replace(config.model, embedding_dim=different.pop())) if different else config
     widths = []
     for feature in categorical:
@@ -58,7 +58,7 @@ def grown_widths(config: Config, known: Mapping[str, int], categorical: Sequence
 
 
 def overruled_widths(model: ModelConfig, categorical: Sequence[Categorical]) -> str | None:
-    """What to say of a specification whose widths differ, to a model of dot products, which wants vectors of one width; None of any other."""
+    """Return a warning where a specification states widths that a model of dot products, which needs one width, cannot use; else None."""
     stated = {feature.embedding_dim for feature in categorical} - {None}
     if not stated or not architecture_of(model).one_width or stated == {_widths(model, categorical)[0]}:
         return None
@@ -72,17 +72,17 @@ def overruled_widths(model: ModelConfig, categorical: Sequence[Categorical]) -> 
 def tables_and_features(
     config: Config, categorical: Sequence[Categorical], rows: Sequence[int], num_numerical: int, zeros: bool = False
 ) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
-    """The tables and the features of a model, in the model's order; of Wide & Deep the deep ones and then, of the same sources, the wide ones.
+    """Return a model's tables and features, in the model's order; for Wide & Deep the deep ones, then the wide ones of the same sources.
 
     Args:
-        config: of the run.
-        categorical: features of the dataset.
-        rows: V of the table of each of them.
+        config: configuration of the run.
+        categorical: categorical features of the dataset.
+        rows: V of each feature's table.
         num_numerical: M.
-        zeros: start the tables at zero, whatever the configuration says.
+        zeros: initialise the tables with zeros, whatever the configuration says.
 
     Raises:
-        UserError: the widths of the tables contradict each other, or the interaction; two tables or features would have one name.
+        UserError: the widths contradict each other or the interaction, or two tables or features would have the same name.
     """
     widths = _widths(config.model, categorical)
     architecture_of(config.model).check(config.model, len(categorical), widths, num_numerical)
@@ -98,12 +98,12 @@ def tables_and_features(
 
 
 def list_note(config: Config, categorical: Sequence[Categorical]) -> str | None:
-    """Return a warning about a checkpoint's way with lists of ids; None for none."""
+    """Return a warning about the way a checkpoint's model treats lists of ids; None where there is nothing to warn of."""
     return architecture_of(config.model).list_note(config.model, [feature.name for feature in categorical if feature.pooling == MEAN])
 
 
 def _widths(model: ModelConfig, categorical: Sequence[Categorical]) -> list[int]:
-    """D_f of each feature: what the specification says of its table, else what the configuration does; that alone where dot products want one."""
+    """Return D_f of each feature: the specification's width, else the configuration's; the configuration's alone where all must be equal."""
     given, stated = model.embedding_dim, {}
     for feature in categorical:
         stated[feature.table_name] = feature.embedding_dim or stated.get(feature.table_name)
@@ -127,5 +127,5 @@ def _table(config: Config, name: str, rows: int, dim: int, zeros: bool) -> Table
 
 
 def tables_of(config: Config, names: Sequence[str], rows: Sequence[int]) -> tuple[Table, ...]:
-    """A table for each feature of one id a sample, with its name and V rows, of the width that the configuration gives all."""
+    """Return one table for each feature of one id a sample: with its name, V rows, and the configuration's width."""
     return tuple(_table(config, name, count, config.model.embedding_dim, False) for name, count in zip(names, rows, strict=True))

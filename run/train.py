@@ -28,8 +28,8 @@ class TrainingBatches:
     """The training split on the device; see `training.loop.TrainingData`.
 
     Args:
-        reader: of the split.
-        steps: of an epoch, where it is not all rows once; the next epoch goes on where it ended.
+        reader: reader of the split.
+        steps: steps of an epoch where it is not one pass over all rows; the next epoch then continues where the last one ended.
     """
 
     def __init__(self, reader: BatchReader, steps: int | None = None):
@@ -39,30 +39,30 @@ class TrainingBatches:
         return self._steps or len(self._reader)
 
     def batches(self, epoch: int, first: int) -> Iterable[TensorBatch]:
-        """Those of epoch number `epoch` from number `first` on."""
+        """Yield the batches of an epoch, starting with number `first`."""
         if self._steps is None:
             return prefetched(self._reader.epoch(epoch, first), to_device)
         return prefetched(itertools.islice(self._onwards(epoch * self._steps + first), self._steps - first), to_device)
 
     def _onwards(self, number: int) -> Iterator[Batch]:
-        """All batches, pass after pass through the rows, from this number on."""
+        """Yield batches from this number on, in endless passes over the rows."""
         passed, first = divmod(number, len(self._reader))
         for turn in itertools.count(passed):
             yield from self._reader.epoch(turn, first if turn == passed else 0)
 
 
 class Trained(NamedTuple):
-    """What a training run came to."""
+    """The result of a training run."""
 
-    figures: dict[str, Any]  # as the log's last line has them
-    checkpoint: Path | None  # the folder of its checkpoints
+    figures: dict[str, Any]  # the figures of the log's last line
+    checkpoint: Path | None  # folder of the run's checkpoints
 
 
 def train(run: Prepared) -> Trained:
-    """Train, evaluate and save as the options say; say and log the final figures.
+    """Train, evaluate and save as the options ask; print and log the final figures.
 
     Raises:
-        UserError: the weights cannot be restored, the loss is not finite, a checkpoint cannot be written, a signal asked for an end.
+        UserError: the weights cannot be restored, the loss is not finite, a checkpoint cannot be written, or a signal asks for the end.
     """
     config, model = run.config, model_of(run)
     data = TrainingBatches(reader_of(run, model, "train", config.data.batch_size), config.training.steps_per_epoch)
@@ -87,7 +87,7 @@ def train(run: Prepared) -> Trained:
         training.single_steps.of_batch = lambda batch: batch_figures(form, batch, evaluator)
     figures = dict(training.run())
     figures |= FinalTest(run, model, evaluator, training.evaluations, training.position, before).figures()
-    figures["average_train_throughput"] = figures["throughput"]  # as NVIDIA's DLRM for PyTorch calls it
+    figures["average_train_throughput"] = figures["throughput"]  # the name in NVIDIA's DLRM for PyTorch
     run.log.log((), figures)
     rate = f": {figures['throughput']:,.0f} samples/s" if math.isfinite(figures["throughput"]) else ""
     run.console.say(f"trained on {figures['samples']:,} samples in {figures['steps']:,} steps{rate}")

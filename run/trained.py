@@ -1,4 +1,4 @@
-"""A trained model out of a checkpoint, for Python: `dlrm.load`."""
+"""A trained model loaded from a checkpoint, for Python: `dlrm.load`."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,15 +33,15 @@ from utils.paths import check_utf8
 
 
 class TrainedModel:
-    """A model that scores samples. It is read only, and may be used from several threads.
+    """A model that scores samples. It is read-only and thread-safe.
 
     Attributes:
-        features: of the model, as its checkpoint has them.
+        features: features of the model, as recorded in the checkpoint.
         numerical: names of the numerical features, in the model's order.
-        categorical: rows of the table of each categorical feature, in the model's order.
-        hotness: of each of them, how many ids a sample may have.
-        checkpoint: the folder it was loaded from.
-        step: training steps it has seen.
+        categorical: table rows of each categorical feature, in the model's order.
+        hotness: maximum number of ids a sample for each categorical feature.
+        checkpoint: folder that the model was loaded from.
+        step: number of training steps.
     """
 
     def __init__(self, checkpoint: Checkpoint, config: Config, mapped: bool = False):
@@ -58,14 +58,14 @@ class TrainedModel:
             self._evaluator()
 
     def _map(self) -> NativeScorer | None:
-        """Leave the tables where they lie; what scores without TensorFlow, where that can be."""
+        """Map the tables in place; return the C++ scorer where it can replace TensorFlow, else None."""
         tables, features = _described(self._config, self.features)
         self._tables = restoring(lambda: {table.name: _mapped(self._opened, table) for table in tables})
         by_feature = [self._tables[feature.table] for feature in features]
         return restoring(lambda: stored_scorer(self._opened, self._config, len(self.numerical), features, by_feature))
 
     def _evaluator(self) -> Any:
-        """TensorFlow's, made when it is first wanted."""
+        """Return the TensorFlow evaluator, built on first use."""
         check_threads(TENSORFLOW)
         with self._lock:
             if self._tensorflow is None:
@@ -74,57 +74,57 @@ class TrainedModel:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What `score` wants: the numerical features, then the categorical ones."""
+        """The features that `score` expects: the numerical ones, then the categorical ones."""
         return (*self.numerical, *self.categorical)
 
     @property
     def raw_columns(self) -> dict[str, str]:
-        """What `score_raw` wants: the columns of the log that features are made of, and what each holds; see `TableInputs.kinds`.
+        """The columns of the log that `score_raw` expects, each with its kind; see `TableInputs.kinds`.
 
         Raises:
-            UserError: as `score_raw`.
+            UserError: as in `score_raw`.
         """
         return dict(self.raw_inputs().kinds)
 
     def score(self, samples: Any) -> np.ndarray:
-        """Probabilities `[B]` float32 of samples, as `--mode predict` gives them; of few samples and mapped tables to 1e-6, else bit for bit.
+        """Return probabilities `[B]` float32, equal to those of `--mode predict` bit for bit; to 1e-6 for few samples with mapped tables.
 
         Args:
-            samples: a value for each sample of every feature in `columns`: a mapping of names to arrays or lists `[B]`, or a Polars or pandas
-                frame. Numericals are rounded to the dtype of the dataset, float16 as a rule; ids are whole numbers below the rows of their table,
-                and what lies beyond is treated as in training (`--out_of_range`). A feature whose `hotness` is above 1 takes a list of ids for each
-                sample, or an array `[B, h]` in which −1 stands for none.
+            samples: values of every feature in `columns`, one for each sample: a mapping of names to arrays or lists `[B]`, or a Polars or pandas
+                frame. Numericals are rounded to the dataset's dtype, usually float16. Ids are whole numbers below the rows of their table; ids beyond
+                are treated as in training (`--out_of_range`). A feature whose `hotness` is above 1 takes a list of ids for each sample, or an array
+                `[B, h]` in which −1 marks an empty place.
 
         Raises:
-            ValueError: a feature is missing, unknown, of another length, or holds a value that cannot be; the message names it.
+            ValueError: a feature is missing, unknown, of another length, or holds an invalid value; the message names it.
         """
         return self._scored(*arrays(given_columns(samples, self.columns), self.features, self._config.data.out_of_range))
 
     def score_raw(self, samples: Any) -> np.ndarray:
-        """Probabilities `[B]` float32 of samples as they stand in the log: what preprocessing, and then `score`, would give, row by row.
+        """Return probabilities `[B]` float32 of raw samples as they stand in the log: row by row equal to preprocessing followed by `score`.
 
         Args:
-            samples: as in `score`, with raw values of the columns in `raw_columns`. Of a dataset of `preproc.criteo`: whole numbers or texts of them
-                for numericals, hexadecimal texts for categorical features. Of `preproc.table`: the columns of the table that features are made of,
-                texts or typed. None, NaN and empty texts are missing. A value that the vocabulary lacks is what it was in preprocessing.
+            samples: as in `score`, with raw values of the columns in `raw_columns`. For datasets of `preproc.criteo`: numericals as whole numbers or
+                their texts, categorical features as hexadecimal texts. For `preproc.table`: the table's columns that features are made of, as texts
+                or typed. None, NaN and empty texts are missing values. Values that the vocabulary lacks are treated as in preprocessing.
 
         Raises:
-            ValueError: as `score`.
-            UserError: the checkpoint does not keep how raw values became its dataset's; datasets of `preproc.criteo` and `preproc.table` say so.
+            ValueError: as in `score`.
+            UserError: the checkpoint does not record the transforms of raw values; datasets of `preproc.criteo` and `preproc.table` do.
         """
         raw = self.raw_inputs()
         return self._scored(*raw.encoded(given_columns(samples, raw.columns, "raw_columns")))
 
     def over_arrays(self) -> ArrayScorer:
-        """What scores arrays of any number of samples, for a server. Only of a model that was loaded with `mmap=True`."""
+        """Return a scorer of arrays with any number of samples, for a server. Needs a model that was loaded with `mmap=True`."""
         return ArrayScorer(self.features, self._native or self._evaluator(), self._config.data.out_of_range)
 
     def over_raw_arrays(self) -> RawScorer:
-        """The same of values as they stand in the log. Raises UserError as `score_raw`."""
+        """Return a scorer of raw values as they stand in the log. Raises UserError as `score_raw`."""
         return RawScorer(self.over_arrays(), self.raw_inputs())
 
     def raw_inputs(self) -> CriteoInputs | TableInputs:
-        """What makes inputs of values as they stand in the log. Raises UserError as `score_raw`."""
+        """Return the encoder of raw values as they stand in the log. Raises UserError as `score_raw`."""
         check_threads(POLARS)
         with self._lock:
             if self._raw is None:
@@ -132,7 +132,7 @@ class TrainedModel:
         return self._raw
 
     def _scored(self, numerical: np.ndarray, ids: Sequence[np.ndarray]) -> np.ndarray:
-        """As `--mode predict` does: the same reader, the same batches, the same evaluator. Of few samples the C++ scorer, where tables are mapped."""
+        """Score as `--mode predict` does: same reader, batches and evaluator. Few samples go to the C++ scorer where tables are mapped."""
         if not len(numerical):
             return np.empty(0, np.float32)
         if self._native and len(numerical) <= FEW:
@@ -149,7 +149,7 @@ class TrainedModel:
         return sigmoid(evaluator.score(map(to_device, reader.epoch()), split.num_samples).logits)
 
     def __repr__(self) -> str:
-        arrays = self._manifest["arrays"].items()  # beside weights, slots of the optimizers: optimizer/… and tables/NAME/…
+        arrays = self._manifest["arrays"].items()  # besides weights these hold optimizer slots: optimizer/… and tables/NAME/…
         parameters = sum(int(np.prod(array["shape"])) for name, array in arrays if name.startswith("dense/") or name.endswith("/weights"))
         model, position = (self._manifest.get(name) or {} for name in ("model", "position"))
         saved = {name: position[name] for name in ("last_auc", "best_auc") if position.get(name) is not None}
@@ -163,12 +163,12 @@ class TrainedModel:
         )
 
     def _dim(self, table: str) -> int:
-        """Columns of a table."""
+        """Return the number of columns of a table."""
         return self._manifest["arrays"][f"tables/{table}/weights"]["shape"][1]
 
 
 def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choice: str) -> TrainedModel:
-    """See `dlrm.load`."""
+    """Load a model, see `dlrm.load`."""
     check_utf8(path)
     given = _asked(path, bool(cpu), batch_size, choice)
     checkpoint = restoring(lambda: Checkpoint(path, choice))
@@ -181,7 +181,7 @@ def load(path: str | Path, mapped: bool, cpu: bool, batch_size: int | None, choi
 
 
 def _asked(path: str | Path, cpu: bool, batch_size: int | None, choice: str) -> Config:
-    """What scoring goes by before the checkpoint's own options take the place of the defaults. No data are read, so none are named."""
+    """Return the configuration for scoring, before it inherits the checkpoint's options. It names no dataset, as scoring reads none."""
     own: dict[type, dict[str, Any]] = {
         RunConfig: {"mode": PREDICT},
         DataConfig: {"dataset_type": "synthetic"} | ({} if batch_size is None else {"valid_batch_size": batch_size}),
@@ -193,7 +193,7 @@ def _asked(path: str | Path, cpu: bool, batch_size: int | None, choice: str) -> 
 
 
 def categorical_of(features: ModelFeatures) -> list[Categorical]:
-    """As a dataset describes them."""
+    """Return the categorical features in the form of a dataset's."""
     return [
         Categorical(name, rows, "int32", features.hotness(name), pooling=features.pooling(name), table=features.table(name))
         for name, rows in features.categorical.items()
@@ -201,12 +201,12 @@ def categorical_of(features: ModelFeatures) -> list[Categorical]:
 
 
 def _described(config: Config, features: ModelFeatures) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
-    """The tables and the features."""
+    """Return the tables and the features of a model."""
     return tables_and_features(config, categorical_of(features), list(features.categorical.values()), len(features.numerical), zeros=True)
 
 
 def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, mapped: Mapping[str, Any] | None):
-    """What scores by TensorFlow, its weights read; where tables are `mapped`, by their names, only the dense weights are."""
+    """Build the TensorFlow evaluator and read its weights; with `mapped` tables, by name, only the dense weights."""
     from utils.runtime import prepare_tensorflow
 
     prepare_tensorflow()
@@ -238,7 +238,7 @@ def _evaluator(checkpoint: Checkpoint, config: Config, features: ModelFeatures, 
 
 
 def _mapped(checkpoint: Checkpoint, table: Table) -> MappedArray | packed.PackedTable:
-    """A table where it lies: in a checkpoint's array, or, of fewer bits, in the file that an export has."""
+    """Map a table in place: in the checkpoint's array or, for a reduced precision, in the export's file."""
     precision = checkpoint.manifest.get(packed.NAME)
     if precision is None:
         return MappedArray(checkpoint, f"tables/{table.name}/weights")

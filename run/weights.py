@@ -9,7 +9,7 @@ from training.step import Trainer
 
 
 def model_of(run: Prepared) -> ShardedModel:
-    """The run's model, its tables allocated, its weights restored. Raises UserError, on every worker, where they cannot be."""
+    """Build the run's model, allocate its tables, and restore its weights. Raises UserError on every worker where they cannot be restored."""
     precision = Precision(run.dtype, run.config.device.xla)
     model = build_model(run.config.model, run.placement, run.world, len(run.spec.numerical), run.config.run.seed, precision)
     if run.checkpoint:
@@ -21,10 +21,10 @@ def model_of(run: Prepared) -> ShardedModel:
 
 
 def go_on(run: Prepared, model: ShardedModel, trainer: Trainer) -> None:
-    """Restore the optimizers' state, where the run goes on with another. The checkpoint has been read then."""
+    """Restore the optimizers' state where the run resumes another, and release the checkpoint, which is not read after this."""
     if run.goes_on:
         run.world.together(lambda: restoring(lambda: restore_optimizer(model, trainer.groups, run.checkpoint)), "optimizer_restored")
         position = run.position
         run.console.say(f"going on at epoch {position.epoch}, batch {position.batch}, step {position.step}")
     if run.checkpoint:
-        run.checkpoint.release()  # the run itself may be the one that removes it
+        run.checkpoint.release()  # this run may itself remove the checkpoint later

@@ -1,1 +1,1 @@
-"""What runs inside Triton, and in its place when an export is proved."""
+"""Code that runs inside Triton, and in a stand-in for Triton when an export is proved."""

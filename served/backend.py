@@ -1,4 +1,4 @@
-"""What the Python backend does with requests: joins them, scores them, and answers each; one that is bad fails alone."""
+"""Handling of requests in the Python backend: they are joined, scored and answered; an invalid request fails alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,27 +18,27 @@ _RAW = "raw"
 
 
 class Scorer(Protocol):
-    """An engine. Of samples that `checked` has accepted, `score` gives the probabilities."""
+    """An engine that scores samples: `score` returns the probabilities of samples that `checked` has accepted."""
 
     def checked(self, *inputs: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Values of a request -> numericals `[B, M]` float32 and ids `[B, K]` int32. Raises ValueError that names feature, sample and value."""
+        """Convert a request to numericals `[B, M]` float32 and ids `[B, K]` int32. Raises ValueError that names feature, sample and value."""
 
     def score(self, numerical: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """`[B]` float32."""
+        """Return probabilities `[B]` float32."""
 
 
 class Backend:
-    """A model in Triton's Python backend. It scores the rows that its version keeps before it is there.
+    """A model in Triton's Python backend. On loading it scores the rows that its version keeps, as a self-check.
 
     Args:
         triton: the module `triton_python_backend_utils`.
         version: folder of the version.
-        config: the model's, as Triton has read it.
-        args: those of `initialize`.
+        config: the model's configuration, as read by Triton.
+        args: arguments of `initialize`.
         proving: whether the version is being exported: no rows are kept yet, and `triton` is a stand-in.
 
     Raises:
-        UserError: the model cannot be loaded, or would not answer right here.
+        UserError: the model cannot be loaded, or its self-check fails.
     """
 
     def __init__(self, triton: Any, version: Path, config: dict, args: dict, proving: bool = False):
@@ -59,12 +59,12 @@ class Backend:
             ends_when_continued()
 
     def close(self) -> None:
-        """End what runs beside the requests."""
+        """Stop the background thread."""
         if self._unknown is not None:
             self._unknown.close()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """A response for each request, in their order."""
+        """Return a response for each request, in their order."""
         responses: list[Any] = [None] * len(requests)
         accepted = {}
         for place, request in enumerate(requests):
@@ -78,7 +78,7 @@ class Backend:
         return responses
 
     def _checked(self, accepted: dict[int, list], responses: list) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-        """What is to be scored, by the request's place; the others have their error. All at once, and one by one only where one is bad."""
+        """Return the valid requests' arrays by place; set an error for the others. Check one by one only where the check of all at once fails."""
         try:
             together = self._of_values([np.concatenate(parts) for parts in zip(*accepted.values(), strict=True)]) if accepted else ()
             ends = np.cumsum([len(values[0]) for values in accepted.values()])[:-1]
@@ -104,7 +104,7 @@ class Backend:
         try:
             numerical, ids = (np.concatenate(parts) for parts in zip(*checked.values(), strict=True))
             scores = self.scorer.score(numerical, ids)
-        except (CheckpointError, OSError, MemoryError) as error:  # a table's file that is gone, for instance: of no request in particular
+        except (CheckpointError, OSError, MemoryError) as error:  # a missing table file, for instance: the fault of no single request
             for place in checked:
                 responses[place] = self._error(error)
             return
@@ -115,7 +115,7 @@ class Backend:
             start += len(rows)
 
     def _inputs(self, request: Any) -> list[np.ndarray]:
-        """The request's arrays in the order of the inputs. Raises ValueError."""
+        """Return the request's arrays in the order of the inputs. Raises ValueError."""
         found, count = [], None
         for name in self._names:
             tensor = self._triton.get_input_tensor_by_name(request, name)
@@ -133,13 +133,13 @@ class Backend:
 
 
 def load(checkpoint: Path, raw: bool, cpu: bool) -> Scorer:
-    """The scorer of an export: that of `dlrm.load`, tables mapped. Raises UserError."""
+    """Load the scorer of an export with `dlrm.load`, tables mapped. Raises UserError."""
     model = dlrm.load(checkpoint, mmap=True, cpu=cpu)
     return model.over_raw_arrays() if raw else model.over_arrays()
 
 
 def _texts(name: str, column: np.ndarray) -> list[str]:
-    """`[B, 1]` bytes -> texts. Raises ValueError where one is not UTF-8."""
+    """Decode `[B, 1]` bytes to texts. Raises ValueError where one is not UTF-8."""
     found = []
     for sample, value in enumerate(column[:, 0]):
         try:

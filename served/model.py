@@ -1,6 +1,6 @@
-"""The model of a version in a Triton model repository, for Triton's Python backend. `dlrm.py --mode export` copies this file there.
+"""The model file of a version for Triton's Python backend. `dlrm.py --mode export` copies this file into the version's folder.
 
-Triton runs it in the environment that `config.pbtxt` names; what it does is in `served.backend` of the project that `config.pbtxt` names.
+Triton runs it in the environment that `config.pbtxt` names. The work is done by `served.backend`, in the project folder that `config.pbtxt` names.
 """
 
 import importlib
@@ -10,20 +10,20 @@ from pathlib import Path
 
 
 class TritonPythonModel:
-    """What Triton looks for."""
+    """The class that Triton looks for."""
 
     def initialize(self, args):
-        """Load the model; raises where that cannot be, and Triton says why."""
+        """Load the model; an error raised here is reported by Triton."""
         config = json.loads(args["model_config"])
         sys.path.insert(0, config["parameters"]["PROJECT_PATH"]["string_value"])
         version = Path(__file__).resolve().parent
-        triton = importlib.import_module("triton_python_backend_utils")  # there is one in Triton's process only
+        triton = importlib.import_module("triton_python_backend_utils")  # exists only in Triton's process
         self._backend = importlib.import_module("served.backend").Backend(triton, version, config, args)
 
     def execute(self, requests):
-        """An answer for each request."""
+        """Return a response for each request."""
         return self._backend.execute(requests)
 
     def finalize(self):
-        """End what runs beside the requests."""
+        """Stop the background thread."""
         self._backend.close()

@@ -1,4 +1,4 @@
-"""The scores of a version by the code and in the environment that will serve it: those of `served.backend`, in a process of the stub's environment.
+"""Scores of a version by the code and in the environment that will serve it: `served.backend` in a process of the stub's environment.
 
 ENVIRONMENT/bin/python3 -m served.proof VERSION SAMPLES DESCRIPTION RESULT
 """
@@ -21,11 +21,11 @@ from serving.stub_environment import numpy_version
 from utils.commands import run_command
 from utils.errors import UserError
 
-_JOINED = ((0, 1), (0, 2), (0, 1, 3, 300), (0, 200))  # bounds of the requests of an execution
+_JOINED = ((0, 1), (0, 2), (0, 1, 3, 300), (0, 200))  # boundaries of the requests in each execution
 
 
 def main() -> None:
-    """Score, in the environment."""
+    """Score the samples in the stub's environment and write the result."""
     version, samples, described, result = map(Path, sys.argv[1:])
     if np.__version__ != numpy_version():
         raise UserError(f"{np.__file__}: is NumPy {np.__version__}, and {numpy_version()} was to come first; does PYTHONPATH name another?")
@@ -34,6 +34,7 @@ def main() -> None:
     rows = read_rows(samples).inputs
     count = len(next(iter(rows.values())))
     scores = functools.partial(scores_of, backend.execute, stand_in, rows)
+    # The first run warms up; the second one is timed.
     scores((0, count))
     start = time.perf_counter()
     whole = scores((0, count))

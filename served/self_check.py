@@ -1,4 +1,4 @@
-"""What a version checks at its load, on whatever server and in whatever environment: it answers right, or it is not loaded."""
+"""The self-check of a version when it is loaded, on any server and in any environment: a version that scores wrongly is not loaded."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -15,12 +15,12 @@ _SENT = (np.arange(6, dtype=np.float32).reshape(3, 2), np.arange(6, dtype=np.int
 
 
 def check_tensors(triton: Any) -> None:
-    """Raise UserError where an array that becomes Triton's tensor, and an array again, is another one: Triton was built for another NumPy."""
+    """Raise UserError where an array changes on its way through a Triton tensor: then Triton was built for another NumPy."""
     for sent in _SENT:
         try:
             found = _through_memory(triton, "sent", sent).as_numpy()
             same = found.dtype == sent.dtype and np.array_equal(found, sent)
-        except Exception:  # whatever comes of wrong memory
+        except Exception:  # wrong memory may raise anything
             same = False
         if not same:
             raise UserError(
@@ -30,7 +30,7 @@ def check_tensors(triton: Any) -> None:
 
 
 def check_frames() -> None:
-    """Raise UserError where Polars and NumPy hand each other other values than they have."""
+    """Raise UserError where values change on their way between Polars and NumPy."""
     import polars as pl
 
     for dtype in (np.float32, np.float64, np.int64):
@@ -43,12 +43,12 @@ def check_frames() -> None:
 
 
 def check_rows(execute: Execute, triton: Any, rows: KeptRows) -> None:
-    """Score the rows a version keeps, one alone and then all in requests that are joined. Raises UserError where a score is not what it was."""
+    """Score the rows a version keeps: one alone, then all in joined requests. Raises UserError where a score differs from the kept one."""
     count = len(rows.scores)
     for bounds in ((0, 1), (0, 1, 3, count)):
         found = scores_of(execute, triton, rows.inputs, bounds)
         expected = rows.scores[: len(found)]
-        wrong = ~(np.abs(found.astype(np.float64) - expected) <= rows.limit)  # NaN is wrong, too
+        wrong = ~(np.abs(found.astype(np.float64) - expected) <= rows.limit)  # this form treats NaN as wrong, too
         if wrong.any():
             row = int(np.argmax(wrong))
             raise UserError(
@@ -58,7 +58,7 @@ def check_rows(execute: Execute, triton: Any, rows: KeptRows) -> None:
 
 
 def scores_of(execute: Execute, triton: Any, inputs: Mapping[str, np.ndarray], bounds: Sequence[int]) -> np.ndarray:
-    """Scores of rows in requests that are joined, by where these begin and end. Raises UserError with the words of one that fails."""
+    """Score rows in joined requests, given by their boundaries. Raises UserError with the message of a request that fails."""
     count, found = len(next(iter(inputs.values()))), []
     for response in execute([_request(triton, inputs, slice(*part)) for part in pairwise(sorted({min(bound, count) for bound in bounds}))]):
         if response.has_error():
@@ -70,11 +70,11 @@ def scores_of(execute: Execute, triton: Any, inputs: Mapping[str, np.ndarray], b
 def _request(triton: Any, inputs: Mapping[str, np.ndarray], part: slice) -> Any:
     tensors = []
     for name, values in inputs.items():
-        texts = values.dtype == object  # which DLPack does not carry
+        texts = values.dtype == object  # DLPack does not carry texts
         tensors.append(triton.Tensor(name, values[part]) if texts else _through_memory(triton, name, values[part]))
     return triton.InferenceRequest(model_name="", requested_output_names=[PROBABILITY], inputs=tensors)
 
 
 def _through_memory(triton: Any, name: str, values: np.ndarray) -> Any:
-    """A tensor whose array Triton makes of memory, as it does of a request's; one made of an array gives that array back."""
+    """Return a tensor built through DLPack, as Triton builds a request's tensors; a tensor built from an array would only return that array."""
     return triton.Tensor.from_dlpack(name, triton.Tensor(name, values).to_dlpack())

@@ -1,4 +1,4 @@
-"""How many raw values a served model does not know, as metrics of Triton: a share that rises says that a column has changed since training."""
+"""Triton metrics that count the raw values unknown to a served model: a rising share means that a column has changed since training."""
 
 import sys
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 VALUES, UNKNOWN = "dlrm_raw_values_total", "dlrm_unknown_raw_values_total"
-_SECONDS = 1.0  # between reports: each costs a word with Triton's process, for which no answer is to wait
+_SECONDS = 1.0  # between reports: each exchanges messages with Triton's process, which must not delay answers
 _MEANINGS = {
     VALUES: "Values of requests that were looked up in a feature's vocabulary",
     UNKNOWN: "Values of requests that a feature's vocabulary does not know",
@@ -14,17 +14,17 @@ _MEANINGS = {
 
 
 class UnknownMetric:
-    """Two counters of each feature, with labels `model`, `version` and `feature`; a thread reports once a second what has changed.
+    """Two counters for each feature, with labels `model`, `version` and `feature`. A thread reports changes once a second.
 
     Args:
         triton: the module `triton_python_backend_utils`.
         model: name of the model.
-        version: its number.
-        features: those that have a vocabulary.
-        taken: gives the counts since it was called last, by feature: values, and unknown ones.
+        version: number of the version.
+        features: the features that have a vocabulary.
+        taken: returns the counts since its last call, by feature: values and unknown values.
 
     Raises:
-        Exception: Triton has no such metrics, or none at all (`--allow-metrics false`).
+        Exception: this Triton has no such metrics, or they are off (`--allow-metrics false`).
     """
 
     def __init__(self, triton: Any, model: str, version: str, features: Iterable[str], taken: Callable[[], Mapping[str, tuple[int, int]]]):
@@ -41,7 +41,7 @@ class UnknownMetric:
         self._thread.start()
 
     def close(self) -> None:
-        """Report the rest, and end."""
+        """Report the remaining counts and stop the thread."""
         self._closed.set()
         self._thread.join()
 
@@ -58,10 +58,10 @@ class UnknownMetric:
 
 
 def unknown_metric(triton: Any, args: Mapping[str, str], scorer: Any) -> UnknownMetric | None:
-    """The metric of a model of raw values; None, with a line in the server's log, where this Triton has no such metrics."""
-    scorer.unknown.taken()  # of the rows that the version has checked itself with
+    """Return the metric of a model of raw values; None, with a line in the server's log, where this Triton has no such metrics."""
+    scorer.unknown.taken()  # drops the counts of the self-check's rows
     try:
         return UnknownMetric(triton, args["model_name"], args["model_version"], scorer.looked_up, scorer.unknown.taken)
-    except Exception as error:  # Triton's own class, or none of the name
+    except Exception as error:  # Triton's own exception class, or AttributeError where the name is missing
         print(f"{args['model_name']}: unknown values are not counted, this Triton has no such metrics: {error}", file=sys.stderr)
         return None

@@ -1,3 +1,3 @@
-"""The name by which exports of older commits know `served.backend`."""
+"""An alias of `served.backend`: exports of older commits import it by this name."""
 
 from served.backend import Backend as Backend

@@ -1,4 +1,4 @@
-"""What serving fetches or makes once for all its runs: folders of the project's cache, each whole or not there."""
+"""The project's cache of downloaded or generated folders for serving; a folder is either complete or absent."""
 
 import os
 import sys
@@ -12,20 +12,20 @@ from utils.scratch import Scratch, exclusively
 
 
 def cache_folder() -> Path:
-    """Where the project keeps what it has fetched: `DLRM_CACHE_DIR`, or a folder in the user's cache."""
+    """Return the project's cache folder: `DLRM_CACHE_DIR`, or a folder in the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("DLRM_CACHE_DIR") or Path(home) / "dlrm-tf2").absolute()
 
 
 def made(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """Return a folder of the cache, made where it is not there yet. Of several processes that ask at once one makes it, and the others wait.
+    """Return a folder of the cache; make it where it does not exist. Of several processes one makes it while the others wait.
 
     Args:
-        folder: in the cache.
-        fill: is given an empty folder, which then takes the place of `folder`.
+        folder: folder in the cache.
+        fill: called with an empty folder to fill, which then becomes `folder`.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the folder cannot be written.
     """
     try:
         if not folder.is_dir():
@@ -51,13 +51,13 @@ def _fill(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def install(folder: Path, words: Sequence[str], what: str, needs: str) -> None:
-    """Install packages into a folder of their own, without what they depend on.
+    """Install packages into a folder of their own, without their dependencies.
 
     Args:
-        folder: is there.
-        words: for pip: which.
-        what: the same for people.
-        needs: what they need, for an error.
+        folder: an existing folder.
+        words: arguments for pip that name the packages.
+        what: name of the packages in messages.
+        needs: requirements of the installation, for an error message.
 
     Raises:
         UserError: pip cannot install them.

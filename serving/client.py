@@ -62,7 +62,7 @@ class ClientConfig:
 
 @dataclass
 class RequestScores:
-    """What a split's requests came to: scores and labels `[n]` (no labels where the split has none), and the seconds of each request."""
+    """The result of a split's requests: scores and labels `[n]` (None for a split without labels), and the seconds of each request."""
 
     scores: np.ndarray
     labels: np.ndarray | None
@@ -71,7 +71,7 @@ class RequestScores:
 
 
 class _SplitRows:
-    """The rows of a split, as a model of ids takes them. Raises UserError where the dataset or the split is missing or damaged."""
+    """The rows of a split, for a model of ids. Raises UserError where the dataset or the split is missing or damaged."""
 
     def __init__(self, config: ClientConfig):
         spec = FeatureSpec.from_yaml(Path(config.dataset_path) / config.feature_spec)
@@ -80,26 +80,26 @@ class _SplitRows:
         self.names = [NUMERICAL, CATEGORICAL] if spec.numerical else [CATEGORICAL]
 
     def inputs(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """`numerical` `[B, M]` float32 and `categorical` `[B, K]` int64."""
+        """Return `numerical` `[B, M]` float32 and `categorical` `[B, K]` int64."""
         split = self._split
         columns = [split.read_ids(place, start, stop).reshape(stop - start, -1) for place, _ in enumerate(split.spec.categorical)]
         found = {CATEGORICAL: np.concatenate(columns, axis=1).astype(np.int64)}
         return found | ({NUMERICAL: split.read_numerical(start, stop).astype(np.float32)} if split.spec.numerical else {})
 
     def labels(self, stop: int) -> np.ndarray | None:
-        """Of the first rows; None where the split has none."""
+        """Return the labels of the first rows; None where the split has none."""
         return self._split.read_labels(0, stop) if self._split.labelled else None
 
 
 class Requests:
-    """Rows cut into requests.
+    """Rows divided into requests.
 
     Args:
-        config: which rows, and how.
-        connection: to the model, which says what its rows are; None where there is none, and rows are those of a split.
+        config: options that select and divide the rows.
+        connection: connection to the model, which describes its inputs; without one (None) the rows are those of a split.
 
     Raises:
-        UserError: the rows are missing or damaged, or are not what the model takes.
+        UserError: the rows are missing or damaged, or do not fit the model.
     """
 
     def __init__(self, config: ClientConfig, connection: Connection | None = None):
@@ -109,15 +109,15 @@ class Requests:
         self.count = count if limit == -1 else min(count, limit)
 
     def rows(self, number: int) -> tuple[int, int]:
-        """First and last row of a request."""
+        """Return the first row of a request and the row after its last."""
         return number * self._size, min((number + 1) * self._size, self._source.num_samples)
 
     def inputs(self, number: int) -> dict[str, np.ndarray]:
-        """The inputs of a request, each `[B, width]`."""
+        """Return the inputs of a request, each `[B, width]`."""
         return self._source.inputs(*self.rows(number))
 
     def labels(self) -> np.ndarray | None:
-        """Of all rows that are requested."""
+        """Return the labels of all requested rows; None where there are none."""
         return self._source.labels(self.rows(self.count - 1)[1])
 
 
@@ -145,10 +145,11 @@ def _listed(connection: Connection) -> str:
 
 
 def scored(config: ClientConfig, requests: Requests) -> RequestScores:
-    """Send every request. Raises UserError where one fails."""
+    """Send every request and collect the scores. Raises UserError where one fails."""
     local, connections = threading.local(), []
 
     def send(number: int) -> tuple[np.ndarray, float]:
+        # Over HTTP a connection serves one thread only.
         if not hasattr(local, "connection"):
             local.connection = Connection(config.url, config.model_name, config.model_version)
             connections.append(local.connection)
@@ -166,7 +167,7 @@ def scored(config: ClientConfig, requests: Requests) -> RequestScores:
 
 
 def report(config: ClientConfig, result: RequestScores, statistics: Mapping) -> Iterator[str]:
-    """Lines about the scores, the latencies and the server."""
+    """Yield lines about the scores, the latencies and the server."""
     positive = None if result.labels is None else result.labels.astype(bool)
     known = positive is not None and 0 < positive.mean() < 1
     auc = f"AUC {exact_auc(result.scores, positive):.10f}" if known else "AUC undefined"
@@ -178,7 +179,7 @@ def report(config: ClientConfig, result: RequestScores, statistics: Mapping) -> 
 
 
 def server_lines(statistics: Mapping) -> Iterator[str]:
-    """The server's figures: what it joined, and where the time went."""
+    """Yield the server's statistics: requests, executions, and mean times of the stages."""
     inference = statistics.get("inference_stats", {})
     executions = int(statistics.get("execution_count", 0))
     if not executions:
@@ -196,7 +197,7 @@ def server_lines(statistics: Mapping) -> Iterator[str]:
 
 
 def dump(requests: Requests, folder: Path) -> Path:
-    """Write requests as perf_analyzer's `--input-data` takes them, one sample each entry and so many as a request has; returns the file."""
+    """Write the requests' samples for perf_analyzer's `--input-data`, one entry each; return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     entries = []
     for number in range(requests.count):
@@ -209,7 +210,7 @@ def dump(requests: Requests, folder: Path) -> Path:
 
 
 def write_predictions(path: Path, result: RequestScores) -> None:
-    """Write a row of each sample, in their order. Raises UserError where that cannot be."""
+    """Write one row for each sample, in the samples' order. Raises UserError where the file cannot be written."""
     import polars as pl
 
     columns = {"row": np.arange(len(result.scores)), "score": result.scores}
@@ -221,7 +222,7 @@ def write_predictions(path: Path, result: RequestScores) -> None:
 
 
 def main() -> None:
-    """Score, or dump."""
+    """Run the command line: score, or dump requests."""
     parser = Parser(prog=NAME, description=__doc__)
     add_flags(parser, [ClientConfig])
     config = build(ClientConfig, vars(parser.parse_strictly(sys.argv[1:])))

@@ -1,4 +1,4 @@
-"""A model on a Triton server, over gRPC or HTTP."""
+"""A connection to a model on a Triton server, over gRPC or HTTP."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ _TIMEOUT_S = 300.0
 
 
 class Input(NamedTuple):
-    """An input of a model: its name, its type (FP32, INT64, BYTES) and how many values a sample has."""
+    """An input of a model: its name, its type (FP32, INT64, BYTES) and the number of values a sample."""
 
     name: str
     kind: str
@@ -23,25 +23,25 @@ class Input(NamedTuple):
 
 
 class RequestError(UserError):
-    """The server's answer to a request that failed."""
+    """A request that the server answered with an error."""
 
 
 class Connection:
-    """A model on a server. Over gRPC several threads may use it at once, over HTTP one.
+    """A connection to a model on a server. Several threads may share it over gRPC, but not over HTTP.
 
     Args:
         url: `grpc://HOST:PORT`, `http://HOST:PORT`, or HOST:PORT for gRPC.
-        model: its name.
-        version: its number; None for the one that the server chooses.
+        model: name of the model.
+        version: number of the version; None for the one that the server chooses.
 
     Attributes:
-        inputs: of the model.
-        versions: that are served.
-        max_batch_size: samples a request at most.
-        rows: of the table that each of the K ids of a sample names a row of; empty where the server does not say.
+        inputs: inputs of the model.
+        versions: versions that are served.
+        max_batch_size: maximum number of samples a request.
+        rows: rows of the table that each of the K ids of a sample refers to; empty where the server does not state them.
 
     Raises:
-        UserError: tritonclient is missing, nobody answers, or there is no such model.
+        UserError: tritonclient is missing, no server answers, or it has no such model.
     """
 
     def __init__(self, url: str, model: str, version: int | None = None):
@@ -67,13 +67,13 @@ class Connection:
         return {} if self.over_http else {"as_json": True}
 
     def infer(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Probabilities `[B]` of inputs `[B, width]`. Raises RequestError with the server's words."""
+        """Return probabilities `[B]` for inputs `[B, width]`. Raises RequestError with the server's message."""
         options = {} if self.over_http else {"client_timeout": _TIMEOUT_S}
         result = self._asked(lambda: self.client.infer(self.model, self.tensors(arrays), self._version, **options), "request")
         return result.as_numpy(PROBABILITY)[:, 0]
 
     def begin(self, arrays: Mapping[str, np.ndarray], done: Callable[[np.ndarray | None, Exception | None], None]) -> None:
-        """Send a request and return at once; `done` is called with the probabilities or the error, in another thread. Over gRPC only."""
+        """Send a request and return at once. Call `done` with the probabilities or the error, in another thread. Over gRPC only."""
 
         def finished(result: Any, error: Exception | None) -> None:
             done(None if error else result.as_numpy(PROBABILITY)[:, 0], error)
@@ -81,7 +81,7 @@ class Connection:
         self.client.async_infer(self.model, self.tensors(arrays), finished, self._version, client_timeout=_TIMEOUT_S)
 
     def statistics(self) -> dict[str, Any]:
-        """The server's figures of the model, of its newest version that answered."""
+        """Return the server's statistics for the version of the model that answered last."""
         found = self._asked(lambda: self.client.get_inference_statistics(self.model, self._version, **self._as_json), "statistics")
         stats = found.get("model_stats", [])
         if not stats:
@@ -89,7 +89,7 @@ class Connection:
         return max(stats, key=lambda one: int(one.get("last_inference", 0)))
 
     def load(self) -> None:
-        """Have the server load what its repository has of the model now. Raises RequestError where it cannot; it goes on with what it had."""
+        """Load the repository's current state of the model. Raises RequestError where that fails; the server keeps what it had."""
         self._asked(lambda: self.client.load_model(self.model), f"loading model {self.model}")
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Connection:
         self.client.close()
 
     def tensors(self, arrays: Mapping[str, np.ndarray]) -> list[Any]:
-        """Return a request's input tensors, of arrays by input name."""
+        """Return the input tensors of a request, from arrays by input name."""
         found = []
         for one in self.inputs:
             values = arrays[one.name]
@@ -117,13 +117,13 @@ class Connection:
 
 
 def _repeated(word: str) -> list[int]:
-    """`300*6` -> 300, six times."""
+    """Parse one entry of the parameter `ROWS`: `300*6` -> 300, six times."""
     rows, _, count = word.partition("*")
     return [int(rows)] * int(count or 1)
 
 
 def tools(scheme: str) -> Any:
-    """Triton's own client for a protocol. Raises UserError where there is none."""
+    """Return Triton's client module for a protocol. Raises UserError where it is missing."""
     try:
         return importlib.import_module(f"tritonclient.{scheme}")
     except (ImportError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""What a Triton server has of a model, asked and changed by who publishes versions; over gRPC or HTTP."""
+"""Control of the versions that a Triton server serves, for publishing; over gRPC or HTTP."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,23 +9,23 @@ from serving.live import config_of, naming
 from serving.questions import READY, UNAVAILABLE
 from utils.errors import UserError
 
-_GONE = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")  # of gRPC, where nobody answers
+_GONE = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")  # gRPC states where no server answers
 
 
 class Unreachable(UserError):
-    """Nobody answers there."""
+    """An error raised where no server answers."""
 
 
 class Control:
-    """A server whose models are loaded and unloaded.
+    """A server whose models can be loaded and unloaded.
 
     Args:
         url: `grpc://HOST:PORT`, `http://HOST:PORT`, or HOST:PORT for gRPC.
 
-    Every method raises Unreachable where nobody answers.
+    Every method raises Unreachable where no server answers.
 
     Raises:
-        UserError: tritonclient is missing, or the address cannot be one.
+        UserError: tritonclient is missing, or the address is invalid.
     """
 
     def __init__(self, url: str):
@@ -38,7 +38,7 @@ class Control:
         self._client = self._tools.InferenceServerClient(place.rstrip("/"), **patience)
 
     def states(self, model: str) -> dict[int, str] | None:
-        """Of the model's versions that it has to do with, by their numbers; None where its repository has no such model."""
+        """Return the states of the model's versions that the server knows, by number; None where its repository has no such model."""
         as_json = {} if self._over_http else {"as_json": True}
         found = self._asked(lambda: self._client.get_model_repository_index(**as_json), "its index")
         found = found if isinstance(found, list) else found.get("models", [])
@@ -46,16 +46,16 @@ class Control:
         return {int(one["version"]): one.get("state", "") for one in mine if one.get("version")} if mine else None
 
     def ready(self, model: str) -> list[int]:
-        """The model's versions that answer."""
+        """Return the model's versions that answer."""
         return sorted(number for number, state in (self.states(model) or {}).items() if state == READY)
 
     def in_use(self, model: str) -> set[int]:
-        """The model's versions whose files it may read: they answer, or are on their way."""
+        """Return the model's versions whose files the server may read: they answer, or are being loaded or unloaded."""
         return {number for number, state in (self.states(model) or {}).items() if state not in ("", UNAVAILABLE)}
 
     def load(self, model: Path, numbers: Sequence[int]) -> None:
-        """Have it serve these versions of a model, whatever the model's `config.pbtxt` says. Raises RequestError; it goes on with what it had."""
-        from google.protobuf import json_format, text_format  # with tritonclient
+        """Serve these versions of a model, whatever its `config.pbtxt` says. Raises RequestError; the server keeps what it had."""
+        from google.protobuf import json_format, text_format  # installed with tritonclient
         from tritonclient.grpc import model_config_pb2
 
         text = naming(config_of(model, numbers[-1]), *numbers)
@@ -68,11 +68,11 @@ class Control:
             raise RequestError(f"{self.url}: loading model {model.name}: version {min(missing)} does not serve; has the server this repository?")
 
     def load_named(self, model: str) -> None:
-        """Have it serve what the model's `config.pbtxt` says. Raises RequestError."""
+        """Serve the versions that the model's `config.pbtxt` names. Raises RequestError."""
         self._asked(lambda: self._client.load_model(model), f"loading model {model}")
 
     def unload(self, model: str) -> None:
-        """Have it serve the model no more. Raises RequestError."""
+        """Stop serving the model. Raises RequestError."""
         self._asked(lambda: self._client.unload_model(model), f"unloading model {model}")
 
     def close(self) -> None:

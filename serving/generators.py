@@ -1,4 +1,4 @@
-"""What sends requests: a closed loop, which keeps so many outstanding, and an open one, whose requests come whether others are answered or not."""
+"""Load generators: a closed loop keeps a number of requests outstanding; an open loop sends requests whether others are answered or not."""
 
 import threading
 import time
@@ -9,12 +9,12 @@ import numpy as np
 
 from serving.connection import Connection
 
-_WARM_UP = 3  # requests that are not measured
-_PATIENCE_S = 60.0  # for the answers to what was sent
+_WARM_UP = 3  # requests before the measurement
+_PATIENCE_S = 60.0  # for outstanding answers
 
 
 class Measured(NamedTuple):
-    """Seconds of each request that was answered, how many failed, and the seconds from the first request to the last answer."""
+    """A measurement: seconds of each answered request, number of failures, and seconds from the first request to the last answer."""
 
     latencies_s: np.ndarray
     failed: int
@@ -22,7 +22,7 @@ class Measured(NamedTuple):
 
 
 class _Answers:
-    """What has come back; filled by other threads."""
+    """A collector of answers, filled by other threads."""
 
     def __init__(self):
         self._changed = threading.Condition()
@@ -31,7 +31,7 @@ class _Answers:
         self._last = 0.0
 
     def expect(self, due: float):
-        """Count a request that was due then; returns what is to be called with its answer."""
+        """Register a request that is due at a time; return the callback for its answer."""
         with self._changed:
             self._sent += 1
 
@@ -49,12 +49,12 @@ class _Answers:
         return done
 
     def wait(self, outstanding: int) -> None:
-        """Until at most so many are."""
+        """Wait until at most this many requests are outstanding."""
         with self._changed:
             self._changed.wait_for(lambda: self._sent - self._done <= outstanding, _PATIENCE_S)
 
     def measured(self, start: float) -> Measured:
-        """After all that were sent have come back; those that have not, have failed."""
+        """Wait for all answers and return the measurement; requests without an answer count as failures."""
         self.wait(0)
         with self._changed:
             lost = self._sent - self._done
@@ -62,7 +62,7 @@ class _Answers:
 
 
 def closed_loop(connection: Connection, inputs: Mapping[str, np.ndarray], concurrency: int, seconds: float) -> Measured:
-    """Keep `concurrency` equal requests outstanding for so long: a new one leaves as one comes back."""
+    """Keep `concurrency` equal requests outstanding for this time: each answer is followed by a new request."""
     for _ in range(_WARM_UP):
         connection.infer(inputs)
     answers, start = _Answers(), time.perf_counter()
@@ -73,7 +73,7 @@ def closed_loop(connection: Connection, inputs: Mapping[str, np.ndarray], concur
 
 
 def open_loop(connection: Connection, inputs: Mapping[str, np.ndarray], rate: float, seconds: float, draw: np.random.Generator) -> Measured:
-    """Send equal requests at the times of a Poisson process of `rate` a second, for so long. A latency counts from when the request was due."""
+    """Send equal requests at the times of a Poisson process of `rate` a second. A latency counts from the time when the request was due."""
     for _ in range(_WARM_UP):
         connection.infer(inputs)
     due = arrivals(rate, seconds, draw)
@@ -86,5 +86,5 @@ def open_loop(connection: Connection, inputs: Mapping[str, np.ndarray], rate: fl
 
 
 def arrivals(rate: float, seconds: float, draw: np.random.Generator) -> np.ndarray:
-    """The times `[n]` of a Poisson process between 0 and `seconds`, rising."""
+    """Draw the times `[n]` of a Poisson process between 0 and `seconds`, in ascending order."""
     return np.sort(draw.uniform(0, seconds, draw.poisson(rate * seconds)))

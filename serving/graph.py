@@ -1,4 +1,4 @@
-"""The forward pass in TensorFlow's own operations: what a SavedModel holds, slow and obvious beside the trainer's."""
+"""The forward pass in TensorFlow's own operations, for a SavedModel: slow and obvious compared with the trainer's."""
 
 from collections.abc import Sequence
 
@@ -15,10 +15,10 @@ _TABLE_DTYPES = {BFLOAT16: tf.bfloat16, FLOAT16: tf.float16, INT8: tf.uint8}
 
 
 class Graph(tf.Module):
-    """Owns every weight once. The tables begin with one row of zeros: their real rows are put into the files that `saved_model` writes.
+    """A module that owns every weight once. Its tables have one row of zeros: `saved_model` puts their rows into the files.
 
     Args:
-        model: what it computes.
+        model: description of the model.
     """
 
     def __init__(self, model: ServedModel):
@@ -37,10 +37,10 @@ class Graph(tf.Module):
         }
 
     def probabilities(self, numerical: tf.Tensor | None, categorical: tf.Tensor) -> tf.Tensor:
-        """numerical `[B, M]` float32 (None where M is 0), categorical `[B, K]` int64 -> `[B, 1]` float32.
+        """Compute numerical `[B, M]` float32 (None where M is 0), categorical `[B, K]` int64 -> `[B, 1]` float32.
 
         Raises:
-            InvalidArgumentError: while it runs, an id is out of range, or a numerical is not finite.
+            InvalidArgumentError: raised when the graph runs: an id is out of range, or a numerical is not finite.
         """
         facts = self.facts
         dtype = tf.as_dtype(facts.compute_dtype)
@@ -52,7 +52,7 @@ class Graph(tf.Module):
         return tf.sigmoid(facts.architecture.logits(_Operations(self, rounded, vectors)))
 
     def _rounded(self, numerical: tf.Tensor) -> tf.Tensor:
-        """To what the dataset would hold of them, float32."""
+        """Round numericals to the dataset's dtype, and return them as float32."""
         held = tf.cast(tf.cast(numerical, self.facts.numerical_dtype), tf.float32)
         message = f"numericals: a value is not a finite {self.facts.numerical_dtype}, which datasets hold"
         finite = tf.debugging.Assert(tf.reduce_all(tf.math.is_finite(held)), [message])
@@ -60,7 +60,7 @@ class Graph(tf.Module):
             return tf.identity(held)
 
     def _looked_up(self, feature: Feature, place: int, ids: tf.Tensor) -> tf.Tensor:
-        """ids `[B, h]` -> `[B, D]` float32."""
+        """Look up ids `[B, h]` -> `[B, D]` float32."""
         ids = self._in_range(feature, self.facts.tables[place].rows, ids)
         if feature.hotness == 1:
             return self._rows(place, ids[:, 0])
@@ -69,7 +69,7 @@ class Graph(tf.Module):
         count = tf.shape(ids, out_type=tf.int64)[0]
         if self.facts.precision in _TABLE_DTYPES:
             total = tf.math.unsorted_segment_sum(self._rows(place, flat), samples, count)
-        else:  # without the rows side by side in memory
+        else:  # without a copy of the rows in memory
             total = tf.raw_ops.SparseSegmentSumWithNumSegments(
                 data=self.tables[place].read_value(), indices=flat, segment_ids=samples, num_segments=count
             )
@@ -78,7 +78,7 @@ class Graph(tf.Module):
         return total
 
     def _rows(self, place: int, ids: tf.Tensor) -> tf.Tensor:
-        """`[n]` -> `[n, D]` float32."""
+        """Gather rows of a table, `[n]` -> `[n, D]` float32."""
         rows = tf.cast(tf.gather(self.tables[place], ids), tf.float32)
         if self.scales:
             scales = tf.gather(self.scales[place], ids)
@@ -99,7 +99,7 @@ class Graph(tf.Module):
 
 
 class _Operations:
-    """See `model.architectures.architecture.Operations`; of a graph's weights."""
+    """Operations of an exported graph on the weights of a `Graph`; see `model.architectures.architecture.Operations`."""
 
     def __init__(self, graph: Graph, numerical: tf.Tensor | None, vectors: Sequence[tf.Tensor]):
         self._graph, self.numerical, self.vectors = graph, numerical, vectors
@@ -132,7 +132,7 @@ class _Operations:
 
 
 def _growing(dim: int, dtype: tf.DType, name: str) -> tf.Variable:
-    """A variable of any number of rows."""
+    """Return a variable with any number of rows, of which it has one."""
     return tf.Variable(tf.zeros([1, dim], dtype), shape=[None, dim], trainable=False, name=name)
 
 
@@ -145,7 +145,7 @@ def _weight(values: np.ndarray, dtype: tf.DType, name: str) -> tf.Variable:
 
 
 def _dense(inputs: tf.Tensor, kernel: tf.Variable, bias: tf.Variable, relu: bool) -> tf.Tensor:
-    """`[B, in] -> [B, out]` in the kernel's dtype."""
+    """Compute a dense layer, `[B, in] -> [B, out]`, in the kernel's dtype."""
     products = tf.matmul(tf.cast(inputs, kernel.dtype), kernel)
     outputs = tf.nn.bias_add(products, tf.cast(bias, products.dtype))
-    return tf.maximum(outputs, 0) if relu else outputs  # tf.nn.relu may be fused into the product, which makes 0 of NaN
+    return tf.maximum(outputs, 0) if relu else outputs  # tf.nn.relu may be fused into the product, and then turns NaN into 0

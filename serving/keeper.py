@@ -1,4 +1,4 @@
-"""A server that ends by itself is started again, so often in a row."""
+"""Restarting of a server that ends by itself, up to a number of times in a row."""
 
 import threading
 import time
@@ -8,29 +8,29 @@ from typing import Protocol
 from utils.errors import UserError
 
 _EVERY_S = 0.2
-_HEALTHY_S = 60.0  # a server that ran so long has not ended in a row with the one before
+_HEALTHY_S = 60.0  # a server that ran this long starts a new row of restarts
 
 
 class Kept(Protocol):
-    """A server."""
+    """A server that can be restarted."""
 
     process: "object"
     end: str
 
     def start_again(self) -> float:
-        """Returns the seconds until it was ready. Raises UserError."""
+        """Start the server again; return the seconds until it was ready. Raises UserError."""
 
 
 class Keeper:
-    """Starts a server again whenever it ends by itself, in a thread.
+    """A thread that restarts a server whenever it ends by itself.
 
     Args:
-        server: which is ready.
-        restarts: in a row at most.
-        say: is told.
+        server: a server that is ready.
+        restarts: maximum number of restarts in a row.
+        say: called with a line about each restart.
 
     Attributes:
-        error: why it is not started again any more; None while it is.
+        error: the reason why the server is no longer restarted; None while it is.
     """
 
     def __init__(self, server: Kept, restarts: int, say: Callable[[str], None]):
@@ -41,7 +41,7 @@ class Keeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Start it no more."""
+        """Stop restarting."""
         self._stop.set()
         self._thread.join()
 
@@ -61,7 +61,7 @@ class Keeper:
             try:
                 self._say(f"ready again after {self._server.start_again():.1f} s")
             except UserError as error:
-                if self._stop.is_set() or self._server.process.poll() is None:  # not ready in time: it would not be the next time
+                if self._stop.is_set() or self._server.process.poll() is None:  # not ready in time: another try would not be either
                     self.error = error
                     return
             except OSError as error:

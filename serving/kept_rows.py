@@ -1,4 +1,4 @@
-"""Rows of a request and their scores, in a file: those that a version keeps are scored when it is loaded, before it answers anybody."""
+"""A file of rows with their scores: a version scores its kept rows when it is loaded, before it answers requests."""
 
 import json
 import zipfile
@@ -11,18 +11,18 @@ import numpy as np
 
 from utils.errors import UserError
 
-FILE = "rows.npz"  # in a version's folder
+FILE = "rows.npz"  # in the folder of a version
 COUNT = 200
 _BROKEN = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 class KeptRows(NamedTuple):
-    """Rows as a request has them, and what they score.
+    """Rows in the form of a request, and their scores.
 
     Attributes:
-        inputs: by its name `[n, width]` float32 or int64, or `[n, 1]` bytes.
+        inputs: arrays by input name: `[n, width]` float32 or int64, or `[n, 1]` bytes.
         scores: `[n]` float32.
-        limit: by how much a score may differ from these.
+        limit: largest permitted difference from these scores.
     """
 
     inputs: Mapping[str, np.ndarray]
@@ -30,7 +30,7 @@ class KeptRows(NamedTuple):
     limit: float
 
     def write(self, path: Path) -> None:
-        """Write them. Raises OSError."""
+        """Write the rows to a file. Raises OSError."""
         about = json.dumps({"inputs": list(self.inputs), "limit": self.limit})
         arrays = {"about": _of_bytes(about.encode()), "scores": self.scores}
         for place, values in enumerate(self.inputs.values()):
@@ -42,12 +42,12 @@ class KeptRows(NamedTuple):
             np.savez(file, **arrays)
 
     def first(self, count: int) -> "KeptRows":
-        """The first rows."""
+        """Return the first `count` rows."""
         return KeptRows({name: values[:count] for name, values in self.inputs.items()}, self.scores[:count], self.limit)
 
 
 def read_rows(path: Path) -> KeptRows:
-    """What `KeptRows.write` wrote. Raises UserError."""
+    """Read a file that `KeptRows.write` wrote. Raises UserError."""
     try:
         with np.load(path) as held:
             about = json.loads(held["about"].tobytes())

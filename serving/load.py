@@ -30,7 +30,7 @@ from utils.signals import EndedBySignals
 NAME = "serving.load"
 STATIC, DYNAMIC, OPEN = EXPERIMENTS = ("static", "dynamic", "open")
 OWN, ANALYZER = TOOLS = ("own", "perf_analyzer")
-_STEP = 1.25  # of the rate, while it is looked for
+_STEP = 1.25  # factor by which the rate grows in the search
 _MOST_STEPS = 40
 
 
@@ -72,7 +72,7 @@ class LoadConfig:
 
 @dataclass(frozen=True)
 class Point:
-    """A line of the table; latencies in ms, `rate` in requests/s as they came (open experiment only)."""
+    """A measured point, one line of the table; latencies in ms, `rate` in requests/s sent (open experiment only)."""
 
     experiment: str
     batch_size: int
@@ -95,7 +95,7 @@ class Point:
 
 
 def point_of(experiment: str, batch_size: int, concurrency: int, rate: float, measured: Measured) -> Point:
-    """A line of what was measured."""
+    """Convert a measurement to a point."""
     latencies = 1e3 * (measured.latencies_s if len(measured.latencies_s) else np.full(1, np.nan))
     quantiles = (float(np.percentile(latencies, q)) for q in (50, 95, 99))
     samples = batch_size * len(measured.latencies_s) / measured.seconds
@@ -103,11 +103,11 @@ def point_of(experiment: str, batch_size: int, concurrency: int, rate: float, me
 
 
 class Experiments:
-    """The experiments on one model.
+    """The load experiments on one model.
 
     Args:
-        config: which.
-        connection: to the model.
+        config: options of the experiments.
+        connection: connection to the model.
     """
 
     def __init__(self, config: LoadConfig, connection: Connection):
@@ -116,7 +116,7 @@ class Experiments:
         self._analyzer = PerfAnalyzer(config.perf_analyzer, config.url, config.model_name) if config.tool == ANALYZER else None
 
     def points(self) -> Iterator[Point]:
-        """Every point, as it is measured."""
+        """Yield every point as soon as it is measured."""
         config = self._config
         if STATIC in config.experiments:
             for size in self._fitting(config.static_batch_sizes):
@@ -143,7 +143,7 @@ class Experiments:
         return point_of(OPEN, size, 0, rate, measured)
 
     def _climbed(self, size: int) -> Iterator[Point]:
-        """Rates that rise until the limit is broken; the last but one is the largest within it."""
+        """Yield points of rising rates until the limit is exceeded; the last but one is the largest rate within it."""
         alone = self._closed(size, 1)
         rate = max(0.25 * len(alone.latencies_s) / alone.seconds, 1.0)
         for _ in range(_MOST_STEPS):
@@ -154,7 +154,7 @@ class Experiments:
             rate *= _STEP
 
     def _samples(self, size: int) -> dict[str, np.ndarray]:
-        """A request of ids alike for all rows of a table, and of numericals from 0 to 1."""
+        """Return a request with ids uniform over the rows of a table and numericals from 0 to 1."""
         widths = {one.name: (one.kind, one.width) for one in self._connection.inputs}
         if unknown := [name for name, (kind, _) in widths.items() if kind not in ("FP32", "INT64")]:
             raise UserError(f"{self._config.url}: input {unknown[0]} is a text; the load is of models that take ids (--inputs ids)")
@@ -167,12 +167,12 @@ class Experiments:
 
 
 def within(point: Point, limit_ms: float) -> bool:
-    """Whether a point keeps within the limit at the 95th percentile, with no request failing."""
+    """Return whether a point stays within the limit at the 95th percentile and no request failed."""
     return point.failed == 0 and point.p95_ms <= limit_ms
 
 
 def largest(points: Sequence[Point], limit_ms: float) -> list[Point]:
-    """For each size of the open experiment the point of the largest rate within the limit."""
+    """Return, for each batch size of the open experiment, the point of the largest rate within the limit."""
     found: dict[int, Point] = {}
     for point in points:
         if point.experiment == OPEN and within(point, limit_ms) and (point.batch_size not in found or point.rate > found[point.batch_size].rate):
@@ -181,7 +181,7 @@ def largest(points: Sequence[Point], limit_ms: float) -> list[Point]:
 
 
 def main() -> None:
-    """Measure, and write."""
+    """Run the command line: measure and write the points."""
     parser = Parser(prog=NAME, description=__doc__)
     add_flags(parser, [LoadConfig])
     config = build(LoadConfig, vars(parser.parse_strictly(sys.argv[1:])))

@@ -1,4 +1,4 @@
-"""`MODEL.md`: what a served model is, for who operates it."""
+"""`MODEL.md`: a model card for the operators of a served model."""
 
 import subprocess
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from utils.config.serving import RAW
 
 
 def model_card(checkpoint: Checkpoint, config: Config, inputs: Sequence[Tensor], form: str, proof: Proof, precision: str) -> str:
-    """The card of a version.
+    """Return the model card of a version as Markdown.
 
     Args:
-        checkpoint: that it comes from.
-        config: of the export.
-        inputs: of the model.
-        form: of `FORMATS`.
-        proof: that it scores as the checkpoint does.
-        precision: of the tables.
+        checkpoint: the exported checkpoint.
+        config: configuration of the export.
+        inputs: inputs of the model.
+        form: one of `FORMATS`.
+        proof: proof that the version scores as the checkpoint does.
+        precision: precision of the tables.
     """
     manifest, options = checkpoint.manifest, config.export
     saved, position = manifest.get("config", {}), manifest.get("position", {})
@@ -107,7 +107,7 @@ def _shown(value: Any) -> str:
 
 
 def _commit() -> str | None:
-    """Of this project; None where it is not under version control."""
+    """Return this project's commit; None where the project is not under version control."""
     command = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

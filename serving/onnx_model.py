@@ -1,4 +1,4 @@
-"""A model as an ONNX graph, its tables in files beside it that the graph names; made without a converter."""
+"""Export of a model as an ONNX graph with external files for its tables, without a converter."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,21 +15,20 @@ from utils.config.serving import BFLOAT16, FLOAT16, INT8
 
 OPSET = 18
 FILE = "model.onnx"
-_IR_VERSION = 9  # what ONNX Runtime has read since 2023
+_IR_VERSION = 9  # supported by ONNX Runtime since 2023
 _CLIP, _HASH = "clip", "hash"
 _STORED = {BFLOAT16: TensorProto.BFLOAT16, FLOAT16: TensorProto.FLOAT16, INT8: TensorProto.UINT8}
 
 
 def write_onnx(model: ServedModel, folder: Path) -> Path:
-    """Write `model.onnx` and, beside it, the tables: they share the data of the model's files where the file system has reflinks, for ONNX's own
-    reader refuses hard links.
+    """Write `model.onnx` and the tables' files beside it; return the path of `model.onnx`.
 
-    Inputs `numerical` float32 `[B, M]` (where M > 0) and `categorical` int64 `[B, K]`, output `probability` float32 `[B, 1]`. Products are float32,
-    whatever the precision of the tables. An id out of range fails the request, or is clipped or hashed, as exported; a numerical that is not finite
-    gives NaN.
+    The tables share the data of the model's files where the file system has reflinks: ONNX's own reader refuses hard links. Inputs are `numerical`
+    float32 `[B, M]` (where M > 0) and `categorical` int64 `[B, K]`; the output is `probability` float32 `[B, 1]`. Products are float32, whatever the
+    precision of the tables. An id out of range fails the request, or is clipped or hashed, as exported. A numerical that is not finite gives NaN.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the files cannot be written.
     """
     graph = _Graph(model, folder)
     path = folder / FILE
@@ -39,10 +38,10 @@ def write_onnx(model: ServedModel, folder: Path) -> Path:
 
 
 class OnnxModel:
-    """An ONNX file under ONNX Runtime, its tables mapped.
+    """An ONNX model loaded in ONNX Runtime, its tables mapped.
 
     Args:
-        path: of the file.
+        path: path of the file.
     """
 
     def __init__(self, path: Path):
@@ -53,14 +52,14 @@ class OnnxModel:
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
     def score(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        """`[B]` float32."""
+        """Return probabilities `[B]` float32."""
         return self._session.run([PROBABILITY], inputs)[0][:, 0]
 
 
 class _Graph:
-    """Nodes and weights while they are put together, by `model.architectures.architecture.Operations`.
+    """A graph under construction, see `model.architectures.architecture.Operations`.
 
-    Each method adds nodes and returns the name of what the last one gives.
+    Each method adds nodes and returns the name of the last node's output.
     """
 
     def __init__(self, model: ServedModel, folder: Path):
@@ -69,7 +68,7 @@ class _Graph:
         self._weights: list = []
 
     def built(self) -> onnx.ModelProto:
-        """The whole model."""
+        """Build the whole model."""
         model = self._model
         vectors = []
         for place, feature, (first, stop) in zip(model.table_of, model.features, model.id_columns, strict=True):
@@ -85,7 +84,7 @@ class _Graph:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR_VERSION, producer_name="dlrm")
 
     def _looked_up(self, feature: Feature, place: int, ids: str) -> str:
-        """ids `[B, h]` -> `[B, D]`."""
+        """Look up ids `[B, h]` -> `[B, D]`."""
         table = self._model.tables[place]
         ids = self._in_range(feature, table.rows, ids)
         if feature.hotness == 1:
@@ -115,7 +114,7 @@ class _Graph:
         return self._add("Add", self._add("Mul", found, factor), bias)
 
     def _in_range(self, feature: Feature, rows: int, ids: str) -> str:
-        """ids `[B, h]`; one out of range becomes V, which Gather refuses, where it would take −1 for the last row."""
+        """Make ids `[B, h]` valid. An id out of range becomes V, which Gather refuses; Gather would read −1 as the last row."""
         how, least = self._model.out_of_range, -1 if feature.hotness > 1 else 0
         if how == _CLIP:
             fitting = self._add("Min", self._add("Max", ids, self._constant(0)), self._constant(rows - 1))
@@ -126,14 +125,14 @@ class _Graph:
         return fitting if least == 0 else self._add("Where", self._add("Equal", ids, self._constant(-1)), ids, fitting)
 
     def _rounded(self) -> str:
-        """The numericals to what the dataset would hold of them, and NaN for what it cannot."""
+        """Round numericals to the dataset's dtype; values that it cannot hold become NaN."""
         held = NUMERICAL
         if self._model.numerical_dtype == "float16":
             held = self._add("Cast", self._add("Cast", NUMERICAL, to=TensorProto.FLOAT16), to=TensorProto.FLOAT)
         return self._add("Add", held, self._add("Mul", held, self._constant(np.float32(0))))  # infinity * 0 is NaN
 
     def mlp(self, name: str, inputs: str) -> str:
-        """As `Operations`, like the methods up to `summed`."""
+        """Add an MLP. This method and the ones up to `summed` implement `Operations`."""
         for place, (kernel, bias) in enumerate(self._model.stack(name)):
             inputs = self._dense(inputs, kernel, bias)
             inputs = inputs if self._model.gives_logits(name, place) else self._add("Relu", inputs)
@@ -175,7 +174,7 @@ class _Graph:
         return name
 
     def _external(self, name: str, source: Path, kind: int, rows: int, columns: int) -> str:
-        """A weight in a file of its own, once."""
+        """Add a weight in a file of its own, once; return its name."""
         if all(weight.name != name for weight in self._weights):
             target = self._folder / f"{name}.bin"
             clone(source, target)

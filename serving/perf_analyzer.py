@@ -1,4 +1,4 @@
-"""NVIDIA's perf_analyzer as what sends the requests, where there is one."""
+"""NVIDIA's perf_analyzer as a load generator, where it is installed."""
 
 import base64
 import csv
@@ -19,15 +19,15 @@ _US = 1e-6
 
 
 class PerfAnalyzer:
-    """Runs it.
+    """A runner of perf_analyzer.
 
     Args:
-        program: its path, or its name on the PATH.
-        url: of the server, `grpc://HOST:PORT`.
+        program: path of the program, or its name on the PATH.
+        url: address of the server, `grpc://HOST:PORT`.
         model: name of the model.
 
     Raises:
-        UserError: there is none.
+        UserError: the program is missing.
     """
 
     def __init__(self, program: str, url: str, model: str):
@@ -37,7 +37,7 @@ class PerfAnalyzer:
         self._program, self._place, self._model = found, url.rpartition("://")[2], model
 
     def measured(self, inputs: Mapping[str, np.ndarray], concurrency: int, seconds: float) -> Measured:
-        """Its figures of a closed loop. It gives quantiles and no single latencies, of which as many are given back as there were requests."""
+        """Measure a closed loop. perf_analyzer reports quantiles only: return as many interpolated latencies as there were requests."""
         size = len(next(iter(inputs.values())))
         with tempfile.TemporaryDirectory() as folder:
             data, table = Path(folder, "data.json"), Path(folder, "table.csv")
@@ -47,7 +47,7 @@ class PerfAnalyzer:
             ]
             data.write_text(json.dumps({"data": entries}))
             words = f"-m {self._model} -u {self._place} -i grpc -b {size} --concurrency-range {concurrency} --async --max-threads {concurrency}"
-            # Its check for stability refuses noisy machines: -s is how many percent windows may differ.
+            # Its stability check fails on noisy machines: -s is the permitted difference of windows in percent.
             words += f" -s 999 --max-trials 4 -p {max(int(1000 * seconds), 500)} --percentile 95 --input-data {data} -f {table}"
             result = processes.run([self._program, *words.split()], stdout=PIPE, stderr=PIPE)
             if result.returncode or not table.is_file():

@@ -1,4 +1,4 @@
-"""Throughput against latency, as an SVG picture."""
+"""A plot of throughput against latency, as SVG."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ _DASHES = {"p50_ms": "", "p95_ms": "6 3", "p99_ms": "2 3"}
 
 
 class Point(Protocol):
-    """What is drawn of `load.Point`."""
+    """The fields of `load.Point` that are plotted."""
 
     experiment: str
     batch_size: int
@@ -21,7 +21,7 @@ class Point(Protocol):
 
 
 def picture(points: Sequence[Point]) -> str:
-    """Samples/s over latency, both logarithmic: a colour a curve, p50 solid, p95 dashed, p99 dotted."""
+    """Plot samples/s over latency on logarithmic axes: one colour a curve, p50 solid, p95 dashed, p99 dotted."""
     sound = [point for point in points if all(map(_positive, (point.samples_per_s, point.p50_ms, point.p95_ms, point.p99_ms)))]
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12">']
     parts.append(f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>')
@@ -46,7 +46,7 @@ def picture(points: Sequence[Point]) -> str:
 
 
 class _Axis:
-    """Whole decades around the values, on a stretch of the picture."""
+    """A logarithmic axis of whole decades around the values, on a range of the picture's coordinates."""
 
     def __init__(self, values: Iterable[float], first: float, last: float):
         found = list(values)
@@ -55,12 +55,12 @@ class _Axis:
         self._first, self._last = first, last
 
     def at(self, value: float) -> float:
-        """Where a value stands."""
+        """Return the coordinate of a value."""
         return self._first + (self._last - self._first) * (math.log10(value) - self._low) / (self._high - self._low)
 
     @property
     def decades(self) -> list[float]:
-        """Its marks."""
+        """The values of the axis's marks."""
         return [10.0**power for power in range(self._low, self._high + 1)]
 
 

@@ -1,4 +1,4 @@
-"""Whether an export scores as the checkpoint does."""
+"""The proof that an export scores as its checkpoint does."""
 
 import time
 from collections.abc import Callable
@@ -11,19 +11,19 @@ from utils.errors import UserError
 from utils.metrics.binary import exact_auc
 
 ROWS = 2000
-DIFFERENCE = {FLOAT32: 1e-6, BFLOAT16: 1e-2, FLOAT16: 2e-3}  # of probabilities; int8 has none
+DIFFERENCE = {FLOAT32: 1e-6, BFLOAT16: 1e-2, FLOAT16: 2e-3}  # limits of the difference of probabilities; int8 has none
 _AUC = {INT8: 1e-3}
 _AUC_OTHERWISE = 1e-4
 
 
 class ExportScores(NamedTuple):
-    """What an export scores.
+    """The scores of an export.
 
     Attributes:
-        scores: of all rows.
-        seconds: they took.
+        scores: scores of all rows.
+        seconds: time of scoring all rows.
         again: scores of some rows in batches of other sizes.
-        places: of these rows.
+        places: indices of these rows.
     """
 
     scores: np.ndarray
@@ -33,16 +33,16 @@ class ExportScores(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """What was found.
+    """The result of a proof.
 
     Attributes:
-        rows: scored.
-        difference: the largest between two probabilities.
+        rows: number of scored rows.
+        difference: largest difference of two probabilities.
         expected_s: seconds that the checkpoint took.
-        seconds: that the export took.
-        auc: of the checkpoint; None without labels of both kinds.
-        auc_change: the export's less the checkpoint's.
-        auc_error: standard error of this change: what it would differ by on other rows.
+        seconds: seconds that the export took.
+        auc: AUC of the checkpoint; None unless there are labels of both kinds.
+        auc_change: AUC of the export minus AUC of the checkpoint.
+        auc_error: standard error of this change: its expected variation on other rows.
     """
 
     rows: int
@@ -54,7 +54,7 @@ class Proof(NamedTuple):
     auc_error: float | None
 
     def figures(self) -> dict[str, float | int | None]:
-        """For the log: each by its name."""
+        """Return the figures for the log, by name."""
         return self._asdict()
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Proof(NamedTuple):
 
 
 def prove(expected: Callable[[], np.ndarray], found: Callable[[], ExportScores], labels: np.ndarray | None) -> Proof:
-    """Score by the checkpoint, which is timed the second time, and by the export. `labels` `[n]` of 0 and 1, or None."""
+    """Score with the checkpoint, timed on a second run, and with the export; compare. `labels` is `[n]` of 0 and 1, or None."""
     first, expected_s = twice(expected)[:2]
     second, seconds, again, places = found()
     second = second.reshape(-1)
@@ -75,14 +75,14 @@ def prove(expected: Callable[[], np.ndarray], found: Callable[[], ExportScores],
         positive = labels.astype(bool)
         auc = exact_auc(first, positive)
         change, error = exact_auc(second, positive) - auc, _standard_error(first, second, positive)
-    # A NaN on either side is a difference without bound.
+    # A NaN on either side counts as an infinite difference.
     differences = np.concatenate([first.astype(np.float64) - second, first[places].astype(np.float64) - again])
     difference = float(np.nan_to_num(np.abs(differences), nan=np.inf).max(initial=0.0))
     return Proof(len(first), difference, expected_s, seconds, auc, change, error)
 
 
 def check(proof: Proof, what: str, precision: str) -> None:
-    """Raise UserError where the export is not what the precision promises."""
+    """Raise UserError where the differences exceed the limits of the precision."""
     limit = DIFFERENCE.get(precision, np.inf)
     if proof.difference > limit or not np.isfinite(proof.difference):
         raise UserError(
@@ -90,6 +90,7 @@ def check(proof: Proof, what: str, precision: str) -> None:
             + ("" if precision == FLOAT32 else "; --precision float32 keeps the scores")
         )
     limit = _AUC.get(precision, _AUC_OTHERWISE)
+    # Few rows cannot prove a small change: the change counts only where it exceeds two standard errors.
     if proof.auc_change is not None and abs(proof.auc_change) - 2 * proof.auc_error > limit:
         raise UserError(
             f"{what}: the AUC of {proof.rows:,} rows is off by {proof.auc_change:+.2e}, {precision} allows {limit:g}; nothing is exported"
@@ -98,19 +99,19 @@ def check(proof: Proof, what: str, precision: str) -> None:
 
 
 def _standard_error(first: np.ndarray, second: np.ndarray, positive: np.ndarray) -> float:
-    """Of the difference of two scores' AUC on the same rows (DeLong et al., Biometrics 1988): few rows cannot tell small changes."""
+    """Return the standard error of the AUC difference of two scores on the same rows (DeLong et al., Biometrics 1988)."""
     changes = [_placements(second, some) - _placements(first, some) for some in (positive, ~positive)]
     return float(np.sqrt(sum(change.var(ddof=1) / len(change) if len(change) > 1 else 0.25 for change in changes)))
 
 
 def _placements(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
-    """For each of some samples, the share of the others that score below it, ties counting half."""
+    """Return, for each selected sample, the share of the other samples that score below it; ties count half."""
     others = np.sort(scores[~some])
     return (np.searchsorted(others, scores[some], "left") + np.searchsorted(others, scores[some], "right")) / (2 * len(others))
 
 
 def twice(score: Callable[[], np.ndarray]) -> ExportScores:
-    """Scores of a function of this process, which is called twice and timed the second time."""
+    """Score with a function of this process: call it twice and time the second call."""
     score()
     start = time.perf_counter()
     found = score()

@@ -64,12 +64,12 @@ class PublishConfig:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """Of the servers."""
+        """The addresses of the servers."""
         return (self.url,) if isinstance(self.url, str) else tuple(dict.fromkeys(self.url or ()))
 
 
 def publish(config: PublishConfig) -> int:
-    """Export, load, and remove old versions; returns the new one's number. Raises UserError; what was served is served on."""
+    """Export a checkpoint, load it on the servers, and remove old versions; return the new version's number. Raises UserError; serving goes on."""
     if config.repository is None:
         raise UserError("--repository is missing")
     if (config.checkpoint is None) == (config.model_version is None):
@@ -82,7 +82,7 @@ def publish(config: PublishConfig) -> int:
         raise UserError(f"{model}: has no version {config.model_version}; there is {', '.join(map(str, known))}")
     servers = [Control(url) for url in config.urls]
     try:
-        with exclusively(model):  # one after another: each announces its own
+        with exclusively(model):  # one publication at a time: each makes its own version live
             return _published(config, model, servers)
     finally:
         for server in servers:
@@ -122,7 +122,7 @@ def _published(config: PublishConfig, model: Path, servers: Sequence[Control]) -
 
 
 def _load(servers: Sequence[Control], model: Path, written: Sequence[Path], number: int) -> None:
-    """Have every server load a version of the model, and of those of its formats that it serves. Raises UserError; all have again what they had."""
+    """Load a version on every server: of the model, and of those of its formats that the server serves. Raises UserError after a rollback."""
     done: list[tuple[Control, Path, list[int]]] = []
     lost: list[UserError] = []
     for server in servers:
@@ -133,7 +133,7 @@ def _load(servers: Sequence[Control], model: Path, written: Sequence[Path], numb
                     continue  # a format that this server does not serve
                 done.append((server, folder, before))
                 server.load(folder, [number])
-        except Unreachable as error:  # it has ended meanwhile: when it comes back it serves what config.pbtxt says
+        except Unreachable as error:  # the server has ended meanwhile: when it restarts, it serves what config.pbtxt names
             lost.append(error)
         except RequestError:
             for other, folder, before in reversed(done):
@@ -154,17 +154,17 @@ def _put_back(server: Control, folder: Path, before: list[int]) -> None:
 
 
 def _confirm(servers: Sequence[Control], model: Path, number: int) -> None:
-    """A backend that died since then was loaded as config.pbtxt said before: have it loaded anew. Raises UserError."""
+    """Reload the version where a backend died before the announcement, and so came back as config.pbtxt said then. Raises UserError."""
     for server in servers:
         try:
             if number not in server.ready(model.name):
                 server.load_named(model.name)
         except Unreachable:
-            pass  # it has been said
+            pass  # `_load` has reported it
 
 
 def _remove_old(servers: Sequence[Control], written: Sequence[Path], keep: int) -> None:
-    """Remove all but the newest versions, and those that a server has to do with or `config.pbtxt` names."""
+    """Remove all versions but the newest; keep those that a server still uses or that `config.pbtxt` names."""
     deadline = time.monotonic() + UNLOADING_S
     for folder in written:
         named = stated((folder / CONFIG).read_text()) or []
@@ -177,7 +177,7 @@ def _remove_old(servers: Sequence[Control], written: Sequence[Path], keep: int) 
                 return
             if not used.intersection(old) or time.monotonic() > deadline:
                 break
-            time.sleep(0.2)  # those that were served until now are on their way out
+            time.sleep(0.2)  # versions that were served until now are being unloaded
         for number in old:
             if number in used:
                 print(f"kept: {folder / str(number)}, which a server has not let go of", file=sys.stderr)
@@ -187,12 +187,12 @@ def _remove_old(servers: Sequence[Control], written: Sequence[Path], keep: int) 
 
 
 def _formats(model: Path) -> list[Path]:
-    """The folders of a model's formats."""
+    """Return the folders of a model's formats."""
     return [model, *(model.with_name(f"{model.name}_{form}") for form in FORMATS)]
 
 
 def _flags(model: Path, known: Sequence[int]) -> list[str]:
-    """Those that the newest version was exported with; of those before where it does not say: somebody has made it by hand."""
+    """Return the newest version's export flags. A version made by hand may have none: then the flags of an earlier version are used."""
     problem = ""
     for number in reversed(known):
         path = model / str(number) / FLAGS
@@ -208,13 +208,13 @@ def _flags(model: Path, known: Sequence[int]) -> list[str]:
 
 
 def export_version(config: PublishConfig, flags: list[str], number: int) -> None:
-    """Export in a process of its own, whose memory is given back."""
+    """Export in a separate process, so that its memory is released."""
     program = str(Path(__file__).resolve().parents[1] / "dlrm.py")
     words = ["--mode", "export", "--restore_checkpoint_path", config.checkpoint, "--export_path", config.repository, "--log_path", ""]
     words += ["--checkpoint_choice", config.checkpoint_choice]
     words += ["--model_version", str(number), *(["--dataset_path", config.dataset_path] if config.dataset_path else []), *flags]
     result = processes.run([sys.executable, program, *words], stderr=PIPE)
-    said = "dlrm.py: error: "  # not any library's errors: gRPC has some of its own after a fork
+    said = "dlrm.py: error: "  # errors of other programs do not count: gRPC, for one, reports some after a fork
     sys.stderr.write("".join(line for line in result.stderr.splitlines(keepends=True) if said not in line))
     if result.returncode:
         cause = next((line.partition(said)[2] for line in result.stderr.splitlines() if said in line), f"exit code {result.returncode}")
@@ -222,7 +222,7 @@ def export_version(config: PublishConfig, flags: list[str], number: int) -> None
 
 
 def main() -> None:
-    """Publish."""
+    """Run the command line: publish a version."""
     parser = Parser(prog=NAME, description=__doc__)
     add_flags(parser, [PublishConfig])
     config = build(PublishConfig, vars(parser.parse_strictly(sys.argv[1:])))

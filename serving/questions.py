@@ -1,4 +1,4 @@
-"""A Triton server asked over HTTP: which versions it calls ready, whether these answer, and to load or unload a model."""
+"""HTTP requests to a Triton server for the watchdog: states, failures and health of versions, loading and unloading of models."""
 
 import enum
 import json
@@ -7,10 +7,10 @@ import urllib.request
 from http.client import HTTPException
 from typing import Any, NamedTuple
 
-READY, LOADING, UNAVAILABLE = "READY", "LOADING", "UNAVAILABLE"  # states of a version; beside these UNLOADING
+READY, LOADING, UNAVAILABLE = "READY", "LOADING", "UNAVAILABLE"  # states of a version; the server also has UNLOADING
 _LOAD_S = 600.0
 PATIENCE_S = 3.0
-_DEAD = ("not healthy", "unhealthy", "stub process")  # in Triton's words of a backend that is no more
+_DEAD = ("not healthy", "unhealthy", "stub process")  # parts of Triton's messages about a backend that has died
 _NUMBERS = ("INT", "UINT", "FP", "BOOL")
 
 
@@ -22,7 +22,7 @@ class Version(NamedTuple):
 
 
 class Health(enum.Enum):
-    """Of a version, by its answer to a request."""
+    """The health of a version, judged by its response to a request."""
 
     ANSWERS = "the model itself answers, be it with an error"
     DEAD = "the server answers in the place of its process"
@@ -31,40 +31,40 @@ class Health(enum.Enum):
 
 
 class Refused(Exception):
-    """The server's words."""
+    """The server's error message."""
 
 
-FAULTS = (OSError, ValueError, KeyError, HTTPException, Refused)  # of a server that ends, for instance
+FAULTS = (OSError, ValueError, KeyError, HTTPException, Refused)  # raised where a server ends, for instance
 
 
 class Questions:
-    """Questions to a server.
+    """A client of a server.
 
     Args:
-        http: its address, HOST:PORT.
+        http: address of the server, HOST:PORT.
 
-    Every method but `health` raises one of `FAULTS` where no whole answer comes.
+    Every method except `health` raises one of `FAULTS` where no complete answer arrives.
     """
 
     def __init__(self, http: str):
         self._http = http
 
     def states(self) -> dict[Version, str]:
-        """Of the versions that the server knows."""
+        """Return the states of the versions that the server knows."""
         found = json.loads(self._asked("repository/index", {}))
         return {Version(one["name"], int(one["version"])): one.get("state", "") for one in found if one.get("version")}
 
     def failures(self) -> dict[Version, int]:
-        """Requests that failed since the version was loaded."""
+        """Return the number of requests that failed since each version was loaded."""
         found = json.loads(self._asked("models/stats"))["model_stats"]
         return {Version(one["name"], int(one["version"])): int(one["inference_stats"]["fail"]["count"]) for one in found}
 
     def config(self, version: Version) -> dict[str, Any]:
-        """The configuration in which the server has it."""
+        """Return the configuration with which the server has loaded a version."""
         return json.loads(self._asked(f"models/{version.model}/versions/{version.number}/config"))
 
     def health(self, version: Version) -> Health:
-        """Ask it for the score of a sample of zeros and empty texts. One of another program's models, which may do anything with it, is not asked."""
+        """Request the score of a sample of zeros and empty texts. Other programs' models are not asked, as a request may have any effect there."""
         try:
             config = self.config(version)
             if "PROJECT_PATH" not in config.get("parameters", {}):
@@ -79,11 +79,11 @@ class Questions:
         return Health.ANSWERS
 
     def load(self, model: str) -> None:
-        """Have it load what its repository has of the model now. Raises Refused; it goes on with what it had."""
+        """Load the repository's current state of the model. Raises Refused; the server keeps what it had."""
         self._asked(f"repository/models/{model}/load", {}, _LOAD_S)
 
     def unload(self, model: str) -> None:
-        """Have it serve the model no more. Raises Refused."""
+        """Stop serving the model. Raises Refused."""
         self._asked(f"repository/models/{model}/unload", {})
 
     def _asked(self, what: str, content: Any = None, patience_s: float | None = None) -> bytes:
@@ -97,7 +97,7 @@ class Questions:
 
 
 def _zeros(described: dict[str, Any]) -> dict[str, Any]:
-    """An input of one sample."""
+    """Return an input of one sample, zeros or empty texts."""
     width = [max(int(size), 1) for size in described["dims"]]
     count, kind = 1, described["data_type"].removeprefix("TYPE_")
     for size in width:
@@ -111,7 +111,7 @@ def _zeros(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(answer: bytes) -> str:
-    """Of an error, in one line; without the stack that Triton appends to a backend's."""
+    """Return the message of an error response in one line, without the stack that Triton appends to a backend's error."""
     try:
         text = str(json.loads(answer)["error"])
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Raw rows of a file, CSV or Parquet, as requests of a model of raw values carry them."""
+"""Raw rows of a CSV or Parquet file, as inputs of a model of raw values."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from serving.connection import Input
 from utils.errors import UserError
 
 _FLOATS, _TEXTS = "FP32", "BYTES"
-_MISSING = ("", "na", "n/a", "nan", "null", "none", "\\n")  # of numbers, in any case
+_MISSING = ("", "na", "n/a", "nan", "null", "none", "\\n")  # spellings of a missing number, in lower case
 _YES, _NO = ("1", "true", "yes", "t", "y", "1.0"), ("0", "false", "no", "f", "n", "0.0")
 
 
@@ -18,12 +18,12 @@ class RawFile:
     """The rows of a file.
 
     Args:
-        path: of a CSV file with a header, all of whose values are texts, or of a Parquet file.
-        inputs: of the model: columns of the log.
-        label: a column of 0 and 1; None where rows have none.
+        path: path of a Parquet file, or of a CSV file with a header, whose values are all read as texts.
+        inputs: inputs of the model: columns of the log.
+        label: name of a column of 0 and 1; None where rows have no labels.
 
     Raises:
-        UserError: the file cannot be read, lacks a column, or holds a value that the input cannot be.
+        UserError: the file cannot be read, lacks a column, or holds a value that is invalid for an input.
     """
 
     def __init__(self, path: str, inputs: Sequence[Input], label: str | None):
@@ -38,11 +38,11 @@ class RawFile:
         self._labels = None if label is None else _labels(path, frame[label])
 
     def inputs(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Each column `[n, 1]` of some rows, float32 or texts as bytes."""
+        """Return each column of some rows as `[n, 1]`, float32 or texts as bytes."""
         return {name: values[start:stop, np.newaxis] for name, values in self._columns.items()}
 
     def labels(self, stop: int) -> np.ndarray | None:
-        """Of the first rows; None where there are none."""
+        """Return the labels of the first rows; None where there are none."""
         return None if self._labels is None else self._labels[:stop]
 
 
@@ -60,7 +60,7 @@ def _read(path: str) -> Any:
 
 
 def _numbers(path: str, column: Any) -> np.ndarray:
-    """float32, NaN where one is missing."""
+    """Convert a column to float32, NaN where a value is missing."""
     import polars as pl
 
     given = column
@@ -75,7 +75,7 @@ def _numbers(path: str, column: Any) -> np.ndarray:
 
 
 def _texts(path: str, column: Any) -> np.ndarray:
-    """Bytes, empty where one is missing: numbers and booleans as Polars writes them, which the model reads by the kind that its column had."""
+    """Convert a column to bytes, empty where a value is missing. Numbers and booleans become Polars' texts, which the model parses."""
     import polars as pl
 
     if column.dtype.is_nested() or column.dtype == pl.Binary:
@@ -99,5 +99,5 @@ def _refuse(path: str, column: Any, wrong: Any, expected: str) -> None:
 
 
 def is_raw(inputs: Sequence[Input]) -> bool:
-    """Whether a model takes columns of the log: others take `numerical` and `categorical`."""
+    """Return whether a model takes columns of the log; other models take `numerical` and `categorical`."""
     return not {one.name for one in inputs} <= {"numerical", "categorical"} or any(one.kind == _TEXTS for one in inputs)

@@ -1,6 +1,6 @@
-"""Values as they stand in the log to a model's inputs, in TensorFlow's own operations: for a SavedModel that needs nothing else.
+"""Encoding of raw values from the log to a model's inputs in TensorFlow's own operations, for a SavedModel without further dependencies.
 
-What these operations cannot do exactly as preprocessing did it is refused: BLAKE2b hashes, times, crosses, lists.
+Transforms that these operations cannot repeat exactly as in preprocessing are refused: BLAKE2b hashes, times, crosses, lists.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,17 +16,17 @@ from utils.encoding.recipe import BOOLEAN, CATEGORICAL, INTEGER, LOG, LOG1P, NUM
 from utils.encoding.transforms import HEXADECIMAL
 from utils.errors import UserError
 
-_TEXTS = (None, TEXT, INTEGER, BOOLEAN)  # kinds of values whose texts TensorFlow's operations can make
+_TEXTS = (None, TEXT, INTEGER, BOOLEAN)  # kinds of values whose canonical texts TensorFlow's operations can make
 
 
 @dataclass(frozen=True)
 class RawFeature:
-    """How a feature comes from the log.
+    """The source of a feature in the log.
 
     Attributes:
-        name: of the feature.
-        how: `log`, `none` or `hexadecimal` of Criteo's logs, or the recipe of a table's feature.
-        vocabulary: the Parquet file of its values; None where it has none.
+        name: name of the feature.
+        how: `log`, `none` or `hexadecimal` for Criteo's logs, or the recipe of a table's feature.
+        vocabulary: Parquet file of its values; None where it has none.
     """
 
     name: str
@@ -35,19 +35,19 @@ class RawFeature:
 
     @property
     def column(self) -> str:
-        """The column of the log that it is made of."""
+        """The column of the log that the feature is made of."""
         return self.name if isinstance(self.how, str) else self.how.columns[0]
 
 
 class RawFeatures(NamedTuple):
-    """A model's, in its order."""
+    """The raw features of a model, in its order."""
 
     numerical: tuple[RawFeature, ...]
     categorical: tuple[RawFeature, ...]
 
 
 def check_possible(features: Iterable[RawFeature]) -> None:
-    """Raise UserError where TensorFlow's operations cannot make a feature as preprocessing did."""
+    """Raise UserError where TensorFlow's operations cannot make a feature exactly as preprocessing did."""
     for feature in features:
         recipe = None if isinstance(feature.how, str) else feature.how
         if recipe and (recipe.kind not in (CATEGORICAL, NUMERICAL) or recipe.hash_buckets is not None or recipe.values not in _TEXTS):
@@ -67,13 +67,13 @@ def check_possible(features: Iterable[RawFeature]) -> None:
 
 
 class RawGraph(tf.Module):
-    """Encodes columns of the log; the vocabularies become files of the SavedModel.
+    """An encoder of columns of the log; its vocabularies become files of the SavedModel.
 
     Args:
-        numerical: features in the model's order.
-        categorical: features in the model's order, each with one id a sample.
-        dtype: of the dataset's numericals.
-        folder: for the vocabularies' text files, which must be there until the model is saved.
+        numerical: numerical features in the model's order.
+        categorical: categorical features in the model's order, each with one id a sample.
+        dtype: dtype of the dataset's numericals.
+        folder: folder for the vocabularies' text files, which must exist until the model is saved.
     """
 
     def __init__(self, numerical: tuple[RawFeature, ...], categorical: tuple[RawFeature, ...], dtype: str, folder: Path):
@@ -85,10 +85,10 @@ class RawGraph(tf.Module):
         self._owned = list(self._lookups.values())
 
     def encoded(self, columns: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor | None, tf.Tensor]:
-        """Columns `[B, 1]`, float32 or texts -> numericals `[B, M]` float32 (None where M is 0) and ids `[B, F]` int64.
+        """Encode columns `[B, 1]`, float32 or texts -> numericals `[B, M]` float32 (None where M is 0) and ids `[B, F]` int64.
 
         Raises:
-            InvalidArgumentError: while it runs, where a value cannot be.
+            InvalidArgumentError: raised when the graph runs: a value is invalid.
         """
         flat = {name: column[:, 0] for name, column in columns.items()}
         numbers = [self._number(feature, flat[feature.column]) for feature in self._numerical]
@@ -118,13 +118,13 @@ class RawGraph(tf.Module):
         if feature.how.buckets is None:
             return self._lookups[feature.name].ids(_text(feature.how.values, given))
         values = _bounded(feature.how, _checked_number(feature, given))
-        boundaries = tf.constant([*feature.how.boundaries, float("inf")], tf.float64)  # never empty
+        boundaries = tf.constant([*feature.how.boundaries, float("inf")], tf.float64)  # infinity keeps the list from being empty
         places = tf.searchsorted(boundaries, values, side="right", out_type=tf.int64)
         return tf.where(tf.math.is_nan(values), tf.zeros_like(places), 1 + places)
 
 
 class _Lookup(tf.Module):
-    """The ids of a vocabulary's texts."""
+    """A lookup of the ids of a vocabulary's texts."""
 
     def __init__(self, feature: RawFeature, path: Path):
         super().__init__()
@@ -141,7 +141,7 @@ class _Lookup(tf.Module):
             self._table = tf.lookup.StaticHashTable(lines, -1)
 
     def ids(self, texts: tf.Tensor) -> tf.Tensor:
-        """`[B]` -> `[B]` int64; 0 for what is missing or not in the vocabulary."""
+        """Look up texts `[B]` -> ids `[B]` int64; 0 for missing values and values outside the vocabulary."""
         if self._table is None:
             return tf.zeros_like(texts, tf.int64)
         found = self._table.lookup(texts)
@@ -149,7 +149,7 @@ class _Lookup(tf.Module):
 
 
 def _text(kind: str | None, given: tf.Tensor) -> tf.Tensor:
-    """The one text of each value, as `utils.encoding.values` has it; of whole numbers, what is none is in no vocabulary."""
+    """Return the canonical text of each value, as in `utils.encoding.values`. A text that is no whole number stays, and is in no vocabulary."""
     if kind == TEXT:
         return tf.strings.regex_replace(given, "\r\n", "\n")
     if kind == BOOLEAN:
@@ -162,7 +162,7 @@ def _text(kind: str | None, given: tf.Tensor) -> tf.Tensor:
 
 
 def _checked_number(feature: RawFeature, given: tf.Tensor) -> tf.Tensor:
-    """float64 with NaN for what is missing."""
+    """Return float64 values, NaN where one is missing. The graph fails where a value is invalid."""
     values, missing = tf.cast(given, tf.float64), tf.math.is_nan(given)
     if isinstance(feature.how, str):
         return _asserted(values, missing | (values == tf.floor(values)), given, f"feature {feature.name}: value", "is no whole number")
@@ -173,22 +173,22 @@ def _bounded(recipe: Recipe, values: tf.Tensor) -> tf.Tensor:
     if recipe.missing is not None:
         values = tf.where(tf.math.is_nan(values), tf.constant(float(recipe.missing), tf.float64), values)
     low, high = recipe.clip or (None, None)
-    for bound, beyond in ((low, tf.less), (high, tf.greater)):  # NaN stays what it is
+    for bound, beyond in ((low, tf.less), (high, tf.greater)):  # comparisons with NaN are false, so NaN stays
         values = values if bound is None else tf.where(beyond(values, bound), tf.constant(float(bound), tf.float64), values)
     return values
 
 
 def _log(values: tf.Tensor) -> tf.Tensor:
-    """log(x + 3), and 0 below -2 or where it is missing."""
+    """Compute log(x + 3), and 0 below -2 or where the value is missing."""
     logs = tf.math.log(tf.maximum(values, -2.0) + 3.0)
     return tf.where(values >= -2, logs, tf.zeros_like(values))
 
 
 def _rounded(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """float64 to the nearest float16 or float32.
+    """Round float64 to the nearest float16 or float32.
 
-    TensorFlow casts float64 to float16 by float32, which would round twice. So the first of both rounds to odd: where float32 does not hold the
-    value, to that of its two neighbours whose last bit is set, which is no tie of float16.
+    TensorFlow casts float64 to float16 through float32, which would round twice. Therefore the first step rounds to odd: a value that float32 cannot
+    hold becomes the one of its two neighbours whose last bit is set, which is never a tie in float16.
     """
     near = tf.cast(values, tf.float32)
     if dtype == tf.float32:

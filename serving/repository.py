@@ -1,4 +1,4 @@
-"""A Triton model repository on the disk: versions are whole or not there, and none is ever replaced."""
+"""A Triton model repository on the disk: versions are complete or absent, and no version is ever replaced."""
 
 import errno
 import json
@@ -15,19 +15,19 @@ from utils.config.serving import ExportConfig
 from utils.errors import UserError
 from utils.scratch import Scratch
 
-FLAGS = "flags.json"  # of a version: the words it was exported with, but for where from, where to and its number
+FLAGS = "flags.json"  # of a version: its export flags, without source, target and version number
 
 
 class Repository:
-    """A model repository, to which a version of one or more models is to be added.
+    """A model repository to which a version of one or more models is added.
 
     Args:
-        folder: of the repository; need not exist.
-        options: of the export.
-        inputs: of the models.
+        folder: folder of the repository; need not exist.
+        options: options of the export.
+        inputs: inputs of the models.
 
     Raises:
-        UserError: the version is there already, or the model's other versions have other inputs.
+        UserError: the version exists already, or the model's other versions have other inputs.
     """
 
     def __init__(self, folder: Path, options: ExportConfig, inputs: Sequence[Tensor]):
@@ -45,7 +45,7 @@ class Repository:
 
     @contextmanager
     def staged(self) -> Iterator["Staging"]:
-        """A hidden folder in which the version grows, removed in any case."""
+        """Yield a staging area in a hidden folder, which is removed on exit."""
         scratch = Scratch(_place(self.folder), "writing")
         try:
             yield Staging(self.folder, scratch.folder, self._number)
@@ -57,12 +57,12 @@ class Staging:
     """Models that are being written.
 
     Args:
-        repository: where they go.
-        folder: where they are now.
-        number: of the version.
+        repository: target folder.
+        folder: hidden folder for the files being written.
+        number: number of the version.
 
     Attributes:
-        tables: a folder for files that formats share.
+        tables: folder for files that formats share.
     """
 
     def __init__(self, repository: Path, folder: Path, number: int):
@@ -71,7 +71,7 @@ class Staging:
         self._names: list[str] = []
 
     def version(self, name: str, config: str) -> Path:
-        """Begin a model; returns the folder of its version."""
+        """Add a model; return the folder of its version."""
         self._names.append(name)
         path = self._folder / name / str(self._number)
         path.mkdir(parents=True)
@@ -80,18 +80,18 @@ class Staging:
         return path
 
     def card(self, name: str, text: str) -> None:
-        """Write a version's card, which is the model's while the version is live."""
+        """Write a version's card, which is also the model's card while the version is live."""
         for path in (self._folder / name / CARD, self._folder / name / str(self._number) / CARD):
             path.write_text(text)
 
     def flags(self, name: str, words: Sequence[str]) -> None:
-        """Keep how a version was exported."""
+        """Record the export flags of a version."""
         (self._folder / name / str(self._number) / FLAGS).write_text(json.dumps(list(words)))
 
     def publish(self) -> list[Path]:
-        """Make every model visible, each at once. Returns the versions. Raises UserError where another export was faster.
+        """Make every model visible, each atomically, and return the versions' folders. Raises UserError where another export was faster.
 
-        A version of a model that has others is not live by that, unless nothing of what its `config.pbtxt` names is there.
+        A new version of an existing model does not become live, unless none of the versions that the model's `config.pbtxt` names exists.
         """
         sync_tree(self._folder)
         self._repository.mkdir(parents=True, exist_ok=True)
@@ -122,8 +122,10 @@ class Staging:
 
 
 def _place(repository: Path) -> Path:
-    """Where a version grows: beside the repository, for Triton takes every folder in it for a model, hidden or not; inside only where it must be,
-    because a move from beside it would be a copy, or nothing may be written there."""
+    """Return the folder for staging: beside the repository, as Triton takes every folder in it for a model, hidden or not.
+
+    It is the repository itself where the folder beside it is not writable, or is on another file system: a move from there would be a copy.
+    """
     beside = repository.absolute().parent
     if not beside.is_dir() or not repository.is_dir():
         return beside
@@ -131,20 +133,20 @@ def _place(repository: Path) -> Path:
 
 
 def remove_version(model: Path, number: int) -> None:
-    """Remove a version: first out of sight, then from the disk; with what removals that were killed have left."""
+    """Remove a version: hide it, then delete it. Also delete the remains of removals that were killed."""
     for left in model.glob(".removed-*"):
         shutil.rmtree(left, ignore_errors=True)
     hidden = model / f".removed-{number}"
     (model / str(number)).rename(hidden)
-    with suppress(FileNotFoundError):  # another's removal takes it for one that is left
+    with suppress(FileNotFoundError):  # a concurrent removal may take this folder for such remains
         shutil.rmtree(hidden)
 
 
 def _rename(source: Path, target: Path) -> None:
-    """Raises FileExistsError where the target is there; an empty folder would be replaced."""
+    """Rename a folder. Raises FileExistsError where the target exists, as `os.rename` would replace an empty folder."""
     if target.exists():
         raise FileExistsError(target)
     try:
         os.rename(source, target)
-    except OSError as error:  # another was faster since
+    except OSError as error:  # another export created it after the check
         raise FileExistsError(target) if error.errno in (errno.ENOTEMPTY, errno.EEXIST) else error from None

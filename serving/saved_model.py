@@ -1,4 +1,4 @@
-"""A model as a TensorFlow SavedModel: each weight once, tables from files of any size in little memory."""
+"""Export of a model as a TensorFlow SavedModel: each weight is stored once, and tables of any size need little memory."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -20,19 +20,19 @@ _STORED = {BFLOAT16: tf.bfloat16, FLOAT16: tf.float16, INT8: tf.uint8}
 
 
 def write_saved_model(model: ServedModel, folder: Path, inputs: Sequence[Tensor], raw: RawFeatures | None = None) -> None:
-    """Write the SavedModel, its tables hard links of the model's files where the file system has them.
+    """Write the SavedModel; its tables are hard links to the model's files where the file system supports them.
 
-    Its signature `serving_default` takes `inputs` and gives `probability` float32 `[B, 1]`.
+    The signature `serving_default` takes `inputs` and returns `probability` float32 `[B, 1]`.
 
     Args:
-        model: what to write.
-        folder: is made.
+        model: model to write.
+        folder: folder to create.
         inputs: `numerical` and `categorical`, or columns of the log.
-        raw: how the features come from the log; None where ids are given.
+        raw: sources of the features in the log; None where the inputs are ids.
 
     Raises:
-        UserError: an input has a name that a signature cannot have.
-        OSError: it cannot be written.
+        UserError: an input has a name that is invalid in a signature.
+        OSError: the files cannot be written.
     """
     graph = Graph(model)
     specs = [tf.TensorSpec([None, one.width], _KINDS[one.kind], one.name) for one in inputs]
@@ -53,10 +53,10 @@ def write_saved_model(model: ServedModel, folder: Path, inputs: Sequence[Tensor]
 
 
 class LoadedModel:
-    """A SavedModel as TensorFlow loads it.
+    """A SavedModel loaded by TensorFlow.
 
     Args:
-        folder: of the SavedModel.
+        folder: folder of the SavedModel.
     """
 
     def __init__(self, folder: Path):
@@ -65,16 +65,16 @@ class LoadedModel:
 
     @property
     def inputs(self) -> list[str]:
-        """Names of the signature's inputs."""
+        """The names of the signature's inputs."""
         return sorted(self._score.structured_input_signature[1])
 
     def score(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """`[B]` float32."""
+        """Return probabilities `[B]` float32."""
         return self._score(**{name: tf.convert_to_tensor(values) for name, values in inputs.items()})[PROBABILITY].numpy()[:, 0]
 
 
 def fill_tables(model: ServedModel, folder: Path) -> None:
-    """Put the tables' rows into a SavedModel that was written of a `Graph`, whose tables have one."""
+    """Insert the tables' rows into a SavedModel written from a `Graph`, whose tables have one row."""
     files = {}
     for place, table in enumerate(model.tables):
         rows, scales = model.files(table)
@@ -86,10 +86,10 @@ def fill_tables(model: ServedModel, folder: Path) -> None:
 
 
 def _replaced(variables: Path, files: Mapping[str, tuple[Path, tf.DType, tuple[int, int]]]) -> None:
-    """Write the bundle of variables anew, those of `files` each in a file of its own, with which theirs then share the data.
+    """Rewrite the bundle of variables with each variable of `files` in a data file of its own, which shares the data of the table's file.
 
-    A bundle's data file holds the values of its variables and nothing else, so that of one variable is the table's file, byte by byte; its index
-    has the checksum, for which the values are read once.
+    A bundle's data file holds the values of its variables and nothing else, so with one variable it equals the table's file, byte by byte. The values
+    are read once, for the checksum in the bundle's index.
     """
     before, parts = str(variables / "variables"), variables.parent / ".parts"
     reader = tf.train.load_checkpoint(before)
@@ -113,8 +113,8 @@ def _replaced(variables: Path, files: Mapping[str, tuple[Path, tf.DType, tuple[i
 
 
 def _mapped(path: Path, dtype: tf.DType, shape: tuple[int, int]) -> tf.Tensor:
-    """A file as a tensor that is not copied."""
+    """Return a file as a tensor, without a copy."""
     kind = np.dtype(f"u{dtype.size}") if dtype in (tf.bfloat16, tf.float16) else np.dtype(dtype.as_numpy_dtype)
-    mapped = np.memmap(path, kind, "c", shape=shape)  # DLPack takes no read-only arrays; nothing is written
+    mapped = np.memmap(path, kind, "c", shape=shape)  # copy-on-write, as DLPack takes no read-only arrays; nothing is written
     tensor = tf.experimental.dlpack.from_dlpack(np.asarray(mapped).__dlpack__())
     return tf.bitcast(tensor, dtype) if tensor.dtype != dtype else tensor

@@ -1,4 +1,4 @@
-"""What scores rows by a version as it will be served: `served.proof`, in a process of the stub's environment."""
+"""Scoring of an export's samples as they will be served: `served.proof` in a process of the stub's environment."""
 
 import json
 import shutil
@@ -14,22 +14,22 @@ from serving.triton_config import Tensor
 from utils.cluster import processes
 from utils.errors import UserError
 
-NAME = "served.proof"  # of the module that runs there
+NAME = "served.proof"  # the module that runs there
 _PROJECT = Path(__file__).resolve().parents[1]
 
 
 def served(environment: Path, version: Path, inputs: Sequence[Tensor], raw: str, gpu: bool) -> Callable[[KeptRows, Path], ExportScores]:
-    """What scores rows by a version that is written but for the rows it keeps.
+    """Return a function that scores rows with a version, which is complete except for its kept rows.
 
     Args:
-        environment: of the stub.
-        version: its folder.
-        inputs: of the model.
-        raw: the option `inputs`, of the model's configuration.
-        gpu: whether the model is to be served on one.
+        environment: environment of the stub.
+        version: folder of the version.
+        inputs: inputs of the model.
+        raw: the option `inputs` in the model's configuration.
+        gpu: whether the model is to be served on a GPU.
 
     Returns:
-        A function of rows and a folder for what passes between the processes. Raises UserError where the version cannot be loaded, or refuses a row.
+        A function of rows and a folder for exchanged files. It raises UserError where the version cannot be loaded or refuses a row.
     """
     config = {"input": [{"name": one.name, "data_type": f"TYPE_{one.kind}"} for one in inputs], "parameters": {"INPUTS": {"string_value": raw}}}
     description = {"config": config, "args": {"model_instance_kind": "GPU" if gpu else "CPU"}}

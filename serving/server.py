@@ -67,17 +67,17 @@ class ServerConfig:
 
 
 class Server:
-    """A running server; a context manager that ends it. Once it has been ready, it is started again where it ends by itself.
+    """A running server, as a context manager that ends it. After it was ready once, it is restarted whenever it ends by itself.
 
     Args:
-        repository: of models.
-        config: its options.
-        say: is told what a person wants to know.
+        repository: folder of the models.
+        config: options of the server.
+        say: called with messages for the user.
 
     Attributes:
         http, grpc, metrics: addresses, which stay the same.
-        process: the server's, another one after it was started again.
-        log: the server's own log.
+        process: the server's process, a new one after a restart.
+        log: path of the server's own log.
 
     Raises:
         UserError: there is no model, a port is taken, or a model cannot be loaded.
@@ -91,29 +91,29 @@ class Server:
         self.log = _log_file(config.server_log)
         self._shared = Segments(self._chosen[0])
         self._start = time.monotonic()
-        self._again = 0 in _given(config)  # whether it may be started once more, on other ports
+        self._again = 0 in _given(config)  # a free port may be taken before the server binds it: then one more start with other ports is allowed
         self._begin("wb")
 
     def _begin(self, mode: str = "ab") -> None:
         config, program, shared = self._config, self._program, self._shared
         self.http, self.grpc, self.metrics = (f"{config.address}:{port}" for port in self._chosen)
         with open(self.log, mode) as log:
-            self._written = log.seek(0, os.SEEK_END)  # by those before
+            self._written = log.seek(0, os.SEEK_END)  # length of the log of earlier servers
             self.process = subprocess.Popen(
                 _command(program, self._repository, self._models, config, self._chosen, shared.prefix),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=os.environ | program.environment | {"TF_CPP_MIN_LOG_LEVEL": "2"},
-                start_new_session=True,  # ^C is ours: the server is ended after its requests
+                start_new_session=True,  # ^C goes to this process only, which ends the server after its requests
                 pass_fds=[] if shared.lock is None else [shared.lock],
                 preexec_fn=ends_with_this_process(),
             )
 
     def start_again(self) -> float:
-        """Start it where it was, after it has ended by itself, with the models that it had; returns the seconds it took. Raises UserError.
+        """Restart the server where it was, with the same models, after it ended by itself; return the seconds it took. Raises UserError.
 
-        The thread that calls this must go on while the server is to: it ends with the thread.
+        The calling thread must live as long as the server: the server ends with it.
         """
         if self._watchdog is not None:
             self._watchdog.close()
@@ -126,12 +126,12 @@ class Server:
         return self.wait_until_ready()
 
     def wait_until_ready(self) -> float:
-        """Returns the seconds it took. Raises UserError where it does not come to it."""
+        """Wait until the server is ready; return the seconds since its start. Raises UserError where it ends or takes too long."""
         while not self._answers():
             if self._closes.is_set():
                 raise UserError("the server is being ended")
             if self.process.poll() is not None:
-                if self._again and _TAKEN.search(Path(self.log).read_text(errors="replace")):  # by another program since
+                if self._again and _TAKEN.search(Path(self.log).read_text(errors="replace")):  # another program took a port meanwhile
                     self._again, self._chosen = False, _ports(self._config)
                     self._begin()
                     continue
@@ -145,11 +145,11 @@ class Server:
 
     @property
     def error(self) -> UserError | None:
-        """Why it is not started again, where it has ended by itself too often."""
+        """The reason why the server is no longer restarted, where it has ended by itself too often."""
         return self._keeper and self._keeper.error
 
     def _answers(self) -> bool:
-        """Whether it answers on its last port too, the metrics': without that one it would end as soon as it says that it is ready."""
+        """Return whether the server is ready and answers on its last port, the metrics'. Without that port it would end right after readiness."""
         try:
             for place in (f"{self.http}/v2/health/ready", f"{self.metrics}/metrics"):
                 with urllib.request.urlopen(f"http://{place}", timeout=5) as response:
@@ -161,14 +161,14 @@ class Server:
 
     @property
     def end(self) -> str:
-        """The words for how it has ended by itself."""
+        """A description of how the server has ended by itself."""
         return f"{ending(self.process.returncode)}: {self._words()}"
 
     def _words(self) -> str:
         return f"{last_words(self.log, self._written)} (all of its log: {self.log})"
 
     def close(self) -> int:
-        """End it after its requests; returns its exit code."""
+        """End the server after its requests; return its exit code."""
         self._closes.set()
         if self._keeper is not None:
             self._keeper.close()
@@ -193,10 +193,10 @@ class Server:
 
 
 def _models(repository: Path, say: Callable[[str], None]) -> list[str]:
-    """Those of the Python backend."""
+    """Return the models of the Python backend in the repository."""
     if not repository.is_dir():
         raise UserError(f"{repository}: no such folder; expected a model repository (dlrm.py --mode export --export_path writes one)")
-    if any(letter.isspace() for letter in str(repository.absolute())):  # Triton 2.51 would not get ready: its stub takes the path for two words
+    if any(letter.isspace() for letter in str(repository.absolute())):  # Triton 2.51 would never be ready: its stub splits the path at a blank
         raise UserError(f"{str(repository.absolute())!r}: Triton's Python backend takes no path with a blank; move the repository")
     found = []
     for folder in sorted(path for path in repository.iterdir() if (path / CONFIG).is_file() and not path.name.startswith(".")):
@@ -215,7 +215,7 @@ def _command(program: Installation, repository: Path, models: Sequence[str], con
     flags = {
         "model-repository": repository,
         "backend-directory": program.backends,
-        "model-control-mode": "explicit",  # new versions come when they are asked for, and an error is an answer
+        "model-control-mode": "explicit",  # new versions are loaded on request, and errors are reported to the client
         "backend-config": f"python,shm-region-prefix-name={prefix}",
         "exit-timeout-secs": config.exit_seconds,
         **{f"{name}-address": config.address for name in ("http", "grpc", "metrics")},
@@ -237,16 +237,16 @@ def _given(config: ServerConfig) -> list[int]:
 
 
 def _ports(config: ServerConfig) -> list[int]:
-    """The ports, a free one in the place of each 0; all are held until the last is chosen, so that they differ."""
+    """Choose the ports, a free one for each 0. All are bound until the last is chosen, so that they differ."""
     given, chosen = zip(_PORTS, _given(config), strict=True), {}
     with contextlib.ExitStack() as held:
-        for flag, port in sorted(given, key=lambda one: one[1] == 0):  # the free ones last: none is one that was asked for
+        for flag, port in sorted(given, key=lambda one: one[1] == 0):  # free ports last, so that none of them is one that was asked for
             chosen[flag] = _bound(held.enter_context(socket.socket()), config.address, port, flag)
     return [chosen[flag] for flag in _PORTS]
 
 
 def _bound(held: socket.socket, address: str, port: int, flag: str) -> int:
-    if port:  # one that a server has just left may be taken again at once
+    if port:  # a port that a server has just left may be reused at once
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         held.bind((address, port))
@@ -256,7 +256,7 @@ def _bound(held: socket.socket, address: str, port: int, flag: str) -> int:
 
 
 def main() -> int:
-    """Serve until a signal comes, or the server ends by itself."""
+    """Run the command line: serve until a signal arrives or the server has ended by itself too often."""
     parser = Parser(prog=NAME, description=__doc__)
     parser.add_argument("repository", metavar="REPOSITORY", help="folder of a Triton model repository")
     add_flags(parser, [ServerConfig])
@@ -274,7 +274,7 @@ def main() -> int:
             seconds = server.wait_until_ready()
             say(f"ready after {seconds:.1f} s: http://{server.http}, grpc://{server.grpc}, metrics http://{server.metrics}/metrics; log {server.log}")
             while server.error is None:
-                time.sleep(0.2)  # no endless wait: a signal that another thread takes would not end it
+                time.sleep(0.2)  # in short waits, as an endless wait would not notice a signal that another thread takes
             raise server.error
         except EndOnce:
             say("ending")

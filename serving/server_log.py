@@ -1,22 +1,22 @@
-"""What a server's log says of its end."""
+"""Extraction of the reason for a server's end from its log."""
 
 import re
 import signal
 from pathlib import Path
 
 _ERROR = re.compile(r"^E\d{4} \S+ +\d+ \S+\] (.*)$", re.M)
-_HARMLESS = ("CudaDriverHelper",)  # said at every start without a GPU
+_HARMLESS = ("CudaDriverHelper",)  # logged at every start without a GPU
 _CRASH = re.compile(r"^terminate called .*(?:\n  what\(\): .*)?|^Signal \(\d+\) received\.|^.*(?:Assertion .* failed|[Ss]egmentation fault).*", re.M)
 _TABLE = re.compile(r"^[|+].*[|+]$")
 _WIDTH = 400
 
 
 def last_words(log: str | Path, start: int = 0) -> str:
-    """The words in which a server ended: those of its crash, or its last error; in one line.
+    """Return the message with which a server ended, in one line: that of its crash, or its last error.
 
     Args:
-        log: the file.
-        start: of what this server wrote: earlier ones may have written there.
+        log: path of the file.
+        start: position of this server's first output: earlier servers may have written to the file.
     """
     with open(log, "rb") as file:
         file.seek(start)
@@ -31,12 +31,12 @@ def last_words(log: str | Path, start: int = 0) -> str:
 
 
 def _plain(error: str) -> str:
-    """An error as Triton logs it, in quotes, without the stack that it appends to a backend's."""
+    """Return an error as plain text, from Triton's quoted form without the stack that it appends to a backend's error."""
     return " ".join(error.partition(r"\n\nAt:")[0].strip('"').replace(r"\n", " ").split())
 
 
 def ending(code: int) -> str:
-    """An exit code in words."""
+    """Describe an exit code in words."""
     if code >= 0:
         return f"with code {code}"
     try:

@@ -1,4 +1,4 @@
-"""The names that a server's backends take in /dev/shm, and what servers that were killed have left of them."""
+"""Names of a server's shared memory in /dev/shm, and removal of what killed servers have left there."""
 
 import contextlib
 import fcntl
@@ -13,18 +13,18 @@ _OURS = re.compile(r"(dlrm_(\d+)_\d+_)(.+)").fullmatch
 
 
 class Segments:
-    """Names that begin with a prefix of this server's own, locked while the server, or one of its backends, is there.
+    """The names of a server's shared memory: they have a prefix of its own, which is locked while the server or one of its backends runs.
 
-    The lock is a file beside them: it tells others that they are in use, also in a container whose process numbers are not these. A server that is
-    started is to inherit `lock`.
+    The lock is a file beside them. It shows others that the names are in use, also in a container with other process numbers. A started server must
+    inherit `lock`.
 
     Args:
-        port: of the server: no two on a machine have the same.
-        folder: where the system keeps memory that processes share.
+        port: port of the server; no two servers on a machine share it.
+        folder: folder of the system's shared memory.
 
     Attributes:
-        prefix: of the names.
-        lock: the descriptor; None where /dev/shm takes none.
+        prefix: prefix of the names.
+        lock: file descriptor of the lock; None where the file cannot be created.
     """
 
     def __init__(self, port: int, folder: Path = FOLDER):
@@ -36,13 +36,13 @@ class Segments:
             self.lock = _locked(folder / f"{self.prefix}{_LOCK}")
 
     def remove(self) -> None:
-        """Remove what the server has left, which is no more; it may be started again."""
+        """Remove the shared memory of a server that has ended, but keep the lock, as the server may be restarted."""
         for path in self._folder.glob(f"{self.prefix}*"):
             if path.name != f"{self.prefix}{_LOCK}":
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove all of it."""
+        """Remove the shared memory and the lock."""
         self.remove()
         if self.lock is not None:
             (self._folder / f"{self.prefix}{_LOCK}").unlink(missing_ok=True)
@@ -51,7 +51,7 @@ class Segments:
 
 
 def remove_left(folder: Path = FOLDER) -> None:
-    """Remove the segments of servers that are no more; those of other users stay where they may not be removed."""
+    """Remove the segments of servers that have ended; segments of other users stay where permission is missing."""
     by_prefix: dict[str, list[Path]] = {}
     for path, prefix in _segments(folder):
         by_prefix.setdefault(prefix, []).append(path)
@@ -61,11 +61,11 @@ def remove_left(folder: Path = FOLDER) -> None:
             if lock in paths:
                 descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
                 try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: it is in use
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError where it is in use
                     _remove(sorted(paths, key=lambda path: path == lock))
                 finally:
                     os.close(descriptor)
-            elif not _runs(prefix) and not (_mapped(folder) & set(map(str, paths))):  # of versions of this program that took no lock
+            elif not _runs(prefix) and not (_mapped(folder) & set(map(str, paths))):  # left by older versions of this program, without a lock
                 _remove(paths)
 
 
@@ -86,7 +86,7 @@ def _runs(prefix: str) -> bool:
 
 
 def _mapped(folder: Path) -> set[str]:
-    """The files there that a process has in its memory, of those processes that may be looked at."""
+    """Return the folder's files that processes have mapped, of the processes that this user may inspect."""
     found: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
@@ -95,11 +95,11 @@ def _mapped(folder: Path) -> set[str]:
 
 
 def _locked(path: Path) -> int:
-    """A new file, locked. Raises OSError."""
+    """Create a file and lock it. Raises OSError."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):  # taken for one that was left, before it was locked
+        with contextlib.suppress(FileNotFoundError):  # another process may have removed it as left behind before it was locked
             if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
         os.close(descriptor)

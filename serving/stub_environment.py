@@ -1,10 +1,10 @@
-"""The environment in which Triton's Python backend runs: this one's packages, and before them the NumPy that the backend was built for.
+"""The environment of Triton's Python backend: this environment's packages, preceded by the NumPy that the backend was built for.
 
-The stub that carries Python in Triton 2.51 was built for NumPy 1. NumPy 2 gives it arrays that repeat their first element, and it makes tensors that
-are empty, without an error. So it runs in a virtual environment of its own in the cache, which holds no packages, but names the folder of that NumPy
-and then the packages of the environment that runs this. `EXECUTION_ENV_PATH` of a model's `config.pbtxt` is its folder.
+The stub that runs Python in Triton 2.51 was built for NumPy 1. With NumPy 2 it silently receives arrays that repeat their first element, and makes
+empty tensors. Therefore it runs in a virtual environment of its own in the cache. That holds no packages, but names the folder of that NumPy and
+then the packages of the environment that runs this. `EXECUTION_ENV_PATH` of a model's `config.pbtxt` is its folder.
 
-  python -m serving.stub_environment    makes it where it is not there yet, and says where it is
+  python -m serving.stub_environment    makes it where it does not exist yet, and prints its folder
 """
 
 import hashlib
@@ -26,23 +26,23 @@ from utils.signals import EndedBySignals
 NAME = "serving.stub_environment"
 REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements-stub.txt"
 _PACKAGES = "dlrm_tf2_stub.pth"
-_OPERATIONS = "lib/dlrm_ops"  # under an environment: the compiled operations, see `model.native`
+_OPERATIONS = "lib/dlrm_ops"  # the compiled operations under an environment, see `model.native`
 _SILENT: Callable[[str], None] = lambda text: None  # noqa: E731
 
 
 def stub_environment(say: Callable[[str], None] = _SILENT) -> Path:
-    """The folder of the environment for this Python and its packages, made where it is not there yet.
+    """Return the folder of the environment for this Python and its packages; make it where it does not exist.
 
     Args:
-        say: is told of what takes long.
+        say: called with a line before a slow step.
 
     Raises:
-        UserError: it cannot be made.
+        UserError: the environment cannot be made.
     """
     numpy, packages = numpy_folder(), _packages()
     facts = json.dumps([sys.prefix, sys.base_prefix, str(numpy), packages])
     folder = numpy.with_name(f"stub-{numpy.name}-{hashlib.sha256(facts.encode()).hexdigest()[:12]}")
-    if shlex.quote(str(folder)) != str(folder):  # Triton 2.51 hangs there
+    if shlex.quote(str(folder)) != str(folder):  # Triton 2.51 hangs with such a path
         raise UserError(f"{folder}: Triton hands this path to a shell as it is; DLRM_CACHE_DIR is to name a folder of plain letters, without blanks")
 
     def fill(staging: Path) -> None:
@@ -54,40 +54,40 @@ def stub_environment(say: Callable[[str], None] = _SILENT) -> Path:
 
 
 def numpy_folder() -> Path:
-    """Where NumPy for the backend is, or belongs; environments of one Python share it."""
+    """Return the folder of the backend's NumPy, existing or not; environments of one Python share it."""
     return cache_folder() / f"{_pin().replace('==', '-')}-python{sys.version_info.major}.{sys.version_info.minor}-{platform.machine()}"
 
 
 def _pin() -> str:
-    """`numpy==VERSION`."""
+    """Return the requirement of NumPy, `numpy==VERSION`."""
     (found,) = re.findall(r"^[\w.=-]+", REQUIREMENTS.read_text(), re.M)
     return found
 
 
 def numpy_version() -> str:
-    """The NumPy of the environment."""
+    """Return the NumPy version of the environment."""
     return _pin().partition("==")[2]
 
 
 def _packages() -> list[str]:
-    """The folders of this environment's packages."""
+    """Return the folders of this environment's packages."""
     return [*filter(lambda folder: Path(folder).is_dir(), site.getsitepackages()), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
 
 
 def _make(staging: Path, folder: Path, packages: Sequence[str]) -> None:
-    """A virtual environment in `staging` that is to be moved to `folder`."""
+    """Make a virtual environment in `staging`, to be moved to `folder`."""
     venv.EnvBuilder(symlinks=True).create(staging)
     activate = staging / "bin/activate"
     activate.write_text(activate.read_text().replace(str(staging), str(folder)))
     (own,) = staging.glob("lib/python*/site-packages")
     first, *others = packages
-    lines = [first, *(f"import site; site.addsitedir({other!a})" for other in others)]  # with their own .pth files
+    lines = [first, *(f"import site; site.addsitedir({other!a})" for other in others)]  # these read the packages' own .pth files, too
     (own / _PACKAGES).write_text("".join(f"{line}\n" for line in lines))
     (staging / _OPERATIONS).symlink_to(Path(sys.prefix) / _OPERATIONS)
 
 
 def main() -> None:
-    """Make the environment."""
+    """Run the command line: make the environment and print its folder."""
     print(stub_environment(lambda text: print(text, file=sys.stderr)))
 
 

@@ -1,4 +1,4 @@
-"""`config.pbtxt`: what Triton reads of a model."""
+"""`config.pbtxt`: Triton's configuration of a model."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,13 @@ from typing import NamedTuple
 from serving.description import CATEGORICAL, NUMERICAL, PROBABILITY
 from utils.config.serving import GPU, ONNX, SAVEDMODEL, TRITON, ExportConfig
 
-ROWS = "ROWS"  # a parameter: rows of each feature's table, `300*6` where it has 6 ids a sample
+ROWS = "ROWS"  # a parameter: rows of each feature's table, `300*6` for a table of 300 rows and 6 ids a sample
 _ENGINES = {TRITON: 'backend: "python"', SAVEDMODEL: 'platform: "tensorflow_savedmodel"', ONNX: 'platform: "onnxruntime_onnx"'}
 _INTERFACE = re.compile(r"^(?:input|output) \[\n.*?^\]\n", re.M | re.S)
 
 
 class Tensor(NamedTuple):
-    """A tensor of a model, `[B, width]`."""
+    """An input or output tensor of a model, `[B, width]`."""
 
     name: str
     kind: str  # FP32, INT64 or STRING, which requests call BYTES
@@ -21,24 +21,24 @@ class Tensor(NamedTuple):
 
 
 def inputs_of_ids(num_numerical: int, num_ids: int) -> list[Tensor]:
-    """`numerical` `[B, M]`, where M is not 0, and `categorical` `[B, K]`."""
+    """Return the inputs `numerical` `[B, M]`, where M is not 0, and `categorical` `[B, K]`."""
     numerical = [Tensor(NUMERICAL, "FP32", num_numerical)] if num_numerical else []
     return [*numerical, Tensor(CATEGORICAL, "INT64", num_ids)]
 
 
 def inputs_of_columns(numbers: Mapping[str, bool]) -> list[Tensor]:
-    """An input for each column of the log: numbers, or texts."""
+    """Return an input for each column of the log, numbers or texts."""
     return [Tensor(name, "FP32" if holds else "STRING", 1) for name, holds in numbers.items()]
 
 
 def config_text(options: ExportConfig, form: str, inputs: Sequence[Tensor], parameters: Mapping[str, str]) -> str:
-    """The file's contents.
+    """Return the text of a `config.pbtxt`.
 
     Args:
-        options: of the export.
-        form: of `FORMATS`.
-        inputs: of the model.
-        parameters: handed to the Python backend.
+        options: options of the export.
+        form: one of `FORMATS`.
+        inputs: inputs of the model.
+        parameters: parameters for the Python backend.
     """
     lines = [f"name: {_quoted(options.name_of(form))}", _ENGINES[form], f"max_batch_size: {options.max_batch_size}"]
     lines += _tensors("input", inputs) + _tensors("output", [Tensor(PROBABILITY, "FP32", 1)])
@@ -52,7 +52,7 @@ def config_text(options: ExportConfig, form: str, inputs: Sequence[Tensor], para
 
 
 def interface(text: str) -> list[str]:
-    """The parts of a `config.pbtxt` of ours that say what clients send and get."""
+    """Return the inputs and outputs in a `config.pbtxt` of this project: the interface to clients."""
     return _INTERFACE.findall(text)
 
 
@@ -62,6 +62,6 @@ def _tensors(kind: str, tensors: Sequence[Tensor]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """As protobuf's text form has it."""
+    """Quote a text for protobuf's text format."""
     escaped = "".join(f"\\{byte:03o}" if byte < 32 or byte > 126 or chr(byte) in '"\\' else chr(byte) for byte in text.encode())
     return f'"{escaped}"'

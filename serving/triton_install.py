@@ -1,4 +1,4 @@
-"""The Triton Inference Server out of NVIDIA's wheel, in a folder of its own under the cache.
+"""Installation of the Triton Inference Server from NVIDIA's wheel, in a folder of the cache.
 
 python -m serving.triton_install      fetches it and makes the environment of its backend, where they are not there yet
 """
@@ -18,28 +18,28 @@ from utils.errors import UserError
 from utils.signals import EndedBySignals
 
 NAME = "serving.triton_install"
-PACKAGE, VERSION = "nvidia-pytriton", "0.7.0"  # carries Triton 2.51
+PACKAGE, VERSION = "nvidia-pytriton", "0.7.0"  # contains Triton 2.51
 _STUB = "triton_python_backend_stub"
 
 
 class Installation(NamedTuple):
-    """Where the server is, and what it is started with."""
+    """The folder of an installed server, with its paths and environment."""
 
     folder: Path
 
     @property
     def server(self) -> Path:
-        """The program, which finds its libraries relative to itself."""
+        """The server program; it finds its libraries relative to itself."""
         return self.folder / "bin/tritonserver"
 
     @property
     def backends(self) -> Path:
-        """The backends: the Python one."""
+        """The folder of the backends: the Python backend."""
         return self.folder / "backends"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables: where Python's library is, where it is one outside the system's folders."""
+        """Environment variables for the server: the folder of Python's library, where Python has a shared one."""
         if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
             return {}
         known = os.environ.get("LD_LIBRARY_PATH")
@@ -47,15 +47,15 @@ class Installation(NamedTuple):
 
 
 def server_folder() -> Path:
-    """Where the server for this Python is, or belongs."""
+    """Return the folder of the server for this Python, existing or not."""
     return cache_folder() / f"triton-{PACKAGE}-{VERSION}-python{_python()}"
 
 
 def installed(say: Callable[[str], None] = lambda text: None) -> Installation:
-    """The server for this Python, fetched where it is not there yet: 120 MB, once.
+    """Return the server for this Python; download it where it is missing: 120 MB, once.
 
     Raises:
-        UserError: it cannot be had.
+        UserError: the server cannot be installed.
     """
 
     def fill(staging: Path) -> None:
@@ -80,7 +80,7 @@ def _install(staging: Path) -> None:
 
 
 def main() -> None:
-    """Fetch the server and make its backend's environment."""
+    """Run the command line: fetch the server and make its backend's environment."""
     installed(print)
     stub_environment(print)
 

@@ -1,4 +1,4 @@
-"""Versions whose backend processes are no more are loaded again: Triton 2.51 answers "Stub process is not healthy" from then on."""
+"""A watchdog that reloads versions whose backend processes have died: Triton 2.51 then answers only "Stub process is not healthy"."""
 
 import contextlib
 import os
@@ -15,37 +15,40 @@ from serving.questions import FAULTS, LOADING, READY, Health, Questions, Version
 from serving.stubs import Stub, end, stubs
 
 _EVERY_S = 0.25
-_BETWEEN_S = 1.0  # two questions to a model that answers
+_BETWEEN_S = 1.0  # minimum time between two examinations of a model that answers
 _SHORTEST_REST_S, _LONGEST_REST_S = 0.5, 30.0
-_WAITING_S = 5.0  # for a process that has ended
-_UNSEEN_S, _UNPACKING_S = 15.0, 60.0  # for one that was never seen; where its environment is an archive, Triton unpacks that first
+_WAITING_S = 5.0  # patience of a load with a backend process that has ended
+_UNSEEN_S, _UNPACKING_S = (
+    15.0,
+    60.0,
+)  # for a process that was never seen; the longer one where Triton unpacks an archived environment first
 _ARCHIVE = re.compile(r'"EXECUTION_ENV_PATH"\s*value\s*:?\s*\{\s*string_value\s*:\s*"[^"]*\.(?:tar|tgz|tar\.gz)"')
-_OTHERS_S = 3.0  # how long a load of the model that somebody else asked for is waited for
+_OTHERS_S = 3.0  # how long to wait for a load of the model that another client started
 
 
 class Watchdog:
-    """Watches the models of a server, in a thread.
+    """A thread that watches the models of a server.
 
-    What the server calls ready is judged by its answer to a request. It is asked where requests have failed since the last look, or a version has
-    fewer processes than instances. A model of which nothing answers is unloaded at once, so that the server itself says that it is not ready, and
-    then loaded; where another instance or version of it answers, it is loaded beside these. One that keeps the question waiting has much to do, and
-    is left alone. A server that loads a version whose process has been killed waits for it without end: that one is killed.
+    A version that the server calls ready is judged by its response to a request. It is asked where requests have failed since the last look, or it
+    has fewer processes than instances. A model of which nothing answers is unloaded at once, so that the server itself reports it as not ready, and
+    then loaded. Where another instance or version of the model answers, it is loaded without unloading. A version that does not respond in time may
+    be busy, and is left alone. A server that loads a version whose process has been killed waits for it forever: such a server is killed.
 
     Args:
-        server: its process.
-        http: its address, HOST:PORT.
-        repository: that it serves.
-        say: is told.
+        server: process number of the server.
+        http: address of the server, HOST:PORT.
+        repository: repository that it serves.
+        say: called with a line about each event.
     """
 
     def __init__(self, server: int, http: str, repository: Path, say: Callable[[str], None]):
         self._server, self._repository, self._say, self._questions = server, repository, say, Questions(http)
         self._stop = threading.Event()
-        self._failures: dict[Version, int] = {}  # at the last look
+        self._failures: dict[Version, int] = {}  # as of the last look
         self._instances: dict[Version, int] = {}
-        self._rests: dict[str, tuple[float, float]] = {}  # of a model: until when it is left alone, and for how long a load that failed is
+        self._rests: dict[str, tuple[float, float]] = {}  # by model: end of its rest, and length of the rest after a failed load
         self._ready: set[str] = set()
-        self._down: set[str] = set()  # models that were unloaded here
+        self._down: set[str] = set()  # models that this watchdog unloaded
         self._at_work: dict[str, threading.Thread] = {}
         self._loads = _Loads()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -58,7 +61,7 @@ class Watchdog:
 
     @property
     def models(self) -> list[str]:
-        """Those that are served, or are to be again."""
+        """The models that are served, or are to be served again."""
         return sorted(self._ready | self._down | set(filter(self._busy, self._at_work)))
 
     def _watch(self) -> None:
@@ -80,14 +83,14 @@ class Watchdog:
             with contextlib.suppress(*FAULTS):
                 failed = failures.get(version, 0) > self._failures.get(version, 0)
                 if not failed or self._begins(version.model, self._examine, version):
-                    self._failures[version] = failures.get(version, 0)  # less than before after a load
+                    self._failures[version] = failures.get(version, 0)  # a load resets the server's count
                 if not failed and alive[version] < self._expected(version):
                     self._begins(version.model, self._examine, version)
         for model in sorted(self._down):
             self._begins(model, self._load, model)
 
     def _begins(self, model: str, action: Callable, of: object) -> bool:
-        """Act in a thread of the model's own, for others may need help meanwhile; not where one is at work, or the model is left alone."""
+        """Run an action in a thread of the model's own, so that other models are not delayed; not while one runs or the model is left alone."""
         due, _ = self._rests.get(model, (0.0, 0.0))
         if time.monotonic() < due or self._busy(model):
             return False
@@ -104,7 +107,7 @@ class Watchdog:
         return model in self._at_work and self._at_work[model].is_alive()
 
     def _examine(self, version: Version) -> None:
-        """Ask a version that is in doubt, and bring it back where it has died."""
+        """Examine a version in doubt, and restore it where it has died."""
         expected = self._expected(version, anew=True)
         answers = self._answers(version, expected)
         alive = self._alive(version)
@@ -116,7 +119,7 @@ class Watchdog:
         partly = Health.ANSWERS in answers or 0 < alive < expected or any(one.version.model == version.model for one in self._stubs(but=version))
         what = f"{version.model}: {'a' if partly else 'the'} backend process of version {version.number}"
         if alive >= expected:
-            end(self._server, version, only_stopped=Health.ANSWERS in answers)  # what is stopped would do damage when it goes on
+            end(self._server, version, only_stopped=Health.ANSWERS in answers)  # a stopped process would do damage when it continues
         self._say(f"{what} has ended, or does not answer; it is started again")
         if partly and _touched(self._repository / version.model / str(version.number) / "model.py"):
             self._load(version.model)
@@ -124,19 +127,19 @@ class Watchdog:
             self._anew(version)
 
     def _answers(self, version: Version, expected: int) -> list[Health]:
-        """Ask until it is plain; two answers say that a version is dead whose processes are there: a busy machine may let one wait for a second."""
+        """Ask until the state is clear. A version whose processes exist is dead only after two answers: on a busy machine one may time out."""
         first = self._questions.health(version)
         if self._alive(version) >= expected and (expected > 1 or first is Health.DEAD):
             return [first, *(self._questions.health(version) for _ in range(2 * expected - 1))]
         if first is not Health.DEAD:
-            time.sleep(2 * _EVERY_S)  # a change of versions or of instances may be on its way
+            time.sleep(2 * _EVERY_S)  # versions or instances may be changing just now
         return [first]
 
     def _anew(self, version: Version) -> None:
         deadline = time.monotonic() + _OTHERS_S
         while self._loading(version.model) and time.monotonic() < deadline:
             time.sleep(_EVERY_S)
-        if self._questions.states().get(version) == READY and not self._alive(version):  # nobody else has brought it back
+        if self._questions.states().get(version) == READY and not self._alive(version):  # no other client has restored it
             self._down.add(version.model)
             self._questions.unload(version.model)
             self._load(version.model)
@@ -159,7 +162,7 @@ class Watchdog:
         return any(one.model == model and state == LOADING for one, state in self._questions.states().items())
 
     def _expected(self, version: Version, anew: bool = False) -> int:
-        """How many processes a version has."""
+        """Return the number of processes that a version should have."""
         if anew or version not in self._instances:
             groups = self._questions.config(version).get("instance_group", ())
             self._instances[version] = sum(int(group.get("count", 1)) for group in groups) or 1
@@ -173,7 +176,7 @@ class Watchdog:
 
 
 def _patience(repository: Path, version: Version) -> float:
-    """How long a process that was never seen is waited for, seconds."""
+    """Return the seconds to wait for a process that was never seen."""
     try:
         return _UNPACKING_S if _ARCHIVE.search(config_of(repository / version.model, version.number)) else _UNSEEN_S
     except OSError:
@@ -181,29 +184,29 @@ def _patience(repository: Path, version: Version) -> float:
 
 
 def _touched(file: Path) -> bool:
-    """Make a version's file newer than it was: then the server reads a version anew that it has."""
+    """Update the modification time of a version's file, so that the server reloads a version it has. Return whether a load will do."""
     try:
         os.utime(file)
     except FileNotFoundError:
-        return True  # it takes what else there is
+        return True  # a load then takes the versions that still exist
     except OSError:
         return False
     return True
 
 
 class _Loads:
-    """Versions that are being loaded; their processes have ended, perhaps."""
+    """The versions that are being loaded, whose processes may have ended."""
 
     def __init__(self):
-        self._last: dict[Version, float] = {}  # when each was last seen with a process
+        self._last: dict[Version, float] = {}  # the time when each was last seen with a process
         self._first: dict[Version, float] = {}
 
     def stuck(self, processes: Mapping[Version, int], patience: Callable[[Version], float]) -> Version | None:
-        """One whose process is no more.
+        """Return a version whose process has ended; None where there is none.
 
         Args:
-            processes: of each that is being loaded.
-            patience: seconds for one that was never seen.
+            processes: number of processes of each version that is being loaded.
+            patience: seconds to wait for a process that was never seen.
         """
         now = time.monotonic()
         self._first = {version: self._first.get(version, now) for version in processes}

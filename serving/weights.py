@@ -1,4 +1,4 @@
-"""The weights of a version in a model repository: a checkpoint without its optimizer, sharing the files of the one that it came from."""
+"""Weights of a version in a model repository: a checkpoint without optimizer state that shares the files of the original checkpoint."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,29 +15,29 @@ _DROPPED = ("checksum", "files", "arrays", "format")
 
 
 def verified(checkpoint: Checkpoint) -> None:
-    """Read every weight once, for its checksum: what is served is mapped, and read without. Raises CheckpointError."""
+    """Read every weight once to verify its checksum: served weights are mapped and not verified. Raises CheckpointError."""
     for name in weights_of(checkpoint):
         for _ in checkpoint.read_rows(name):
             pass
 
 
 def weights_of(checkpoint: Checkpoint) -> list[str]:
-    """Names of the arrays that scores depend on."""
+    """Return the names of the arrays that scores depend on."""
     return [name for name in checkpoint.names("") if name.startswith("dense/") or (name.startswith("tables/") and name.endswith("/weights"))]
 
 
 def write_weights(checkpoint: Checkpoint, folder: Path, tables: Path | None, precision: str, config: Mapping[str, Any]) -> None:
-    """Write them into a folder that `dlrm.load` takes.
+    """Write the weights into a folder that `dlrm.load` reads.
 
     Args:
-        checkpoint: of the model.
-        folder: is made.
-        tables: the folder that holds the tables in `precision`; None for those of the checkpoint.
-        precision: of the tables.
-        config: what the manifest's configuration has otherwise.
+        checkpoint: checkpoint of the model.
+        folder: folder to create.
+        tables: folder of the tables in `precision`; None for the checkpoint's tables.
+        precision: precision of the tables.
+        config: changes of the manifest's configuration.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the files cannot be written.
     """
     folder.mkdir(parents=True)
     arrays = {name: checkpoint.manifest["arrays"][name] for name in weights_of(checkpoint)}
@@ -54,7 +54,7 @@ def write_weights(checkpoint: Checkpoint, folder: Path, tables: Path | None, pre
 
 
 def link_all(source: Path, folder: Path, names: Iterable[str]) -> None:
-    """Files by their names in both folders."""
+    """Link files, by name, from one folder into another."""
     for name in names:
         link(source / name, folder / name)
 

@@ -1,1 +1,1 @@
-"""Training that goes on with other workers when hosts come or go."""
+"""Elastic training: training resumes with other workers when hosts come or go."""

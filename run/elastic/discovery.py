@@ -1,4 +1,4 @@
-"""Which hosts may be used now, and how many workers each takes: a list of the user's, or what a script prints."""
+"""Discovery of the hosts that may be used now, with their slots: from a list of the user's or the output of a script."""
 
 import os
 import re
@@ -8,18 +8,18 @@ import time
 from utils.cluster.processes import Guard
 from utils.errors import UserError
 
-SCRIPT_LIMIT_S = 60.0  # for an answer of the script
+SCRIPT_LIMIT_S = 60.0  # for an answer from the script
 OUTPUT_LIMIT = 1 << 20  # bytes of an answer: ten thousand hosts take a third of that
-MAX_SLOTS = 1024  # of a host: several times the processors or GPUs of the largest; more is a slip of the hand
+MAX_SLOTS = 1024  # of a host: several times the processors or GPUs of the largest host; more is a typing error
 
 _HOST = re.compile(r"([\w.-]+)(?::(\d+))?")
 
 
 def parse_hosts(text: str, source: str) -> dict[str, int]:
-    """Slots by host, from words `host:slots` or `host` (one slot) at lines or commas; `#` begins a comment.
+    """Parse slots by host from words `host:slots` or `host` (one slot), separated by lines or commas; `#` begins a comment.
 
     Raises:
-        UserError: names the source and the word.
+        UserError: a word is invalid; the message names the source and the word.
     """
     hosts: dict[str, int] = {}
     lines = (line.partition("#")[0] for line in text.splitlines())
@@ -37,10 +37,10 @@ def parse_hosts(text: str, source: str) -> dict[str, int]:
 
 
 class HostScript:
-    """The discovery script; it runs beside other work, one run at a time.
+    """The discovery script. It runs in the background, one run at a time.
 
     Args:
-        command: of the shell.
+        command: shell command.
     """
 
     def __init__(self, command: str):
@@ -50,10 +50,10 @@ class HostScript:
         self._text, self._deadline = b"", 0.0
 
     def poll(self) -> dict[str, int] | None:
-        """Its answer, slots by host, None while it still runs; begins a new run where none is under way.
+        """Return the script's answer, slots by host; None while it runs. Starts the script where it is not running.
 
         Raises:
-            UserError: it has failed, its output is none, or it takes too long; the next call begins anew.
+            UserError: the script fails, prints something else, or takes too long; the next call starts it again.
         """
         if self._process is None:
             self._guard = Guard()
@@ -73,7 +73,7 @@ class HostScript:
         return None
 
     def close(self) -> None:
-        """End the run that is under way, and all that it has started."""
+        """End the running script and every process that it started."""
         process, self._process = self._process, None
         if process is not None:
             self._guard.kill()
@@ -82,11 +82,11 @@ class HostScript:
             process.wait()
 
     def _read(self) -> bool:
-        """Read what there is; whether that was all."""
+        """Read the available output; return whether the output has ended."""
         while len(self._text) <= OUTPUT_LIMIT:
             part = self._process.stdout.read(1 << 16)
             if not part:
-                return part is not None  # None: there may be more later
+                return part is not None  # None means that more may follow
             self._text += part
         return False
 

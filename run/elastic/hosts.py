@@ -1,4 +1,4 @@
-"""The hosts that elastic training may use: asked for, waited for, watched beside a run."""
+"""The hosts of elastic training: found, waited for, and watched during a run."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,38 +11,38 @@ from run.elastic.same_code import SameCode
 from utils.errors import UserError
 from utils.signals import Stopped
 
-POLL_S = 5.0  # between two looks at the hosts
+POLL_S = 5.0  # between two polls of the hosts
 
 
 class Hosts:
-    """What the discovery script says, or the hosts that were given.
+    """The available hosts, from the discovery script or a fixed list.
 
     Args:
-        request: what was asked for.
-        sleep: waits so many seconds; raises Stopped where a signal asked for the end.
+        request: the parsed command line.
+        sleep: waits this many seconds; raises Stopped where a signal asks for the end.
     """
 
     def __init__(self, request: Request, sleep: Callable[[float], None]):
         self._request, self._sleep = request, sleep
         self._script = HostScript(request.script) if request.script else None
         self._code = SameCode(request.command, request.ssh, say)
-        self._seen: dict[str, int] | None = None  # what the script has said beside a run, while the hosts' code is asked for
+        self._seen: dict[str, int] | None = None  # the script's last answer during a run, kept while the hosts are asked for their code
 
     @property
     def may_change(self) -> bool:
-        """Whether there is a script to ask."""
+        """True where there is a discovery script."""
         return self._script is not None
 
     def close(self) -> None:
-        """End the script, if it runs."""
+        """End the script if it runs."""
         if self._script:
             self._script.close()
 
     def now(self, in_use: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
-        """What may be used now and has the same code, waited for; a signal ends the wait. Those in use are not asked for theirs."""
+        """Wait for the hosts that are available now and have the same code; a signal ends the wait. Hosts in use are not asked for their code."""
         hosts = self._request.hosts
         if self._script is not None:
-            self._script.close()  # what a run that is under way has seen may be old
+            self._script.close()  # the answer of a run that has already started may be outdated
             while (hosts := self._script.poll()) is None:
                 self._sleep(0.1)
         while (same := self._code.among(hosts, in_use)) is None:
@@ -53,7 +53,7 @@ class Hosts:
         return choose(sum(hosts.values()), least, self._request.maximum, self._request.batch)
 
     def wait(self, least: int, first: bool = False) -> dict[str, int]:
-        """Workers by host, as soon as there are enough. A script that fails is an error when it is asked first, later a reason to wait."""
+        """Wait for enough hosts; return the workers by host. A script that fails raises an error on the first call, and is retried later on."""
         limit_s, needed = self._request.timeout_s, smallest(least, self._request.batch)
         deadline, said = time.monotonic() + limit_s, ""
         self._code.begin()
@@ -76,7 +76,7 @@ class Hosts:
             self._sleep(min(POLL_S, max(deadline - time.monotonic(), 0)))
 
     def changed(self, hosts: Mapping[str, int]) -> bool:
-        """Whether other hosts are to be used than these. No, where the script does not say."""
+        """Return whether the run should move to other hosts than these; False where the script fails."""
         try:
             return self._differ(self.now(hosts), hosts)
         except Stopped:
@@ -85,7 +85,7 @@ class Hosts:
             return False
 
     def look(self, hosts: Mapping[str, int]) -> bool | None:
-        """The same beside a run, without waiting: None while the script still runs, or a host is asked for its code."""
+        """Return the result of `changed` without waiting, for use during a run; None while the script runs or a host is being asked for its code."""
         try:
             self._seen = self._script.poll() if self._seen is None else self._seen
         except UserError:
@@ -97,11 +97,11 @@ class Hosts:
         return self._differ(now, hosts)
 
     def _differ(self, now: Mapping[str, int], hosts: Mapping[str, int]) -> bool:
-        """Whether one of the hosts in use has gone, or more workers could run."""
+        """Return whether a host in use has gone, or the run could use another number of workers."""
         gone = any(now.get(host, 0) < count for host, count in hosts.items())
         return gone or self._workers(now, self._request.minimum) != sum(hosts.values())
 
 
 def count(number: int, what: str) -> str:
-    """`1 worker`, `2 workers`."""
+    """Return a number with its noun: `1 worker`, `2 workers`."""
     return f"{number} {what}{'' if number == 1 else 's'}"

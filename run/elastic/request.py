@@ -1,4 +1,4 @@
-"""The command line of `scripts/elastic`, and the flags by which another start of the workers' command goes on."""
+"""The command line of `scripts/elastic`, and the flags with which a restart resumes."""
 
 import argparse
 import math
@@ -21,7 +21,7 @@ from utils.dialects.programs import PROGRAMS, is_program
 from utils.errors import UserError
 from utils.flag_names import spoken
 
-PASSED_ON = ("--mpi-args", "--ssh-port", "--ssh-identity-file", "--start-timeout", "--network-interfaces")  # to horovodrun
+PASSED_ON = ("--mpi-args", "--ssh-port", "--ssh-identity-file", "--start-timeout", "--network-interfaces")  # passed on to horovodrun
 
 _NAMES = f"{', '.join([*PROGRAMS][:-1])} or {[*PROGRAMS][-1]}"
 EPILOG = """\
@@ -31,23 +31,23 @@ EPILOG = """\
 
 
 def say(text: str) -> None:
-    """A line on standard error."""
+    """Write a line to standard error."""
     sys.stderr.write(f"elastic: {text}\n")
     sys.stderr.flush()
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asks for."""
+    """The parsed command line."""
 
-    command: list[str]  # that each worker runs
-    training: TrainingConfig  # what it says of length and checkpoints
-    batch: int  # workers must divide it: the greatest common divisor of all batch sizes
-    launcher: list[str]  # words for horovodrun
-    ssh: list[str]  # words for ssh, by which it reaches the hosts
-    script: str | None  # that prints the hosts
-    hosts: dict[str, int]  # where there is no script
-    first: int  # workers at the first start, at least
+    command: list[str]  # command that each worker runs
+    training: TrainingConfig  # the command's options for length and checkpoints
+    batch: int  # the workers must divide this: the greatest common divisor of all batch sizes
+    launcher: list[str]  # arguments for horovodrun
+    ssh: list[str]  # ssh flags with which it reaches the hosts
+    script: str | None  # shell command that prints the hosts
+    hosts: dict[str, int]  # fixed hosts, where there is no script
+    first: int  # minimum number of workers at the first start
     minimum: int
     maximum: int | None
     reset_limit: int
@@ -55,7 +55,7 @@ class Request:
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> "Request":
-        """Raises UserError: nothing that this finds wrong starts anything."""
+        """Parse and check the command line, before anything is started. Raises UserError."""
         words = list(arguments)
         middle = words.index("--") if "--" in words else len(words)
         options = vars(_parser().parse_strictly(words[:middle]))
@@ -78,7 +78,7 @@ class Request:
 
 
 def _check_workers(least: int, maximum: int | None, batch: int, slots: int | None) -> None:
-    """Raise UserError where there can never be enough workers: some number of them must share the batch, and a fixed list have the slots."""
+    """Raise UserError where there can never be enough workers: some number of them must divide the batch, and a fixed list must have the slots."""
     needed = smallest(least, batch)
     if needed is None or needed > (maximum or batch):
         raise UserError(f"no number of workers from {least} to {maximum or batch} shares the batch sizes evenly: it must divide {batch}")
@@ -119,7 +119,7 @@ def _parser() -> Parser:
 
 
 def _parse_command(command: Sequence[str]) -> Config:
-    """The configuration of the workers' command."""
+    """Parse the configuration of the workers' command."""
     place = next((i for i, word in enumerate(command) if is_program(word)), None)
     if place is None:
         raise UserError(f"expected -- and a command with {_NAMES} in it: -- python -u dlrm.py --dataset_path DATASET …")
@@ -135,26 +135,26 @@ def _parse_command(command: Sequence[str]) -> Config:
 
 
 def _common_batch(config: Config) -> int:
-    """What the workers must divide: every batch size that they would not round up by themselves."""
+    """Return the number that the workers must divide: the divisor common to all batch sizes that the program does not round up by itself."""
     sizes = [config.data.batch_size, *config.training.inference_benchmark_batch_sizes]
     return math.gcd(*sizes, *([config.data.valid_batch_size] if "valid_batch_size" in config.given else []))
 
 
 def resume_flags(options: TrainingConfig, saved: bool) -> list[str]:
-    """Flags behind the user's own, so that a start goes on from the newest checkpoint once there is one.
+    """Return flags to append to the user's own, so that a start resumes from the newest checkpoint once there is one.
 
     What the command restores (`--restore_checkpoint_path`, also with `--resume weights` or `--allow_growth`) is where training begins,
-    so it holds until the folder of the run has a checkpoint of its own.
+    so it applies until the run's own folder has a checkpoint.
     """
     restores = options.restore_checkpoint_path is not None
     if restores and not saved:
         return []
-    flags = ["--restore_checkpoint_path", options.save_checkpoint_path] if restores else []  # the last one given counts
-    auto = [] if options.resume == "auto" else ["--resume", "auto"]  # Wide & Deep's --use_checkpoint has said it
+    flags = ["--restore_checkpoint_path", options.save_checkpoint_path] if restores else []  # the last occurrence of a flag counts
+    auto = [] if options.resume == "auto" else ["--resume", "auto"]  # Wide & Deep's --use_checkpoint already implies it
     return [*flags, *(["--noallow_growth"] if options.allow_growth else []), *auto]
 
 
 def saved_step(path: str) -> int | None:
-    """The step of the newest complete checkpoint of a folder; None where there is none."""
+    """Return the step of the newest complete checkpoint in a folder; None where there is none."""
     steps = complete_steps(Path(path))
     return int(re.search(r"\d+", steps[0].name)[0]) if steps else None

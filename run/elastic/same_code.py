@@ -1,4 +1,4 @@
-"""Which hosts have the code that this one has: asked over ssh, as horovodrun reaches them, before workers are started there."""
+"""Comparison of the hosts' code with this host's: over ssh, as horovodrun reaches them, before workers are started there."""
 
 import json
 import os
@@ -14,24 +14,24 @@ from pathlib import Path
 from utils.cluster import program
 from utils.dialects.programs import is_program
 
-ANSWER_S = 20.0  # for one host; one that does not answer is left to horovodrun, which says so
-STANDS_S = 30.0  # how long an answer stands while training runs: a clone may be brought up to date
+ANSWER_S = 20.0  # for one host; a host that does not answer is left to horovodrun, which reports it
+STANDS_S = 30.0  # time for which an answer stays valid while training runs: a clone may be updated
 _PYTHON = re.compile(r"python[\d.]*")
 _LOCAL = re.compile(r"localhost|127\..*|::1")
 
 
 class SameCode:
-    """The hosts' code, compared with this host's.
+    """A comparison of the hosts' code with this host's.
 
     Args:
-        command: of a worker.
-        flags: of ssh, where horovodrun is given them.
-        say: called with a line about a host, when it is left out and when it no longer is.
+        command: command of a worker.
+        flags: flags of ssh that horovodrun is given.
+        say: called with a line when a host is left out, and when it is used again.
     """
 
     def __init__(self, command: Sequence[str], flags: Sequence[str], say: Callable[[str], None]):
         place = next(i for i, word in enumerate(command) if is_program(word))
-        # Unresolved: a link may lead elsewhere on another host.
+        # Unresolved: a link may point elsewhere on another host.
         self._program = os.path.join(os.getcwd(), command[place])
         python = next((word for word in reversed(command[:place]) if _PYTHON.fullmatch(Path(word).name)), "python3")
         python = os.path.join(os.getcwd(), python) if "/" in python else python
@@ -39,19 +39,19 @@ class SameCode:
         self._remote, self._flags, self._say = shlex.join(words), list(flags), say
         self._mine: dict[str, str] = {}
         self._asked: dict[str, _Question] = {}
-        self._left_out: dict[str, str] = {}  # by host, what was said of it
+        self._left_out: dict[str, str] = {}  # by host, the difference that was reported
 
     def begin(self) -> None:
-        """Take this host's code of now as what others must have, and ask all anew: workers are about to be started."""
+        """Record this host's current code as the reference and forget all answers: workers are about to start."""
         self._mine = program.digests(os.path.dirname(os.path.realpath(self._program)))
         self._asked.clear()
 
     def among(self, hosts: Mapping[str, int], in_use: Mapping[str, int]) -> dict[str, int] | None:
-        """Those of the hosts that have the same code; None while one has not answered yet, so ask again.
+        """Return the hosts that have the same code; None while an answer is outstanding, then call again.
 
         Args:
-            hosts: slots by name.
-            in_use: of these nothing is asked; what their workers run was read when they started.
+            hosts: slots by host name.
+            in_use: hosts that are not asked: their workers loaded their code when they started.
         """
         asked = [host for host in hosts if host not in in_use and not _is_this_one(host)]
         for host in asked:
@@ -65,7 +65,7 @@ class SameCode:
         return {host: slots for host, slots in hosts.items() if not others.get(host)}
 
     def _difference(self, files: Mapping[str, str] | None) -> str:
-        """The first file that differs and how many more; empty where none does, or nothing is known."""
+        """Return the first file that differs and how many more; an empty text where none differs or the host's code is unknown."""
         if files is None or not self._mine:
             return ""
         if not files:
@@ -84,7 +84,7 @@ class SameCode:
 
 
 class _Question:
-    """One host asked for the digests of its files, beside other work."""
+    """A question to one host for the digests of its files, asked in a thread."""
 
     def __init__(self, words: Sequence[str]):
         self.files: dict[str, str] | None = None
@@ -111,7 +111,7 @@ class _Question:
 
 
 def ssh_flags(port: str | None, identity_file: str | None) -> list[str]:
-    """The flags that horovodrun gives to ssh, and one more: nobody is there to answer a question."""
+    """Return the ssh flags that horovodrun uses, and BatchMode: nobody is there to answer a prompt."""
     flags = ["-o", "PasswordAuthentication=no", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes"]
     return [*flags, *(["-p", port] if port else []), *(["-i", identity_file] if identity_file else [])]
 

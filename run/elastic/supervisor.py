@@ -1,7 +1,7 @@
-"""Elastic training: `horovodrun` started again with the hosts that remain, from the newest checkpoint, when a worker is lost.
+"""Elastic training: when a worker is lost, `horovodrun` is restarted on the remaining hosts, from the newest checkpoint.
 
-Horovod's own elastic mode repairs a running job and wants every worker to hold the whole model; with sharded tables a lost
-worker takes rows with it that only a checkpoint still has.
+Horovod's own elastic mode repairs a running job, and needs every worker to hold the whole model. With sharded tables, a lost
+worker's rows survive only in a checkpoint.
 """
 
 import itertools
@@ -24,18 +24,18 @@ from utils.errors import UserError
 from utils.signals import Received, Stopped
 
 PAUSE_S = 3.0  # before a restart that follows one without progress
-NO_WORKER_S = 30.0  # how long a worker is looked for that could be asked to stop
-LINES = 5000  # of standard error that are remembered, to know why a run ended
-# mpirun asks silent hosts whether they live after 10 s, 3 times at intervals of 5 s. Its defaults (300 s, 9 times, 20 s) notice a host
-# without power after 8 minutes.
+NO_WORKER_S = 30.0  # time limit of the search for a worker that can be asked to stop
+LINES = 5000  # last lines of standard error that are kept, to find out why a run ended
+# These make mpirun probe a silent host after 10 s, 3 times at intervals of 5 s. Its defaults (300 s, 9 times, 20 s) detect a host
+# without power only after 8 minutes.
 PATIENCE = {"OMPI_MCA_oob_tcp_keepalive_time": "10", "OMPI_MCA_oob_tcp_keepalive_intvl": "5", "OMPI_MCA_oob_tcp_keepalive_probes": "3"}
 
 
 class Supervisor:
-    """Starts workers until training is complete, or until another start would not help.
+    """A supervisor that starts workers until training is complete, or until a restart would not help.
 
     Args:
-        request: what was asked for.
+        request: the parsed command line.
     """
 
     def __init__(self, request: Request):
@@ -45,7 +45,7 @@ class Supervisor:
         self._signals = Received()
 
     def run(self) -> int:
-        """The exit code of the last start. Raises UserError where hosts are missing or a signal asked for the end."""
+        """Run the workers and return the exit code of the last start. Raises UserError where hosts are missing or a signal stops the run."""
         try:
             return self._run()
         finally:
@@ -82,7 +82,7 @@ class Supervisor:
         raise AssertionError  # itertools.count has no end
 
     def _train(self, hosts: Mapping[str, int], saved: bool) -> tuple[int, list[str]]:
-        """Run the workers once; horovodrun's exit code and what was written to standard error."""
+        """Run the workers once; return horovodrun's exit code and the last lines of standard error."""
         request, lines = self._request, deque(maxlen=LINES)
         words = ["horovodrun", "-np", str(sum(hosts.values())), "-H", written(hosts), *request.launcher]
         words += [*request.command, *resume_flags(request.training, saved)]
@@ -97,17 +97,17 @@ class Supervisor:
                 if self._hosts.may_change and not asked and time.monotonic() >= next_look and (changed := self._hosts.look(hosts)) is not None:
                     changes = changes + 1 if changed else 0
                     next_look = time.monotonic() + POLL_S
-                    if changes >= 2 and (workers := job.find(is_worker)):  # said twice, so it is meant
+                    if changes >= 2 and (workers := job.find(is_worker)):  # two looks agree, so it is no passing change
                         say("the hosts have changed: the workers finish a step and save")
                         send(signal.SIGTERM, workers)
                         asked = True
         return job.code, list(lines)
 
     def _ask_to_stop(self, job: Job) -> bool:
-        """Let the workers finish the step and save. Those of other hosts hear of it from those of this one; without any, end them all."""
+        """Let the workers of this host finish the step and save; they inform those of other hosts. Without a worker on this host, end all."""
         say(f"{signal.Signals(self._signals[0]).name}: the workers finish the step and save; a second signal ends them at once")
         deadline = time.monotonic() + NO_WORKER_S
-        while not job.ended(0.2) and not self._signals.at_once:  # they may be about to start
+        while not job.ended(0.2) and not self._signals.at_once:  # the workers may still be starting
             if workers := job.find(is_worker):
                 send(signal.SIGTERM, workers)
                 return True
@@ -117,7 +117,7 @@ class Supervisor:
         return True
 
     def _stopped(self, code: int, lines: Sequence[str], saved: int | None) -> int:
-        if explained(lines):  # what was to be saved is not
+        if explained(lines):  # the workers failed, so the save did not succeed
             return code
         end = "nothing is saved" if saved is None else f"step {saved} is saved in {self._path}"
         raise Stopped(self._signals[-1], f"while training; {end}; to go on, run the same command")
@@ -131,14 +131,14 @@ class Supervisor:
 
 
 def is_worker(words: Sequence[str], variables: Mapping[str, str]) -> bool:
-    """Whether a process, by its command and environment, is a worker that trains and that mpirun has started."""
+    """Return whether a process, by its command and environment, is a training worker that mpirun started."""
     program = "python" in Path(words[0]).name and any(map(is_program, words)) if words else False
     return program and "OMPI_COMM_WORLD_RANK" in variables
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line of scripts/elastic; returns its exit code."""
-    if shutil.which("horovodrun") is None:  # the .venv is not active
+    """Run the command line of scripts/elastic; return its exit code."""
+    if shutil.which("horovodrun") is None:  # the .venv is not activated
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     request = Request.parse(arguments)
     if shutil.which("horovodrun") is None:
