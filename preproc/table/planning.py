@@ -17,7 +17,7 @@ from preproc.reading.table_file import TableFile
 from preproc.table import flags as table_flags
 from preproc.table.columns import Plan, plan_of_dataset, plan_of_file, undecided
 from preproc.table.extra_columns import RECORD, ExtraColumns
-from preproc.table.inference import inferred
+from preproc.table.inference import Named, inferred
 from preproc.table.reading import Reading, form_flags
 from preproc.table.side_tables import listed
 from preproc.table.splits import TRAIN
@@ -63,13 +63,20 @@ def planned(
         if args.config is not None:
             plan = undecided(_of_file(args, files, reading, names, first, warn))
         else:
-            named = table_flags.named_of(args)
-            plan = undecided(inferred(sample, replace(named, not_features=(*named.not_features, *reading.extra.one_hot)), warn))
+            plan = undecided(inferred(sample, _named(args, reading.extra), warn))
     if plan.label is not None:
         for one in reading.extra.lists:
             if plan.comparison.column in one.columns and one.name in plan.columns:
                 raise DatasetError(f"{one.label}: matches {plan.comparison.column}, the label's column, and the list would know the answer")
     return plan, reading
+
+
+def _named(args: argparse.Namespace, extra: ExtraColumns) -> Named:
+    """Return what the flags say of columns; keys of side tables are ids unless a flag says otherwise, and one-hot columns are no features."""
+    named = table_flags.named_of(args)
+    said = {*named.categorical, *named.numerical, *named.lists, *named.times, *named.ignored, *named.not_features, named.group}
+    keys = dict.fromkeys(join.key for join in extra.joins if join.key not in said)
+    return replace(named, categorical=(*named.categorical, *keys), not_features=(*named.not_features, *extra.one_hot))
 
 
 def _first_file(path: Source, group: str, reading: Reading) -> TableFile:

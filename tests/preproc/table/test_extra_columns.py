@@ -52,6 +52,15 @@ def test_columns_are_inferred_and_one_hot_columns_are_no_features(tmp_path):
     assert list(made.metadata["transforms"]) == ["user", "item", "age", "city", "title", "genres"]
 
 
+def test_whole_numbers_that_are_keys_of_side_tables_are_ids(tmp_path, capsys):
+    rows = "user,item,y\n" + "".join(f"u{i % 4},{i % 5},{i % 2}\n" for i in range(40))
+    kind = lambda made: made.metadata["transforms"]["item"]["kind"]  # noqa: E731
+    assert kind(make(tmp_path, rows, rows, "--label", "y")) == "numerical" and "whole numbers" in capsys.readouterr().err
+    assert kind(make(tmp_path, rows, rows, *flags(tmp_path), "--label", "y", dst="joined")) == "categorical"
+    assert "whole numbers" not in capsys.readouterr().err
+    assert kind(make(tmp_path, rows, rows, *flags(tmp_path), "--label", "y", "--numerical", "item", dst="named")) == "numerical"
+
+
 def test_a_side_table_may_have_the_key_of_a_later_one(tmp_path):
     write(tmp_path / "cities.jsonl", '{"name": "Rome", "country": "Italy"}\n{"name": "Oslo", "country": "Norway"}\n')
     config = {"label": "y", "features": {"country": {"kind": "categorical"}}}
