@@ -1,4 +1,4 @@
-"""Whether --amp learns as well as float32: `dlrm.py` on data whose labels follow from all features, with several seeds.
+"""Compare the accuracy of --amp with that of float32: `dlrm.py`, several seeds, data whose labels depend on all features.
 
   python -m benchmarks.accuracy
   python -m benchmarks.accuracy --precisions float32,bfloat16 --num_rounds 10

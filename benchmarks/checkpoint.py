@@ -1,4 +1,4 @@
-"""How fast a checkpoint is saved and restored, beside what the disk itself does.
+"""Measure how fast a checkpoint is saved and restored, beside plain writes and reads of the same disk.
 
   python -m benchmarks.checkpoint --gib 4 --folder /where/checkpoints/go
 

@@ -1,4 +1,4 @@
-"""How fast batches come from a tf_raw dataset in the page cache, beside plain tf.data pipelines over the same files.
+"""Measure how fast batches come from a tf_raw dataset in the page cache, beside plain tf.data pipelines over the same files.
 
   python -m benchmarks.dataloader
   python -m benchmarks.dataloader --dataset_path DATASET --batch_size 8192

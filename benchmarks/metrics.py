@@ -1,4 +1,4 @@
-"""What the evaluation's metrics cost: the exact AUC, all metrics of many scores, and metrics by group, in seconds and in memory.
+"""Measure the cost of the evaluation's metrics: the exact AUC, all metrics of many scores, and metrics by group, in seconds and in memory.
 
   python -m benchmarks.metrics
   python -m benchmarks.metrics --num_scores 89000000

@@ -1,4 +1,4 @@
-"""How fast raw rows become a dataset, beside pandas with scikit-learn's encoder and PyArrow as people write it.
+"""Measure how fast raw rows become a dataset, beside pandas with scikit-learn's encoder and PyArrow as people write it.
 
   python -m benchmarks.preproc
   python -m benchmarks.preproc --rows 200000 --num_rounds 1

@@ -1,5 +1,5 @@
-"""How fast `preproc.criteo`, `preproc.table` and `preproc.outbrain` are by Spark, beside Polars: on this machine, and on standalone clusters of
-one-core workers.
+"""Measure `preproc.criteo`, `preproc.table` and `preproc.outbrain` on Spark, beside Polars: on this machine, and on standalone clusters of one-core
+workers.
 
   python -m benchmarks.preproc_spark
   python -m benchmarks.preproc_spark --rows 200000 --num_rounds 1 --workers 2

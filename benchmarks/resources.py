@@ -1,4 +1,4 @@
-"""Whether a long run takes more and more: memory, file descriptors and threads of every worker, as steps and saves go on.
+"""Look for leaks in a long run: memory, file descriptors and threads of every worker, as steps and saves go on.
 
   python -m benchmarks.resources
   python -m benchmarks.resources --workers 1 --steps 20000 --checkpoint_every_steps 200

@@ -1,4 +1,4 @@
-"""What settings do to a model of few rows: the mean test AUC over seeds, beside a logistic regression of the same rows.
+"""Compare settings on a small dataset: the mean test AUC over seeds, beside a logistic regression of the same rows.
 
   python -m benchmarks.small_sample --dataset_path SAMPLE
 

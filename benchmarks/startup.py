@@ -1,4 +1,4 @@
-"""What a run costs before its second step: importing, answering --help, building the tables, tracing and compiling.
+"""Measure the time and memory of a run before its second step: importing, answering --help, building the tables, tracing and compiling.
 
   python -m benchmarks.startup
   python -m benchmarks.startup --scale 0.1 --num_rounds 5

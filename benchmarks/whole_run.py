@@ -1,4 +1,4 @@
-"""What dlrm.py adds to its training step: the same batches trained by `dlrm.py` from files, and by its step alone from memory.
+"""Measure the time that dlrm.py adds to its training step: the same batches trained by `dlrm.py` from files, and by its step alone from memory.
 
   python -m benchmarks.whole_run
   python -m benchmarks.whole_run --precision bfloat16 --xla --batch_size 65536 --steps 20

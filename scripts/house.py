@@ -1,4 +1,4 @@
-"""Checks of the house rules that a tool can check: allowed imports, no import cycles, limits on the size of files, classes and functions.
+"""Checks of the house rules that a tool can check: allowed imports, no import cycles, size limits, how docstrings open.
 
     python scripts/house.py [--journeys] [ROOT]
 
@@ -81,6 +81,7 @@ MAY_IMPORT = {
 NOT_THE_APPLICATION = ("benchmarks", "scripts")
 # Modules that exports of older commits import by name: such a file may import the room, and this import is not part of a cycle.
 KEPT_NAMES = {"serving.backend": "served"}
+OPENING = re.compile(r"(What|Which|Whether|Where|How)\b")  # no docstring begins so: it says what the thing is or does
 HOROVOD = ("utils/distributed.py", "scripts/prove_install.py", "scripts/horovodrun.py")  # the files that may import it
 
 
@@ -96,6 +97,8 @@ def broken(root: Path) -> Iterator[str]:
             yield f"{name}: only {HOROVOD[0]} imports horovod"
         if _top(room) not in NOT_THE_APPLICATION:
             yield from too_large(name, files[module], tree)
+    for path in (*files.values(), *tests(root)):
+        yield from questions(str(path.relative_to(root)), ast.parse(path.read_text()))
     yield from (f"import circle: {' -> '.join(circle)}" for circle in circles(graph))
     yield from (f"include circle: {' -> '.join(circle)}" for circle in circles(includes(root / "ops")))
 
@@ -135,6 +138,11 @@ def sources(root: Path) -> list[Path]:
     """Return the files that the rules apply to."""
     found = [root / f"{name}.py" for name in ENTRY] + [path for room in MAY_IMPORT for path in (root / _top(room)).rglob("*.py")]
     return sorted({path for path in found if path.is_file() and "__pycache__" not in path.parts})
+
+
+def tests(root: Path) -> list[Path]:
+    """Return the files of the tests."""
+    return sorted(path for path in (root / "tests").rglob("*.py") if "__pycache__" not in path.parts)
 
 
 def module_of(path: Path, root: Path) -> str:
@@ -178,6 +186,14 @@ def too_large(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
             count = len(given) - bool(given and given[0].arg in ("self", "cls"))
             if count > MAX_PARAMETERS:
                 yield f"{name}: {node.name} has {count} parameters; expected at most {MAX_PARAMETERS}"
+
+
+def questions(name: str, tree: ast.AST) -> Iterator[str]:
+    """Yield a line for each docstring that opens with a question word."""
+    for node in ast.walk(tree):
+        documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if documented and (found := OPENING.match(ast.get_docstring(node) or "")):
+            yield f"{name}:{node.body[0].lineno}: the docstring opens with {found.group(1)}; say what it is (a noun), or what it does (Return …)"
 
 
 def includes(folder: Path) -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""How much a model on a Triton server takes, and how fast: throughput against latency. A CSV file and a picture.
+"""Measure throughput against latency of a model on a Triton server; write a CSV file and a picture.
 
   python -m serving.load --url grpc://127.0.0.1:8001 --model_name dlrm --experiments static,dynamic,open
   python -m serving.load --url grpc://127.0.0.1:8001 --experiments static --tool perf_analyzer --perf_analyzer PATH

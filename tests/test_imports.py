@@ -81,6 +81,10 @@ def write(folder, files):
         ({"run/a.py": "x = 1\n" * 401}, "run/a.py: 401 lines; expected at most 400"),
         ({"run/a.py": "class A:\n" + "    x = 1\n" * 150}, "run/a.py: class A has 151 lines; expected at most 150"),
         ({"run/a.py": "def f(a, b, c, d, e, f, g, *, h, i): ..."}, "run/a.py: f has 9 parameters; expected at most 8"),
+        (
+            {"tests/run/test_a.py": 'def f():\n    """Whether it does."""\n'},
+            "tests/run/test_a.py:2: the docstring opens with Whether; say what it is (a noun), or what it does (Return …)",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -1,4 +1,4 @@
-"""What a training step should take on a GPU: of each operation its bytes over the bandwidth or its FLOPs over the rate of products, what is more.
+"""Estimate the time of a training step on a GPU: for each operation, its bytes over the bandwidth or its FLOPs over their rate, whichever is longer.
 
     python -m benchmarks.gpu.estimate
 

@@ -1,4 +1,4 @@
-"""What 45 minutes with one GPU should run: the device, its traps, the step against the CPU's, speed, its parts, checkpoints, Horovod.
+"""Run all checks of a first session on one GPU, in 45 minutes: the device, its traps, the step against the CPU's, speed, checkpoints, Horovod.
 
     ./scripts/gpu_first_run OUT             on a machine with a GPU
     ./scripts/gpu_first_run OUT --dry       walks through it on a CPU, with small sizes

@@ -1,4 +1,4 @@
-"""What a run makes of its rows: the plan of an older dataset, of a configuration, or one inferred from the first rows."""
+"""The plan of a run, which says what becomes of each column: from an older dataset, from a configuration, or inferred from the first rows."""
 
 import argparse
 import itertools

@@ -26,7 +26,7 @@ TFRECORD = "tfrecord"
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What to do and where to write about it."""
+    """The mode of a run, and the files that it reports to."""
 
     mode: str = option(
         TRAIN, "train, evaluate, measure inference, write predictions, show where tables would be placed, or export for serving", choices=MODES
