@@ -104,9 +104,7 @@ def _warn_of_unknown(checkpoint: Checkpoint, known: Mapping[str, Any], stored: l
     if lost:
         warn(f"{_listed(lost)}: the dataset has no vocabulary/FEATURE.parquet, so its ids cannot be compared with those of {checkpoint.folder}")
     elif growth and (unknown := [name for name in trained if name not in known]):
-        warn(
-            f"--allow_growth: {_listed(unknown)}: {checkpoint.folder} keeps no record of its values; check that the dataset's ids have the same meaning"
-        )
+        warn(f"--allow_growth: {_listed(unknown)}: {checkpoint.folder} keeps no record of its values; check that the ids have the same meaning")
 
 
 def _listed(names: list[str]) -> str:

@@ -99,7 +99,7 @@ def put_dataset(folder: Path, store: StoreFolder, overwrite: bool, resume: bool)
         outcome = f"{left} of the uploaded files could not be removed" if left else "the uploaded files were removed"
         if resume:
             outcome = f"the uploaded files ({len(put) - 1:,}) are kept for a run with --resume"
-        raise DatasetError(f"{error}; {outcome}{', and the older dataset there is incomplete now' if before and overwrite else ''}") from None
+        raise DatasetError(f"{error}; {outcome}{', and the older dataset is no longer complete' if before and overwrite else ''}") from None
     record.remove()
     return sum(sizes.values())
 

@@ -29,7 +29,7 @@ def test_destinations_that_cannot_be_written(tmp_path):
     with pytest.raises(UserError, match="is a folder"):
         main(["--dst", str(tmp_path)])
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=f"--dst {tmp_path}/file/a/spec.yaml: folder .* cannot be made: Not a directory"):
+    with pytest.raises(UserError, match=f"--dst {tmp_path}/file/a/spec.yaml: folder .* cannot be created: Not a directory"):
         main(["--dst", str(tmp_path / "file" / "a" / "spec.yaml")])
 
 

@@ -134,7 +134,7 @@ def test_what_cannot_be_is_one_line(tmp_path, flags):
 
 def test_files_that_are_there_are_kept(tmp_path):
     (tmp_path / "events.csv").write_text("mine")
-    with pytest.raises(UserError, match=r"events\.csv: is there already; choose another --dst"):
+    with pytest.raises(UserError, match=r"events\.csv: already exists; choose another --dst"):
         generate_outbrain.main(["--dst", str(tmp_path), "--displays", "100"])
     assert [path.name for path in tmp_path.iterdir()] == ["events.csv"]
 

@@ -69,7 +69,7 @@ def test_yaml_and_tf_raw_keep_all_of_it(hotness, table, dim, group, numerical, m
     [
         ({"cat_0": {"hotness": 65_537}}, "feature_spec.cat_0: hotness: expected a number from 1 to 65536, found int '65537'"),
         ({"cat_0": {"hotness": 2.0}}, "feature_spec.cat_0: hotness: expected"),
-        ({"cat_0": {"pooling": "mean"}}, "feature_spec.cat_0: pooling: mean has no effect on one id a sample; remove it, or give the hotness"),
+        ({"cat_0": {"pooling": "mean"}}, "feature_spec.cat_0: pooling: mean has no effect with one id per sample; remove it, or set hotness"),
         ({"cat_0": {"hotness": 2, "pooling": "max"}}, "feature_spec.cat_0: pooling: expected sum or mean, found str 'max'"),
         ({"cat_0": {"hotness": 2, "pooling": ["sum"]}}, "feature_spec.cat_0: pooling: expected sum or mean"),
         ({"cat_0": {"embedding_dim": 0}}, "feature_spec.cat_0: embedding_dim: expected a number of at least 1, found int '0'"),
@@ -121,7 +121,7 @@ def test_a_group_has_a_chunk_in_every_split_and_a_file_that_no_feature_takes():
     stored = spec_of(group="int32").as_tf_raw(("train", "test"))
     sources = dict(stored.sources)
     sources["test"] = sources["test"][:-1]
-    assert spec_faults(replace(stored, sources=sources)) == ["source_spec.test: feature g stands in 0 chunks, expected exactly one"]
+    assert spec_faults(replace(stored, sources=sources)) == ["source_spec.test: feature g is in 0 chunks, expected exactly one"]
     taken = replace(stored, categorical=(*stored.categorical, Categorical("group", 3, "int8")))
     with pytest.raises(FeatureSpecError, match=r"feature group would be written to group\.bin, which another feature needs"):
         taken.as_tf_raw(("train",))

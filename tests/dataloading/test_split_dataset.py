@@ -74,7 +74,7 @@ def spoil(folder, name, content):
         (lambda f: (f / "train/label.bin").write_bytes(b""), "for 0 samples"),
         (lambda f: (f / "test/cat_3.bin").write_bytes(b"123"), "cat_3.bin: 3 bytes, not a whole number of samples"),
         (lambda f: (f / "val/cat_0.bin").unlink(), "cat_0.bin: No such file"),
-        (lambda f: spoil(f, "feature_spec.yaml", "mine"), "feature_spec.yaml: is there already; --overwrite replaces it"),
+        (lambda f: spoil(f, "feature_spec.yaml", "mine"), "feature_spec.yaml: already exists; --overwrite replaces it"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_writes_nothing(split, change, message):
@@ -87,7 +87,7 @@ def test_what_cannot_be_is_one_line_and_writes_nothing(split, change, message):
 
 
 def test_flags_of_a_copy_need_a_place_for_it(split):
-    with pytest.raises(UserError, match="--max_batches_train needs a --dst_dataset_path of its own"):
+    with pytest.raises(UserError, match="--max_batches_train needs a separate --dst_dataset_path"):
         described(split, "--max_batches_train", "1")
     with pytest.raises(UserError, match="--dst_dataset_path is missing"):
         transcribe.main(["--src_dataset_path", str(split)])

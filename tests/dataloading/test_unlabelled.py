@@ -60,9 +60,9 @@ def test_labels_go_to_the_splits_that_have_them(tmp_path):
     spec = small_spec()
     numerical, ids, labels = random_rows(spec, 5)
     with TfRawWriter(tmp_path / "d", spec, ("train", "today"), unlabelled=("today",)) as writer:
-        with pytest.raises(ValueError, match="today: labels were given, and it has none"):
+        with pytest.raises(ValueError, match="today: labels were given, but the split has no labels"):
             writer.append("today", numerical, ids, labels)
-        with pytest.raises(ValueError, match="train: labels were not given, and it has them"):
+        with pytest.raises(ValueError, match="train: labels were not given, but the split has labels"):
             writer.append("train", numerical, ids, None)
 
 

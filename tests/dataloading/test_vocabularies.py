@@ -78,8 +78,8 @@ def columns(**values):
     [
         (columns(value=[1, 2, 3], id=[1, 3, 2]), "row 1: id 3; expected ids that rise by 1"),
         (columns(value=[1, 2], id=[-1, 0]), "row 0: id -1; expected ids"),
-        (columns(value=[1, None], id=[1, 2]), "holds a value or an id that is missing"),
-        (columns(value=[1, 2], id=[1, None]), "holds a value or an id that is missing"),
+        (columns(value=[1, None], id=[1, 2]), "a value or an id is missing"),
+        (columns(value=[1, 2], id=[1, None]), "a value or an id is missing"),
         (columns(value=[1.5, 2.0], id=[1, 2]), "the values are Float64; expected whole numbers or texts"),
         (columns(value=[1, 2]), "cannot be read as a vocabulary"),
         (columns(value=[1], id=["x"]), "cannot be read as a vocabulary"),

@@ -198,9 +198,9 @@ def test_bad_headers_and_empty_files(source, tmp_path, text, message):
     [
         ([{"type": "split_binary", "features": ["user"], "files": ["a"]}], "type is split_binary, expected csv"),
         ([chunk(NAMES)], "at least one feature and one file"),
-        ([chunk(NAMES[1:], "train.csv")], "feature user stands in 0 chunks"),
-        ([chunk([*NAMES, "user"], "train.csv")], "feature user stands in 2 chunks"),
-        ([chunk([*NAMES, "other"], "train.csv")], "feature other stands in no channel"),
+        ([chunk(NAMES[1:], "train.csv")], "feature user is in 0 chunks"),
+        ([chunk([*NAMES, "user"], "train.csv")], "feature user is in 2 chunks"),
+        ([chunk([*NAMES, "other"], "train.csv")], "feature other is in no channel"),
         ([chunk(NAMES[:2], "train.csv"), chunk(NAMES[2:], "test.csv")], r"test\.csv: the chunk of feature price ends after 30 rows"),
     ],
 )

@@ -171,22 +171,20 @@ def test_a_file_that_is_cut(tmp_path):
     write_outbrain(tmp_path)
     path = tmp_path / "train/part-r-00001"
     path.write_bytes(path.read_bytes()[:-1])
-    refused(tmp_path, r"train/part-r-00001, record 2: begins at byte \d+, and the file ends within it; the file is cut")
+    refused(tmp_path, r"train/part-r-00001, record 2: begins at byte \d+, and the file ends within it; the file is truncated")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 3 * 3 - 5])
     path.write_bytes(path.read_bytes()[:7])
     refused(tmp_path, r"record 0: begins at byte 0, and the file ends within it")
 
 
-@pytest.mark.parametrize(
-    ("place", "message"), [(40_000, "record [0-9]+: corrupted record at "), (3, "record 0: at byte 0 there is no record's length")]
-)
+@pytest.mark.parametrize(("place", "message"), [(40_000, "record [0-9]+: corrupted record at "), (3, "record 0: no record length at byte 0")])
 def test_a_flipped_bit(tmp_path, place, message):
     write_outbrain(tmp_path, sizes=(3000,) * 2)
     path = tmp_path / "train/part-r-00000"
     content = bytearray(path.read_bytes())
     content[place] ^= 4
     path.write_bytes(content)
-    assert "part-r-00000" in refused(tmp_path, f"{message}.*; the file is cut, damaged, compressed or no TFRecord file")
+    assert "part-r-00000" in refused(tmp_path, f"{message}.*; the file is truncated, damaged, compressed or not a TFRecord file")
 
 
 def test_files_that_hold_nothing_or_something_else(tmp_path):
@@ -195,14 +193,14 @@ def test_files_that_hold_nothing_or_something_else(tmp_path):
     path.write_bytes(b"")
     refused(tmp_path, "part-r-00001: the file is empty; expected TFRecords")
     path.write_bytes(b"PAR1" * 100)
-    refused(tmp_path, "part-r-00001, record 0: at byte 0 there is no record's length; the file is cut, damaged, compressed or no TFRecord file")
+    refused(tmp_path, "part-r-00001, record 0: no record length at byte 0; the file is truncated, damaged, compressed or not a TFRecord file")
     content = b"no Example at all"
     header = struct.pack("<Q", len(content))
     framed = header + struct.pack("<I", masked_crc32c(header)) + content + struct.pack("<I", masked_crc32c(content))
     path.write_bytes(framed)
-    refused(tmp_path, "part-r-00001, record 0: no tf.train.Example: .*; the record is damaged or of another format")
+    refused(tmp_path, "part-r-00001, record 0: not a tf.train.Example: .*; the record is damaged or has another format")
     shutil.rmtree(tmp_path / "train")
-    with pytest.raises(DatasetError, match="there is no split train, there is test"):
+    with pytest.raises(DatasetError, match="no split train; splits found: test"):
         opened(tmp_path)
     shutil.rmtree(tmp_path / "eval")
     refused(tmp_path, "no folder train or eval; expected TFRecords in the layout of NVIDIA's Wide & Deep")
@@ -212,23 +210,26 @@ def test_files_that_hold_nothing_or_something_else(tmp_path):
 
 def test_features_that_are_missing_or_of_another_kind(tmp_path):
     rewritten(tmp_path, lambda record: record.pop("campaign_id"))
-    refused(tmp_path, "part-r-00000, record 1: there is no feature campaign_id, and NVIDIA's Outbrain data have it; a feature_spec.yaml beside")
+    refused(
+        tmp_path,
+        "part-r-00000, record 1: no feature campaign_id, but NVIDIA's Outbrain data has it; list the features of the records in a feature_spec.yaml beside",
+    )
     rewritten(tmp_path, lambda record: record.update(pop_ad_id=np.ones(64, np.int64)))
     refused(tmp_path, "record 1: feature pop_ad_id is a list of int64, expected float")
     columns = outbrain_columns(64)
     del columns["display_id"]
     write_file(tmp_path / "train/part-r-00000", [columns])
-    refused(tmp_path, "record 0: there is no feature display_id")
+    refused(tmp_path, "record 0: no feature display_id")
     (tmp_path / SPEC_NAME).write_text(outbrain_spec().to_yaml())
-    refused(tmp_path, r"no feature display_id, and .*feature_spec.yaml lists it")
+    refused(tmp_path, r"no feature display_id, but .*feature_spec.yaml lists it")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda record: record.replace(b"pop_ad_id", b"pop\xaaad_id"), "a feature's name is not UTF-8"),
-        (lambda record: record + b"\xaa\xff", "a number without an end"),  # TensorFlow's message quotes the bytes
-        (lambda record: record[:-30], "a field is longer than what holds it"),
+        (lambda record: record + b"\xaa\xff", "a varint without an end"),  # TensorFlow's message quotes the bytes
+        (lambda record: record[:-30], "a field is longer than its message"),
     ],
 )
 def test_records_that_are_sound_for_their_checksums_only(tmp_path, change, message):
@@ -237,7 +238,7 @@ def test_records_that_are_sound_for_their_checksums_only(tmp_path, change, messa
     with tf.io.TFRecordWriter(str(tmp_path / "train/part-r-00000")) as writer:
         writer.write(example(columns))
         writer.write(change(example(columns)))
-    refused(tmp_path, f"part-r-00000, record 1: no tf.train.Example: {message}; the record is damaged or of another format")
+    refused(tmp_path, f"part-r-00000, record 1: not a tf.train.Example: {message}; the record is damaged or has another format")
 
 
 def test_lists_of_different_lengths(tmp_path):
@@ -248,7 +249,11 @@ def test_lists_of_different_lengths(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("campaign_id", 5000, r"part-r-00000, record 1: feature campaign_id, row 70: id 5000 is not in \[0, 5000\); mend the dataset, or say what"),
+        (
+            "campaign_id",
+            5000,
+            r"part-r-00000, record 1: feature campaign_id, row 70: id 5000 is not in \[0, 5000\); correct the dataset, or map such ids",
+        ),
         ("campaign_id", -1, r"record 1: feature campaign_id, row 70: id -1 is not in \[0, 5000\)"),
         ("campaign_id", 2**40, r"record 1: feature campaign_id, row 70: id 1099511627776 is not in"),
         ("label", 256, "record 1: feature label, row 70: label 256 is not 0 or 1"),
@@ -269,7 +274,7 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path):
     path = tmp_path / "train/part-r-00000"
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 10)
-    with pytest.raises(DatasetError, match=r"part-r-00000, record 3: .*the file is cut, damaged"):
+    with pytest.raises(DatasetError, match=r"part-r-00000, record 3: .*the file is truncated, damaged"):
         found.read_labels(0, 512)
 
 
@@ -277,7 +282,7 @@ def test_lists_of_ids_are_refused(tmp_path):
     write_outbrain(tmp_path)
     first, *others = outbrain_spec().categorical
     (tmp_path / SPEC_NAME).write_text(replace(outbrain_spec(), categorical=(replace(first, hotness=3), *others)).to_yaml())
-    refused(tmp_path, "feature ad_id has hotness 3; pre-batched TFRecords hold one id a sample")
+    refused(tmp_path, "feature ad_id has hotness 3; pre-batched TFRecords hold one id per sample")
     (tmp_path / SPEC_NAME).write_text("feature_spec: 3")
     with pytest.raises(Exception, match="section channel_spec is missing"):
         FeatureSpec.from_yaml(tmp_path / SPEC_NAME)

@@ -163,8 +163,8 @@ def test_appended_in_any_portions(tmp_path):
     ("flags", "hotness", "message"),
     [
         (["--num_files", "0"], (1, 1, 1, 1), "--num_files is 0, expected at least 1"),
-        ([], (1, 3, 1, 1), "feature cat_1 has hotness 3: pre-batched TFRecords hold one id a sample; write tf_raw"),
-        (["--src_dataset_type", "csv"], (1, 1, 1, 1), "csv does not say how many rows there are; transcribe it to tf_raw first"),
+        ([], (1, 3, 1, 1), "feature cat_1 has hotness 3: pre-batched TFRecords hold one id per sample; write tf_raw"),
+        (["--src_dataset_type", "csv"], (1, 1, 1, 1), "the number of rows of csv is not known in advance; transcribe it to tf_raw first"),
     ],
 )
 def test_what_cannot_be_written(tmp_path, flags, hotness, message):
@@ -250,7 +250,7 @@ def test_nvidias_records_become_a_dataset(tmp_path, capsys):
     columns = write_outbrain(tmp_path / "records", float_label=True, extra=lambda count: {"uuid": np.arange(count)})
     to_raw(tmp_path)
     told = capsys.readouterr()
-    assert told.err.count("feature_spec.yaml does not name are left out: uuid\n") == 1 and "train 273 rows, test 73 rows" in told.out
+    assert told.err.count("feature_spec.yaml does not list are ignored: uuid\n") == 1 and "train 273 rows, test 73 rows" in told.out
     assert validate.main(["--dataset_path", str(tmp_path / "back")]) == 0
     np.testing.assert_array_equal(np.fromfile(tmp_path / "back/test/ad_id.bin", np.int32), columns["eval"]["ad_id"])
     with pytest.raises(DatasetError, match="is source and destination"):
@@ -261,5 +261,5 @@ def test_keys_are_left_out_with_a_word(tmp_path, capsys):
     write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1)), train=3, test=2)
     pl.DataFrame({"user": [1, 2]}).write_parquet(tmp_path / "raw/test/keys.parquet")
     to_records(tmp_path)
-    assert "test/keys.parquet is left out: TFRecords have no place for it" in capsys.readouterr().err
+    assert "test/keys.parquet is not copied: TFRecords cannot hold it" in capsys.readouterr().err
     assert not list((tmp_path / "records").rglob("keys.parquet"))
