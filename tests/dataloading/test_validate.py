@@ -42,7 +42,7 @@ def edit_spec(folder, change):
     path.write_text(yaml.safe_dump(content))
 
 
-def test_a_sound_dataset(dataset, capsys):
+def test_valid_dataset_passes(dataset, capsys):
     assert run(dataset) == 0
     out, err = capsys.readouterr()
     assert "sound" in out and "train 50 samples, test 20 samples" in out and err == ""
@@ -115,21 +115,21 @@ def test_all_faults_are_listed_together(dataset, capsys):
     assert "id -3" in err and "label 255" in err and "1 bytes" in err and "3 faults" in err
 
 
-def test_check_quick_says_the_first_fault_and_where_the_rest_is(dataset):
+def test_check_quick_reports_the_first_fault_and_the_command_for_all(dataset):
     (dataset / "train" / "cat_3.bin").unlink()
     (dataset / "test" / "cat_3.bin").unlink()
     with pytest.raises(DatasetError, match=r"cat_3\.bin: No such file.*and 1 more faults.*dataloading\.validate"):
         check_quick(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), ("train", "test"))
 
 
-def test_no_dataset_and_no_folder(tmp_path):
+def test_missing_dataset_and_missing_folder_are_errors(tmp_path):
     with pytest.raises(UserError, match="is not a folder"):
         run(tmp_path / "none")
     with pytest.raises(FeatureSpecError, match="no such file"):
         run(tmp_path)
 
 
-def test_notes_are_no_faults(dataset, capsys):
+def test_notes_are_not_faults(dataset, capsys):
     edit_spec(dataset, lambda c: c["source_spec"].pop("test"))
     edit_spec(dataset, lambda c: c["feature_spec"]["cat_1"].update(cardinality=120))
     edit_spec(dataset, lambda c: c["feature_spec"]["cat_2"].update(cardinality=126))
@@ -138,7 +138,7 @@ def test_notes_are_no_faults(dataset, capsys):
     assert "note: there is no test split" in out and "note: feature cat_2 is int16, int8 would hold its ids" in out
 
 
-def test_blocks_give_the_same_figures_as_one_read(dataset, monkeypatch, capsys):
+def test_block_size_does_not_change_the_statistics(dataset, monkeypatch, capsys):
     put(dataset / "train" / "cat_4.bin", np.int32, 33, 40_000, 50_000)
     put(dataset / "train" / "numerical.bin", np.float16, 3 * 40, np.inf)
     put(dataset / "train" / "label.bin", np.uint8, 41, 2)

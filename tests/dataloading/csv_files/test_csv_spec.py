@@ -45,7 +45,7 @@ def edit(folder, change):
     (folder / "feature_spec.yaml").write_text(yaml.safe_dump(content))
 
 
-def test_it_comes_in_unchanged(source, capsys):
+def test_nvidias_generic_csv_is_read_unchanged(source, capsys):
     folder, columns = source
     assert run(folder) == 0
     note = f"{folder / 'train' / 'catpart0.bin'}: has no header; its columns are read as cat_0.bin, cat_1.bin, cat_2.bin\n"
@@ -105,7 +105,7 @@ def test_ids_beyond_a_stated_cardinality_are_named(source):
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(source, harm, message):
+def test_invalid_source_is_one_line_error(source, harm, message):
     harm(source[0])
     with pytest.raises((DatasetError, FeatureSpecError), match=message):
         run(source[0])
