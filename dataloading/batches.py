@@ -18,7 +18,7 @@ from dataloading.row_shuffle import ShuffledRows
 
 T = TypeVar("T")
 
-_HINT = "; mend the dataset, or say what is to become of such ids: --out_of_range clip or hash"
+_HINT = "; correct the dataset, or map such ids into the table with --out_of_range clip or hash"
 
 
 class Split(Protocol):

@@ -65,7 +65,7 @@ def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) 
     if fault := _to_transcribe(spec):
         return [fault]
     if spec.sources is None:  # other rules apply to a generator specification; further faults would only distract
-        return ["source_spec is empty: this describes data that is yet to be generated (python -m dataloading.transcribe does)"]
+        return ["source_spec is empty: the specification describes synthetic data; write the data with python -m dataloading.transcribe"]
     faults = []
     for feature in spec.categorical:
         if feature.dtype not in CATEGORICAL_DTYPES:
@@ -77,7 +77,7 @@ def spec_faults(spec: FeatureSpec, splits: tuple[str, ...] = ("train", "test")) 
         faults.append(f"feature {spec.label}: dtype is {spec.dtypes[spec.label]}, the label must be {LABEL_DTYPE}")
     for split in splits:
         if split not in spec.sources:
-            faults.append(f"source_spec: split {split} is missing, there is {', '.join(spec.sources) or 'none'}")
+            faults.append(f"source_spec: split {split} is missing; splits found: {', '.join(spec.sources) or 'none'}")
     for split, chunks in spec.sources.items():
         faults += [f"source_spec.{split}: {fault}" for fault in _chunk_faults(spec, chunks)]
     return faults
@@ -96,20 +96,20 @@ def _dtype_faults(spec: FeatureSpec) -> list[str]:
 
 def _to_transcribe(spec: FeatureSpec) -> str | None:
     """Return advice for CSV files and TFRecords, which must be transcribed to tf_raw first; None if there are none."""
-    folder, kind, what = spec.base_directory, CSV, "CSV files"
+    folder, kind, what = spec.base_directory, CSV, "the CSV files"
     chunks = [(split, chunk) for split, listed in (spec.sources or {}).items() for chunk in listed]
     if records := next((path for split in SPLITS if (path := folder / split / "label" / "format.json").is_file()), None):
         stored = any((folder / file).is_file() for _, chunk in chunks for file in chunk.files)
-        found, kind, what = None if stored else f"{records} is there: pre-batched TFRecords", TFRECORDS, "they"
+        found, kind, what = None if stored else f"{records} exists, so these are pre-batched TFRecords", TFRECORDS, "them"
     elif spec.sources is None:
         named = next((f"{split}.csv" for split in SPLITS if (folder / f"{split}.csv").is_file()), None)
-        found = named and f"source_spec is empty and there is {named}"
+        found = named and f"source_spec is empty and {named} exists"
     else:
         found = next((f"source_spec.{split}: type is {CSV}, expected {SPLIT_BINARY}" for split, chunk in chunks if chunk.type == CSV), None)
     if records := next((split for split, chunk in chunks if chunk.type == TFRECORD), None):
         return f"source_spec.{records}: type is {TFRECORD}, expected {SPLIT_BINARY}; --dataset_type {TFRECORD} reads such records as they are"
     command = f"python -m dataloading.transcribe --src_dataset_type {kind} --src_dataset_path {folder} --dst_dataset_path NEW_FOLDER"
-    return found and f"{found}; {what} are turned into a dataset first: {command}"
+    return found and f"{found}; transcribe {what} to tf_raw first: {command}"
 
 
 def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
@@ -132,13 +132,13 @@ def _chunk_faults(spec: FeatureSpec, chunks: tuple) -> list[str]:
                 faults.append(f"chunk [{name}]: must list all numerical features, in the order of channel_spec.numerical")
         elif first in categorical or first in (spec.label, spec.group):
             if len(chunk.features) > 1:
-                faults.append(f"chunk [{name}]: {len(chunk.features)} features in one file; the label and each categorical feature need their own")
+                faults.append(f"chunk [{name}]: {len(chunk.features)} features in one file; the label and categorical features need a file each")
         else:
-            faults.append(f"chunk [{name}]: feature {first} stands in no channel")
+            faults.append(f"chunk [{name}]: feature {first} is in no channel")
     counts = Counter(seen)
     for name in (*categorical, *spec.numerical, spec.label, *(() if spec.group is None else (spec.group,))):
         if counts[name] != 1 and not (name == spec.label and counts[name] == 0):  # a split without labels is valid: it is for prediction
-            faults.append(f"feature {name} stands in {counts[name]} chunks, expected exactly one")
+            faults.append(f"feature {name} is in {counts[name]} chunks, expected exactly one")
     return faults
 
 
@@ -164,7 +164,7 @@ def file_faults(spec: FeatureSpec, split: str) -> tuple[list[str], int]:
             faults.append(f"{path}: {error.strerror}")
             continue
         if size % width:
-            faults.append(f"{path}: {size} bytes, not a whole number of samples of {width} bytes; the file is truncated or of another type")
+            faults.append(f"{path}: {size} bytes, not a whole number of samples of {width} bytes; the file is truncated or has another type")
         else:
             samples[path] = size // width
     counts = list(samples.values())
@@ -191,6 +191,6 @@ def check_quick(spec: FeatureSpec, splits: tuple[str, ...]) -> dict[str, int]:
     if faults:
         more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
         where = f"{spec.path}: " if spec.path else ""
-        hint = "" if _to_transcribe(spec) else f"; python -m dataloading.validate --dataset_path {spec.base_directory} lists everything"
+        hint = "" if _to_transcribe(spec) else f"; python -m dataloading.validate --dataset_path {spec.base_directory} lists all faults"
         raise DatasetError(f"{where}{faults[0]}{more}{hint}")
     return samples

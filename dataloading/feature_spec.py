@@ -257,8 +257,8 @@ def _not_there(path: Path, flags: str) -> str:
     """Return the error message for a missing specification."""
     if url := url_of(str(path.parent)):
         url = without_secrets(url)
-        return f"{url}: datasets are read from local files; python -m dataloading.fetch {url} FOLDER brings it here"
-    return f"{path}: no such file; expected a feature specification ({flags} say where){_csv_hint(path.parent)}"
+        return f"{url}: datasets are read from local files; fetch this one with python -m dataloading.fetch {url} FOLDER"
+    return f"{path}: no such file; expected a feature specification (path from {flags}){_csv_hint(path.parent)}"
 
 
 def _csv_hint(folder: Path) -> str:
@@ -266,4 +266,4 @@ def _csv_hint(folder: Path) -> str:
         tables = sorted(path.name for path in folder.glob("*.csv"))
     except (OSError, ValueError):
         tables = []
-    return f"; {tables[0]} there needs one too, see CSV in docs/data.md" if tables else ""
+    return f"; {tables[0]} in that folder needs one, see CSV in docs/data.md" if tables else ""

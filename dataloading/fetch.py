@@ -2,7 +2,8 @@
 
     python -m dataloading.fetch s3://bucket/DATASET FOLDER
 
-The folder looks like a dataset when it is whole; a fetch that fails or is stopped leaves nothing. `dataloading.put` is the way there.
+The specification is written last, so the folder holds a complete dataset or none. A fetch that fails or is stopped leaves no files. `dataloading.put`
+uploads a dataset.
 """
 
 import shutil
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog=f"python -m {NAME}", description=__doc__)
     parser.add_argument("url", metavar="URL", help="folder of the dataset in a store")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="local folder of the dataset")
-    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is already in the folder (default: refuse)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing dataset in the folder (default: refuse)")
     args = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     if not is_url(args.url):
         raise UserError(f"{args.url}: expected the URL of a dataset in a store, as in s3://bucket/DATASET")
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     store = StoreFolder(args.url)
     sizes = store.sizes()
     if DEFAULT_FILE_NAME not in sizes:
-        raise DatasetError(f"{store}: {'holds' if sizes else 'is empty or not there: there is'} no {DEFAULT_FILE_NAME}; expected a dataset, whole")
+        raise DatasetError(f"{store}: {'holds' if sizes else 'is empty or missing: found'} no {DEFAULT_FILE_NAME}; expected a complete dataset")
     scratch = Scratch(args.folder, "writing")
     try:
         wanted = _fetched(store, sizes, scratch.folder)
@@ -68,10 +69,10 @@ def _fetched(store: StoreFolder, sizes: Mapping[str, int], folder: Path) -> dict
     _copy(store, DEFAULT_FILE_NAME, sizes[DEFAULT_FILE_NAME], folder, tqdm(disable=True))
     spec = FeatureSpec.from_yaml(folder / DEFAULT_FILE_NAME)
     if spec.sources is None:
-        raise DatasetError(f"{store}/{DEFAULT_FILE_NAME}: source_spec is empty: it describes data that is yet to be generated; expected a dataset")
+        raise DatasetError(f"{store}/{DEFAULT_FILE_NAME}: source_spec is empty: it is a generator specification; expected a dataset")
     wanted = {name: sizes[name] for name in names_of_dataset(spec, sizes)}
     if odd := [name for name in wanted if ".." in name.split("/") or "\0" in name]:
-        raise DatasetError(f"{store}/{odd[0]}: is no name of a local file")
+        raise DatasetError(f"{store}/{odd[0]}: not a valid name of a local file; expected a path below the dataset's folder")
     room = shutil.disk_usage(folder).free
     if sum(wanted.values()) > room:
         raise DatasetError(f"{folder.parent}: {room / 1e9:,.1f} GB are free, {store} has {sum(wanted.values()) / 1e9:,.1f} GB; choose another folder")
@@ -82,7 +83,7 @@ def _fetched(store: StoreFolder, sizes: Mapping[str, int], folder: Path) -> dict
     try:
         check_quick(spec, tuple(spec.sources))
     except DatasetError as error:
-        raise DatasetError(f"{store}: is no whole dataset: {str(error).replace(f'{folder}/', '').partition('; python -m')[0]}") from None
+        raise DatasetError(f"{store}: not a complete dataset: {str(error).replace(f'{folder}/', '').partition('; python -m')[0]}") from None
     return wanted
 
 
@@ -94,7 +95,7 @@ def _copy(store: StoreFolder, name: str, size: int, folder: Path, bar: tqdm) -> 
             file.write(content)
             bar.update(len(content))
     if (found := target.stat().st_size) != size:
-        raise DatasetError(f"{store}/{name}: gave {found:,} bytes, expected {size:,}; was it replaced meanwhile? Run again")
+        raise DatasetError(f"{store}/{name}: {found:,} bytes read, expected {size:,}; the file may have been replaced meanwhile: run again")
 
 
 if __name__ == "__main__":

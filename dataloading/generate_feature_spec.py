@@ -2,7 +2,7 @@
 
     python -m dataloading.generate_feature_spec --variant criteo_t15_synthetic --dst feature_spec.yaml
 
-    # several ids a sample: as many as MLPerf's DLRM v2 has
+    # several ids per sample, with the hotness of MLPerf's DLRM v2
     python -m dataloading.generate_feature_spec --variant criteo_t15_synthetic --hotness 3,2,1,2,6,1,1,1,1,7,3,8,1,6,9,5,1,1,1,12,100,27,10,3,1,1
 
 The Criteo variants have the table sizes of the Criteo 1TB click logs after ids seen fewer than 15, 3 or 0 times are
@@ -73,7 +73,7 @@ def write_spec(spec: FeatureSpec, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--dst {path}: folder {path.parent} cannot be made: {error.strerror}") from None
+        raise UserError(f"--dst {path}: folder {path.parent} cannot be created: {error.strerror}") from None
     descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with naming(path), os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -92,9 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="dataloading.generate_feature_spec", description="Write the feature specification of synthetic data.")
     variant, place = "criteo_t15_synthetic", Path(DEFAULT_FILE_NAME)
     parser.add_argument("--variant", choices=sorted(VARIANTS), default=variant, help=f"table sizes to write (default: {variant})")
-    about = "file to write; its folder is made where it does not exist, an old file is replaced"
+    about = "file to write; a missing folder is created, an existing file is replaced"
     parser.add_argument("--dst", type=Path, default=place, help=f"{about} (default: {place})")
-    about = "ids a sample: one number for all features, or one for each, separated by commas"
+    about = "ids per sample: one number for all features, or one for each, separated by commas"
     parser.add_argument("--hotness", metavar="N,N,…", default="1", help=f"{about} (default: 1)")
     args = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     try:

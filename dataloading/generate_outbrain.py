@@ -1,11 +1,11 @@
-"""Raw files in the form of Outbrain's click prediction, drawn: for Wide & Deep, where there is no Kaggle account.
+"""Generator of synthetic files in the format of Outbrain's click prediction: raw data for Wide & Deep without a Kaggle account.
 
     python -m dataloading.generate_outbrain --displays 20000 --dst RAW
 
 writes the seven files that `preproc.outbrain` reads. Displays of 2 to 12 ads follow one another over 13 days; in each one ad is clicked, drawn from
-a softmax of utilities that the files tell (`outbrain_world`). Beside them stands what no model can beat: RAW/planted_signal.parquet has for each
-display the average precision that is to be expected of ads ordered by their true probabilities, and RAW/planted_signal.json its mean over the last
-two days.
+a softmax of utilities that depend only on values in the files (`outbrain_world`). The best possible score is written, too:
+RAW/planted_signal.parquet has for each display the expected average precision of its ads, ordered by their true probabilities, and
+RAW/planted_signal.json the mean over the last two days.
 """
 
 import contextlib
@@ -106,8 +106,8 @@ def displays(world: OutbrainWorld, seed: int, start: int, stop: int, total: int)
     kept = np.repeat(labelled, counts)
     display = np.repeat(np.arange(n), counts)[kept]
     ads, starts = ads[kept], np.cumsum(counts[labelled]) - counts[labelled]
-    told = lambda values: np.where(known, values, -1)[display]  # noqa: E731
-    utilities = world.utilities(ads, told(pages), told(platforms), told(places))
+    recorded = lambda values: np.where(known, values, -1)[display]  # noqa: E731
+    utilities = world.utilities(ads, recorded(pages), recorded(platforms), recorded(places))
     noisy = utilities + draw.gumbel(size=len(kept))[kept]  # Gumbel-max: the argmax is a draw from the softmax
     clicked = noisy == np.repeat(np.maximum.reduceat(noisy, starts), counts[labelled])
     expected, ranks = expected_precision(utilities, starts)
@@ -138,10 +138,13 @@ def _shown(draw: np.random.Generator, n: int, num_ads: int) -> tuple[np.ndarray,
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the flags, draw the files, and print a summary. Raises UserError on invalid flags or existing files; no partial files are left."""
     parser = Parser(prog=f"python -m {NAME}", description=__doc__)
-    parser.add_argument("--displays", type=int, default=20_000, metavar="N", help="with a click each, some 5 ads in one (default: %(default)s)")
-    parser.add_argument("--dst", type=Path, required=True, metavar="FOLDER", help="where the files go; made where missing")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default: 0)")
-    parser.add_argument("--signal", type=float, default=1.0, metavar="X", help="times all utilities; with 0 every order is as good (default: 1)")
+    parser.add_argument(
+        "--displays", type=int, default=20_000, metavar="N", help="displays, with one click and about 5 ads each (default: %(default)s)"
+    )
+    parser.add_argument("--dst", type=Path, required=True, metavar="FOLDER", help="folder of the files; created if missing")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
+    about = "factor of all utilities; with 0, all orders of ads are equally good"
+    parser.add_argument("--signal", type=float, default=1.0, metavar="X", help=f"{about} (default: 1)")
     flags = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     if not 100 <= flags.displays <= _MAX_DISPLAYS:
         raise UserError(f"--displays {flags.displays}: expected 100 to {_MAX_DISPLAYS:,}")
@@ -165,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         scratch.remove()
     best = truth["bayes_map_at_12"]
-    print(f"{flags.dst}: {flags.displays:,} displays with {rows:,} ads, {world.sizes.ads:,} of them different; best possible MAP@12 {best:.4f}")
+    print(f"{flags.dst}: {flags.displays:,} displays with {rows:,} ads, {world.sizes.ads:,} of them distinct; best possible MAP@12 {best:.4f}")
     return 0
 
 
@@ -218,7 +221,7 @@ def _append(file: BinaryIO, path: Path, frame: pl.DataFrame, first: bool) -> Non
 
 def _refuse(folder: Path, names: Sequence[str]) -> None:
     if there := next((folder / name for name in names if (folder / name).exists()), None):
-        raise UserError(f"{there}: is there already; choose another --dst")
+        raise UserError(f"{there}: already exists; choose another --dst")
 
 
 if __name__ == "__main__":

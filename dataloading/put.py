@@ -1,8 +1,8 @@
-"""Put a tf_raw dataset to a folder of an object store; it looks like a dataset there when it is whole.
+"""Upload a tf_raw dataset to a folder of an object store. The specification is uploaded last, so the folder holds a complete dataset or none.
 
     python -m dataloading.put DATASET s3://bucket/DATASET
 
-`dataloading.fetch` brings it back. What a URL may be is fsspec's to say (s3://, gs://, abfs://, hdfs://, …).
+`dataloading.fetch` downloads it. Any URL that fsspec supports is accepted (s3://, gs://, abfs://, hdfs://, …).
 """
 
 import sys
@@ -30,9 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = Parser(prog=f"python -m {NAME}", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DATASET", help="folder of the dataset")
-    parser.add_argument("url", metavar="URL", help="folder in a store, made where it is not there")
-    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that is already there (default: refuse)")
-    parser.add_argument("--resume", action="store_true", help="go on where such a run ended early, and keep what was put should this one do so, too")
+    parser.add_argument("url", metavar="URL", help="folder in a store, created if missing")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing dataset (default: refuse)")
+    parser.add_argument("--resume", action="store_true", help="skip files that an earlier --resume uploaded; keep uploaded files after a failure")
     args = parser.parse_strictly(sys.argv[1:] if argv is None else argv)
     if not is_url(args.url):
         raise UserError(f"{args.url}: expected the URL of a folder in a store, as in s3://bucket/DATASET")
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     store = StoreFolder(args.url)
     check_store(store, args.overwrite, local_files(args.folder) if args.resume else ())
     size = put_dataset(args.folder, store, args.overwrite, args.resume)
-    print(f"{store}: {size / 1e6:,.1f} MB put in {time.monotonic() - started:.1f} s")
+    print(f"{store}: {size / 1e6:,.1f} MB uploaded in {time.monotonic() - started:.1f} s")
     return 0
 
 

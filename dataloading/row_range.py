@@ -54,7 +54,7 @@ def hold_out(split: Split, fraction: float) -> tuple[RowRange, RowRange]:
     held = round(split.num_samples * fraction)
     if not 0 < held < split.num_samples:
         raise DatasetError(
-            f"--valid_fraction {fraction}: {held} of the {split.num_samples} rows of {split.name} would be held out; expected some and not all"
+            f"--valid_fraction {fraction}: {held} of the {split.num_samples} rows of {split.name} would be held out; expected at least 1, and not all"
         )
     kept = split.num_samples - held
     return RowRange(split, split.name, 0, kept), RowRange(split, "valid", kept, split.num_samples)
@@ -64,5 +64,5 @@ def first_rows(split: Split, share: float) -> RowRange:
     """Return the first rows of a split, the given share of all. Raises DatasetError where the share holds no row."""
     count = round(split.num_samples * share)
     if not count:
-        raise DatasetError(f"--dataset_subset {share}: none of the {split.num_samples} rows of {split.name} would be left; expected some")
+        raise DatasetError(f"--dataset_subset {share}: none of the {split.num_samples} rows of {split.name} would be left; expected at least 1")
     return RowRange(split, split.name, 0, count)

@@ -47,7 +47,7 @@ def open_split(config: DataConfig, spec: FeatureSpec, split: str, seed: int, lab
         found = TfRawSplit(spec, split) if config.dataset_type == "tf_raw" else TfRecordSplit(spec, split)
         if labels and not found.labelled:
             raise DatasetError(
-                f"{spec.path}: source_spec.{split} has no chunk of the label {spec.label}, so the split is for prediction only: "
+                f"{spec.path}: source_spec.{split} has no chunk of the label {spec.label}, so the split is for prediction only; use "
                 f"--mode predict --split {split}"
             )
         return found
@@ -74,7 +74,7 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn:
     if not stored:
         names.remove("valid")
     if config.valid_fraction and "valid" in names:
-        raise DatasetError(f"{spec.path}: has a valid split, and --valid_fraction {config.valid_fraction} would cut off another; drop the flag")
+        raise DatasetError(f"{spec.path}: has a valid split, so --valid_fraction {config.valid_fraction} cannot hold out another; drop the flag")
     splits = {name: open_split(config, spec, name, seed) for name in names}
     if config.valid_fraction:
         splits["train"], splits["valid"] = hold_out(splits["train"], config.valid_fraction)
@@ -85,7 +85,7 @@ def open_training_splits(config: DataConfig, spec: FeatureSpec, seed: int, warn:
 
 def _evaluates(spec: FeatureSpec, split: str, warn: Callable[[str], None]) -> bool:
     if split in spec.sources and not spec.labelled(split):
-        warn(f"{spec.path}: the {split} split has no labels and is left out; --mode predict --split {split} scores it")
+        warn(f"{spec.path}: the {split} split has no labels and is skipped; score it with --mode predict --split {split}")
     return split in spec.sources and spec.labelled(split)
 
 

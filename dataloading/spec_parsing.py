@@ -77,14 +77,14 @@ def check_tables(categorical: Iterable[Categorical], where: str = "") -> None:
         if other.cardinality != feature.cardinality:
             raise FeatureSpecError(
                 f"{where}feature {feature.name}: cardinality {feature.cardinality}, and feature {other.name} of the same table {table} has "
-                f"{other.cardinality}; features that share a table have the same ids"
+                f"{other.cardinality}; features that share a table need the same cardinality"
             )
         if feature.embedding_dim is not None:
             other = widths.setdefault(table, feature)
             if other.embedding_dim != feature.embedding_dim:
                 raise FeatureSpecError(
                     f"{where}feature {feature.name}: embedding_dim {feature.embedding_dim}, and feature {other.name} of the same table {table} has "
-                    f"{other.embedding_dim}; a table has one width"
+                    f"{other.embedding_dim}; features that share a table need the same embedding_dim"
                 )
 
 
@@ -112,15 +112,15 @@ def _check_listed(names: tuple[str, ...], entries: Mapping[str, Any], where: str
         if count > 1:
             raise FeatureSpecError(f"{where}channel_spec lists feature {name} more than once")
         if name not in entries:
-            raise FeatureSpecError(f"{where}feature {name} stands in channel_spec and is missing in feature_spec")
+            raise FeatureSpecError(f"{where}feature {name} is in channel_spec but not in feature_spec; add its entry")
         if _leads_outside(name):  # feature names become file names, of vocabularies for example
-            raise FeatureSpecError(f"{where}feature {name[:80]!r}: as a path this leads outside the dataset; expected another name")
+            raise FeatureSpecError(f"{where}feature {name[:80]!r}: as a path, this name leads outside the dataset; choose another name")
     listed = set(names)
     unread = [name for name in entries if name not in listed]
     if unread:
         more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
         name = str(unread[0])[:60]
-        raise FeatureSpecError(f"{where}feature {name!r}{more} stands in feature_spec and in no channel; remove it or list it in channel_spec")
+        raise FeatureSpecError(f"{where}feature {name!r}{more} is in feature_spec but in no channel; remove it or list it in channel_spec")
 
 
 def _refuse_unknown(content: Mapping, known: Iterable[str], what: str) -> None:
@@ -141,7 +141,7 @@ def _names(value: Any, where: str) -> tuple[str, ...]:
         raise FeatureSpecError(f"{where}: expected a list of names, found {_kind(value)}")
     for name in value:
         if "\n" in name or "\r" in name:
-            raise FeatureSpecError(f"{where}: {name[:60]!r} holds an end of line, expected names of one line")
+            raise FeatureSpecError(f"{where}: {name[:60]!r} contains a line break, expected names of one line")
     return tuple(value)
 
 
@@ -175,7 +175,7 @@ def _categorical(name: str, entries: dict, dtype: str, where: str) -> Categorica
     if pooling not in POOLINGS:
         raise FeatureSpecError(f"{where}pooling: expected {' or '.join(POOLINGS)}, found {_kind(pooling)}")
     if pooling == MEAN and hotness == 1:
-        raise FeatureSpecError(f"{where}pooling: {MEAN} has no effect on one id a sample; remove it, or give the hotness")
+        raise FeatureSpecError(f"{where}pooling: {MEAN} has no effect with one id per sample; remove it, or set hotness")
     dim = number("embedding_dim", None, int, 1) if entries.get("embedding_dim") is not None else None
     return Categorical(name, number("cardinality", None, int, 1), dtype, hotness, alpha, pooling, _table(entries.get("table"), where), dim)
 
@@ -227,7 +227,7 @@ def _check_file_name(file: str, where: str) -> None:
         raise FeatureSpecError(f"{where}: {file[:60]!r} is not a file name")
     if _leads_outside(file):
         raise FeatureSpecError(
-            f"{where}: {file[:80]!r} is outside the dataset, expected a path below the specification's folder (a symbolic link there may lead on)"
+            f"{where}: {file[:80]!r} is outside the dataset, expected a path below the specification's folder, or a symbolic link there"
         )
 
 

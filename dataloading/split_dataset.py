@@ -44,7 +44,7 @@ def write_split_spec(folder: Path, name: str, overwrite: bool) -> FeatureSpec:
     """
     path, spec = folder / name, split_spec(folder)
     if path.exists() and not overwrite:
-        raise DatasetError(f"{path}: is there already; --overwrite replaces it")
+        raise DatasetError(f"{path}: already exists; --overwrite replaces it")
     write_text(path, spec.to_yaml())
     return replace(spec, path=path)
 

@@ -194,7 +194,9 @@ class TfRawWriter:
         """
         files = self.files(split)
         if (labels is None) != (files.label is None):
-            raise ValueError(f"split {split}: labels were {'not ' if labels is None else ''}given, and it has {'them' if files.label else 'none'}")
+            raise ValueError(
+                f"split {split}: labels were {'not ' if labels is None else ''}given, but the split has {'labels' if files.label else 'no labels'}"
+            )
         if files.numerical is not None:
             self._write(files.numerical, np.ascontiguousarray(numerical, self.spec.numerical_dtype))
         for feature, path, column in zip(self.spec.categorical, files.categorical, ids, strict=True):
@@ -271,7 +273,7 @@ def move_in_place(entries: Collection[Path], spec: Path, target: Path) -> None:
 def refuse_dataset(destination: Path, spec_name: str, overwrite: bool) -> None:
     """Raise DatasetError if `destination` cannot be a dataset's folder, or holds a dataset and `overwrite` is not set."""
     if destination.is_symlink() and not destination.exists():
-        raise DatasetError(f"{destination} is a link to {os.readlink(destination)}, which is not there; make that folder, or remove the link")
+        raise DatasetError(f"{destination} is a link to {os.readlink(destination)}, which does not exist; create that folder, or remove the link")
     if destination.is_file():
         raise DatasetError(f"{destination} is a file; expected a folder for the dataset")
     if not overwrite and (destination / spec_name).exists():

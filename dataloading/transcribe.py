@@ -62,7 +62,7 @@ DEFAULT_SEED = 0
 
 
 _NO_EFFECT = {  # flags of NVIDIA's transcriber that its scripts pass
-    "--dst_prebatch_size": "tf_raw files hold samples without batches",
+    "--dst_prebatch_size": "tf_raw files are not divided into batches",
     "--src_synthetic_dataset_use_feature_spec": "synthetic data always follows the feature specification",
 }
 
@@ -75,24 +75,26 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--src_dataset_type",
         choices=("synthetic", "tf_raw", "csv", SPLIT, TFRECORDS, TFRECORD),
         default="tf_raw",
-        help="what to read (default: tf_raw)",
+        help="type of the source (default: tf_raw)",
     )
     add("--src_dataset_path", type=Path, default=Path("."), help="folder of the source (default: the working directory)")
-    add("--src_feature_spec", default=DEFAULT_FILE_NAME, help=f"the source's specification, in that folder (default: {DEFAULT_FILE_NAME})")
-    add("--src_batch_size", type=int, default=DEFAULT_BATCH_SIZE, help=f"rows a batch, the unit of --max_batches (default: {DEFAULT_BATCH_SIZE})")
-    add("--dst_dataset_type", choices=("tf_raw", TFRECORD), default="tf_raw", help="what to write (default: tf_raw)")
+    add("--src_feature_spec", default=DEFAULT_FILE_NAME, help=f"file name of the source's specification (default: {DEFAULT_FILE_NAME})")
+    add("--src_batch_size", type=int, default=DEFAULT_BATCH_SIZE, help=f"rows per batch, the unit of --max_batches_* (default: {DEFAULT_BATCH_SIZE})")
+    add("--dst_dataset_type", choices=("tf_raw", TFRECORD), default="tf_raw", help="type of the written dataset (default: tf_raw)")
+    add("--num_files", type=int, help=f"{TFRECORD}: files per split, at most one per record of 4,096 rows (default: {DEFAULT_FILES})")
     add(
-        "--num_files", type=int, help=f"{TFRECORD}: files of a split, fewer where it has not as many records of 4,096 rows (default: {DEFAULT_FILES})"
+        "--dst_dataset_path",
+        type=Path,
+        help="folder to write, created if missing (default with source type split: the source's; otherwise required)",
     )
-    add("--dst_dataset_path", type=Path, help="folder to write; created when missing. Source type split: the source's own by default")
-    add("--dst_feature_spec", default=DEFAULT_FILE_NAME, help=f"name of the written specification (default: {DEFAULT_FILE_NAME})")
-    add("--max_batches_train", type=int, default=-1, help="batches of the training split; -1: all the source has (default: -1)")
-    add("--max_batches_test", type=int, help="batches of the test split, and of each other one but train; -1: all the source has (default: -1)")
-    add("--splits", metavar="A,B,…", help="splits to write (default: all that the source has; of synthetic data train and test)")
-    add("--train_only", action="store_true", help="write the training split only, as --splits train does")
+    add("--dst_feature_spec", default=DEFAULT_FILE_NAME, help=f"file name of the written specification (default: {DEFAULT_FILE_NAME})")
+    add("--max_batches_train", type=int, default=-1, help="batches of the training split; -1: all (default: -1)")
+    add("--max_batches_test", type=int, help="batches of every other split; -1: all (default: -1)")
+    add("--splits", metavar="A,B,…", help="splits to write (default: all of the source; for synthetic data, train and test)")
+    add("--train_only", action="store_true", help="write the training split only, like --splits train")
     add("--seed", type=int, help=f"synthetic: seed of all random numbers (default: {DEFAULT_SEED})")
     add("--signal", type=float, help=f"synthetic: standard deviation of the planted logit; 0: labels are noise (default: {DEFAULT_SIGNAL})")
-    add("--overwrite", action="store_true", help="replace a dataset in the destination")
+    add("--overwrite", action="store_true", help="replace a dataset in the destination (default: refuse)")
     add("--dst_prebatch_size", type=int, help="accepted for NVIDIA's command lines, has no effect")
     add("--src_synthetic_dataset_use_feature_spec", action="store_true", help="accepted for NVIDIA's command lines, has no effect")
     return parser.parse_strictly(sys.argv[1:] if argv is None else argv)
@@ -121,7 +123,9 @@ def check_arguments(args: argparse.Namespace, batches: dict[str, int]) -> None:
     if args.num_files is not None and args.num_files < 1:
         raise UserError(f"--num_files is {args.num_files}, expected at least 1")
     if args.dst_dataset_type == TFRECORD and args.src_dataset_type in ("csv", TFRECORDS):
-        raise UserError(f"--dst_dataset_type {TFRECORD}: {args.src_dataset_type} does not say how many rows there are; transcribe it to tf_raw first")
+        raise UserError(
+            f"--dst_dataset_type {TFRECORD}: the number of rows of {args.src_dataset_type} is not known in advance; transcribe it to tf_raw first"
+        )
     if args.src_batch_size < 1:
         raise UserError(f"--src_batch_size is {args.src_batch_size}, expected at least 1 row")
     if Path(args.dst_feature_spec).name != args.dst_feature_spec or args.dst_feature_spec in ("", ".", ".."):
@@ -176,7 +180,7 @@ def refuse_own_files(args: argparse.Namespace, spec: FeatureSpec, splits: Sequen
         for path in readers.get(args.src_dataset_type, lambda s: ())(split):
             for written in splits:
                 if path.resolve().is_relative_to(destination / written):
-                    raise DatasetError(f"{path} is read and would be replaced by what is written; choose another --dst_dataset_path")
+                    raise DatasetError(f"{path} is a source file and would be replaced; choose another --dst_dataset_path")
 
 
 def source_rows(args: argparse.Namespace, spec: FeatureSpec, split: str, batches: int) -> tuple[Iterator[RowBlock], int | None]:
@@ -201,7 +205,7 @@ def writer_of(args: argparse.Namespace, spec: FeatureSpec, rows: Mapping[str, in
         return TfRawWriter(args.dst_dataset_path, spec, tuple(rows), args.dst_feature_spec, args.overwrite, unlabelled)
     for split in rows if args.src_dataset_type == "tf_raw" else ():
         if keys := stored_keys(spec, split):
-            print(f"{NAME}: warning: {keys} is left out: TFRecords have no place for it", file=sys.stderr)
+            print(f"{NAME}: warning: {keys} is not copied: TFRecords cannot hold it", file=sys.stderr)
     files = DEFAULT_FILES if args.num_files is None else args.num_files
     return TfRecordWriter(args.dst_dataset_path, spec, rows, files, args.dst_feature_spec, args.overwrite, unlabelled)
 
@@ -245,7 +249,7 @@ def _describe(args: argparse.Namespace) -> int:
         raise UserError(f"--src_feature_spec {args.src_feature_spec}: a source of type {SPLIT} has none; drop the flag")
     for flag in ("--max_batches_train", "--max_batches_test", "--splits", "--train_only"):
         if getattr(args, flag.removeprefix("--")) not in (None, -1, False):
-            raise UserError(f"{flag} needs a --dst_dataset_path of its own: the files of {args.src_dataset_path} stay as they are")
+            raise UserError(f"{flag} needs a separate --dst_dataset_path: the files of {args.src_dataset_path} are not changed")
     spec = write_split_spec(args.src_dataset_path, args.dst_feature_spec, args.overwrite)
     samples = check_quick(spec, tuple(spec.sources))
     shares = ", ".join(f"{split} {count:,} rows" for split, count in samples.items())
@@ -258,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_arguments(argv)
     batches = {"train": args.max_batches_train, "test": -1 if args.max_batches_test is None else args.max_batches_test}
     if args.dst_dataset_path is None and args.src_dataset_type != SPLIT:
-        raise UserError("--dst_dataset_path is missing: the folder to write")
+        raise UserError("--dst_dataset_path is missing; give the folder to write")
     warn_needless(args)
     check_arguments(args, batches)
     if args.src_dataset_type == SPLIT and args.dst_dataset_path in (None, args.src_dataset_path):
@@ -271,7 +275,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif args.src_dataset_type == TFRECORD:
         spec = tfrecord_spec(args.src_dataset_path, args.src_feature_spec)
         if unread := unread_features(spec):
-            print(f"{NAME}: features of the records that {spec.path} does not name are left out: {', '.join(unread)}", file=sys.stderr)
+            print(f"{NAME}: features of the records that {spec.path} does not list are ignored: {', '.join(unread)}", file=sys.stderr)
     else:
         read = read_csv_spec if args.src_dataset_type == "csv" else FeatureSpec.from_yaml
         spec = read(args.src_dataset_path / args.src_feature_spec, "--src_dataset_path and --src_feature_spec")
@@ -287,7 +291,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.src_dataset_type == TFRECORDS:
         check_tfrecords(spec, splits)
         if spec.sources:
-            print(f"{NAME}: warning: source_spec of {spec.path} is not read: {TFRECORDS} has its files in places of its own", file=sys.stderr)
+            print(f"{NAME}: warning: source_spec of {spec.path} is ignored: the paths of {TFRECORDS} files are fixed", file=sys.stderr)
 
     started = time.perf_counter()
     statistics = {}

@@ -85,15 +85,15 @@ def _checked(feature: Categorical, path: Path, known: Mapping[str, Any] | None, 
     vocabulary, beginning = read_vocabulary(path, known["values"] if known else 0, feature.cardinality)
     if known is None:
         return vocabulary
-    mend = "use a dataset whose vocabulary is the checkpoint's or begins with it; such a model cannot go on with ids numbered anew"
+    advice = "use a dataset whose vocabulary equals or begins with the checkpoint's; a trained model cannot use ids that were renumbered"
     if vocabulary.values < known["values"]:
         raise DatasetError(
-            f"feature {feature.name}: {path} has {vocabulary.values:,} values, {checkpoint.folder} was trained with {known['values']:,}; {mend}"
+            f"feature {feature.name}: {path} has {vocabulary.values:,} values, {checkpoint.folder} was trained with {known['values']:,}; {advice}"
         )
     if beginning.digest != known["digest"]:
         raise DatasetError(
             f"feature {feature.name}: the first {known['values']:,} values of {path}, in the order of the ids, are not those that "
-            f"{checkpoint.folder} was trained with, so its rows belong to other values; {mend}"
+            f"{checkpoint.folder} was trained with, so its rows belong to other values; {advice}"
         )
     return vocabulary
 
@@ -102,11 +102,9 @@ def _warn_of_unknown(checkpoint: Checkpoint, known: Mapping[str, Any], stored: l
     trained = checkpoint.manifest["features"]["categorical"]
     lost = [name for name in known if name not in stored]
     if lost:
-        warn(
-            f"{_listed(lost)}: the dataset has no vocabulary/FEATURE.parquet, so whether ids mean what they meant in {checkpoint.folder} is not known"
-        )
+        warn(f"{_listed(lost)}: the dataset has no vocabulary/FEATURE.parquet, so its ids cannot be compared with those of {checkpoint.folder}")
     elif growth and (unknown := [name for name in trained if name not in known]):
-        warn(f"--allow_growth: {_listed(unknown)}: {checkpoint.folder} does not say what its ids stand for; see that the dataset's mean the same")
+        warn(f"--allow_growth: {_listed(unknown)}: {checkpoint.folder} keeps no record of its values; check that the ids have the same meaning")
 
 
 def _listed(names: list[str]) -> str:

@@ -50,7 +50,9 @@ def read_vocabulary(path: Path, first: int, cardinality: int, block: int = _BLOC
         digest.add(values, next_id)
         next_id += len(values)
     if next_id > cardinality:
-        raise DatasetError(f"{path}: id {next_id - 1} is not in [0, {cardinality}), the feature's ids: it is another dataset's; remove or replace it")
+        raise DatasetError(
+            f"{path}: id {next_id - 1} is not in [0, {cardinality}), the feature's ids; the file is of another dataset: remove or replace it"
+        )
     whole = digest.vocabulary()
     return whole, beginning or whole
 
@@ -98,7 +100,7 @@ def _blocks(path: Path, size: int) -> Iterator[tuple[Any, np.ndarray]]:
             raise DatasetError(f"{path}: the values are {kind}; expected whole numbers or texts")
         for block in frame.collect_batches(chunk_size=size, maintain_order=True, engine="streaming"):
             if any(block.null_count().row(0)):
-                raise DatasetError(f"{path}: holds a value or an id that is missing; expected one of each in every row")
+                raise DatasetError(f"{path}: a value or an id is missing; expected both in every row")
             if not len(block):
                 continue
             values = block["value"]

@@ -49,10 +49,10 @@ def csv_chunks(spec: FeatureSpec, split: str) -> tuple[Chunk, ...]:
         listed += chunk.features
     for name in names:
         if listed.count(name) != 1:
-            raise DatasetError(f"{where}source_spec.{split}: feature {name} stands in {listed.count(name)} chunks, expected exactly one")
+            raise DatasetError(f"{where}source_spec.{split}: feature {name} is in {listed.count(name)} chunks, expected exactly one")
     for name in listed:
         if name not in names:
-            raise DatasetError(f"{where}source_spec.{split}: feature {name} stands in no channel")
+            raise DatasetError(f"{where}source_spec.{split}: feature {name} is in no channel")
     return spec.sources[split]
 
 
@@ -96,7 +96,7 @@ def read_csv_split(spec: FeatureSpec, split: str, batch_size: int) -> Iterator[C
             short, long = int(np.argmin(lengths)), int(np.argmax(lengths))
             raise DatasetError(
                 f"{spec.base_directory / chunks[short].files[-1]}: the chunk of feature {chunks[short].features[0]} ends after "
-                f"{row + lengths[short]} rows, the chunk of feature {chunks[long].features[0]} has more"
+                f"{row + lengths[short]} rows, the chunk of feature {chunks[long].features[0]} has more; expected as many"
             )
         if lengths[0] == 0:
             return
@@ -121,7 +121,7 @@ def _file_blocks(path: Path, wanted: list[Column], known: set[str], ordered: boo
         without = ordered and _is_values(first, wanted)
         header = [column.name for column in wanted] if without else _header(path, first, wanted)
         if without:
-            print(f"{path}: has no header; its columns are {', '.join(header[:5])}{', …' if len(header) > 5 else ''}", file=sys.stderr)
+            print(f"{path}: has no header; its columns are read as {', '.join(header[:5])}{', …' if len(header) > 5 else ''}", file=sys.stderr)
             file.seek(3 if first.startswith(codecs.BOM_UTF8) else 0)
         extra = [name for name in header if name not in known]
         if extra:
@@ -223,7 +223,7 @@ def _ragged(path: Path, line: int, block: bytes, header: list[str]) -> DatasetEr
 
 def _open_quote(path: Path, line: int, block: bytes) -> DatasetError:
     first = next((i for i, text in enumerate(block.split(b"\n")) if text.count(b'"') % 2), 0)
-    return DatasetError(f"{path}, line {line + first}: a quote is opened and not closed on its line; expected one row a line")
+    return DatasetError(f"{path}, line {line + first}: a quote is opened and not closed on its line; expected one row per line")
 
 
 def _convert(path: Path, line: int, block: bytes, header: list[str], frame: pl.DataFrame, wanted: list[Column]) -> dict[str, np.ndarray]:

@@ -78,5 +78,5 @@ def _cardinalities(spec: FeatureSpec, names: list[str]) -> dict[str, int]:
                     greatest[feature.table_name] = max(greatest[feature.table_name], int(column.max(initial=-1)))
     for feature in spec.categorical:
         if feature.name in names and greatest[feature.table_name] < 0:
-            raise DatasetError(f"{spec.path}: feature {feature.name}: cardinality is {AUTO}, and no file of type {CSV} holds an id of it")
+            raise DatasetError(f"{spec.path}: feature {feature.name}: cardinality is {AUTO}, but no {CSV} file holds an id of the feature")
     return {feature.name: greatest[feature.table_name] + 1 for feature in spec.categorical if feature.name in names}

@@ -93,13 +93,13 @@ def put_dataset(folder: Path, store: StoreFolder, overwrite: bool, resume: bool)
                 store.put(folder / name, name, bar.update)
                 record.add(name)
     except BaseException as error:
-        left = _taken_back(store, put if not resume else {DEFAULT_FILE_NAME} & {*put})
+        left = _remove_uploaded(store, put if not resume else {DEFAULT_FILE_NAME} & {*put})
         if not isinstance(error, DatasetError):
             raise
-        said = f"{left} of the files that were put could not be removed" if left else "what had been put is removed"
+        outcome = f"{left} of the uploaded files could not be removed" if left else "the uploaded files were removed"
         if resume:
-            said = f"what had been put ({len(put) - 1:,} files) stays for a run with --resume"
-        raise DatasetError(f"{error}; {said}{', and the older dataset there is no longer whole' if before and overwrite else ''}") from None
+            outcome = f"the uploaded files ({len(put) - 1:,}) are kept for a run with --resume"
+        raise DatasetError(f"{error}; {outcome}{', and the older dataset is no longer complete' if before and overwrite else ''}") from None
     record.remove()
     return sum(sizes.values())
 
@@ -112,11 +112,11 @@ def _clean(store: StoreFolder, sizes: Mapping[str, int], overwrite: bool) -> Non
             store.remove(name)
     for name, size in sizes.items():
         if name != DEFAULT_FILE_NAME and found.get(name) != size:
-            held = "is not" if name not in found else f"has {found[name]:,} bytes"
-            raise DatasetError(f"{store}/{name}: {held} there, expected {size:,} bytes that were put; did another run write there?")
+            held = "is missing" if name not in found else f"has {found[name]:,} bytes"
+            raise DatasetError(f"{store}/{name}: {held} in the store, expected the {size:,} bytes uploaded; another run may have written there")
 
 
-def _taken_back(store: StoreFolder, names: Collection[str]) -> int:
+def _remove_uploaded(store: StoreFolder, names: Collection[str]) -> int:
     """Remove uploaded files, and return how many could not be removed."""
     left = 0
     with suppress(DatasetError):
@@ -141,12 +141,12 @@ class _Record:
 
     def has(self, name: str) -> bool:
         """Return whether a file was uploaded and has not changed since."""
-        return self._put.get(name) == self._facts(name)
+        return self._put.get(name) == self._state(name)
 
     def add(self, name: str) -> None:
         """Record that a file was uploaded."""
         if self._wanted:
-            self._put[name] = self._facts(name)
+            self._put[name] = self._state(name)
             write_record(self._folder, self._content)
 
     def remove(self) -> None:
@@ -154,7 +154,7 @@ class _Record:
         if self._wanted:
             self._path.unlink(missing_ok=True)
 
-    def _facts(self, name: str) -> list[int]:
+    def _state(self, name: str) -> list[int]:
         status = (self._folder / name).stat()
         return [status.st_size, status.st_mtime_ns]
 

@@ -60,7 +60,7 @@ def one_line(url: str, done: str = "read") -> Iterator[None]:
             raise DatasetError(f"{url}: cannot be {done}: no such bucket or folder{_reason(error)}") from None
         raise DatasetError(f"{url}: no such file; expected a file, a folder or a glob") from None
     except PermissionError as error:
-        raise DatasetError(f"{url}: no permission{_reason(error)}; the store's own configuration has the credentials") from None
+        raise DatasetError(f"{url}: no permission{_reason(error)}; credentials are read from the store's own configuration") from None
     except ImportError as error:
         raise UserError(f"{url}: the store needs a package that is not installed: {_brief(error)}") from None
     except Exception as error:  # the libraries of stores have dozens of exception types of their own
@@ -88,7 +88,7 @@ class StoreStream:
         if self._left is not None:
             self._left -= len(content)
             if not content and count and self._left > 0:
-                raise DatasetError(f"{self._url}: ended {self._left:,} bytes before its size; was it replaced meanwhile? Run again")
+                raise DatasetError(f"{self._url}: ended {self._left:,} bytes before its size; the file may have been replaced meanwhile: run again")
         return content
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class StoreFolder:
         self._system, path = opened(url, "reading from and writing to")
         self._path, self._url = path.rstrip("/"), shown(url).rstrip("/")
         if "file" in protocols(self._system):
-            raise DatasetError(f"{self._url}: is a local folder; give its path")
+            raise DatasetError(f"{self._url}: is a local folder; give its path instead of a URL")
 
     def __str__(self) -> str:
         return self._url
@@ -178,7 +178,7 @@ class StoreFolder:
             self._system.invalidate_cache()
             found = self._system.info(self._full(name))["size"]
         if found != size:
-            raise DatasetError(f"{self._url}/{name}: has {found:,} bytes in the store, expected {size:,}; did another run write it?")
+            raise DatasetError(f"{self._url}/{name}: has {found:,} bytes in the store, expected {size:,}; another run may have written it")
         advance(size - said)
 
     def remove(self, name: str) -> None:
@@ -202,7 +202,7 @@ class StoreFolder:
                 raise
         self.remove(name)
         if found != content:
-            raise DatasetError(f"{self._url}: does not give back what is written to it; expected a store that does at once")
+            raise DatasetError(f"{self._url}: a file just written does not read back unchanged; expected a store that shows written files at once")
 
     def _full(self, name: str) -> str:
         return posixpath.join(self._path, name)

@@ -97,7 +97,7 @@ def count_values(read: Callable[[int, int], bytes], listed: Listed) -> int:
             count += 1
         elif listed.kind == FLOAT:
             if (end - begin) % 4:
-                raise ValueError(f"{end - begin} bytes of float32 values")
+                raise ValueError(f"{end - begin} bytes of float32 values, expected a multiple of 4")
             count += (end - begin) // 4
         else:
             count += int(np.count_nonzero(np.frombuffer(read(begin, end), np.uint8) < 0x80))  # the last byte of each varint is below 0x80
@@ -116,7 +116,7 @@ class _Walk:
             self._first, self._page = start, self._read(start, max(stop, start + _PAGE))
         found = self._page[start - self._first : stop - self._first]
         if len(found) < stop - start:
-            raise ValueError("it ends within a field")
+            raise ValueError("ends within a field")
         return found
 
     def text(self, start: int, stop: int) -> str:
@@ -143,9 +143,9 @@ class _Walk:
             elif wire in (_FIXED64, _FIXED32):
                 size = 8 if wire == _FIXED64 else 4
             else:
-                raise ValueError(f"wire type {wire}")
+                raise ValueError(f"unknown wire type {wire}")
             if begin + size > stop:
-                raise ValueError("a field is longer than what holds it")
+                raise ValueError("a field is longer than its message")
             yield tag >> 3, begin, begin + size
             start = begin + size
 
@@ -159,4 +159,4 @@ class _Walk:
             value |= (byte & 0x7F) << (7 * i)
             if byte < 0x80:
                 return value, start + i + 1
-        raise ValueError("a number without an end")
+        raise ValueError("a varint without an end")

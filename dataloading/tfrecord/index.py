@@ -16,7 +16,7 @@ from dataloading.tfrecord.example_bytes import BYTES, count_values, features_of
 
 HEADER, FOOTER = 12, 4  # bytes around a record
 _BEGINNING = 4096  # bytes read at the beginning of a record
-DAMAGED = "the file is cut, damaged, compressed or no TFRecord file"
+DAMAGED = "the file is truncated, damaged, compressed or not a TFRecord file"
 
 
 class RecordIndex:
@@ -107,7 +107,7 @@ def _opened(path: Path) -> int:
         raise DatasetError(f"{path}: {error.strerror}") from None
     if not os.fstat(descriptor).st_size:
         os.close(descriptor)
-        raise DatasetError(f"{path}: the file is empty; expected TFRecords. Remove it, or write it again if rows should be there")
+        raise DatasetError(f"{path}: the file is empty; expected TFRecords; remove the file, or write it again if it should have rows")
     return descriptor
 
 
@@ -118,10 +118,10 @@ def _length(path: Path, descriptor: int, offset: int, number: int) -> int:
     if len(header) == HEADER:
         size, checksum = struct.unpack("<QI", header)
         if checksum != masked_crc32c(header[:8]):
-            raise DatasetError(f"{path}, record {number}: at byte {offset} there is no record's length; {DAMAGED}")
+            raise DatasetError(f"{path}, record {number}: no record length at byte {offset}; {DAMAGED}")
         if HEADER + size + FOOTER <= rest:
             return size
-    raise DatasetError(f"{path}, record {number}: begins at byte {offset}, and the file ends within it; the file is cut")
+    raise DatasetError(f"{path}, record {number}: begins at byte {offset}, and the file ends within it; the file is truncated")
 
 
 def _rows(descriptor: int, begin: int, size: int, names: Collection[str], place: str) -> int:
@@ -136,11 +136,11 @@ def _rows(descriptor: int, begin: int, size: int, names: Collection[str], place:
         listed = next((feature for feature in features_of(read, size) if feature.name in names and feature.kind not in ("", BYTES)), None)
         rows = count_values(read, listed) if listed else 0
     except ValueError as error:
-        raise DatasetError(f"{place}: no tf.train.Example: {error}; the record is damaged or of another format") from None
+        raise DatasetError(f"{place}: not a tf.train.Example: {error}; the record is damaged or has another format") from None
     if not rows:
         names = sorted(names)
         what = f"its feature {listed.name} is empty" if listed else f"holds none of the features {', '.join(names[:3])}{', …' * (len(names) > 3)}"
-        raise DatasetError(f"{place}: {what}; expected a tf.train.Example of a list of numbers for each feature")
+        raise DatasetError(f"{place}: {what}; expected a tf.train.Example with a list of numbers for each feature")
     return rows
 
 

@@ -58,8 +58,8 @@ def columns_of(spec: FeatureSpec, labelled: bool, kinds: Mapping[str, str], plac
 def _mismatch(spec: FeatureSpec, name: str, kind: str, kinds: Mapping[str, str], place: str) -> str:
     if kinds.get(name):
         return f"{place}: feature {name} is a list of {kinds[name]}, expected {kind}"
-    wanted = f"{spec.path} lists it" if spec.path and spec.path.exists() else "NVIDIA's Outbrain data have it"
-    return f"{place}: there is no feature {name}, and {wanted}; a feature_spec.yaml beside the records says which features they have"
+    wanted = f"{spec.path} lists it" if spec.path and spec.path.exists() else "NVIDIA's Outbrain data has it"
+    return f"{place}: no feature {name}, but {wanted}; list the features of the records in a feature_spec.yaml beside them"
 
 
 class RecordParser:
@@ -137,9 +137,9 @@ class RecordParser:
                 if name not in found or found[name].kind != kind:
                     raise DatasetError(_mismatch(self._spec, name, kind, {other.name: other.kind for other in found.values()}, place))
                 if (count := count_values(read, found[name])) != rows:
-                    raise DatasetError(f"{place}: feature {name} has {count} values, others have {rows}; expected one for each row")
+                    raise DatasetError(f"{place}: feature {name} has {count} values, others have {rows}; expected one per row")
         except ValueError as error:
-            raise DatasetError(f"{place}: no tf.train.Example: {error}; the record is damaged or of another format") from None
+            raise DatasetError(f"{place}: not a tf.train.Example: {error}; the record is damaged or has another format") from None
 
     def _content(self, record: int) -> bytes:
         """Return the bytes of a record, its checksum compared."""
@@ -158,7 +158,9 @@ class RecordParser:
         except (tf.errors.OpError, IndexError) as error:
             raise DatasetError(f"{self._index.place(record)}: {_reason(error)}; {DAMAGED}") from None
         if len(content) != self._index.size[record]:
-            raise DatasetError(f"{self._index.place(record)}: {len(content)} bytes, {self._index.size[record]} when this run started; it was changed")
+            raise DatasetError(
+                f"{self._index.place(record)}: {len(content)} bytes, {self._index.size[record]} when this run started; the file has changed"
+            )
         if sum(map(len, self._bytes.values())) + len(content) <= _KEPT_BYTES:
             self._bytes[record] = content
         return content

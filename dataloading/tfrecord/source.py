@@ -1,7 +1,7 @@
 """Rows from NVIDIA's pre-batched TFRecords (`split_tfrecords`): a folder for each feature, a record for each batch.
 
     feature_spec.yaml                                     names, cardinalities and hotness; its source_spec names none of these files
-    train/length.json                                     number of batches, -1 if its writer did not know it
+    train/length.json                                     number of batches, -1 if unknown to its writer
     train/numerical/format.json, data_0.tfrecords, …      float16 [B, M]
     train/label/…                                         int8 [B, 1]
     train/categorical_0/…                                 int32 [B, 1]; for hotness > 1 lists, as values and row splits
@@ -82,7 +82,7 @@ def read_tfrecords(spec: FeatureSpec, split: str, rows: int | None = None) -> It
     for records in itertools.zip_longest(*map(_records, columns)):
         if lost := [column for column, record in zip(columns, records, strict=True) if record is None]:
             other = next(column for column, record in zip(columns, records, strict=True) if record)
-            raise DatasetError(f"{lost[0].folder}: ends after {batches} batches, {other.folder} holds more; a file is cut or missing")
+            raise DatasetError(f"{lost[0].folder}: ends after {batches} batches, {other.folder} has more; a file is truncated or missing")
         blocks = []
         for i, (column, (place, arrays)) in enumerate(zip(columns, records, strict=True)):
             if column.lists:
@@ -102,7 +102,7 @@ def read_tfrecords(spec: FeatureSpec, split: str, rows: int | None = None) -> It
         if row == rows:
             return
     if (length := _length(spec, split)) not in (None, batches):
-        raise DatasetError(f"{spec.base_directory / split}: {batches} batches, its length.json says {length}; a file is cut or missing")
+        raise DatasetError(f"{spec.base_directory / split}: {batches} batches, its length.json says {length}; a file is truncated or missing")
 
 
 def _columns(spec: FeatureSpec, split: str) -> list[_Column]:
@@ -131,9 +131,9 @@ def _column(folder: Path, dtypes: Sequence[str], width: int, feature: Categorica
             found = json.dumps(content[key])[:60] if key in content else "missing"
             raise DatasetError(f"{path}: {key} is {found}, expected {expected}")
     if not isinstance(content.get("feature_name"), str):
-        raise DatasetError(f"{path}: feature_name is no name; {_EXPECTED}")
+        raise DatasetError(f"{path}: feature_name is not a name; {_EXPECTED}")
     if feature and feature.hotness > 1 and not lists:
-        raise DatasetError(f"{path}: multihot is false: one id a sample, and feature {feature.name} has hotness {feature.hotness}; make it 1")
+        raise DatasetError(f"{path}: multihot is false: one id per sample, but feature {feature.name} has hotness {feature.hotness}; set it to 1")
     return _Column(folder, _files(folder), content["dtype"], content["feature_name"], feature, lists)
 
 
@@ -142,7 +142,7 @@ def _files(folder: Path) -> tuple[Path, ...]:
     found: dict[int, Path] = {}
     for path in folder.glob("data_*.tfrecords"):
         if not (match := _FILE.fullmatch(path.name)) or not path.is_file():
-            raise DatasetError(f"{path}: expected files with names data_0.tfrecords, data_1.tfrecords, …")
+            raise DatasetError(f"{path}: expected files named data_0.tfrecords, data_1.tfrecords, …")
         found[int(match[1])] = path
     lost = next(number for number in itertools.count() if number not in found)
     if lost < max(len(found), 1):
@@ -191,11 +191,11 @@ def _records(column: _Column) -> Iterator[tuple[str, list[np.ndarray]]]:
                 if column.lists:
                     parts = [tensor(content) for part in parts for content in np.ravel(part)]
             except tf.errors.OpError as error:
-                raise DatasetError(f"{place}: {_reason(error)}; the file is cut, damaged, compressed or no TFRecord file") from None
+                raise DatasetError(f"{place}: {_reason(error)}; the file is truncated, damaged, compressed or not a TFRecord file") from None
             except (DecodeError, ValueError, TypeError) as error:
-                raise DatasetError(f"{place}: no tensor: {' '.join(str(error).split())[:80]}; {_EXPECTED}") from None
+                raise DatasetError(f"{place}: not a tensor: {' '.join(str(error).split())[:80]}; {_EXPECTED}") from None
             if len(parts) != 1 + column.lists:
-                raise DatasetError(f"{place}: {len(parts)} tensors by the name {column.key!r}, expected {1 + column.lists}; {_EXPECTED}")
+                raise DatasetError(f"{place}: {len(parts)} tensors named {column.key!r}, expected {1 + column.lists}; {_EXPECTED}")
             if parts[0].dtype != column.dtype:
                 raise DatasetError(f"{place}: holds {parts[0].dtype}, format.json says {column.dtype}")
             yield place, parts
@@ -255,7 +255,7 @@ def _lists(values: np.ndarray, splits: np.ndarray, feature: Categorical, place: 
     """Return the ids of a record of lists: `[n, hotness]`, padded with -1; `[n]` for a hotness of 1."""
     sound = values.ndim == splits.ndim == 1 and splits.dtype.kind == "i" and len(splits) and splits[0] == 0 and splits[-1] == len(values)
     if not sound or (np.diff(splits) < 0).any():
-        raise DatasetError(f"{place}: feature {feature.name}: its row splits {list(splits.shape)} do not part its values {list(values.shape)}")
+        raise DatasetError(f"{place}: feature {feature.name}: row splits {list(splits.shape)} do not divide values {list(values.shape)}")
     lengths = np.diff(splits)
     bad = lengths != 1 if feature.hotness == 1 else lengths > feature.hotness
     if bad.any():

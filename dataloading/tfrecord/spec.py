@@ -76,7 +76,7 @@ def matching(patterns: Sequence[str]) -> list[Path]:
     for pattern in patterns:
         paths = sorted(path for path in glob.glob(pattern) if not Path(path).name.startswith("."))
         if not paths:
-            raise DatasetError(f"{pattern}: matches no file; expected TFRecords (in shells, quote a pattern that the program is to expand)")
+            raise DatasetError(f"{pattern}: matches no file; expected TFRecords (quote the pattern so that the shell does not expand it)")
         for path in paths:
             check_utf8(path)
         found |= dict.fromkeys(map(Path, paths))
@@ -86,7 +86,7 @@ def matching(patterns: Sequence[str]) -> list[Path]:
 def split_records(spec: FeatureSpec, split: str) -> tuple[Path, ...]:
     """Return the files of a split, in the order of its rows. Raises DatasetError if the specification has no such split."""
     if split not in spec.sources:
-        raise DatasetError(f"{spec.path}: there is no split {split}, there is {', '.join(spec.sources)}")
+        raise DatasetError(f"{spec.path}: no split {split}; splits found: {', '.join(spec.sources)}")
     return tuple(spec.base_directory / file for chunk in spec.sources[split] for file in chunk.files)
 
 
@@ -103,14 +103,14 @@ def kinds_of(path: Path) -> dict[str, str]:
     try:
         return {feature.name: feature.kind for feature in features_of(lambda start, stop: record[start:stop], len(record))}
     except ValueError as error:
-        raise DatasetError(f"{path}, record 0: no tf.train.Example: {error}; the record is damaged or of another format") from None
+        raise DatasetError(f"{path}, record 0: not a tf.train.Example: {error}; the record is damaged or has another format") from None
 
 
 def outbrain_spec() -> FeatureSpec:
     """Return the specification of NVIDIA's Outbrain data, without files."""
     schema, tables = (json.loads(path.read_text()) for path in (_OUTBRAIN, OUTBRAIN_TABLES))
     categorical = tuple(
-        Categorical(name, facts["rows"], smallest_dtype(facts["rows"]), embedding_dim=facts["embedding_dim"]) for name, facts in tables.items()
+        Categorical(name, table["rows"], smallest_dtype(table["rows"]), embedding_dim=table["embedding_dim"]) for name, table in tables.items()
     )
     dtypes = {feature.name: feature.dtype for feature in categorical} | dict.fromkeys(schema["numerical"], "float32")
     dtypes |= {schema["label"]: "bool", schema["group"]: INT64}
@@ -121,7 +121,7 @@ def _checked(spec: FeatureSpec) -> FeatureSpec:
     """Return the specification with the smallest type for the ids. Raises DatasetError if records cannot hold such features."""
     for feature in spec.categorical:
         if feature.hotness > 1:
-            raise DatasetError(f"{spec.path}: feature {feature.name} has hotness {feature.hotness}; pre-batched TFRecords hold one id a sample")
+            raise DatasetError(f"{spec.path}: feature {feature.name} has hotness {feature.hotness}; pre-batched TFRecords hold one id per sample")
     categorical = tuple(replace(feature, dtype=smallest_dtype(feature.cardinality)) for feature in spec.categorical)
     _ = spec.numerical_dtype, spec.group is None or spec.group_dtype  # these properties raise for types that cannot be read
     for split, chunks in spec.sources.items():

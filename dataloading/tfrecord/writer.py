@@ -88,7 +88,7 @@ class TfRecordWriter:
         self, split: str, numerical: np.ndarray, ids: Sequence[np.ndarray], labels: np.ndarray | None, groups: np.ndarray | None = None
     ) -> None:
         """Append rows; see `tf_raw.TfRawWriter.append`. Raises ValueError if there are more rows than announced."""
-        columns = dict(zip(self.spec.numerical, np.asarray(numerical, np.float32).T, strict=True))  # float lists have 4 bytes a value
+        columns = dict(zip(self.spec.numerical, np.asarray(numerical, np.float32).T, strict=True))  # float lists have 4 bytes per value
         columns |= {feature.name: column for feature, column in zip(self.spec.categorical, ids, strict=True)}
         if self.spec.labelled(split):
             columns[self.spec.label] = labels
@@ -160,7 +160,7 @@ def _described(spec: FeatureSpec, rows: Mapping[str, int], num_files: int, unlab
         raise DatasetError(f"{num_files} files of TFRecords, expected at least 1")
     for feature in spec.categorical:
         if feature.hotness > 1:
-            raise DatasetError(f"feature {feature.name} has hotness {feature.hotness}: pre-batched TFRecords hold one id a sample; write tf_raw")
+            raise DatasetError(f"feature {feature.name} has hotness {feature.hotness}: pre-batched TFRecords hold one id per sample; write tf_raw")
     folders = [folder_of(split) for split in rows]
     if len({*folders, SCHEMA}) <= len(folders):
         raise DatasetError(f"two of the splits {', '.join(rows)} would be written to one folder; rename one in {spec.path}")

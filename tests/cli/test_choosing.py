@@ -56,7 +56,7 @@ def test_a_subset_of_the_training_rows_is_a_dataset_of_its_first_rows(run, datas
 def test_a_valid_split_and_a_fraction_exclude_each_other(run, copy):
     rows_of(copy, "valid", 3000, 4000)
     result = run("--dataset_path", copy, *TRAIN, "--valid_fraction", "0.1")
-    assert result.code == 1 and "has a valid split, and --valid_fraction 0.1 would cut off another" in result.err
+    assert result.code == 1 and "has a valid split, so --valid_fraction 0.1 cannot hold out another" in result.err
 
 
 def test_training_stops_when_the_auc_no_longer_improves_and_goes_on_counting_after_a_resume(run, dataset, tmp_path):
@@ -103,7 +103,7 @@ def test_an_id_out_of_range_is_an_error_that_says_what_can_be_done(run, copy):
     ids.tofile(path)
     result = run("--dataset_path", copy, *TRAIN)
     assert result.code == 1 and result.err.count("\n") == 1
-    assert f"{path}: feature cat_1, row 900: id 300 is not in [0, 300); mend the dataset, or say what" in result.err
+    assert f"{path}: feature cat_1, row 900: id 300 is not in [0, 300); correct the dataset, or map such ids" in result.err
 
 
 def test_a_damaged_checkpoint_is_passed_over_only_if_asked(run, dataset, tmp_path):

@@ -85,7 +85,7 @@ def test_what_cannot_be_compared_is_said_once(run, named, model, tmp_path):
     for more in (("--cpu", "--mode", "eval"), (*ONE_STEP, "--max_steps", "2", "--save_checkpoint_path", tmp_path / "d")):
         result = run(*flags, *more)
         assert result.code == 0 and result.err.count("\n") == 1
-        assert "warning: features cat_0, cat_1, cat_2: the dataset has no vocabulary/FEATURE.parquet, so whether ids mean" in result.err
+        assert "warning: features cat_0, cat_1, cat_2: the dataset has no vocabulary/FEATURE.parquet, so its ids cannot be compared" in result.err
     assert recorded(tmp_path / "d") == recorded(model)  # the same rows, so the same ids
     grown(named)
     result = run(*flags, *ONE_STEP, "--allow_growth", "--save_checkpoint_path", tmp_path / "e")
@@ -103,7 +103,7 @@ def test_growth_without_a_record_is_one_warning(run, dataset, copy, tmp_path, ol
     grown(copy)
     result = run("--dataset_path", copy, *ONE_STEP, "--restore_checkpoint_path", tmp_path / "c", "--allow_growth")
     assert result.code == 0 and result.err.count("\n") == 1
-    assert "warning: --allow_growth: features cat_0, cat_1, cat_2: " in result.err and "does not say what its ids stand for" in result.err
+    assert "warning: --allow_growth: features cat_0, cat_1, cat_2: " in result.err and "keeps no record of its values" in result.err
 
 
 def without_record(path):
@@ -116,5 +116,5 @@ def without_record(path):
 def test_a_vocabulary_of_other_data_is_refused(run, named):
     write_vocabularies(named, (50, 301, 7))
     flags = ("--dataset_path", named, *ONE_STEP, "--save_checkpoint_path", named / "c")
-    refused(run(*flags), "cat_1.parquet: id 300 is not in [0, 300), the feature's ids: it is another dataset's; remove or replace it")
+    refused(run(*flags), "cat_1.parquet: id 300 is not in [0, 300), the feature's ids; the file is of another dataset: remove or replace it")
     assert run(*flags[:-2]).code == 0  # without a checkpoint to write, the vocabularies are not read

@@ -48,7 +48,7 @@ def test_any_split_is_scored(predict, copy):
     np.testing.assert_array_equal(train["label"].to_numpy(), np.fromfile(copy / "train" / "label.bin", np.uint8))
     assert today.columns == ["row", "score"] and today.equals(test.drop("label"))
     _, result = predict(copy, "--split", "tday")
-    assert result.code == 1 and "source_spec: split tday is missing, there is train, test, today" in result.err and result.err.count("\n") == 1
+    assert result.code == 1 and "source_spec: split tday is missing; splits found: train, test, today" in result.err and result.err.count("\n") == 1
 
 
 def test_key_columns_stand_in_front(predict, copy):
@@ -68,13 +68,13 @@ def test_what_needs_labels_refuses_a_split_without(run, trained, copy, mode):
     drop_labels(copy, "test")
     result = run("--cpu", "--mode", mode, "--dataset_path", copy, "--restore_checkpoint_path", trained[0])
     assert result.code == 1 and result.err.count("\n") == 1
-    assert "source_spec.test has no chunk of the label label, so the split is for prediction only: --mode predict --split test" in result.err
+    assert "source_spec.test has no chunk of the label label, so the split is for prediction only; use --mode predict --split test" in result.err
 
 
 def test_training_needs_labels_to_train_and_leaves_out_a_test_split_without(run, copy):
     drop_labels(copy, "test")
     result = run("--dataset_path", copy, *TRAIN, "--max_steps", "2")
-    assert result.code == 0 and "the test split has no labels and is left out" in result.err and "AUC" not in result.out
+    assert result.code == 0 and "the test split has no labels and is skipped" in result.err and "AUC" not in result.out
     stopped = run("--dataset_path", copy, *TRAIN, "--auc_threshold", "0.9")
     assert stopped.code == 1 and "--auc_threshold needs rows to evaluate" in stopped.err
     drop_labels(copy, "train")

@@ -62,7 +62,7 @@ SIZES = {"n": st.integers(1, 90), "local": st.integers(1, 12), "workers": st.sam
 
 @given(**SIZES, seed=st.none() | st.integers(0, 2**32), short_last=st.booleans())
 @settings(max_examples=60)
-def test_every_row_counts_exactly_once_over_an_epoch_whatever_the_number_of_workers(n, local, workers, seed, short_last):
+def test_every_row_counts_once_per_epoch_for_any_number_of_workers(n, local, workers, seed, short_last):
     options = {"num_workers": workers, "shuffle_seed": seed, "short_last": short_last}
     readers = [batch_reader(MemorySplit(n), local * workers, rank=rank, **options) for rank in range(workers)]
     seen = []
@@ -86,7 +86,7 @@ def padded(count, local, workers):
 
 @given(**SIZES)
 @settings(max_examples=60)
-def test_the_workers_slices_put_together_are_one_workers_batch(n, local, workers):
+def test_parts_of_all_workers_form_one_workers_batch(n, local, workers):
     split = MemorySplit(n)
     whole = batch_reader(split, local * workers)
     readers = [batch_reader(split, local * workers, features=[2, 0], local_features=[1], rank=rank, num_workers=workers) for rank in range(workers)]
@@ -110,7 +110,7 @@ def test_padding_repeats_the_last_real_row_with_weight_zero(n, size):
             assert (values[real:] == values[real - 1]).all()
 
 
-def test_a_batch_holds_what_the_split_holds():
+def test_batch_holds_the_rows_of_the_split():
     batch = batch_reader(MemorySplit(10), 4).read(1)
     assert batch.numerical.tolist() == [[4, -4], [5, -5], [6, -6], [7, -7]]
     assert batch.ids.tolist() == [[4, 5, 6, 7], [28, 35, 42, 49], [5, 1, 4, 0]]
@@ -183,7 +183,7 @@ def test_hashed_ids_are_taken_modulo_the_tables_rows():
     assert batch.ids.tolist() == [[0, 9, 0, 9], [299, 100, 5, 0], [0, 1, 2, 6]]
 
 
-def test_hashing_to_more_rows_than_an_ids_type_can_name():
+def test_ids_are_hashed_to_more_rows_than_their_dtype_holds():
     ids = [np.array([-1, 127], np.int8)] * 3
     assert batch_reader(MemorySplit(2, ids), 2, num_rows=(1000, 1000, 1000), out_of_range="hash").read(0).ids[0].tolist() == [999, 127]
 
@@ -211,7 +211,7 @@ def test_prefetching_runs_ahead_by_no_more_than_its_depth():
 
 
 @pytest.mark.parametrize("rows", [None, (1000, 250, 7)])
-def test_in_a_window_the_row_that_is_wrong_is_named_and_no_other(rows):
+def test_error_in_a_window_names_the_bad_row_only(rows):
     split = MemorySplit(60)
     split.ids[1] = np.where(np.arange(60) == 3, 320, split.ids[1])  # out of range, and clipped: no error
     split.ids[1][5] = 260
@@ -223,7 +223,7 @@ def test_in_a_window_the_row_that_is_wrong_is_named_and_no_other(rows):
     assert sum(batch.num_samples for batch in reader.epoch()) == 60
 
 
-def test_a_consumer_that_takes_its_time_gets_everything():
+def test_slow_consumer_gets_every_item():
     items = prefetched(range(6), depth=1)
     found = [next(items)]
     time.sleep(0.5)  # longer than one wait of the thread for a free place
@@ -258,7 +258,7 @@ def test_a_consumer_that_stops_early_ends_the_thread():
     assert not threads()
 
 
-def test_a_process_ends_although_its_consumer_has_not():
+def test_process_ends_with_an_unfinished_consumer():
     program = "from dataloading.batches import prefetched; items = prefetched(iter(int, 1)); next(items); print('ends')"
     result = subprocess.run([sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
     assert (result.returncode, result.stdout, result.stderr) == (0, "ends\n", "")
@@ -275,7 +275,7 @@ def test_a_consumer_that_fails_ends_the_thread():
 
 
 @pytest.mark.parametrize(("how", "expected"), [("clip", [0, 0, 9, 9, 9, 3]), ("hash", [0, 9, 9, 0, 7, 3])])
-def test_ids_out_of_range_are_made_to_fit_and_counted_once(how, expected):
+def test_ids_out_of_range_are_mapped_and_counted_once(how, expected):
     ids = [np.array([0, -1, 9, 10, 127, 3], np.int8), np.zeros(6, np.int16), np.zeros(6, np.int8)]
     reader = batch_reader(MemorySplit(6, ids), 8, num_rows=(10, 300, 7), out_of_range=how)
     batch = reader.read(0)

@@ -39,7 +39,7 @@ def stored(form, tmp_path):
     split.close()
 
 
-def test_what_is_written_is_what_is_read(form, stored):
+def test_rows_read_equal_rows_written(form, stored):
     numerical, ids, labels = random_rows(form, 83, 0)
     spec = stored.spec
     assert check_quick(spec, ("train", "test")) == {"train": 83, "test": 20}
@@ -78,7 +78,7 @@ def expected_ids(ids, features, start, stop, size):
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("short_last", [False, True])
-def test_a_batch_is_h_rows_a_feature_whatever_the_number_of_workers(form, stored, workers, short_last):
+def test_batch_has_h_rows_per_feature_for_any_number_of_workers(form, stored, workers, short_last):
     numerical, ids, labels = random_rows(form, 83, 0)
     groups, batch_size = random_groups(form, 83, 0), 24
     options = {"features": [3, 0, 1], "local_features": [1, 2], "num_workers": workers, "short_last": short_last}
@@ -103,7 +103,7 @@ def test_a_batch_is_h_rows_a_feature_whatever_the_number_of_workers(form, stored
 
 @settings(max_examples=30, deadline=None)
 @given(n=st.integers(1, 70), local=st.integers(1, 9), workers=st.sampled_from([1, 2, 4]), window=st.integers(1, 4), held=st.booleans())
-def test_shuffled_and_held_out_rows_take_all_their_columns_along(n, local, workers, window, held):
+def test_shuffled_and_held_out_rows_keep_all_their_columns(n, local, workers, window, held):
     spec = rich_spec()
     source = Rows(spec, n)
     split = hold_out(source, 0.3)[0] if held and 0 < round(0.3 * n) < n else source
@@ -130,7 +130,7 @@ class Rows(MemorySplit):
         return np.arange(start, stop)
 
 
-def test_samples_in_memory_are_batches_as_stored_ones_are():
+def test_samples_in_memory_give_the_batches_of_stored_ones():
     spec = rich_spec(numerical_dtype="float32", group=None)
     numerical, ids, _ = random_rows(spec, 10)
     split = MemorySplit(spec.categorical, spec.numerical, numerical, ids, "float32")
@@ -160,7 +160,7 @@ def test_an_id_out_of_range_is_named_by_row_and_place(bad, dtype):
 
 
 @pytest.mark.parametrize(("how", "expected"), [("clip", [0, -1, 9, 9, 0, -1, 9]), ("hash", [0, -1, 0, 9, 8, -1, 7])])
-def test_ids_out_of_range_are_made_to_fit_and_no_id_stays_none(how, expected):
+def test_ids_out_of_range_are_mapped_and_padding_stays(how, expected):
     split = lists([[0, -1], [10, 9], [-2, -1], [127, 3]])
     reader = batch_reader(split, 5, out_of_range=how)
     batch = reader.read(0)
@@ -168,18 +168,18 @@ def test_ids_out_of_range_are_made_to_fit_and_no_id_stays_none(how, expected):
     assert batch.out_of_range == reader.out_of_range == 3  # 10, -2 and 127; padding repeats the last row
 
 
-def test_hashing_to_other_rows_leaves_holes_alone():
+def test_hashing_keeps_padding():
     batch = batch_reader(lists([[5, -1, 9], [-1, -1, -1]]), 2, num_rows=(4,), out_of_range="hash").read(0)
     assert batch.ids.T.tolist() == [[1, -1, 1], [-1, -1, -1]] and batch.out_of_range == 2
 
 
-def test_one_id_a_sample_may_not_be_missing():
+def test_missing_id_of_a_feature_without_lists_is_an_error():
     split = MemorySplit({"user": 10}, (), np.empty((2, 0), np.float16), np.array([[3, -1]], np.int32))
     with pytest.raises(DatasetError, match=r"feature user, row 1: id -1 is not in \[0, 10\)"):
         batch_reader(split, 2).read(0)
 
 
-def test_a_copy_is_the_same_files(form, tmp_path):
+def test_copy_has_the_same_files(form, tmp_path):
     write_dataset(tmp_path / "a", form, train=50, test=20, metadata={"from": "here"})
     assert transcribe.main(["--src_dataset_path", str(tmp_path / "a"), "--dst_dataset_path", str(tmp_path / "b"), "--src_batch_size", "12"]) == 0
     assert folder_bytes(tmp_path / "a") == folder_bytes(tmp_path / "b")
@@ -209,7 +209,7 @@ def test_uneven_columns_are_not_published(tmp_path):
         writer.publish({})
 
 
-def test_lists_count_in_what_memory_is_needed():
+def test_lists_count_towards_the_needed_memory():
     spec = rich_spec()  # 17 ids, 2 numericals of 2 bytes, a label, a group of 8 bytes, a weight of 4
     row = 4 * 17 + 2 * 2 + 1 + 8 + 4
     check_batch("batch_size", 100, spec, 100 * row)

@@ -23,7 +23,7 @@ def test_smallest_dtype_is_the_first_with_cardinality_below_its_maximum(cardinal
     assert smallest_dtype(cardinality) == dtype
 
 
-def test_smallest_dtype_refuses_what_32_bits_cannot_name():
+def test_smallest_dtype_rejects_cardinalities_beyond_32_bits():
     with pytest.raises(FeatureSpecError, match="2147483647"):
         smallest_dtype(2**31 - 1)
 
@@ -81,7 +81,7 @@ def _with(value, *path):
         (_with([], "channel_spec", "label"), "lists 0 features"),
         (_with(["label", "num_0"], "channel_spec", "label"), "lists 2 features"),
         (_with(["cat_0", "cat_0"], "channel_spec", "categorical"), "cat_0 more than once"),
-        (_with(["nobody"], "channel_spec", "categorical"), "nobody stands in channel_spec and is missing"),
+        (_with(["nobody"], "channel_spec", "categorical"), "nobody is in channel_spec but not in feature_spec"),
         (_with(None, "feature_spec", "cat_0"), "cat_0: expected a mapping"),
         (_without("feature_spec", "num_0", "dtype"), "num_0: dtype: expected the name of a NumPy type, found nothing"),
         (_with("int33", "feature_spec", "cat_0", "dtype"), "found str 'int33'"),
@@ -105,25 +105,25 @@ def _with(value, *path):
         (_with("mean", "feature_spec", "cat_0", "combiner"), "feature_spec.cat_0: key 'combiner' is not known, expected one of cardinality, hotness"),
         (_with(3, "feature_spec", "num_0", "hotness"), "feature_spec.num_0: key 'hotness' is not known, expected one of dtype"),
         (_with(["cat_0"], "channel_spec", "weight"), "channel 'weight' is not known, expected one of categorical, numerical, label, group"),
-        (_with({"dtype": "int8"}, "feature_spec", "weight"), "feature 'weight' stands in feature_spec and in no channel"),
+        (_with({"dtype": "int8"}, "feature_spec", "weight"), "feature 'weight' is in feature_spec but in no channel"),
         (_with([], "source_spec", "validation"), "source_spec: split 'validation' is not known, expected one of train, valid, test"),
         (_with("zip", "source_spec", "train", 0, "compression"), r"source_spec.train\[0\]: key 'compression' is not known"),
         (_with({}, "transforms"), "section 'transforms' is not known"),
-        (_with(["cat\n0"], "channel_spec", "categorical"), r"categorical: 'cat\\n0' holds an end of line"),
+        (_with(["cat\n0"], "channel_spec", "categorical"), r"categorical: 'cat\\n0' contains a line break"),
         (_with({}, 1), "section '1' is not known"),
         (_with("a\0b", "source_spec", "train", 0, "files", 0), r"source_spec.train\[0\].files: 'a\\x00b' is not a file name"),
         (_with("\ud800", "source_spec", "train", 0, "files", 0), "is not a file name"),
         (_with("", "source_spec", "train", 0, "files", 0), "'' is not a file name"),
     ],
 )
-def test_each_parse_error_says_where(change, message):
+def test_parse_error_names_the_place(change, message):
     content = copy.deepcopy(BASE)
     change(content)
     with pytest.raises(FeatureSpecError, match=message):
         FeatureSpec.from_dict(content)
 
 
-def test_a_missing_file_and_bad_yaml_are_one_line(tmp_path):
+def test_missing_file_and_bad_yaml_are_one_line_errors(tmp_path):
     with pytest.raises(FeatureSpecError, match="no such file"):
         FeatureSpec.from_yaml(tmp_path / "feature_spec.yaml")
     for text in (
@@ -209,7 +209,7 @@ def test_file_names(feature, file):
 
 
 @pytest.mark.parametrize("feature", ["", "a/b", "../x", ".hidden", "a\0b"])
-def test_names_that_cannot_be_files(feature):
+def test_invalid_file_names_are_rejected(feature):
     with pytest.raises(FeatureSpecError, match="cannot be a file name"):
         file_name(feature)
 
@@ -240,7 +240,7 @@ def test_the_small_variant_is_small():
     assert max(VARIANTS["small_synthetic"]) == 10_000 and len(VARIANTS["small_synthetic"]) == 26
 
 
-def test_what_nvidias_tools_write_loads():
+def test_specifications_of_nvidias_tools_load():
     content = copy.deepcopy(BASE)
     for name in ("cat_0", "cat_1"):  # their generator's parameters, which a stored dataset may keep
         content["feature_spec"][name] |= {"hotness": 1, "alpha": 1.45}
@@ -248,7 +248,7 @@ def test_what_nvidias_tools_write_loads():
     assert [feature.alpha for feature in FeatureSpec.from_dict(content).categorical] == [1.45, 1.45]
 
 
-def test_a_bomb_of_aliases_and_a_duplicate_key_are_refused_at_once(tmp_path):
+def test_alias_bomb_and_duplicate_key_are_rejected(tmp_path):
     path = tmp_path / "feature_spec.yaml"
     bomb = ["a0: &a0 [x, x]"] + [f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]" for i in range(9)]
     path.write_text("\n".join([*bomb, "feature_spec: *a9", "channel_spec: *a9"]))
@@ -261,7 +261,7 @@ def test_a_bomb_of_aliases_and_a_duplicate_key_are_refused_at_once(tmp_path):
 
 def test_a_missing_specification_names_the_flags_of_its_command(tmp_path):
     (tmp_path / "logs.csv").write_text("a,b\n")
-    with pytest.raises(FeatureSpecError, match=r"\(--dataset_path and --feature_spec say where\); logs.csv there needs one too"):
+    with pytest.raises(FeatureSpecError, match=r"\(path from --dataset_path and --feature_spec\); logs.csv in that folder needs one"):
         FeatureSpec.from_yaml(tmp_path / "feature_spec.yaml")
-    with pytest.raises(FeatureSpecError, match=r"\(--src_dataset_path and --src_feature_spec say where\)"):
+    with pytest.raises(FeatureSpecError, match=r"\(path from --src_dataset_path and --src_feature_spec\)"):
         transcribe.main(["--src_dataset_path", str(tmp_path), "--dst_dataset_path", str(tmp_path / "d")])

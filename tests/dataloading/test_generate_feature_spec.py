@@ -12,7 +12,7 @@ TRACKED = Path(__file__).parents[2] / "feature_spec.yaml"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_writes_what_it_says_and_replaces_what_is_there(variant, tmp_path, capsys):
+def test_variant_is_written_over_an_existing_file(variant, tmp_path, capsys):
     path = tmp_path / "spec.yaml"
     path.write_text("old")
     assert main(["--variant", variant, "--dst", str(path)]) == 0
@@ -25,15 +25,15 @@ def test_the_tracked_specification_is_the_t15_variant():
     assert TRACKED.read_text() == variant_spec("criteo_t15_synthetic").to_yaml()
 
 
-def test_destinations_that_cannot_be_written(tmp_path):
+def test_invalid_destination_is_rejected(tmp_path):
     with pytest.raises(UserError, match="is a folder"):
         main(["--dst", str(tmp_path)])
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=f"--dst {tmp_path}/file/a/spec.yaml: folder .* cannot be made: Not a directory"):
+    with pytest.raises(UserError, match=f"--dst {tmp_path}/file/a/spec.yaml: folder .* cannot be created: Not a directory"):
         main(["--dst", str(tmp_path / "file" / "a" / "spec.yaml")])
 
 
-def test_the_folder_is_made(tmp_path):
+def test_missing_folder_is_created(tmp_path):
     assert main(["--variant", "small_synthetic", "--dst", str(tmp_path / "a" / "SPEC" / "feature_spec.yaml")]) == 0
     assert FeatureSpec.from_yaml(tmp_path / "a" / "SPEC" / "feature_spec.yaml").cardinalities == VARIANTS["small_synthetic"]
 

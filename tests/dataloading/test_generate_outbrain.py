@@ -65,7 +65,7 @@ def test_the_seven_files_have_the_published_columns_and_gaps(drawn):
         assert not frame.select(frame.columns[:2]).is_duplicated().any() and frame["confidence_level"].is_between(0, 1).all()
 
 
-def test_a_seed_is_the_same_files(tmp_path):
+def test_equal_seeds_give_equal_files(tmp_path):
     first = draw(tmp_path / "a", "--displays", 200, "--seed", 3)
     assert draw(tmp_path / "b", "--displays", 200, "--seed", 3) == first
     other = draw(tmp_path / "c", "--displays", 200, "--seed", 4)
@@ -82,7 +82,7 @@ def test_the_expected_precision_by_hand():
     assert ranks[:3].tolist() == [3, 1, 2] and sorted(ranks[3:]) == [1, 2]
 
 
-def test_ads_beyond_the_twelfth_count_for_nothing():
+def test_ads_beyond_the_twelfth_do_not_count():
     expected, _ = expected_precision(np.zeros(20), np.array([0]))
     np.testing.assert_allclose(expected, [sum(1 / rank for rank in range(1, 13)) / 20])
 
@@ -101,7 +101,7 @@ def test_no_other_order_is_expected_to_be_better(noise):
         assert (other <= best + 1e-12).all() and other.mean() < best.mean()
 
 
-def test_the_clicks_reach_what_is_expected_of_the_true_order(drawn):
+def test_clicks_reach_the_expected_precision_of_the_true_order(drawn):
     truth, said = pl.read_parquet(drawn / "planted_signal.parquet"), json.loads((drawn / "planted_signal.json").read_text())
     assert len(truth) == 3000 and truth["expected_ap"].is_between(0.2, 1).all()
     last = truth.filter(pl.col("day") >= 11)
@@ -113,7 +113,7 @@ def test_the_clicks_reach_what_is_expected_of_the_true_order(drawn):
     assert by_chance + 0.1 < truth["expected_ap"].mean() < 0.85
 
 
-def test_utilities_depend_on_what_the_files_say_only():
+def test_utilities_depend_only_on_values_in_the_files():
     world = OutbrainWorld(Sizes.of(1000), 0)
     ads = np.array([0, 1, 2, 3])
     unknown = world.utilities(ads, np.full(4, -1), np.full(4, -1), np.full(4, -1))
@@ -126,21 +126,21 @@ def test_utilities_depend_on_what_the_files_say_only():
 
 
 @pytest.mark.parametrize("flags", [("--displays", 5), ("--seed", -1), ("--signal", -1), ("--signal", "nan"), ("--displays", 10**9)])
-def test_what_cannot_be_is_one_line(tmp_path, flags):
+def test_invalid_flag_is_one_line_error(tmp_path, flags):
     with pytest.raises(UserError, match="expected"):
         generate_outbrain.main(["--dst", str(tmp_path / "x"), *map(str, flags)])
     assert not (tmp_path / "x").exists()
 
 
-def test_files_that_are_there_are_kept(tmp_path):
+def test_existing_files_are_kept(tmp_path):
     (tmp_path / "events.csv").write_text("mine")
-    with pytest.raises(UserError, match=r"events\.csv: is there already; choose another --dst"):
+    with pytest.raises(UserError, match=r"events\.csv: already exists; choose another --dst"):
         generate_outbrain.main(["--dst", str(tmp_path), "--displays", "100"])
     assert [path.name for path in tmp_path.iterdir()] == ["events.csv"]
 
 
 @pytest.mark.parametrize("blocks", [2, 40])
-def test_a_file_that_cannot_grow_is_one_line_and_nothing_is_left(tmp_path, blocks):
+def test_failed_write_is_one_line_error_and_leaves_no_files(tmp_path, blocks):
     flags = ["--dst", str(tmp_path / "new" / "raw"), "--displays", "2000"]
     words = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", sys.executable, "-m", "dataloading.generate_outbrain", *flags]
     result = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -49,7 +49,7 @@ def test_a_window_beyond_the_data_takes_no_more_than_the_data():
     assert len(list(reader.epoch())) == 20
 
 
-def test_an_order_that_begins_later_is_the_end_of_the_whole():
+def test_order_from_a_later_position_is_the_rest_of_the_whole_order():
     reader = batch_reader(split(23), 10, shuffle_seed=3, window=4)
     whole = list(reader.order(2))
     assert sorted(whole) == list(range(23)) and whole != sorted(whole)
@@ -68,14 +68,14 @@ def test_an_order_that_begins_later_is_the_end_of_the_whole():
         ({"shuffle_batch_order": True, "shuffle_window": 10}, 1000, 1, 100 * (7 + 13)),
     ],
 )
-def test_a_shuffle_is_refused_where_what_it_holds_does_not_fit(values, batches, workers, needed):
+def test_shuffle_that_does_not_fit_in_memory_is_rejected(values, batches, workers, needed):
     check_shuffle(options(**values), split(batches), workers, needed)
     if needed:
         with pytest.raises(UserError, match=r"--shuffle_(window|batch_order).* need .* short"):
             check_shuffle(options(**values), split(batches), workers, needed - 1)
 
 
-def test_a_batch_and_scores_are_refused_where_they_do_not_fit():
+def test_batch_and_scores_that_do_not_fit_in_memory_are_rejected():
     check_batch("batch_size", 1000, SPEC, 21_000)
     with pytest.raises(UserError, match="--batch_size 1000: the rows of a batch need"):
         check_batch("batch_size", 1000, SPEC, 20_999)

@@ -35,7 +35,7 @@ def dataset(tmp_path):
     return folder, columns
 
 
-def test_it_loads(dataset):
+def test_dataset_loads(dataset):
     folder, columns = dataset
     spec = FeatureSpec.from_yaml(folder / "feature_spec.yaml")
     assert check_quick(spec, ("train", "test")) == ROWS
@@ -49,12 +49,12 @@ def test_it_loads(dataset):
         split.close()
 
 
-def test_it_validates(dataset, capsys):
+def test_dataset_validates(dataset, capsys):
     assert validate.main(["--dataset_path", str(dataset[0])]) == 0
     assert "sound" in capsys.readouterr().out
 
 
-def test_it_transcribes_to_the_same_files_and_names(dataset, tmp_path):
+def test_dataset_transcribes_to_the_same_files_and_names(dataset, tmp_path):
     folder, _ = dataset
     assert transcribe.main(["--src_dataset_path", str(folder), "--dst_dataset_path", str(tmp_path / "copy"), "--src_batch_size", "10"]) == 0
     old, new = folder_bytes(folder), folder_bytes(tmp_path / "copy")

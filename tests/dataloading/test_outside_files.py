@@ -26,7 +26,7 @@ def renamed(dataset, file):
 
 
 @pytest.mark.parametrize("file", ["../secret.bin", "train/../../secret.bin", "{}/secret.bin"], ids=["beside", "through a folder", "absolute"])
-def test_a_file_outside_the_dataset_is_refused_by_everyone(dataset, file):
+def test_file_outside_the_dataset_is_rejected_by_every_command(dataset, file):
     renamed(dataset, file.format(dataset.parent))
     with pytest.raises(FeatureSpecError, match="is outside the dataset, expected a path below the specification's folder"):
         FeatureSpec.from_yaml(dataset / "feature_spec.yaml")
@@ -39,14 +39,14 @@ def test_a_file_outside_the_dataset_is_refused_by_everyone(dataset, file):
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/secret"])
-def test_nor_may_the_name_of_a_feature_lead_there(dataset, name):
+def test_feature_name_leading_outside_is_rejected(dataset, name):
     path = dataset / "feature_spec.yaml"
     path.write_text(path.read_text().replace("cat_0:", f"{name}:").replace("- cat_0\n", f"- {name}\n"))
     with pytest.raises(FeatureSpecError, match="leads outside the dataset"):
         FeatureSpec.from_yaml(path)
 
 
-def test_a_link_in_the_dataset_may_lead_elsewhere(dataset):
+def test_symbolic_link_to_outside_is_followed(dataset):
     """A user may link a large file from another disk."""
     file = dataset / "train/cat_0.bin"
     file.unlink()
@@ -54,7 +54,7 @@ def test_a_link_in_the_dataset_may_lead_elsewhere(dataset):
     assert check_quick(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), ("train",))["train"] > 0
 
 
-def test_dots_in_a_name_are_no_way_out(dataset):
+def test_dots_within_a_file_name_are_accepted(dataset):
     file = dataset / "train/cat_0.bin"
     file.rename(file.with_name("..cat..0.bin"))
     renamed(dataset, "train/..cat..0.bin")

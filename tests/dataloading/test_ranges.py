@@ -39,7 +39,7 @@ def test_lists_agree_with_the_slow_check(ids, cardinality):
 
 
 @given(LISTS, st.integers(1, 300), st.sampled_from(["clip", "hash"]))
-def test_lists_made_to_fit_agree_with_the_slow_way(ids, rows, how):
+def test_lists_mapped_into_range_agree_with_a_slow_loop(ids, rows, how):
     fit = (lambda value: min(max(value, 0), rows - 1)) if how == "clip" else (lambda value: value % rows)
     before = ids.copy()
     found, count = into_range(ids, rows, how)

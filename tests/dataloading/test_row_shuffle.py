@@ -19,7 +19,7 @@ def rows(batches):
 
 @given(**SIZES, seed=st.none() | st.integers(0, 2**32))
 @settings(max_examples=60)
-def test_every_row_counts_exactly_once_and_takes_all_its_features_along(n, local, workers, window, seed):
+def test_every_row_counts_once_and_keeps_all_its_features(n, local, workers, window, seed):
     split, options = MemorySplit(n), {"shuffle_seed": seed, "window": window, "window_seed": 5}
     whole = batch_reader(split, local * workers, **options)
     readers = [
@@ -40,7 +40,7 @@ def test_every_row_counts_exactly_once_and_takes_all_its_features_along(n, local
             np.testing.assert_array_equal(part.ids, one.ids[[2, 0]])
 
 
-def test_rows_stay_in_their_window_and_leave_their_batch():
+def test_rows_are_mixed_within_their_window_only():
     batches = rows(batch_reader(MemorySplit(400), 20, window=5).epoch())
     for start in range(0, 20, 5):
         window = [row for batch in batches[start : start + 5] for row in batch]
@@ -48,7 +48,7 @@ def test_rows_stay_in_their_window_and_leave_their_batch():
         assert all(len({row // 20 for row in batch}) > 2 for batch in batches[start : start + 5])
 
 
-def test_windows_change_places_with_the_batch_order_and_are_read_once():
+def test_batch_order_shuffles_windows_and_reads_each_once():
     split, read = MemorySplit(400), []
     plain = split.read_ids
     split.read_ids = lambda feature, start, stop: read.append((feature, start, stop)) or plain(feature, start, stop)
@@ -73,7 +73,7 @@ def test_an_epoch_can_start_in_the_middle_of_a_window():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_fault_is_named_by_its_row_in_the_file(rank):
+def test_error_names_the_row_of_the_file(rank):
     split = MemorySplit(64)
     split.ids[1] = split.ids[1].copy()
     split.ids[1][37] = 300
@@ -82,7 +82,7 @@ def test_a_fault_is_named_by_its_row_in_the_file(rank):
         list(reader.epoch())
 
 
-def test_a_fault_of_a_row_that_one_worker_has_is_named_by_its_row_in_the_file():
+def test_error_in_one_workers_row_names_the_row_of_the_file():
     split = MemorySplit(64)
     split.labels[41] = 2
     found = []

@@ -29,7 +29,7 @@ def spec_of(group=None, numerical=None, **features) -> FeatureSpec:
     return FeatureSpec.from_dict(content)
 
 
-def test_what_is_read():
+def test_hotness_pooling_tables_and_group_are_parsed():
     shared, own, lists = spec_of(
         cat_0={"table": "both", "embedding_dim": 8}, cat_1={"table": "both"}, cat_2={"hotness": 3, "pooling": "mean"}
     ).categorical
@@ -50,7 +50,7 @@ def test_what_is_read():
     st.sampled_from(["float16", "float32"]),
     st.booleans(),
 )
-def test_yaml_and_tf_raw_keep_all_of_it(hotness, table, dim, group, numerical, mean):
+def test_yaml_and_tf_raw_keep_every_field(hotness, table, dim, group, numerical, mean):
     features = {f"cat_{i}": {"hotness": h} | ({"pooling": "mean"} if mean and h > 1 else {}) for i, h in enumerate(hotness)}
     features["cat_1"] |= {"table": table, "embedding_dim": dim}
     spec = spec_of(group, numerical, **features)
@@ -69,7 +69,7 @@ def test_yaml_and_tf_raw_keep_all_of_it(hotness, table, dim, group, numerical, m
     [
         ({"cat_0": {"hotness": 65_537}}, "feature_spec.cat_0: hotness: expected a number from 1 to 65536, found int '65537'"),
         ({"cat_0": {"hotness": 2.0}}, "feature_spec.cat_0: hotness: expected"),
-        ({"cat_0": {"pooling": "mean"}}, "feature_spec.cat_0: pooling: mean has no effect on one id a sample; remove it, or give the hotness"),
+        ({"cat_0": {"pooling": "mean"}}, "feature_spec.cat_0: pooling: mean has no effect with one id per sample; remove it, or set hotness"),
         ({"cat_0": {"hotness": 2, "pooling": "max"}}, "feature_spec.cat_0: pooling: expected sum or mean, found str 'max'"),
         ({"cat_0": {"hotness": 2, "pooling": ["sum"]}}, "feature_spec.cat_0: pooling: expected sum or mean"),
         ({"cat_0": {"embedding_dim": 0}}, "feature_spec.cat_0: embedding_dim: expected a number of at least 1, found int '0'"),
@@ -84,13 +84,13 @@ def test_yaml_and_tf_raw_keep_all_of_it(hotness, table, dim, group, numerical, m
         ({"num_0": {"hotness": 3}}, "feature_spec.num_0: key 'hotness' is not known"),
     ],
 )
-def test_what_cannot_be_is_one_line(features, message):
+def test_invalid_feature_entry_is_one_line_error(features, message):
     with pytest.raises(FeatureSpecError) as raised:
         spec_of(**features)
     assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_more_than_one_group_and_a_group_that_is_a_feature_too():
+def test_second_group_and_group_in_two_channels_are_rejected():
     content = spec_of(group="int64").to_dict()
     content["channel_spec"]["group"] = ["g", "h"]
     content["feature_spec"]["h"] = {"dtype": "int64"}
@@ -110,25 +110,25 @@ def test_more_than_one_group_and_a_group_that_is_a_feature_too():
         ({"num_1": {"dtype": "float32"}}, "feature num_1: dtype is float32, numerical features must be all"),
     ],
 )
-def test_types_that_no_dataset_holds_are_faults_and_are_not_written(content, message):
+def test_unsupported_dtype_is_a_fault_and_is_not_written(content, message):
     spec = spec_of(**content)
     assert any(fault.startswith(message) for fault in spec_faults(spec))
     with pytest.raises(FeatureSpecError, match=message):
         spec.as_tf_raw(("train",))
 
 
-def test_a_group_has_a_chunk_in_every_split_and_a_file_that_no_feature_takes():
+def test_group_needs_a_chunk_in_every_split_and_an_unused_file_name():
     stored = spec_of(group="int32").as_tf_raw(("train", "test"))
     sources = dict(stored.sources)
     sources["test"] = sources["test"][:-1]
-    assert spec_faults(replace(stored, sources=sources)) == ["source_spec.test: feature g stands in 0 chunks, expected exactly one"]
+    assert spec_faults(replace(stored, sources=sources)) == ["source_spec.test: feature g is in 0 chunks, expected exactly one"]
     taken = replace(stored, categorical=(*stored.categorical, Categorical("group", 3, "int8")))
     with pytest.raises(FeatureSpecError, match=r"feature group would be written to group\.bin, which another feature needs"):
         taken.as_tf_raw(("train",))
     assert replace(taken, group=None).as_tf_raw(("train",))
 
 
-def test_fingerprints_tell_all_of_it_apart_and_stay_what_they_were_without():
+def test_fingerprint_covers_newer_keys_and_is_unchanged_without_them():
     assert (
         digest(generator_spec([10, 200], 2, 1.1), ("train", 5)) == "a725c9468f66672300e807f69f00bb1d"
     )  # the fingerprint of the time before these keys existed
@@ -137,7 +137,7 @@ def test_fingerprints_tell_all_of_it_apart_and_stay_what_they_were_without():
     assert len({digest(spec_of(**other), ("train", 5)) for other in others}) == len(others)
 
 
-def test_more_ids_a_sample_than_rows_are_refused_where_they_are_drawn(tmp_path):
+def test_hotness_above_cardinality_is_rejected_for_synthetic_data(tmp_path):
     with pytest.raises(FeatureSpecError, match="feature cat_1: hotness 4 is above its cardinality 3"):
         generator_spec([10, 3], 1, 1.1, hotness=(2, 4))
     with pytest.raises(FeatureSpecError, match="3 hotnesses for 2 features; expected one number for all, or one for each"):

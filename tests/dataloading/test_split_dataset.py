@@ -51,7 +51,7 @@ def test_the_specification_is_written_beside_the_files(split, capsys):
         rows.close()
 
 
-def test_a_copy_with_a_folder_of_its_own(split, tmp_path, capsys):
+def test_dataset_is_copied_to_another_folder(split, tmp_path, capsys):
     assert described(split, "--dst_dataset_path", str(tmp_path / "d"), "--max_batches_train", "1", "--src_batch_size", "30") == 0
     spec = FeatureSpec.from_yaml(tmp_path / "d/feature_spec.yaml")
     assert {split: TfRawSplit(spec, split).num_samples for split in spec.sources} == {"train": 30, "valid": 20, "test": 20}
@@ -74,10 +74,10 @@ def spoil(folder, name, content):
         (lambda f: (f / "train/label.bin").write_bytes(b""), "for 0 samples"),
         (lambda f: (f / "test/cat_3.bin").write_bytes(b"123"), "cat_3.bin: 3 bytes, not a whole number of samples"),
         (lambda f: (f / "val/cat_0.bin").unlink(), "cat_0.bin: No such file"),
-        (lambda f: spoil(f, "feature_spec.yaml", "mine"), "feature_spec.yaml: is there already; --overwrite replaces it"),
+        (lambda f: spoil(f, "feature_spec.yaml", "mine"), "feature_spec.yaml: already exists; --overwrite replaces it"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_writes_nothing(split, change, message):
+def test_invalid_source_is_one_line_error_and_writes_nothing(split, change, message):
     change(split)
     before = folder_bytes(split)
     with pytest.raises(UserError) as raised:
@@ -86,8 +86,8 @@ def test_what_cannot_be_is_one_line_and_writes_nothing(split, change, message):
     assert folder_bytes(split) == before
 
 
-def test_flags_of_a_copy_need_a_place_for_it(split):
-    with pytest.raises(UserError, match="--max_batches_train needs a --dst_dataset_path of its own"):
+def test_copy_flags_need_a_destination(split):
+    with pytest.raises(UserError, match="--max_batches_train needs a separate --dst_dataset_path"):
         described(split, "--max_batches_train", "1")
     with pytest.raises(UserError, match="--dst_dataset_path is missing"):
         transcribe.main(["--src_dataset_path", str(split)])

@@ -55,7 +55,7 @@ def test_bytes_per_sample():
     assert bytes_per_sample(spec) == {"cat_0": 1, "cat_1": 1, "cat_2": 2, "cat_3": 2, "cat_4": 4, "num_0": 6, "label": 1}
 
 
-def test_a_file_cut_short_after_the_start_is_a_clear_error(tmp_path):
+def test_file_truncated_after_the_start_is_an_error(tmp_path):
     spec = write_dataset(tmp_path / "d", small_spec())
     split = TfRawSplit(spec, "train")
     split.read_ids(4, 0, 10)
@@ -65,7 +65,7 @@ def test_a_file_cut_short_after_the_start_is_a_clear_error(tmp_path):
     split.close()
 
 
-def test_an_exception_leaves_nothing(tmp_path):
+def test_exception_leaves_no_files(tmp_path):
     spec = small_spec()
     with pytest.raises(KeyboardInterrupt), TfRawWriter(tmp_path / "new", spec) as writer:
         writer.append("train", *random_rows(spec, 5))
@@ -78,7 +78,7 @@ def test_an_exception_leaves_nothing(tmp_path):
     assert list((tmp_path / "old").iterdir()) == []
 
 
-def test_an_exception_keeps_the_dataset_that_was_to_be_replaced(tmp_path):
+def test_exception_keeps_the_old_dataset(tmp_path):
     spec = small_spec()
     write_dataset(tmp_path / "d", spec)
     before = folder_bytes(tmp_path / "d")
@@ -100,7 +100,7 @@ def test_publish_refuses_empty_and_uneven_splits(tmp_path):
     assert not (tmp_path / "d").exists()
 
 
-def test_of_two_runs_into_one_folder_the_second_replaces_nothing(tmp_path):
+def test_second_of_two_concurrent_runs_replaces_nothing(tmp_path):
     spec, first = small_spec(), TfRawWriter(tmp_path / "d", small_spec())
     with pytest.raises(DatasetError, match="holds a dataset already"), TfRawWriter(tmp_path / "d", spec) as second:
         for writer, seed in ((first, 0), (second, 1)):

@@ -51,7 +51,7 @@ def test_t15_with_10_and_2_batches_is_2_folders_and_57_files(tmp_path):
     assert validate.main(["--dataset_path", str(destination)]) == 0
 
 
-def test_written_rows_are_the_drawn_rows(source, tmp_path, capsys):
+def test_written_rows_equal_the_drawn_rows(source, tmp_path, capsys):
     assert synthetic(source, tmp_path / "d", "--seed", "7", train=5, batch=37) == 0
     assert "train 185 rows, test 74 rows" in capsys.readouterr().out
     spec = FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml")
@@ -72,7 +72,7 @@ def test_same_command_same_bytes_other_seed_other_bytes(source, tmp_path):
     assert folder_bytes(tmp_path / "a") != folder_bytes(tmp_path / "c")
 
 
-def test_metadata_says_how_to_draw_it_again_and_the_best_score(source, tmp_path):
+def test_metadata_has_the_generator_parameters_and_the_best_score(source, tmp_path):
     synthetic(source, tmp_path / "d", "--seed", "3", test=40)
     metadata = FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml").metadata
     assert metadata["generator"] == {"seed": 3, "signal": DEFAULT_SIGNAL, "alpha": 1.2}
@@ -107,7 +107,7 @@ def test_a_stored_dataset_is_copied_to_its_last_row(tmp_path, batches, train, te
         assert old == new
 
 
-def test_what_the_ids_stand_for_goes_with_them(tmp_path):
+def test_vocabularies_are_copied(tmp_path):
     known = write_dataset(tmp_path / "a", small_spec()).categorical[0].name
     (tmp_path / "a" / "vocabulary").mkdir()
     (tmp_path / "a" / "vocabulary" / f"{known}.parquet").write_bytes(b"values")
@@ -127,7 +127,7 @@ def test_what_the_ids_stand_for_goes_with_them(tmp_path):
         ("train/numerical.bin", np.float16, 3 * 20 + 2, np.nan, r"feature num_2, row 20: value nan"),
     ],
 )
-def test_bad_values_of_a_stored_source(tmp_path, file, dtype, place, value, message):
+def test_bad_values_of_a_stored_source_are_errors(tmp_path, file, dtype, place, value, message):
     write_dataset(tmp_path / "a", small_spec())
     column = np.fromfile(tmp_path / "a" / file, dtype)
     column[place] = value
@@ -137,7 +137,7 @@ def test_bad_values_of_a_stored_source(tmp_path, file, dtype, place, value, mess
     assert not (tmp_path / "b").exists()
 
 
-def test_what_is_read_is_never_replaced(tmp_path):
+def test_source_is_never_replaced(tmp_path):
     write_dataset(tmp_path / "a", small_spec())
     before = folder_bytes(tmp_path / "a")
     for same in (tmp_path / "a", tmp_path / "a" / ".." / "a"):
@@ -201,7 +201,7 @@ def test_a_stopped_process_leaves_no_dataset(source, tmp_path, number, code, sai
     assert not (tmp_path / "a").exists()
 
 
-def test_what_a_killed_run_left_is_removed_by_the_next_and_what_is_in_use_is_not(source, tmp_path):
+def test_next_run_removes_files_of_a_killed_run_but_not_of_a_running_one(source, tmp_path):
     destination = tmp_path / "d"
     with writing(source, destination) as killed:
         killed.kill()
@@ -235,13 +235,13 @@ def test_what_a_killed_run_left_is_removed_by_the_next_and_what_is_in_use_is_not
         (["--src_feature_spec", "none.yaml"], "none.yaml: no such file"),
     ],
 )
-def test_values_that_are_refused(source, tmp_path, flags, message):
+def test_invalid_values_are_rejected(source, tmp_path, flags, message):
     with pytest.raises(UserError, match=message):
         synthetic(source, tmp_path / "d", *flags)
     assert not (tmp_path / "d").exists()
 
 
-def test_flags_without_effect_are_told(tmp_path, capsys):
+def test_flags_without_effect_give_warnings(tmp_path, capsys):
     write_dataset(tmp_path / "a", small_spec())
     old = ["--dst_prebatch_size", "65536", "--src_synthetic_dataset_use_feature_spec"]
     assert stored(tmp_path / "a", tmp_path / "b", "--signal", "0", "--seed", "0", *old) == 0
@@ -258,7 +258,7 @@ def test_the_specification_can_have_another_name(source, tmp_path):
     assert validate.main(["--dataset_path", str(tmp_path / "d"), "--feature_spec", "yours.yaml"]) == 0
 
 
-def test_a_generator_specification_is_no_stored_dataset(source, tmp_path):
+def test_generator_specification_is_not_a_stored_dataset(source, tmp_path):
     with pytest.raises(UserError, match="source_spec is empty"):
         stored(source, tmp_path / "d")
     with pytest.raises(FeatureSpecError, match="no such file"):

@@ -56,17 +56,17 @@ def test_a_split_without_labels_is_written_and_read(tmp_path, spec):
     split.close()
 
 
-def test_labels_go_to_the_splits_that_have_them(tmp_path):
+def test_labels_must_match_the_split(tmp_path):
     spec = small_spec()
     numerical, ids, labels = random_rows(spec, 5)
     with TfRawWriter(tmp_path / "d", spec, ("train", "today"), unlabelled=("today",)) as writer:
-        with pytest.raises(ValueError, match="today: labels were given, and it has none"):
+        with pytest.raises(ValueError, match="today: labels were given, but the split has no labels"):
             writer.append("today", numerical, ids, labels)
-        with pytest.raises(ValueError, match="train: labels were not given, and it has them"):
+        with pytest.raises(ValueError, match="train: labels were not given, but the split has labels"):
             writer.append("train", numerical, ids, None)
 
 
-def test_a_split_of_another_name_has_no_labels(dataset):
+def test_split_with_another_name_must_have_no_labels(dataset):
     def edited(change):
         content = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
         change(content["source_spec"])
@@ -80,7 +80,7 @@ def test_a_split_of_another_name_has_no_labels(dataset):
     assert not edited(lambda sources: sources.update(valid=sources.pop("today"))).labelled("valid")
 
 
-def test_validate_reads_it_and_says_so(dataset, capsys):
+def test_validate_scans_an_unlabelled_split_and_notes_it(dataset, capsys):
     assert validate.main(["--dataset_path", str(dataset)]) == 0
     out = capsys.readouterr().out
     assert "note: split today has no labels: it is for prediction only" in out and "today 30 samples" in out
@@ -90,7 +90,7 @@ def test_validate_reads_it_and_says_so(dataset, capsys):
     assert "today/cat_0.bin: feature cat_0, row 0: id 5 is not in [0, 5); 30 bad rows" in capsys.readouterr().err
 
 
-def test_rows_to_be_scored_are_a_dataset_without_any_other_split(tmp_path, capsys):
+def test_dataset_of_one_unlabelled_split_is_valid(tmp_path, capsys):
     spec = small_spec()
     with TfRawWriter(tmp_path / "d", spec, ("today",), unlabelled=("today",)) as writer:
         writer.append("today", *random_rows(spec, 4)[:2], None)
@@ -99,7 +99,7 @@ def test_rows_to_be_scored_are_a_dataset_without_any_other_split(tmp_path, capsy
     assert "today 4 samples" in capsys.readouterr().out
 
 
-def test_transcribe_keeps_what_is_there(tmp_path, capsys):
+def test_transcribe_keeps_unlabelled_splits_and_keys(tmp_path, capsys):
     source = tmp_path / "d"
     write(source, small_spec(), unlabelled=("test", "today"))
     put_keys(source, "test", 20)
@@ -130,7 +130,7 @@ def test_a_dataset_of_unlabelled_rows_alone_is_copied(tmp_path):
 
 
 @pytest.mark.parametrize("flags", [("--splits", "nope"), ("--splits", "train,train"), ("--splits", ""), ("--splits", "train", "--train_only")])
-def test_splits_that_cannot_be_are_named(dataset, tmp_path, flags):
+def test_invalid_splits_are_rejected(dataset, tmp_path, flags):
     with pytest.raises(UserError, match=r"--splits.*: expected (names of train, test, today, each once|one of them)"):
         transcribe.main(["--src_dataset_path", str(dataset), "--dst_dataset_path", str(tmp_path / "copy"), *flags])
 
@@ -144,7 +144,7 @@ def test_splits_that_cannot_be_are_named(dataset, tmp_path, flags):
         (lambda d: os.mkfifo(d / "test" / KEYS), r"keys\.parquet: not a regular file"),
     ],
 )
-def test_keys_that_cannot_be_carried_are_named(tmp_path, capsys, damage, message):
+def test_invalid_keys_are_rejected(tmp_path, capsys, damage, message):
     spec = write_dataset(tmp_path / "d", small_spec())
     damage(tmp_path / "d")
     with pytest.raises(DatasetError, match=message):

@@ -42,7 +42,7 @@ def edit_spec(folder, change):
     path.write_text(yaml.safe_dump(content))
 
 
-def test_a_sound_dataset(dataset, capsys):
+def test_valid_dataset_passes(dataset, capsys):
     assert run(dataset) == 0
     out, err = capsys.readouterr()
     assert "sound" in out and "train 50 samples, test 20 samples" in out and err == ""
@@ -83,14 +83,17 @@ def add_damaged_valid(folder):
         (lambda d: edit_spec(d, lambda c: c["feature_spec"]["cat_3"].update(dtype="int64")), ["cat_3: dtype is int64, expected one of int8"]),
         (lambda d: edit_spec(d, lambda c: c["feature_spec"]["num_1"].update(dtype="float32")), ["num_1: dtype is float32"]),
         (lambda d: edit_spec(d, lambda c: c["feature_spec"]["label"].update(dtype="float32")), ["the label must be bool"]),
-        (lambda d: edit_spec(d, lambda c: c["source_spec"]["train"].pop(1)), ["feature cat_0 stands in 0 chunks"]),
-        (lambda d: edit_spec(d, lambda c: c["source_spec"]["train"].append(c["source_spec"]["train"][1])), ["feature cat_0 stands in 2 chunks"]),
+        (lambda d: edit_spec(d, lambda c: c["source_spec"]["train"].pop(1)), ["feature cat_0 is in 0 chunks"]),
+        (lambda d: edit_spec(d, lambda c: c["source_spec"]["train"].append(c["source_spec"]["train"][1])), ["feature cat_0 is in 2 chunks"]),
         (lambda d: edit_spec(d, lambda c: c["source_spec"]["test"][0]["features"].reverse()), ["in the order of channel_spec.numerical"]),
-        (lambda d: edit_spec(d, lambda c: c["source_spec"]["test"][0].update(type="csv")), ["test: type is csv, expected split_binary; CSV files"]),
+        (
+            lambda d: edit_spec(d, lambda c: c["source_spec"]["test"][0].update(type="csv")),
+            ["test: type is csv, expected split_binary; transcribe the CSV files"],
+        ),
         (lambda d: edit_spec(d, lambda c: c["source_spec"]["test"][1].update(files=[])), ["0 files, expected exactly one"]),
         (lambda d: edit_spec(d, lambda c: c["source_spec"].clear()), ["split train is missing"]),
         (lambda d: edit_spec(d, lambda c: c.update(source_spec=None)), ["source_spec is empty"]),
-        (lambda d: edit_spec(d, lambda c: c["source_spec"].update(valid=c["source_spec"]["test"][1:])), ["valid: feature num_0 stands in 0 chunks"]),
+        (lambda d: edit_spec(d, lambda c: c["source_spec"].update(valid=c["source_spec"]["test"][1:])), ["valid: feature num_0 is in 0 chunks"]),
         (add_damaged_valid, ["valid/label.bin: feature label, row 3: label 7"]),
     ],
 )
@@ -112,21 +115,21 @@ def test_all_faults_are_listed_together(dataset, capsys):
     assert "id -3" in err and "label 255" in err and "1 bytes" in err and "3 faults" in err
 
 
-def test_check_quick_says_the_first_fault_and_where_the_rest_is(dataset):
+def test_check_quick_reports_the_first_fault_and_the_command_for_all(dataset):
     (dataset / "train" / "cat_3.bin").unlink()
     (dataset / "test" / "cat_3.bin").unlink()
     with pytest.raises(DatasetError, match=r"cat_3\.bin: No such file.*and 1 more faults.*dataloading\.validate"):
         check_quick(FeatureSpec.from_yaml(dataset / "feature_spec.yaml"), ("train", "test"))
 
 
-def test_no_dataset_and_no_folder(tmp_path):
+def test_missing_dataset_and_missing_folder_are_errors(tmp_path):
     with pytest.raises(UserError, match="is not a folder"):
         run(tmp_path / "none")
     with pytest.raises(FeatureSpecError, match="no such file"):
         run(tmp_path)
 
 
-def test_notes_are_no_faults(dataset, capsys):
+def test_notes_are_not_faults(dataset, capsys):
     edit_spec(dataset, lambda c: c["source_spec"].pop("test"))
     edit_spec(dataset, lambda c: c["feature_spec"]["cat_1"].update(cardinality=120))
     edit_spec(dataset, lambda c: c["feature_spec"]["cat_2"].update(cardinality=126))
@@ -135,7 +138,7 @@ def test_notes_are_no_faults(dataset, capsys):
     assert "note: there is no test split" in out and "note: feature cat_2 is int16, int8 would hold its ids" in out
 
 
-def test_blocks_give_the_same_figures_as_one_read(dataset, monkeypatch, capsys):
+def test_block_size_does_not_change_the_statistics(dataset, monkeypatch, capsys):
     put(dataset / "train" / "cat_4.bin", np.int32, 33, 40_000, 50_000)
     put(dataset / "train" / "numerical.bin", np.float16, 3 * 40, np.inf)
     put(dataset / "train" / "label.bin", np.uint8, 41, 2)

@@ -23,7 +23,7 @@ def put(path, dtype, place, value):
     column.tofile(path)
 
 
-def test_figures_are_those_of_the_ids_that_are_there(dataset, capsys):
+def test_statistics_of_lists_ignore_padding(dataset, capsys):
     assert run(dataset) == 0
     out, err = capsys.readouterr()
     spec = rich_spec(numerical_dtype="float32")
@@ -73,7 +73,7 @@ def test_large_float32_values_are_sound(dataset, capsys):
     assert "1e+30" in capsys.readouterr().out
 
 
-def test_a_group_file_of_another_length(dataset, capsys):
+def test_group_file_of_wrong_length_is_a_fault(dataset, capsys):
     (dataset / "train" / "group.bin").write_bytes(bytes(8 * 49))
     assert run(dataset) == 1
     assert "group.bin: 49 samples, the other files of train hold 50" in capsys.readouterr().err
@@ -82,7 +82,7 @@ def test_a_group_file_of_another_length(dataset, capsys):
     assert "group.bin: No such file or directory" in capsys.readouterr().err
 
 
-def test_lists_that_are_all_empty_and_no_numericals(tmp_path, capsys):
+def test_empty_lists_and_no_numericals_are_valid(tmp_path, capsys):
     write_dataset(tmp_path, rich_spec(num_numerical=0), train=50, test=20)
     np.full((50, 12), -1, np.int32).tofile(tmp_path / "train" / "cat_3.bin")
     assert run(tmp_path) == 0

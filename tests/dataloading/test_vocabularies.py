@@ -29,7 +29,7 @@ def path(tmp_path):
     return tmp_path / "cat_0.parquet"
 
 
-def test_the_digest_does_not_depend_on_how_the_file_is_cut_or_how_wide_its_numbers_are(path):
+def test_digest_does_not_depend_on_row_groups_blocks_or_integer_width(path):
     values = np.random.default_rng(0).permutation(5000).astype(np.uint32)
     expected = digest(write(path, values))
     assert expected[0].values == 5000
@@ -41,7 +41,7 @@ def test_the_digest_does_not_depend_on_how_the_file_is_cut_or_how_wide_its_numbe
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.lists(st.text(max_size=3), max_size=12) | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=12), first=st.integers(0, 13))
-def test_the_digest_of_a_beginning_is_that_of_a_shorter_vocabulary(path, values, first):
+def test_digest_of_the_first_values_equals_that_of_a_shorter_vocabulary(path, values, first):
     dtype = pl.String if not values or isinstance(values[0], str) else pl.Int64
     whole, beginning = digest(write(path, values, dtype=dtype), first)
     shorter, _ = digest(write(path, values[:first], dtype=dtype))
@@ -65,7 +65,7 @@ def test_other_values_have_another_digest(path, one, other):
     assert first.digest != second.digest
 
 
-def test_ids_that_begin_elsewhere_are_other_ids(path):
+def test_first_id_changes_the_digest(path):
     assert digest(write(path, [5, 6], first_id=0))[0].digest != digest(write(path, [5, 6], first_id=1))[0].digest
 
 
@@ -78,8 +78,8 @@ def columns(**values):
     [
         (columns(value=[1, 2, 3], id=[1, 3, 2]), "row 1: id 3; expected ids that rise by 1"),
         (columns(value=[1, 2], id=[-1, 0]), "row 0: id -1; expected ids"),
-        (columns(value=[1, None], id=[1, 2]), "holds a value or an id that is missing"),
-        (columns(value=[1, 2], id=[1, None]), "holds a value or an id that is missing"),
+        (columns(value=[1, None], id=[1, 2]), "a value or an id is missing"),
+        (columns(value=[1, 2], id=[1, None]), "a value or an id is missing"),
         (columns(value=[1.5, 2.0], id=[1, 2]), "the values are Float64; expected whole numbers or texts"),
         (columns(value=[1, 2]), "cannot be read as a vocabulary"),
         (columns(value=[1], id=["x"]), "cannot be read as a vocabulary"),
@@ -90,14 +90,14 @@ def columns(**values):
         (Path.mkdir, "cannot be read as a vocabulary"),
     ],
 )
-def test_a_vocabulary_that_cannot_be_is_one_line_that_names_the_file(path, spoil, message):
+def test_invalid_vocabulary_is_one_line_error_with_the_file(path, spoil, message):
     spoil(path)
     with pytest.raises(DatasetError, match=message) as raised:
         read_vocabulary(path, 0, 50)
     assert str(raised.value).startswith(f"{path}: ") and "\n" not in str(raised.value)
 
 
-def test_a_damaged_file_ends_in_one_line_or_is_read(path):
+def test_damaged_vocabulary_is_one_line_error_or_is_read(path):
     content = write(path, range(2000), row_group_size=500).read_bytes()
     places = np.random.default_rng(0).integers(0, len(content), 60)
     for place in places:

@@ -57,7 +57,7 @@ def test_workers_with_two_learning_rates_write_no_checkpoint(dataset, tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-def test_clones_of_one_program_agree_wherever_they_lie(dataset, tmp_path):
+def test_clones_in_different_folders_agree(dataset, tmp_path):
     other, link = clone(tmp_path / "other"), tmp_path / "link"
     link.symlink_to(other)
     (other / "utils/__pycache__").mkdir()
@@ -71,7 +71,7 @@ def test_clones_of_one_program_agree_wherever_they_lie(dataset, tmp_path):
     assert result.code == 0, result.err
 
 
-def test_a_script_of_ones_own_beside_the_program_is_not_compared(tmp_path):
+def test_script_of_the_user_beside_the_program_is_not_compared(tmp_path):
     before = program.digests(str(ROOT))
     copy = clone(tmp_path / "copy")
     (copy / "experiment.py").write_text("import dlrm\n")
@@ -81,7 +81,7 @@ def test_a_script_of_ones_own_beside_the_program_is_not_compared(tmp_path):
     assert program.differing(before, program.digests(str(copy))) == ["ops/dense.h"]
 
 
-def test_the_digest_is_of_all_that_the_program_is_made_of():
+def test_digest_covers_all_sources_of_the_program():
     """The digest covers all sources of the program, the C++ sources and their build script, too."""
     expected = {str(path.relative_to(ROOT)) for path in house.sources(ROOT) if path.relative_to(ROOT).parts[0] not in ("benchmarks", "scripts")}
     expected |= {str(path.relative_to(ROOT)) for path in (ROOT / "ops").iterdir() if path.suffix in (".cc", ".h")} | {"ops/build"}
@@ -89,7 +89,7 @@ def test_the_digest_is_of_all_that_the_program_is_made_of():
     assert expected <= set(found) and {Path(name).suffix for name in set(found) - expected} <= {".json"}
 
 
-def test_another_version_of_a_package_is_other_code(monkeypatch):
+def test_different_package_version_is_reported(monkeypatch):
     mine = agreement.own_digests()
     assert {"package tensorflow", "package keras", "package numpy"} <= set(mine)
     theirs = mine | {"package keras": "0.1"}
@@ -106,7 +106,7 @@ def test_another_version_of_a_package_is_other_code(monkeypatch):
         agreement.compare_programs(Pair())
 
 
-def test_a_worker_of_before_this_comparison_is_named(monkeypatch):
+def test_worker_older_than_this_comparison_is_reported(monkeypatch):
     class Old:
         size = 2
 
@@ -135,7 +135,7 @@ def test_flags_that_differ_are_named_before_tensorflow_is_imported(dataset, tmp_
     assert not (tmp_path / "c").exists()
 
 
-def test_a_flag_that_no_worker_knows_is_said_once_and_soon():
+def test_unknown_flag_is_reported_once():
     result = start(("--bach_size", "3"), ("--bach_size", "3"))
     assert result.code == 1 and result.errors == ["dlrm.py: error: unknown flag --bach_size; did you mean --batch_size? (--help lists every flag)"]
 

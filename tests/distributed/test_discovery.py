@@ -27,7 +27,7 @@ def test_hosts_are_parsed(text, hosts):
 
 
 @pytest.mark.parametrize("text", ["a:", "a:x", "a:-1", "a b", "a:2:3", "a slots=2"])
-def test_what_is_no_host_is_named(text):
+def test_invalid_host_is_an_error(text):
     with pytest.raises(UserError, match=f"^script: {text!r} is no host; expected host:slots or host"):
         parse_hosts(text, "script")
 
@@ -41,7 +41,7 @@ def test_what_is_no_host_is_named(text):
         ("a:2\nb\na", "a is named twice"),
     ],
 )
-def test_hosts_that_cannot_be_meant_are_refused(text, message):
+def test_implausible_hosts_are_rejected(text, message):
     with pytest.raises(UserError, match=f"^script: .*{message}") as error:
         parse_hosts(text, "script")
     assert len(str(error.value)) < 300
@@ -52,7 +52,7 @@ def answer(script):
     return wait_for(lambda: asked.poll(), "an answer")
 
 
-def test_a_discovery_script_is_asked_beside_other_work(tmp_path):
+def test_discovery_script_runs_in_the_background(tmp_path):
     assert answer("echo a:2; sleep 0.3; echo b:1") == {"a": 2, "b": 1}
     script = HostScript(f"touch {tmp_path / 'asked'}; sleep 1000")
     start = time.monotonic()
@@ -66,7 +66,7 @@ def test_a_discovery_script_is_asked_beside_other_work(tmp_path):
     script.close()
 
 
-def test_a_discovery_script_that_never_ends_is_ended(monkeypatch):
+def test_endless_discovery_script_is_stopped(monkeypatch):
     with pytest.raises(UserError, match="prints more than 1048576 bytes"):
         answer("yes a:1")
     monkeypatch.setattr("run.elastic.discovery.SCRIPT_LIMIT_S", 0.3)
@@ -78,6 +78,6 @@ def test_a_discovery_script_that_never_ends_is_ended(monkeypatch):
     ("script", "message"),
     [("echo a:1; exit 3", "ended with code 3"), ("./no/such/script 2>&-", "ended with code 127"), ("echo a:b", "'a:b' is no host")],
 )
-def test_a_discovery_script_that_fails_says_how(script, message):
+def test_failing_discovery_script_is_an_error(script, message):
     with pytest.raises(UserError, match=message):
         answer(script)

@@ -160,7 +160,7 @@ def test_synthetic_data_is_the_same_for_any_number_of_workers(saved):
         assert result.final["validation_loss"] == pytest.approx(saved[1].final["validation_loss"], abs=1e-6)
 
 
-def test_any_number_of_workers_evaluates_what_any_number_wrote(read):
+def test_checkpoints_evaluate_equally_on_any_number_of_workers(read):
     expected = read[1]["of_1"].final
     assert expected["samples"] == ROWS["test"]
     for workers, name in [(2, "of_1"), (3, "of_2"), (1, "of_4"), (2, "fallen_back")]:  # of_4 and fallen_back: a checkpoint that four workers wrote
@@ -170,7 +170,7 @@ def test_any_number_of_workers_evaluates_what_any_number_wrote(read):
         assert found["test_loss"] == pytest.approx(expected["test_loss"], abs=1e-6), (workers, name)
 
 
-def test_any_number_of_workers_ranks_the_rows_of_all(read):
+def test_ranking_metrics_are_equal_on_any_number_of_workers(read):
     names = {"map_at_3", "ndcg_at_5", "group_auc", "groups", "groups_with_positive"}
     one, two, three = ({name: read[workers]["ranked"].final[name] for name in names} for workers in (1, 2, 3))
     assert one["groups"] == 41 and 0 < one["map_at_3"] < 1
@@ -197,7 +197,7 @@ def test_two_workers_score_a_split_without_labels_and_carry_its_keys(read, unlab
     assert found.select("row", "score").equals(labelled.select("row", "score"))
 
 
-def test_two_workers_fall_back_to_the_newest_checkpoint_that_is_whole(read, damaged):
+def test_two_workers_fall_back_to_the_newest_intact_checkpoint(read, damaged):
     result = read[2]["fallen_back"]
     assert f"the checkpoint is damaged; --restore_fallback: {damaged[1]} is tried instead" in result.err
     assert result.final["auc"] == pytest.approx(read[1]["of_4"].final["auc"], abs=1e-6)

@@ -67,14 +67,14 @@ def test_restarts_without_progress_are_counted(stub):
     ]
 
 
-def test_progress_ends_the_count(stub):
+def test_progress_resets_the_count(stub):
     step = "n=$(ls -d C/step-* 2>/dev/null | wc -l); [ $n = 3 ] && exit 0; d=C/step-0000001$n; mkdir -p $d; echo {} >$d/manifest.json; kill -9 $$"
     result = stub(step, "--hosts", "localhost:1", "--reset-limit", "0")
     assert result.code == 0, result.err
     assert "start 4: 1 worker on localhost:1, from step 12 (latest checkpoint)" in said(result)
 
 
-def test_never_enough_hosts_is_one_line(stub):
+def test_too_few_hosts_is_one_line_error(stub):
     result = stub("exit 0", "--host-discovery-script", "echo localhost:1", "--min-np", "2", "--timeout", "5")
     assert result.code == 1
     assert said(result) == [
@@ -130,7 +130,7 @@ def test_too_few_hosts_have_the_code(stub, odd):
     ]
 
 
-def test_a_host_that_joins_with_other_code_disturbs_no_training_until_it_has_the_same(stub, odd, tmp_path):
+def test_joining_host_with_other_code_does_not_interrupt_training(stub, odd, tmp_path):
     """The workers are asked to stop when the new host's code becomes the same, and not before."""
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:1\n")
@@ -225,7 +225,7 @@ time.sleep(1000)
     assert said(result)[-1].startswith("error: stopped by SIGTERM while training")
 
 
-def test_a_second_signal_ends_all_at_once(stub, tmp_path):
+def test_second_signal_ends_all_workers_at_once(stub, tmp_path):
     def during(running):
         wait_for((tmp_path / "up").exists, "a start")
         running.process.send_signal(signal.SIGTERM)
@@ -238,7 +238,7 @@ def test_a_second_signal_ends_all_at_once(stub, tmp_path):
     assert said(result)[-1] == "error: stopped by SIGTERM while training; nothing is saved; to go on, run the same command"
 
 
-def test_a_supervisor_that_is_killed_leaves_nothing_behind(stub, tmp_path):
+def test_killed_supervisor_leaves_no_process(stub, tmp_path):
     def during(running):
         wait_for((tmp_path / "up").exists, "a start")
         running.process.kill()
@@ -299,14 +299,14 @@ def test_a_lost_worker_and_its_slot_change_no_bit_of_the_result(data, tmp_path, 
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-def test_a_user_error_is_not_tried_again(data, tmp_path):
+def test_user_error_is_not_retried(data, tmp_path):
     result = elastic(tmp_path, "--hosts", "localhost:1", dlrm_flags=training(data / "nope", 3))
     assert result.code == 1
     assert len(result.errors) == 1 and "nope/feature_spec.yaml: no such file" in result.errors[0]
     assert said(result)[1:] == ["the workers ended with code 1, and would again: no restart"]
 
 
-def test_more_hosts_are_taken_in_and_sigterm_ends_with_a_checkpoint(data, tmp_path):
+def test_more_hosts_join_and_sigterm_ends_with_a_checkpoint(data, tmp_path):
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:1\n")
 

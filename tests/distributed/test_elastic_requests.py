@@ -71,7 +71,7 @@ DEFECT = "[1,1]<stderr>:Traceback (most recent call last):"
         (213, [], False, None),  # an exit code of mpirun's own, not 128 + a signal
     ],
 )
-def test_whether_a_run_is_started_again(code, lines, changed, reason):
+def test_restart_reasons(code, lines, changed, reason):
     assert restart_reason(code, lines, changed) == reason
 
 
@@ -88,7 +88,7 @@ SAVE = ("--dataset_type", "synthetic", "--save_checkpoint_path", "C")
         (("--restore_checkpoint_path", "R", "--allow_growth"), [], ["--restore_checkpoint_path", "C", "--noallow_growth", "--resume", "auto"]),
     ],
 )
-def test_what_is_restored(flags, begin, go_on):
+def test_resume_flags_before_and_after_the_first_checkpoint(flags, begin, go_on):
     options = parse([*SAVE, *flags], "").training
     assert resume_flags(options, saved=False) == begin
     assert resume_flags(options, saved=True) == go_on
@@ -100,7 +100,7 @@ def request(*flags, command=("python", "dlrm.py", *SAVE, "--checkpoint_every_ste
     return Request.parse([*flags, "--", *command])
 
 
-def test_a_request():
+def test_request_is_parsed():
     found = request("-np", "3", "--min-np", "2", "--max-np", "4", "--hosts", "a:4", "--mpi-args=--oversubscribe", "--timeout", "9")
     assert (found.first, found.minimum, found.maximum, found.timeout_s, found.reset_limit) == (3, 2, 4, 9, 10)
     assert found.launcher == ["--mpi-args=--oversubscribe"] and found.hosts == {"a": 4}
@@ -171,7 +171,7 @@ def test_the_workers_command_is_checked(command, message):
         ),
     ],
 )
-def test_every_program_that_trains_is_taken(program, flags, path, interaction, batch):
+def test_every_program_that_trains_is_accepted(program, flags, path, interaction, batch):
     """Each program's command is read with its own defaults and flags, and each program understands the flags that elastic adds."""
     command = ("python", "-u", f"project/{program}", *flags)
     found = request("--hosts", "a:1", command=command)
@@ -182,16 +182,16 @@ def test_every_program_that_trains_is_taken(program, flags, path, interaction, b
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_a_worker_of_any_program_has_said_is_no_reason_to_try_again(program):
+def test_error_of_any_programs_worker_prevents_a_restart(program):
     assert restart_reason(1, [NAN.replace("dlrm.py", program)], False) is None
     assert restart_reason(1, [OTHER.replace("dlrm.py", program)], False) == "a worker was lost"
 
 
-def test_every_program_that_has_a_file_of_its_own_is_known():
+def test_every_entry_program_is_known():
     assert {f"{name}.py" for name in house.ENTRY} == set(PROGRAMS)
 
 
-def test_a_run_that_writes_no_checkpoints_is_warned_of(capsys):
+def test_run_without_checkpoints_gives_a_warning(capsys):
     request("--hosts", "a:1", command=("python", "dlrm.py", *SAVE))
     assert "a lost worker costs the whole run" in capsys.readouterr().err
     request("--hosts", "a:1", command=("python", "dlrm.py", *SAVE, "--checkpoint_every_minutes", "5"))

@@ -98,7 +98,7 @@ def test_lists_on_a_gpu_train_the_same_model(trained, workers):
 
 @pytest.mark.parametrize("optimizer", ON_GPU)
 @pytest.mark.parametrize("workers", [1, 4])
-def test_what_a_gpu_would_do_trains_the_same_model(trained, workers, optimizer):
+def test_model_built_for_a_gpu_trains_to_the_same_weights(trained, workers, optimizer):
     found, expected = trained(workers)[f"mixed {optimizer} on a GPU"], trained(1)[f"mixed {optimizer} long"]
     compare(found.losses, expected.losses, False, 1e-6, "losses")
     for name, values in expected.after.items():

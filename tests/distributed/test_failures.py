@@ -49,7 +49,7 @@ def test_an_id_out_of_range_in_one_workers_file_names_that_worker(training):
     assert "feature cat_1, row 4000: id 200 is not in [0, 200)" in result.errors[0]
 
 
-def test_a_file_cut_short_during_the_run_names_its_worker(training):
+def test_file_truncated_during_the_run_names_its_worker(training):
     folder, flags = training
     result = run(*flags, during=after_some_steps(lambda running: os.truncate(folder / "train/cat_1.bin", 200)))
     assert len(result.errors) == 1, result.err
@@ -63,7 +63,7 @@ def test_a_killed_worker_ends_the_job(training):
     assert result.errors == []
 
 
-def test_a_loss_that_is_not_finite_is_said_once(training):
+def test_nonfinite_loss_is_reported_once(training):
     folder, flags = training
     result = run(*flags, "--optimizer", "sgd", "--learning_rate", "3e38", "--save_checkpoint_path", folder.parent / "checkpoint")
     assert len(result.errors) == 1, result.err
@@ -71,13 +71,13 @@ def test_a_loss_that_is_not_finite_is_said_once(training):
     assert not list(folder.parent.glob("checkpoint/step-*"))
 
 
-def test_a_batch_that_the_workers_cannot_share_is_said_once_with_the_nearest_sizes(training):
+def test_batch_size_that_workers_cannot_share_is_reported_once_with_the_nearest_sizes(training):
     _, flags = training
     result = run(*flags, "--batch_size", "47")
     assert result.errors == ["dlrm.py: error: --batch_size 47: 2 workers cannot share it evenly; the nearest sizes that work: 46 and 48"]
 
 
-def test_a_worker_that_runs_out_of_memory_says_so(tmp_path):
+def test_out_of_memory_names_the_worker(tmp_path):
     """A table of 102 GB exceeds a limit of 40 GB of address space; --worker_memory_gb overrides the check that would refuse the table before."""
     table = ("--synthetic_dataset_cardinalities", "200000000,10", "--embedding_dim", "128", "--column_slice_threshold", "100000000000")
     table += ("--dataset_type", "synthetic", "--cpu", "--dist_strategy", "basic")  # the large table is on worker 0, the small one on worker 1

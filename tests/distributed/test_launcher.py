@@ -156,7 +156,7 @@ class Standin:
         ("hangs", r"worker: error: worker 0: the launcher \((horovodrun|mpirun), process {0}\) is gone, and nothing has moved for 1 s: .*\n"),
     ],
 )
-def test_what_a_worker_does_when_its_launcher_is_gone(tmp_path, state, words):
+def test_worker_saves_or_ends_when_its_launcher_is_gone(tmp_path, state, words):
     with Standin(tmp_path, BY_HOROVODRUN + state) as standin:
         standin.up()
         standin.process.kill()
@@ -184,7 +184,7 @@ def test_a_launcher_that_is_gone_before_the_worker_starts_is_noticed(tmp_path):
         (f"{sys.executable} $FOLDER/worker.py trains; true", {}),  # no launcher
     ],
 )
-def test_the_end_of_a_shell_is_not_the_launchers(tmp_path, text, variables):
+def test_end_of_a_shell_is_not_taken_for_the_launchers(tmp_path, text, variables):
     with Standin(tmp_path, text, FOLDER=str(tmp_path), **variables) as standin:
         standin.up()
         standin.process.kill()
@@ -222,12 +222,12 @@ SPAWN = "python -c from multiprocessing.spawn import spawn_main; spawn_main() --
         ({}, ["mpirun -np 2 x", SHELL], []),
     ],
 )
-def test_who_is_watched(variables, commands, watched):
+def test_launcher_processes_are_found(variables, commands, watched):
     found = line(*commands)
     assert launchers(found, variables) == [found[i] for i in watched]
 
 
-def test_a_process_that_has_ended_is_no_launcher():
+def test_ended_process_is_detected_before_it_is_reaped():
     me = Process.of(os.getpid())
     assert not me.ended and Process.of(2**22 + 1) is None
     with subprocess.Popen(["sleep", "100"]) as child:

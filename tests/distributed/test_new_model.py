@@ -126,18 +126,18 @@ def by_hand(weights, split):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_it_resumes_bit_for_bit(trained, workers):
+def test_model_resumes_bit_for_bit(trained, workers):
     names = trained[workers]
     assert_equal(*(arrays(names[name]) for name in ("whole", "broken")))
 
 
-def test_it_trains_alike_on_one_worker_and_on_two(trained):
+def test_model_trains_equally_on_one_worker_and_on_two(trained):
     one, two = (arrays(trained[workers]["whole"]) for workers in (1, 2))
     assert Checkpoint(trained[1]["whole"]).manifest["model"]["name"] == NAME
     assert_equal(one, two)
 
 
-def test_it_evaluates_predicts_and_exports(trained, dataset, tmp_path):
+def test_model_evaluates_predicts_and_exports(trained, dataset, tmp_path):
     common = ("--dataset_path", dataset, *FLAGS, "--restore_checkpoint_path", trained[2]["whole"], "--log_path", tmp_path / "log")
     run(1, *common, "--mode", "eval")
     run(1, *common, "--mode", "predict", "--predictions_path", tmp_path / "scores.parquet")

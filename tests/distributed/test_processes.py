@@ -39,7 +39,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert launch(1, sys.executable, "-c", code).code == -signal.SIGKILL
 
 
-def test_what_was_ended_holds_no_lock_any_more(tmp_path):
+def test_killed_process_holds_no_lock(tmp_path):
     """After `kill`, a process holds no lock. While the kernel frees its gigabyte, it no longer has an environment, but still has its locks."""
     code = f"import fcntl, time; held = open('{tmp_path}/lock', 'w'); fcntl.flock(held, fcntl.LOCK_EX)\n"
     code += f"memory = b'1' * (1 << 30); open('{tmp_path}/up', 'w'); time.sleep(1000)"
@@ -63,7 +63,7 @@ except FileNotFoundError:
     assert (result.code, result.out.strip()) == (0, "")
 
 
-def test_a_job_ends_with_all_that_it_started():
+def test_job_ends_all_processes_that_it_started():
     with Job(["sh", "-c", "setsid sleep 1000 & sleep 1000 & sleep 1000"], {"PATH": "/usr/bin:/bin"}, print) as job:
         wait_for(lambda: len(job.find(lambda command, _: command[0] == "sleep")) == 3, "all have started", 20)
     assert job.code == 128 + signal.SIGKILL

@@ -21,7 +21,7 @@ def test_the_plan_predicts_the_bytes_that_every_worker_sends(trained, workers, n
 
 
 @pytest.mark.parametrize(("workers", "name"), CASES, ids=lambda value: str(value).replace(" ", "-"))
-def test_a_step_takes_few_collectives_whatever_the_number_of_tables(trained, workers, name):
+def test_a_step_takes_few_collectives_for_any_number_of_tables(trained, workers, name):
     expected = ["alltoall embedding_vectors", "alltoall embedding_gradients"]
     if name.startswith("replicated"):
         expected = []
@@ -78,7 +78,7 @@ def test_workers_share_the_processors_as_threads(trained, workers):
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 8])
-def test_dense_weights_that_differ_name_their_worker(trained, workers):
+def test_differing_dense_weights_are_reported_with_the_worker(trained, workers):
     for name in CHOSEN[workers]:
         for text in trained(workers)[name].diverged:
             assert text.startswith(f"the dense weights of worker {workers - 1} differ from worker 0's; nothing is saved")

@@ -53,7 +53,7 @@ def pooled(key, tables):
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize(("key", "where"), [(key, where) for key, case in CASES.items() for where in case.operations])
 @pytest.mark.parametrize("rule", FLAGS)
-def test_an_update_is_its_definition_wherever_the_columns_are(trained, rule, key, where, workers):
+def test_update_follows_its_definition_for_any_placement(trained, rule, key, where, workers):
     for operations in CASES[key].kinds(where, workers):
         found, alone = (
             trained(count).tables(f"updates/{key}/{rule}/{place}/{kind}/") for count, place, kind in ((workers, where, operations), WHOLE)
@@ -74,7 +74,7 @@ def test_an_update_is_its_definition_wherever_the_columns_are(trained, rule, key
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("rule", FLAGS)
-def test_a_dense_update_is_its_definition(trained, rule, workers):
+def test_dense_update_follows_its_definition(trained, rule, workers):
     name = "adagrad" if rule == "rowwise_adagrad" else rule  # row-wise Adagrad updates dense weights as Adagrad does
     expected = Definition(name, start(CASES["one id"], "cat_0"), **OPTIONS.get(rule, {}))
     for step in range(STEPS):

@@ -83,7 +83,7 @@ def test_bad_cells_are_named_by_line_feature_and_value(source, tmp_path, row, me
     assert not (tmp_path / "d").exists()
 
 
-def test_forms_of_lists(source, tmp_path):
+def test_lists_may_be_quoted_spaced_or_empty(source, tmp_path):
     (source / "train.csv").write_text(f'{HEADER}\n1,-9223372036854775808,"1| 2 |3",1e30,1,0.5,1, 4|4 \n0,3,,0.1,0,1,0,""\n')
     run(source, tmp_path / "d", "--train_only")
     split = TfRawSplit(FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml"), "train")
@@ -94,7 +94,7 @@ def test_forms_of_lists(source, tmp_path):
     split.close()
 
 
-def test_without_numericals_and_with_all_lists_empty(tmp_path):
+def test_no_numericals_and_empty_lists_are_read(tmp_path):
     spec = rich_spec(num_numerical=0, group=None)
     (tmp_path / "feature_spec.yaml").write_text(spec.to_yaml())
     (tmp_path / "train.csv").write_text("label,cat_0,cat_1,cat_2,cat_3\n1,4,,5,\n0,3,,6,\n")

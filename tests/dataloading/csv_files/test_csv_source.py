@@ -76,13 +76,13 @@ def test_block_and_batch_sizes_change_nothing(source, expected, tmp_path, monkey
     assert written(tmp_path / "d") == expected
 
 
-def test_batches_are_counted(source, tmp_path):
+def test_max_batches_limits_the_rows(source, tmp_path):
     run(source, tmp_path / "d", "--src_batch_size", "7", "--max_batches_train", "3", "--max_batches_test", "100")
     assert len(written(tmp_path / "d")["train/label.bin"]) == 21
     assert len(written(tmp_path / "d")["test/label.bin"]) == 30
 
 
-def test_files_in_order_and_chunks_side_by_side(source, expected, tmp_path, capsys):
+def test_files_are_concatenated_and_chunks_joined(source, expected, tmp_path, capsys):
     whole = table(100, 0)
     whole[:33].select("item", "clicked").write_csv(source / "a1.csv")
     whole[33:].select("clicked", "item").write_csv(source / "a2.csv")
@@ -106,7 +106,7 @@ def test_files_in_order_and_chunks_side_by_side(source, expected, tmp_path, caps
         lambda text: b'"user" , item' + text[len(b"user,item") :],
     ],
 )
-def test_forms_of_csv(source, expected, tmp_path, change):
+def test_variants_of_csv_are_read(source, expected, tmp_path, change):
     path = source / "train.csv"
     path.write_bytes(change(path.read_bytes()))
     assert run(source, tmp_path / "d") == 0
@@ -156,7 +156,7 @@ def test_a_byte_that_is_not_utf8_is_named_by_file_and_line(source, tmp_path, mon
         run(source, tmp_path / "d", "--train_only")
 
 
-def test_a_block_that_begins_as_compressed_files_do_is_text(source, expected, tmp_path):
+def test_block_that_begins_like_a_compressed_file_is_text(source, expected, tmp_path):
     for split in ("train", "test"):
         path = source / f"{split}.csv"
         header, *rows = path.read_text().splitlines()
@@ -165,7 +165,7 @@ def test_a_block_that_begins_as_compressed_files_do_is_text(source, expected, tm
     assert written(tmp_path / "out") == expected
 
 
-def test_csv_files_given_as_a_dataset_are_to_be_transcribed(source, tmp_path):
+def test_opening_csv_files_as_tf_raw_names_the_transcribe_command(source, tmp_path):
     for sources in (None, {"train": [chunk(NAMES, "train.csv")]}):
         write_spec(source, sources)
         for command in (
@@ -187,7 +187,7 @@ def test_csv_files_given_as_a_dataset_are_to_be_transcribed(source, tmp_path):
         (f"{HEADER}\n".replace(",", ";"), "separated by semicolons, expected commas"),
     ],
 )
-def test_bad_headers_and_empty_files(source, tmp_path, text, message):
+def test_bad_headers_and_empty_files_are_errors(source, tmp_path, text, message):
     (source / "train.csv").write_text(text)
     with pytest.raises(DatasetError, match=message):
         run(source, tmp_path / "d")
@@ -198,19 +198,19 @@ def test_bad_headers_and_empty_files(source, tmp_path, text, message):
     [
         ([{"type": "split_binary", "features": ["user"], "files": ["a"]}], "type is split_binary, expected csv"),
         ([chunk(NAMES)], "at least one feature and one file"),
-        ([chunk(NAMES[1:], "train.csv")], "feature user stands in 0 chunks"),
-        ([chunk([*NAMES, "user"], "train.csv")], "feature user stands in 2 chunks"),
-        ([chunk([*NAMES, "other"], "train.csv")], "feature other stands in no channel"),
+        ([chunk(NAMES[1:], "train.csv")], "feature user is in 0 chunks"),
+        ([chunk([*NAMES, "user"], "train.csv")], "feature user is in 2 chunks"),
+        ([chunk([*NAMES, "other"], "train.csv")], "feature other is in no channel"),
         ([chunk(NAMES[:2], "train.csv"), chunk(NAMES[2:], "test.csv")], r"test\.csv: the chunk of feature price ends after 30 rows"),
     ],
 )
-def test_chunks_that_do_not_hold_the_split(source, tmp_path, train, message):
+def test_invalid_chunks_are_rejected(source, tmp_path, train, message):
     write_spec(source, {"train": train, "test": [chunk(NAMES, "test.csv")]})
     with pytest.raises(DatasetError, match=message):
         run(source, tmp_path / "d")
 
 
-def test_missing_split_and_missing_file(source, tmp_path):
+def test_missing_split_and_missing_file_are_errors(source, tmp_path):
     write_spec(source, {"train": [chunk(NAMES, "train.csv")]})
     with pytest.raises(UserError, match="--splits train,test: expected names of train, each once and separated by commas, found 'test'"):
         run(source, tmp_path / "d", "--splits", "train,test")
@@ -225,7 +225,7 @@ def test_missing_split_and_missing_file(source, tmp_path):
     assert not (tmp_path / "e").exists()
 
 
-def test_files_that_would_be_replaced(source, tmp_path):
+def test_source_files_are_not_replaced(source, tmp_path):
     (source / "train").mkdir()
     (source / "train.csv").rename(source / "train" / "part.csv")
     write_spec(source, {"train": [chunk(NAMES, "train/part.csv")]})

@@ -45,10 +45,10 @@ def edit(folder, change):
     (folder / "feature_spec.yaml").write_text(yaml.safe_dump(content))
 
 
-def test_it_comes_in_unchanged(source, capsys):
+def test_nvidias_generic_csv_is_read_unchanged(source, capsys):
     folder, columns = source
     assert run(folder) == 0
-    note = f"{folder / 'train' / 'catpart0.bin'}: has no header; its columns are cat_0.bin, cat_1.bin, cat_2.bin\n"
+    note = f"{folder / 'train' / 'catpart0.bin'}: has no header; its columns are read as cat_0.bin, cat_1.bin, cat_2.bin\n"
     assert capsys.readouterr().err.count(note) == 1
     spec = FeatureSpec.from_yaml(folder.parent / "d" / "feature_spec.yaml")
     greatest = max(int(found["cat_1.bin"].max()) for found in columns.values())
@@ -97,12 +97,15 @@ def test_ids_beyond_a_stated_cardinality_are_named(source):
         (lambda d: (d / "train/catpart0.bin").unlink(), r"catpart0\.bin: No such file or directory; expected a CSV file"),
         (lambda d: edit(d, lambda c: c["feature_spec"]["cat_1.bin"].update(cardinality="Auto")), r"cardinality: expected a number"),
         (lambda d: edit(d, lambda c: c["feature_spec"]["num_0"].update(dtype="text")), r"num_0: dtype: expected the name of a NumPy type"),
-        (lambda d: edit(d, lambda c: c["feature_spec"].pop("num_0")), r"feature num_0 stands in channel_spec and is missing in feature_spec"),
+        (lambda d: edit(d, lambda c: c["feature_spec"].pop("num_0")), r"feature num_0 is in channel_spec but not in feature_spec"),
         (lambda d: edit(d, lambda c: c.update(source_spec=None)), r"train\.csv: No such file or directory"),
-        (lambda d: (d / "feature_spec.yaml").unlink(), r"feature_spec\.yaml: no such file; expected a feature specification \(--src_dataset_path"),
+        (
+            lambda d: (d / "feature_spec.yaml").unlink(),
+            r"feature_spec\.yaml: no such file; expected a feature specification \(path from --src_dataset_path",
+        ),
     ],
 )
-def test_what_is_wrong_is_one_line(source, harm, message):
+def test_invalid_source_is_one_line_error(source, harm, message):
     harm(source[0])
     with pytest.raises((DatasetError, FeatureSpecError), match=message):
         run(source[0])

@@ -22,7 +22,7 @@ ROWS = 1 << 18
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 5000), st.integers(0, 300), st.integers(-5, 2**70))
-def test_any_range_reads_as_in_a_bigger_read(start, count, seed):
+def test_any_range_equals_a_slice_of_a_larger_read(start, count, seed):
     split = SyntheticSplit(small_spec(), "train", 10_000, seed)
     numerical, ids, labels, probabilities = split.read_rows(0, 5400)
     rows = slice(start, start + count)
@@ -42,7 +42,7 @@ def test_types_and_shapes_are_those_of_stored_data():
     split.close()
 
 
-def test_splits_seeds_and_features_differ_and_share_the_relation():
+def test_splits_seeds_and_features_draw_different_ids_with_one_relation():
     spec = generator_spec([1000, 1000], 2, 1.1)
     train, test, other = (SyntheticSplit(spec, name, ROWS, seed) for name, seed in (("train", 1), ("test", 1), ("train", 2)))
     first = train.read_ids(0, 0, 1000)
@@ -83,7 +83,7 @@ def test_a_feature_without_alpha_is_uniform():
 
 
 @given(st.floats(0, 100), st.integers(1, 2**31 - 2))
-def test_the_inverse_is_in_range_at_its_ends(alpha, cardinality):
+def test_inverse_distribution_is_in_range_at_both_ends(alpha, cardinality):
     ids = ids_from_uniforms(np.array([0.0, 2.0**-53, 0.5, 1 - 2.0**-53]), cardinality, alpha)
     assert ids.min() >= 0 and ids.max() < cardinality and ids[0] == 0
     assert (np.diff(ids) >= 0).all()
@@ -110,7 +110,7 @@ def test_click_rate_and_bayes_auc_of_the_default_signal(seed):
     assert logits.std() == pytest.approx(1.6, abs=0.03)
 
 
-def test_signal_0_gives_labels_that_depend_on_nothing():
+def test_signal_0_gives_labels_independent_of_features():
     spec = small_spec()
     plain = SyntheticSplit(spec, "train", ROWS, 5, signal=0.0)
     _, _, labels, probabilities = plain.read_rows(0, ROWS)
@@ -121,12 +121,12 @@ def test_signal_0_gives_labels_that_depend_on_nothing():
 
 @pytest.mark.parametrize("cardinalities", [[1], [1, 1], [2], [1, 5, 1], [3, 3, 3, 3, 3, 3, 3]])
 @pytest.mark.parametrize("signal", [0.0, 1.6, 90.0])
-def test_every_shape_of_specification_has_probabilities(cardinalities, signal):
+def test_probabilities_are_valid_for_every_specification(cardinalities, signal):
     probabilities = SyntheticSplit(generator_spec(cardinalities, 1, 1.0), "train", 100, 0, signal).probabilities(0, 100)
     assert np.isfinite(probabilities).all() and probabilities.min() >= 0 and probabilities.max() <= 1
 
 
-def test_rare_ids_carry_no_effect():
+def test_rare_ids_have_no_effect():
     spec = generator_spec([1000, 1000], 1, 1.0)
     split = SyntheticSplit(spec, "train", 100, 0)
     numerical = np.full((3, 1), 0.5, np.float16)

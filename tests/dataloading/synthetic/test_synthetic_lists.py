@@ -32,7 +32,7 @@ def drawn(rows, hotness, alpha, start=0, stop=1000, seed=0, **options):
 
 @pytest.mark.parametrize("turns", [0, 1, 4], ids=["without what a row has", "one turn", "by repeated draws"])
 @pytest.mark.parametrize(("rows", "alpha"), [(5, 1.45), (4, 1.0), (6, 0.0), (5, 0.5), (4, 4.0)])
-def test_ids_are_drawn_one_after_another_from_what_is_left(turns, rows, alpha):
+def test_ids_follow_the_law_without_replacement(turns, rows, alpha):
     ids = drawn(rows, 3, alpha, 0, ROWS, turns=turns)
     share = np.diff(cumulative(np.arange(-1, rows), rows, alpha)) if alpha else np.full(rows, 1 / rows)
     found = np.bincount(ids @ [rows**2, rows, 1], minlength=rows**3) / ROWS
@@ -45,7 +45,7 @@ def test_ids_are_drawn_one_after_another_from_what_is_left(turns, rows, alpha):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 400), st.data(), st.sampled_from([None, 0.3, 1.0, 1.45, 6.0, 100.0]), st.integers(0, 500), st.integers(1, 40))
-def test_any_rows_hold_different_ids_and_read_alone_as_together(rows, data, alpha, start, count):
+def test_ids_of_a_row_are_distinct_and_independent_of_the_range_read(rows, data, alpha, start, count):
     hotness = data.draw(st.integers(1, min(rows, 60)))
     ids = drawn(rows, hotness, alpha, start, start + count)
     assert ids.shape == (count, hotness) and ids.dtype == np.int32 and ids.min() >= 0 and ids.max() < rows
@@ -54,17 +54,17 @@ def test_any_rows_hold_different_ids_and_read_alone_as_together(rows, data, alph
     np.testing.assert_array_equal(drawn(rows, hotness, alpha, start + count // 2, start + count), ids[count // 2 :])
 
 
-def test_how_many_rows_are_worked_on_at_a_time_changes_nothing():
+def test_block_size_does_not_change_ids():
     np.testing.assert_array_equal(drawn(50_000, 40, 1.45, 3, 503, block_values=1), drawn(50_000, 40, 1.45, 3, 503))
 
 
 @pytest.mark.parametrize(("rows", "hotness", "alpha"), [(2**31 - 2, 100, 3.0), (3000, 2500, 100.0), (700, 700, 1.45), (2**31 - 2, 5, 100.0)])
-def test_steep_laws_and_as_many_ids_as_rows_come_to_an_end(rows, hotness, alpha):
+def test_steep_laws_and_full_lists_terminate(rows, hotness, alpha):
     ids = np.sort(drawn(rows, hotness, alpha, 0, 4), axis=1)
     assert (np.diff(ids) > 0).all() and ids[0, 0] == 0 and ids.max() < rows
 
 
-def test_one_id_a_sample_is_drawn_as_ever():
+def test_single_ids_equal_those_of_earlier_versions():
     numerical, ids, labels, _ = SyntheticSplit(generator_spec([5, 126, 40_000], 3, 1.2), "test", 2000, 3).read_rows(0, 2000)
     content = b"".join(column.tobytes() for column in (numerical, *ids, labels))
     assert blake2b(content, digest_size=8).hexdigest() == "e5f97e033481a6a4"  # the digest of the time before there were lists
@@ -77,7 +77,7 @@ def several() -> FeatureSpec:
     return replace(spec, categorical=(replace(first, table="both"), replace(second, table="both", alpha=1.1), *others))
 
 
-def test_rows_are_a_function_of_the_row():
+def test_rows_do_not_depend_on_the_range_read():
     spec = several()
     split = SyntheticSplit(spec, "train", 1000, 4)
     numerical, ids, labels, probabilities = split.read_rows(0, 600)
@@ -95,7 +95,7 @@ def test_rows_are_a_function_of_the_row():
 @pytest.mark.parametrize(
     "spec", [several(), replace(several(), numerical=()), generator_spec((50, 50), 0, 1.0)], ids=["all", "no numericals", "plain"]
 )
-def test_the_logit_has_the_signals_deviation_and_labels_follow(spec):
+def test_logit_deviation_equals_the_signal_and_labels_match(spec):
     _, _, labels, probabilities = SyntheticSplit(spec, "test", 1 << 15, 1).read_rows(0, 1 << 15)
     assert np.log(probabilities / (1 - probabilities)).std() == pytest.approx(1.6, abs=0.08)
     assert labels.mean() == pytest.approx(probabilities.mean(dtype=np.float64), abs=0.01) and 0.2 < labels.mean() < 0.3
@@ -103,7 +103,7 @@ def test_the_logit_has_the_signals_deviation_and_labels_follow(spec):
 
 @pytest.mark.parametrize("hotness", [(1, 1, 1, 1), (3, 1, 1, 4), (2, 5, 3, 8)])
 @pytest.mark.parametrize("seed", range(3))
-def test_shared_effects_move_the_mean_of_the_logit_no_more_than_others(hotness, seed):
+def test_shared_tables_do_not_shift_the_mean_logit(hotness, seed):
     def logits(table):
         spec = generator_spec((60, 60, 60, 60), 1, 1.2, hotness=hotness)
         spec = replace(spec, categorical=tuple(replace(feature, table=table) for feature in spec.categorical))
@@ -114,7 +114,7 @@ def test_shared_effects_move_the_mean_of_the_logit_no_more_than_others(hotness, 
     assert shared.mean() == pytest.approx(own.mean(), abs=0.1) and shared.std() == pytest.approx(1.6, abs=0.1)
 
 
-def test_an_id_has_one_effect_in_its_table_and_each_feature_its_weight():
+def test_features_of_a_table_share_effects_with_own_weights():
     split = SyntheticSplit(several(), "train", 10, 2)
     numerical, ids, _, _ = split.read_rows(0, 1)
 
@@ -149,7 +149,7 @@ def test_a_linear_model_of_pooled_ids_comes_near_the_best_score():
 
 
 @pytest.mark.parametrize("hotness", [(3, 1), (4, 2)])
-def test_lists_of_all_rows_tell_nothing(hotness):
+def test_lists_of_all_rows_carry_no_signal(hotness):
     spec = generator_spec((4, 2), 0, 1.0, hotness=hotness)
     _, _, _, probabilities = SyntheticSplit(spec, "test", 1000, 0).read_rows(0, 1000)
     assert np.isfinite(probabilities).all()
@@ -157,7 +157,7 @@ def test_lists_of_all_rows_tell_nothing(hotness):
 
 
 @pytest.mark.parametrize("form", [{}, {"num_numerical": 0}, {"numerical_dtype": "float32", "group": "int32"}])
-def test_written_rows_are_the_drawn_rows_and_the_best_score_is_stated(form, tmp_path):
+def test_written_rows_equal_drawn_rows_and_metadata_has_the_best_score(form, tmp_path):
     spec = rich_spec(**form)
     (tmp_path / "feature_spec.yaml").write_text(spec.to_yaml())
     flags = ["--src_dataset_type", "synthetic", "--src_dataset_path", str(tmp_path), "--dst_dataset_path", str(tmp_path / "d")]
@@ -175,7 +175,7 @@ def test_written_rows_are_the_drawn_rows_and_the_best_score_is_stated(form, tmp_
     stored.close()
 
 
-def test_the_command_and_the_flag_take_hotness(tmp_path, capsys):
+def test_command_and_flag_accept_hotness(tmp_path, capsys):
     mlperf = "3,2,1,2,6,1,1,1,1,7,3,8,1,6,9,5,1,1,1,12,100,27,10,3,1,1"
     assert generate(["--variant", "small_synthetic", "--hotness", mlperf, "--dst", str(tmp_path / "a.yaml")]) == 0
     spec = FeatureSpec.from_yaml(tmp_path / "a.yaml")
@@ -195,7 +195,7 @@ def test_the_command_and_the_flag_take_hotness(tmp_path, capsys):
     assert read_spec(DataConfig(**options, synthetic_dataset_hotness=(1, 20), synthetic_dataset_num_numerical_features=0)).hotness == (1, 20)
 
 
-def test_a_specification_drawn_from_holds_types_that_can_be_written():
+def test_unsupported_dtype_is_rejected_before_drawing():
     for spec in (rich_spec(numerical_dtype="float64"), rich_spec(group="int8")):
         with pytest.raises(FeatureSpecError, match=r"dtype is (float64|int8), "):
             SyntheticSplit(spec, "train", 10, 0)

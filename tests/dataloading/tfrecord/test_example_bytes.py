@@ -28,7 +28,7 @@ def found_in(record):
 
 
 @given(st.lists(NUMBERS, max_size=30))
-def test_varints_are_those_of_a_slow_loop(values):
+def test_varints_equal_those_of_a_slow_loop(values):
     assert varints(np.array(values, np.int64)) == b"".join(map(slow_varint, values))
 
 
@@ -48,12 +48,12 @@ def test_protobuf_reads_what_is_written(whole, floats):
 
 
 @given(st.integers(0, 400), st.integers(0, 400))
-def test_counts_of_what_protobuf_wrote(whole, floats):
+def test_values_written_by_protobuf_are_counted(whole, floats):
     columns = {"ids": np.arange(whole) * 1000, "price": np.ones(floats, np.float32)}
     assert found_in(example(columns)) == {"ids": ("int64", whole), "price": ("float", floats)}
 
 
-def test_lists_that_are_not_packed_and_unknown_fields():
+def test_unpacked_lists_and_unknown_fields_are_read():
     """As older writers had them: a tag before each value (1, varint: 0x08; 1, fixed32: 0x0d); field 9 is unknown."""
     ids = b"\x08\x05\x08\x80\x01\x08\x07"
     prices = b"\x0d" + np.float32(1).tobytes() + b"\x0d" + np.float32(2).tobytes()
@@ -68,6 +68,6 @@ def test_lists_that_are_not_packed_and_unknown_fields():
 
 
 @pytest.mark.parametrize("record", [b"\x0a\x05abc", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x0f", b"PAR1 not at all"])
-def test_what_is_no_example(record):
+def test_malformed_example_is_an_error(record):
     with pytest.raises(ValueError):
         found_in(record)

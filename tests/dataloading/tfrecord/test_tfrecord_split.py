@@ -48,7 +48,7 @@ def assert_rows(split, columns, start, stop):
 
 
 @pytest.mark.parametrize(("split", "name", "count"), [("train", "train", 273), ("test", "eval", 73)])
-def test_any_range_of_rows(source, split, name, count):
+def test_any_range_of_rows_is_read(source, split, name, count):
     folder, columns, _ = source
     found = opened(folder / "records", split)
     assert found.num_samples == count and found.labelled
@@ -61,7 +61,7 @@ def test_any_range_of_rows(source, split, name, count):
     found.close()
 
 
-def test_the_other_pipelines_form(tmp_path):
+def test_records_of_nvidias_other_pipeline_are_read(tmp_path):
     """The other pipeline has float32 labels, features that are not read, another number of files, and other names of parts."""
     folder = tmp_path / "records"
     columns = write_outbrain(folder, float_label=True, extra=lambda count: {"uuid_hash": np.arange(count), "ad_views": np.ones(count, np.float32)})
@@ -73,7 +73,7 @@ def test_the_other_pipelines_form(tmp_path):
     assert unread_features(tfrecord_spec(folder, SPEC_NAME)) == ("ad_views", "uuid_hash")
 
 
-def test_patterns_name_the_files(source, tmp_path):
+def test_patterns_select_the_files(source, tmp_path):
     folder, columns, _ = source
     spec = pattern_spec(
         {"train": [f"{folder}/records/train/part-r-00001", f"{folder}/records/train/part*"], "test": [f"{folder}/records/eval/part*"]}
@@ -111,7 +111,7 @@ def test_every_worker_count_reads_the_batches_of_tf_raw(source, workers, order):
     np.testing.assert_array_equal(rows[np.lexsort(rows.T)], expected[np.lexsort(expected.T)])
 
 
-def test_records_that_many_batches_share_and_windows_of_many_records(source):
+def test_batches_within_a_record_and_held_out_rows_are_read(source):
     folder, columns, _ = source
     found = opened(folder / "records")
     ids = np.concatenate([batch.ids[0, : batch.num_samples] for batch in batch_reader(found, 7).epoch()])
@@ -120,7 +120,7 @@ def test_records_that_many_batches_share_and_windows_of_many_records(source):
     np.testing.assert_array_equal(valid.read_ids(0, 0, valid.num_samples), columns["train"]["ad_id"][train.num_samples :])
 
 
-def test_more_records_than_are_parsed_at_once(tmp_path):
+def test_more_records_than_are_parsed_at_once_are_read(tmp_path):
     count = 150 * 2
     columns = outbrain_columns(count)
     write_file(tmp_path / "train/part-0", [{name: column[i : i + 2] for name, column in columns.items()} for i in range(0, count, 2)])
@@ -128,7 +128,7 @@ def test_more_records_than_are_parsed_at_once(tmp_path):
     assert_rows(opened(tmp_path), columns, 101, 299)
 
 
-def test_a_specification_beside_the_records(source, tmp_path):
+def test_specification_beside_the_records_is_used(source, tmp_path):
     """The specification has other names and fewer features, and its source_spec names no files."""
     shutil.copytree(source[0] / "records", tmp_path / "records")
     spec = replace(outbrain_spec(), categorical=outbrain_spec().categorical[:2], numerical=("pop_ad_id",), group=None)
@@ -137,7 +137,7 @@ def test_a_specification_beside_the_records(source, tmp_path):
     assert found.read_numerical(3, 9).shape == (6, 1) and len(unread_features(found.spec)) == 13 + 13 + 1 - 3
 
 
-def test_the_fingerprint_tells_other_rows(source, tmp_path):
+def test_fingerprint_differs_for_other_rows(source, tmp_path):
     before = opened(source[0] / "records").fingerprint()
     assert opened(source[0] / "records").fingerprint() == before
     write_outbrain(tmp_path, sizes=(64, 64, 64, 64, 18))
@@ -167,42 +167,40 @@ def rewritten(folder, change, sizes=(64, 64)):
     write_file(folder / "train/part-r-00000", records)
 
 
-def test_a_file_that_is_cut(tmp_path):
+def test_truncated_file_is_an_error(tmp_path):
     write_outbrain(tmp_path)
     path = tmp_path / "train/part-r-00001"
     path.write_bytes(path.read_bytes()[:-1])
-    refused(tmp_path, r"train/part-r-00001, record 2: begins at byte \d+, and the file ends within it; the file is cut")
+    refused(tmp_path, r"train/part-r-00001, record 2: begins at byte \d+, and the file ends within it; the file is truncated")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 3 * 3 - 5])
     path.write_bytes(path.read_bytes()[:7])
     refused(tmp_path, r"record 0: begins at byte 0, and the file ends within it")
 
 
-@pytest.mark.parametrize(
-    ("place", "message"), [(40_000, "record [0-9]+: corrupted record at "), (3, "record 0: at byte 0 there is no record's length")]
-)
-def test_a_flipped_bit(tmp_path, place, message):
+@pytest.mark.parametrize(("place", "message"), [(40_000, "record [0-9]+: corrupted record at "), (3, "record 0: no record length at byte 0")])
+def test_flipped_bit_is_an_error(tmp_path, place, message):
     write_outbrain(tmp_path, sizes=(3000,) * 2)
     path = tmp_path / "train/part-r-00000"
     content = bytearray(path.read_bytes())
     content[place] ^= 4
     path.write_bytes(content)
-    assert "part-r-00000" in refused(tmp_path, f"{message}.*; the file is cut, damaged, compressed or no TFRecord file")
+    assert "part-r-00000" in refused(tmp_path, f"{message}.*; the file is truncated, damaged, compressed or not a TFRecord file")
 
 
-def test_files_that_hold_nothing_or_something_else(tmp_path):
+def test_empty_missing_and_foreign_files_are_errors(tmp_path):
     write_outbrain(tmp_path)
     path = tmp_path / "train/part-r-00001"
     path.write_bytes(b"")
     refused(tmp_path, "part-r-00001: the file is empty; expected TFRecords")
     path.write_bytes(b"PAR1" * 100)
-    refused(tmp_path, "part-r-00001, record 0: at byte 0 there is no record's length; the file is cut, damaged, compressed or no TFRecord file")
+    refused(tmp_path, "part-r-00001, record 0: no record length at byte 0; the file is truncated, damaged, compressed or not a TFRecord file")
     content = b"no Example at all"
     header = struct.pack("<Q", len(content))
     framed = header + struct.pack("<I", masked_crc32c(header)) + content + struct.pack("<I", masked_crc32c(content))
     path.write_bytes(framed)
-    refused(tmp_path, "part-r-00001, record 0: no tf.train.Example: .*; the record is damaged or of another format")
+    refused(tmp_path, "part-r-00001, record 0: not a tf.train.Example: .*; the record is damaged or has another format")
     shutil.rmtree(tmp_path / "train")
-    with pytest.raises(DatasetError, match="there is no split train, there is test"):
+    with pytest.raises(DatasetError, match="no split train; splits found: test"):
         opened(tmp_path)
     shutil.rmtree(tmp_path / "eval")
     refused(tmp_path, "no folder train or eval; expected TFRecords in the layout of NVIDIA's Wide & Deep")
@@ -210,37 +208,41 @@ def test_files_that_hold_nothing_or_something_else(tmp_path):
     refused(tmp_path, r"train/part\*: matches no file")
 
 
-def test_features_that_are_missing_or_of_another_kind(tmp_path):
+def test_missing_features_and_wrong_kinds_are_errors(tmp_path):
     rewritten(tmp_path, lambda record: record.pop("campaign_id"))
-    refused(tmp_path, "part-r-00000, record 1: there is no feature campaign_id, and NVIDIA's Outbrain data have it; a feature_spec.yaml beside")
+    refused(
+        tmp_path,
+        "part-r-00000, record 1: no feature campaign_id, but NVIDIA's Outbrain data has it; list the features of the records in a "
+        "feature_spec.yaml beside",
+    )
     rewritten(tmp_path, lambda record: record.update(pop_ad_id=np.ones(64, np.int64)))
     refused(tmp_path, "record 1: feature pop_ad_id is a list of int64, expected float")
     columns = outbrain_columns(64)
     del columns["display_id"]
     write_file(tmp_path / "train/part-r-00000", [columns])
-    refused(tmp_path, "record 0: there is no feature display_id")
+    refused(tmp_path, "record 0: no feature display_id")
     (tmp_path / SPEC_NAME).write_text(outbrain_spec().to_yaml())
-    refused(tmp_path, r"no feature display_id, and .*feature_spec.yaml lists it")
+    refused(tmp_path, r"no feature display_id, but .*feature_spec.yaml lists it")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda record: record.replace(b"pop_ad_id", b"pop\xaaad_id"), "a feature's name is not UTF-8"),
-        (lambda record: record + b"\xaa\xff", "a number without an end"),  # TensorFlow's message quotes the bytes
-        (lambda record: record[:-30], "a field is longer than what holds it"),
+        (lambda record: record + b"\xaa\xff", "a varint without an end"),  # TensorFlow's message quotes the bytes
+        (lambda record: record[:-30], "a field is longer than its message"),
     ],
 )
-def test_records_that_are_sound_for_their_checksums_only(tmp_path, change, message):
+def test_malformed_record_with_a_valid_checksum_is_an_error(tmp_path, change, message):
     columns = outbrain_columns(64)
     (tmp_path / "train").mkdir()
     with tf.io.TFRecordWriter(str(tmp_path / "train/part-r-00000")) as writer:
         writer.write(example(columns))
         writer.write(change(example(columns)))
-    refused(tmp_path, f"part-r-00000, record 1: no tf.train.Example: {message}; the record is damaged or of another format")
+    refused(tmp_path, f"part-r-00000, record 1: not a tf.train.Example: {message}; the record is damaged or has another format")
 
 
-def test_lists_of_different_lengths(tmp_path):
+def test_lists_of_different_lengths_are_an_error(tmp_path):
     rewritten(tmp_path, lambda record: record.update(doc_id=record["doc_id"][:50]))
     assert " values, others have " in refused(tmp_path, "part-r-00000, record 1: feature ")
 
@@ -248,14 +250,18 @@ def test_lists_of_different_lengths(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("campaign_id", 5000, r"part-r-00000, record 1: feature campaign_id, row 70: id 5000 is not in \[0, 5000\); mend the dataset, or say what"),
+        (
+            "campaign_id",
+            5000,
+            r"part-r-00000, record 1: feature campaign_id, row 70: id 5000 is not in \[0, 5000\); correct the dataset, or map such ids",
+        ),
         ("campaign_id", -1, r"record 1: feature campaign_id, row 70: id -1 is not in \[0, 5000\)"),
         ("campaign_id", 2**40, r"record 1: feature campaign_id, row 70: id 1099511627776 is not in"),
         ("label", 256, "record 1: feature label, row 70: label 256 is not 0 or 1"),
         ("pop_ad_id", np.inf, "record 1: feature pop_ad_id, row 70: value inf is not finite"),
     ],
 )
-def test_values_out_of_range(tmp_path, name, value, message):
+def test_values_out_of_range_are_errors(tmp_path, name, value, message):
     rewritten(tmp_path, lambda record: record[name].__setitem__(6, value))
     refused(tmp_path, message)
     if name == "campaign_id":
@@ -263,13 +269,13 @@ def test_values_out_of_range(tmp_path, name, value, message):
         assert next(found.epoch()).ids[1, 70] == value % 5000 and found.out_of_range == 1
 
 
-def test_a_file_that_is_cut_while_it_is_read(tmp_path):
+def test_file_truncated_while_read_is_an_error(tmp_path):
     write_outbrain(tmp_path, sizes=(64,) * 8)
     found = opened(tmp_path)
     path = tmp_path / "train/part-r-00000"
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 10)
-    with pytest.raises(DatasetError, match=r"part-r-00000, record 3: .*the file is cut, damaged"):
+    with pytest.raises(DatasetError, match=r"part-r-00000, record 3: .*the file is truncated, damaged"):
         found.read_labels(0, 512)
 
 
@@ -277,7 +283,7 @@ def test_lists_of_ids_are_refused(tmp_path):
     write_outbrain(tmp_path)
     first, *others = outbrain_spec().categorical
     (tmp_path / SPEC_NAME).write_text(replace(outbrain_spec(), categorical=(replace(first, hotness=3), *others)).to_yaml())
-    refused(tmp_path, "feature ad_id has hotness 3; pre-batched TFRecords hold one id a sample")
+    refused(tmp_path, "feature ad_id has hotness 3; pre-batched TFRecords hold one id per sample")
     (tmp_path / SPEC_NAME).write_text("feature_spec: 3")
     with pytest.raises(Exception, match="section channel_spec is missing"):
         FeatureSpec.from_yaml(tmp_path / SPEC_NAME)

@@ -46,21 +46,21 @@ def to_raw(folder, target="back", source="records"):
     assert transcribe.main(["--src_dataset_type", "tfrecord", *paths]) == 0
 
 
-def test_read_back_they_are_the_same_bytes(written, capsys):
+def test_records_convert_back_to_the_same_bytes(written, capsys):
     to_raw(written)
     assert "train 12,388 rows, test 4,096 rows" in capsys.readouterr().out
     assert folder_bytes(written / "back") == folder_bytes(written / "raw")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_other_types_of_numericals_and_groups(tmp_path, dtype):
+def test_other_dtypes_of_numericals_and_groups_convert_back(tmp_path, dtype):
     write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1), numerical_dtype=dtype, group="int32" if dtype == "float16" else None))
     to_records(tmp_path)
     to_raw(tmp_path)
     assert folder_bytes(tmp_path / "back") == folder_bytes(tmp_path / "raw")
 
 
-def test_records_and_files_are_as_published(written):
+def test_records_and_files_have_the_published_sizes(written):
     """Full records come first; the remainder is alone in the last file, because NVIDIA's reader cannot take it."""
     folder = written / "records"
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == [
@@ -129,7 +129,7 @@ def test_nvidias_reader_can_parse_full_records_by_the_schema(written):
     np.testing.assert_array_equal(parsed["num_1"][:, 0], np.fromfile(written / "raw/train/numerical.bin", np.float32).reshape(-1, 2)[rows, 1])
 
 
-def test_the_specification_beside_them(written):
+def test_specification_is_written_beside_the_records(written):
     content = yaml.safe_load((written / "records/feature_spec.yaml").read_text())
     assert content["metadata"] == {"origin": "drawn"} and content["channel_spec"]["group"] == ["session"]
     assert content["source_spec"]["test"] == [
@@ -140,14 +140,14 @@ def test_the_specification_beside_them(written):
     assert validate.main(["--dataset_path", str(written / "records")]) == 1
 
 
-def test_a_file_of_the_specification_that_is_gone_is_missed(written, tmp_path):
+def test_missing_file_of_the_specification_is_an_error(written, tmp_path):
     to_records(written, "--num_files", "3", target=tmp_path / "records")
     (tmp_path / "records/train/part-r-00001").unlink()
     with pytest.raises(DatasetError, match=r"train/part-r-00001: no such file; expected a file of TFRecords"):
         TfRecordSplit(tfrecord_spec(tmp_path / "records", "feature_spec.yaml"), "train")
 
 
-def test_appended_in_any_portions(tmp_path):
+def test_sizes_of_appended_blocks_do_not_change_the_records(tmp_path):
     spec = rich_spec((1, 1, 1, 1))
     numerical, ids, labels = random_rows(spec, 9000)
     groups = random_groups(spec, 9000)
@@ -163,18 +163,18 @@ def test_appended_in_any_portions(tmp_path):
     ("flags", "hotness", "message"),
     [
         (["--num_files", "0"], (1, 1, 1, 1), "--num_files is 0, expected at least 1"),
-        ([], (1, 3, 1, 1), "feature cat_1 has hotness 3: pre-batched TFRecords hold one id a sample; write tf_raw"),
-        (["--src_dataset_type", "csv"], (1, 1, 1, 1), "csv does not say how many rows there are; transcribe it to tf_raw first"),
+        ([], (1, 3, 1, 1), "feature cat_1 has hotness 3: pre-batched TFRecords hold one id per sample; write tf_raw"),
+        (["--src_dataset_type", "csv"], (1, 1, 1, 1), "the number of rows of csv is not known in advance; transcribe it to tf_raw first"),
     ],
 )
-def test_what_cannot_be_written(tmp_path, flags, hotness, message):
+def test_unsupported_conversion_is_rejected(tmp_path, flags, hotness, message):
     write_dataset(tmp_path / "raw", rich_spec(hotness))
     with pytest.raises(UserError, match=message):
         to_records(tmp_path, *flags)
     assert not (tmp_path / "records").exists()
 
 
-def test_nothing_is_replaced_unless_told(tmp_path):
+def test_existing_files_are_replaced_with_overwrite_only(tmp_path):
     write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1)), train=30)
     (tmp_path / "records/eval").mkdir(parents=True)
     (tmp_path / "records/eval/mine").write_text("")
@@ -188,7 +188,7 @@ def test_nothing_is_replaced_unless_told(tmp_path):
     assert TfRecordSplit(tfrecord_spec(tmp_path / "records", "feature_spec.yaml"), "train").num_samples == 31
 
 
-def test_rows_that_are_fewer_than_was_said(tmp_path):
+def test_wrong_number_of_rows_is_an_error(tmp_path):
     spec = rich_spec((1, 1, 1, 1))
     with TfRecordWriter(tmp_path / "records", spec, {"train": 20}) as writer:
         writer.append("train", *random_rows(spec, 10), random_groups(spec, 10))
@@ -209,7 +209,7 @@ runpy.run_module("dataloading.transcribe", run_name="__main__", alter_sys=True)
 """
 
 
-def test_a_run_that_is_ended_leaves_nothing(tmp_path):
+def test_terminated_run_leaves_no_files(tmp_path):
     write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1)), train=600_000)
     paths = ("--src_dataset_path", tmp_path / "raw", "--dst_dataset_path", tmp_path / "records")
     with child([sys.executable, "-c", ENDLESS, *paths, "--dst_dataset_type", "tfrecord"]) as process:
@@ -220,7 +220,7 @@ def test_a_run_that_is_ended_leaves_nothing(tmp_path):
     assert not (tmp_path / "records").exists()
 
 
-def test_a_file_that_cannot_grow_is_one_line(written, tmp_path):
+def test_failed_write_is_one_line_error(written, tmp_path):
     """A limit on the size of files ends a write early, as a full disk does."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
@@ -232,7 +232,7 @@ def test_a_file_that_cannot_grow_is_one_line(written, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_splits_without_labels_go_along(tmp_path):
+def test_splits_without_labels_are_copied(tmp_path):
     spec = rich_spec((1, 1, 1, 1))
     with TfRawWriter(tmp_path / "raw", spec, ("train", "today"), unlabelled=("today",)) as writer:
         for split, count in (("train", 50), ("today", 5000)):
@@ -246,20 +246,20 @@ def test_splits_without_labels_go_along(tmp_path):
     assert folder_bytes(tmp_path / "back") == folder_bytes(tmp_path / "raw")
 
 
-def test_nvidias_records_become_a_dataset(tmp_path, capsys):
+def test_nvidias_records_convert_to_tf_raw(tmp_path, capsys):
     columns = write_outbrain(tmp_path / "records", float_label=True, extra=lambda count: {"uuid": np.arange(count)})
     to_raw(tmp_path)
     told = capsys.readouterr()
-    assert told.err.count("feature_spec.yaml does not name are left out: uuid\n") == 1 and "train 273 rows, test 73 rows" in told.out
+    assert told.err.count("feature_spec.yaml does not list are ignored: uuid\n") == 1 and "train 273 rows, test 73 rows" in told.out
     assert validate.main(["--dataset_path", str(tmp_path / "back")]) == 0
     np.testing.assert_array_equal(np.fromfile(tmp_path / "back/test/ad_id.bin", np.int32), columns["eval"]["ad_id"])
     with pytest.raises(DatasetError, match="is source and destination"):
         to_raw(tmp_path, target="records")
 
 
-def test_keys_are_left_out_with_a_word(tmp_path, capsys):
+def test_keys_are_not_copied_and_a_warning_says_so(tmp_path, capsys):
     write_dataset(tmp_path / "raw", rich_spec((1, 1, 1, 1)), train=3, test=2)
     pl.DataFrame({"user": [1, 2]}).write_parquet(tmp_path / "raw/test/keys.parquet")
     to_records(tmp_path)
-    assert "test/keys.parquet is left out: TFRecords have no place for it" in capsys.readouterr().err
+    assert "test/keys.parquet is not copied: TFRecords cannot hold it" in capsys.readouterr().err
     assert not list((tmp_path / "records").rglob("keys.parquet"))

@@ -97,7 +97,7 @@ def check_written(destination, split, rows, count):
 # Rows ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_every_row_is_written_the_last_short_batch_too(source, tmp_path, capsys):
+def test_every_row_is_written_including_the_last_short_batch(source, tmp_path, capsys):
     folder, rows = source
     assert transcribed(folder, tmp_path / "d") == 0
     assert "train 53 rows, test 18 rows" in capsys.readouterr().out
@@ -106,7 +106,7 @@ def test_every_row_is_written_the_last_short_batch_too(source, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(("flags", "train", "test"), [(("--max_batches_train", 2, "--max_batches_test", 1), 20, 10), (("--train_only",), 53, None)])
-def test_the_first_batches_or_one_split(source, tmp_path, flags, train, test):
+def test_first_batches_or_one_split_are_written(source, tmp_path, flags, train, test):
     folder, rows = source
     assert transcribed(folder, tmp_path / "d", "--src_batch_size", 10, *flags) == 0
     check_written(tmp_path / "d", "train", rows["train"], train)
@@ -141,7 +141,7 @@ def hot_spec(folder, *hotness):
     return replace(spec, categorical=categorical, path=folder / "feature_spec.yaml")
 
 
-def test_lists_are_filled_up(tmp_path):
+def test_lists_are_padded(tmp_path):
     spec = hot_spec(tmp_path, 3, 1, 2, 7, 1)
     numerical, ids, labels = random_rows(spec, 41)
     ids = [
@@ -162,7 +162,7 @@ def test_lists_are_filled_up(tmp_path):
     np.testing.assert_array_equal(np.concatenate([block[1][3] for block in blocks]), expected[3][:20])
 
 
-def test_without_numerical_features_and_with_float32_ones(tmp_path):
+def test_no_numericals_and_float32_numericals_are_read(tmp_path):
     for count, dtype in ((0, "float16"), (2, "float32")):
         folder, spec = tmp_path / dtype, small_spec(num_numerical=count)
         spec = replace(spec, dtypes=spec.dtypes | dict.fromkeys(spec.numerical, dtype))
@@ -249,14 +249,14 @@ DAMAGE = {
     "other numericals": (NUMBERS + "format.json", lambda path: change(path, num_features=13), "num_features is 13, expected 3"),
     "lists of labels": (LABEL + "format.json", lambda path: change(path, multihot=True), "multihot is true, expected false"),
     "number for a truth": (CAT + "format.json", lambda path: change(path, multihot=1), "multihot is 1, expected false or true"),
-    "no name": (CAT + "format.json", lambda path: change(path, feature_name=None), "format.json: feature_name is no name"),
-    "other name": (CAT + "format.json", lambda path: change(path, feature_name="ids"), "record 0: 0 tensors by the name 'ids', expected 1"),
+    "no name": (CAT + "format.json", lambda path: change(path, feature_name=None), "format.json: feature_name is not a name"),
+    "other name": (CAT + "format.json", lambda path: change(path, feature_name="ids"), "record 0: 0 tensors named 'ids', expected 1"),
     "no file": (CAT + DATA, lambda path: path.unlink(), "test/categorical_3/data_0.tfrecords: no such file"),
     "first file lost": (CAT + DATA, first_of_two, "test/categorical_3/data_0.tfrecords: no such file"),
     "other file": (
         CAT + DATA,
         lambda path: path.with_name("data_x.tfrecords").touch(),
-        "data_x.tfrecords: expected files with names data_0.tfrecords",
+        "data_x.tfrecords: expected files named data_0.tfrecords",
     ),
     "cut in a record": (CAT + DATA, lambda path: cut(path, -5), "categorical_3/data_0.tfrecords, record 1: truncated record at "),
     "cut between records": (CAT + DATA, lambda path: cut(path, path.stat().st_size // 2), "categorical_3: ends after 1 batches, "),
@@ -266,15 +266,19 @@ DAMAGE = {
         lambda path: path.write_text("0123456789" * 9),
         "record 0: corrupted record at 0 (Is this even a TFRecord file?); the file",
     ),
-    "no tensor": (CAT + DATA, lambda path: record(path, b"\xff"), "data_0.tfrecords, record 0: no tensor: "),
+    "no tensor": (CAT + DATA, lambda path: record(path, b"\xff"), "data_0.tfrecords, record 0: not a tensor: "),
     "no length": ("test/length.json", lambda path: path.unlink(), "test/length.json: No such file or directory"),
     "bad length": ("test/length.json", lambda path: path.write_text("true"), "test/length.json: True, expected the number of batches"),
-    "other length": ("test/length.json", lambda path: path.write_text("3"), "test: 2 batches, its length.json says 3; a file is cut or missing"),
+    "other length": (
+        "test/length.json",
+        lambda path: path.write_text("3"),
+        "test: 2 batches, its length.json says 3; a file is truncated or missing",
+    ),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_one_line_and_nothing_is_written(source, tmp_path, damage):
+def test_damaged_file_is_one_line_error_and_nothing_is_written(source, tmp_path, damage):
     place, damaging, message = DAMAGE[damage]
     damaging(source[0] / place)
     refused(source[0], tmp_path / "d", message)
@@ -298,7 +302,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("case", VALUES)
-def test_bad_values_are_one_line_that_names_them(source, tmp_path, case):
+def test_bad_value_is_one_line_error_that_names_it(source, tmp_path, case):
     name, batches, dtype, message = VALUES[case]
     folder = source[0] / "test" / name
     folder.rename(tmp_path / "away")
@@ -306,7 +310,7 @@ def test_bad_values_are_one_line_that_names_them(source, tmp_path, case):
     refused(source[0], tmp_path / "d", message)
 
 
-def test_a_tensor_of_another_type_than_the_format_says(source, tmp_path):
+def test_tensor_of_another_dtype_than_format_json_is_an_error(source, tmp_path):
     change(source[0] / "test/categorical_3/format.json", dtype="int64")
     refused(source[0], tmp_path / "d", "categorical_3/data_0.tfrecords, record 0: holds int32, format.json says int64")
 
@@ -320,19 +324,19 @@ LISTS = {
     "too many": (ragged([1, 2, 3, 4], [0, 0, 4]), "feature cat_0, row 1: 4 ids, expected at most 3, its hotness in "),
     "id too large": (ragged([1, 2, 5], [0, 2, 3]), "feature cat_0, row 1: id 5 is not in [0, 5)"),
     "-1": (ragged([1, 2, -1], [0, 3, 3]), "feature cat_0, row 0: id -1 is not in [0, 5)"),
-    "beyond the values": (ragged([1, 2], [0, 1, 3]), "feature cat_0: its row splits [3] do not part its values [2]"),
-    "not from 0": (ragged([1, 2], [1, 1, 2]), "feature cat_0: its row splits [3] do not part its values [2]"),
-    "falling": (ragged([1, 2], [0, 3, 2]), "feature cat_0: its row splits [3] do not part its values [2]"),
-    "no splits": (ragged([1, 2], []), "feature cat_0: its row splits [0] do not part its values [2]"),
-    "one number": (ragged([1, 2], 2), "feature cat_0: its row splits [] do not part its values [2]"),
-    "values alone": (ragged([1, 2], [0, 2], 1), "1 tensors by the name 'data', expected 2"),
-    "no lists": (serialized(tf.constant([[1], [2]])), "record 0: no tensor: "),
+    "beyond the values": (ragged([1, 2], [0, 1, 3]), "feature cat_0: row splits [3] do not divide values [2]"),
+    "not from 0": (ragged([1, 2], [1, 1, 2]), "feature cat_0: row splits [3] do not divide values [2]"),
+    "falling": (ragged([1, 2], [0, 3, 2]), "feature cat_0: row splits [3] do not divide values [2]"),
+    "no splits": (ragged([1, 2], []), "feature cat_0: row splits [0] do not divide values [2]"),
+    "one number": (ragged([1, 2], 2), "feature cat_0: row splits [] do not divide values [2]"),
+    "values alone": (ragged([1, 2], [0, 2], 1), "1 tensors named 'data', expected 2"),
+    "no lists": (serialized(tf.constant([[1], [2]])), "record 0: not a tensor: "),
     "one sample": (ragged([1, 2], [0, 2]), "data_0.tfrecords, record 0: 1 samples, "),
 }
 
 
 @pytest.mark.parametrize("case", LISTS)
-def test_bad_lists_are_one_line(tmp_path, case):
+def test_bad_list_is_one_line_error(tmp_path, case):
     content, message = LISTS[case]
     spec = hot_spec(tmp_path, 3, 1, 1, 1, 1)
     numerical, ids, labels = random_rows(spec, 2)
@@ -343,10 +347,10 @@ def test_bad_lists_are_one_line(tmp_path, case):
     assert message in str(caught.value) and "\n" not in str(caught.value), caught.value
 
 
-def test_one_id_a_sample_where_the_specification_says_several_and_the_reverse(tmp_path):
+def test_hotness_that_contradicts_the_records_is_an_error(tmp_path):
     spec = hot_spec(tmp_path, 1, 1, 1, 1, 1)
     write_split(tmp_path / "train", spec, random_rows(spec, 2), (2,))
-    with pytest.raises(DatasetError, match="multihot is false: one id a sample, and feature cat_0 has hotness 2; make it 1"):
+    with pytest.raises(DatasetError, match="multihot is false: one id per sample, but feature cat_0 has hotness 2; set it to 1"):
         check_tfrecords(hot_spec(tmp_path, 2, 1, 1, 1, 1), ["train"])
     (tmp_path / "train" / "categorical_0").rename(tmp_path / "away")
     write_column(tmp_path / "train" / "categorical_0", [[[1], [1, 2]]], "int32", multihot=True)
@@ -361,10 +365,10 @@ def test_a_group_is_refused(source, tmp_path):
     refused(folder, tmp_path / "d", "has the group session, which split_tfrecords cannot hold; remove it from channel_spec")
 
 
-def test_what_is_read_is_not_replaced_and_files_that_a_specification_names_are_not_read(source, tmp_path, capsys):
+def test_source_is_not_replaced_and_source_spec_is_ignored(source, tmp_path, capsys):
     folder, rows = source
     before = folder_bytes(folder)
-    with pytest.raises(DatasetError, match="is read and would be replaced by what is written"):
+    with pytest.raises(DatasetError, match="is a source file and would be replaced"):
         transcribed(folder, folder, "--overwrite")
     assert folder_bytes(folder) == before
     write_dataset(tmp_path / "raw", small_spec())
@@ -372,15 +376,15 @@ def test_what_is_read_is_not_replaced_and_files_that_a_specification_names_are_n
         (tmp_path / "raw" / "feature_spec.yaml").read_bytes()
     )  # the specification of the dataset that the records were made from
     assert transcribed(folder, tmp_path / "d") == 0
-    assert "feature_spec.yaml is not read: split_tfrecords has its files in places of its own" in capsys.readouterr().err
+    assert "feature_spec.yaml is ignored: the paths of split_tfrecords files are fixed" in capsys.readouterr().err
     check_written(tmp_path / "d", "train", rows["train"], 53)
 
 
-def test_a_run_on_records_says_how_to_turn_them_into_a_dataset(source, tmp_path):
+def test_opening_records_as_tf_raw_names_the_transcribe_command(source, tmp_path):
     path = source[0] / "feature_spec.yaml"
     for spec in (small_spec(), write_dataset(tmp_path / "raw", small_spec())):  # the files that the second one names are elsewhere
         path.write_text(spec.to_yaml())
         with pytest.raises(DatasetError) as caught:
             TfRawSplit(FeatureSpec.from_yaml(path), "train")
         command = f"python -m dataloading.transcribe --src_dataset_type split_tfrecords --src_dataset_path {source[0]} --dst_dataset_path NEW_FOLDER"
-        assert f"train/label/format.json is there: pre-batched TFRecords; they are turned into a dataset first: {command}" in str(caught.value)
+        assert f"train/label/format.json exists, so these are pre-batched TFRecords; transcribe them to tf_raw first: {command}" in str(caught.value)

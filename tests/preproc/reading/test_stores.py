@@ -132,7 +132,7 @@ def not_found(cause: Exception) -> FileNotFoundError:
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (PermissionError("Access Denied"), "no permission: Access Denied; the store's own configuration has the credentials"),
+        (PermissionError("Access Denied"), "no permission: Access Denied; credentials are read from the store's own configuration"),
         (ConnectionError("reset\nby peer"), "cannot be read: ConnectionError: reset by peer"),
         (RuntimeError(), "cannot be read: RuntimeError"),
         (not_found(ConnectionError("refused")), "cannot be read: ConnectionError: refused"),

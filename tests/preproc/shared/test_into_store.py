@@ -134,7 +134,7 @@ def test_what_is_refused_at_once(tmp_path, call, files, words, command, monkeypa
 @pytest.mark.parametrize(
     ("method", "fault", "message"),
     [
-        ("put_file", PermissionError("Access Denied"), "no permission: Access Denied; the store's own configuration has the credentials"),
+        ("put_file", PermissionError("Access Denied"), "no permission: Access Denied; credentials are read from the store's own configuration"),
         ("put_file", FileNotFoundError("bucket"), "cannot be written: no such bucket or folder: bucket"),
         ("put_file", NotImplementedError(), "cannot be written: NotImplementedError"),
         ("_open", OSError("gone"), "cannot be "),
@@ -160,11 +160,11 @@ def test_a_put_that_fails_and_is_gone_on_with(tmp_path, call, files, words, monk
         said = error(call, table.main, *flags)
         (folder,) = (tmp_path / "staging").iterdir()
         whole = f"the dataset is whole in {folder}: the same command with --resume goes on with putting it"
-        assert said == f"{URL}/train/s.bin: cannot be written: ConnectionError: reset; what had been put is removed; {whole}"
+        assert said == f"{URL}/train/s.bin: cannot be written: ConnectionError: reset; the uploaded files were removed; {whole}"
         assert files() == {} and tree(tmp_path / "local").items() <= tree(folder).items()
         assert error(call, table.main, *flags).startswith(f"{folder} holds a dataset that an earlier run made for {URL}; ")
         said = error(call, table.main, *flags, "--resume")
-    assert f"; what had been put ({len(files())} files) stays for a run with --resume; {whole}" in said
+    assert f"; the uploaded files ({len(files())}) are kept for a run with --resume; {whole}" in said
     assert "feature_spec.yaml" not in files() and files()
     puts, honest = [], MemoryFileSystem.put_file
     monkeypatch.setattr(table, "make_dataset", unexpected)  # fails if a dataset is made again
@@ -238,7 +238,7 @@ def test_overwriting(tmp_path, call, files, words, monkeypatch):
     assert seen == [True] + [False] * len(files())  # the first file put is the token
     failing(monkeypatch, "put_file", "train/s.bin", ConnectionError("reset"))
     said = error(call, table.main, *flags)
-    assert "; what had been put is removed, and the older dataset there is no longer whole; the dataset is whole in " in said
+    assert "; the uploaded files were removed, and the older dataset is no longer complete; the dataset is whole in " in said
     assert "feature_spec.yaml" not in files()
 
 
@@ -271,15 +271,15 @@ def test_fetch_refuses(tmp_path, call, files, stored, monkeypatch, kind):
     system, folder, url = fsspec.filesystem("memory"), tmp_path / "back", URL
     if kind == "no dataset":
         system.rm("/bucket/a set/feature_spec.yaml")
-        message = f"{URL}: holds no feature_spec.yaml; expected a dataset, whole"
+        message = f"{URL}: holds no feature_spec.yaml; expected a complete dataset"
     elif kind == "nothing":
-        url, message = "memory://bucket/else", "memory://bucket/else: is empty or not there: there is no feature_spec.yaml; expected a dataset, whole"
+        url, message = "memory://bucket/else", "memory://bucket/else: is empty or missing: found no feature_spec.yaml; expected a complete dataset"
     elif kind == "cut short":
         system.pipe_file("/bucket/a set/train/numerical.bin", b"123")
-        message = f"{URL}: is no whole dataset: "
+        message = f"{URL}: not a complete dataset: "
     elif kind == "missing":
         system.rm("/bucket/a set/test/label.bin")
-        message = f"{URL}: is no whole dataset: "
+        message = f"{URL}: not a complete dataset: "
     elif kind == "held":
         folder.mkdir()
         (folder / "feature_spec.yaml").write_text("")
@@ -313,7 +313,7 @@ def test_training_names_the_command_that_fetches(call, monkeypatch):
         return dlrm.main()
 
     code, _, errors = call(main, "--dataset_path", "s3://me:secret@bucket/set", "--cpu")
-    line = "s3://bucket/set: datasets are read from local files; python -m dataloading.fetch s3://bucket/set FOLDER brings it here"
+    line = "s3://bucket/set: datasets are read from local files; fetch this one with python -m dataloading.fetch s3://bucket/set FOLDER"
     assert code and line in errors and "secret" not in errors
 
 

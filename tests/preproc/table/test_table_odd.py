@@ -72,7 +72,7 @@ def test_words_that_look_like_other_formats_are_a_table(tmp_path, call, monkeypa
         ("--split_name a/b", "--split_name needs --data"),
         ("--data=t.csv --split_name=a/b", "--split_name a/b: expected letters, digits, _ and -, and not vocabulary"),
         ("--data=t.csv --split_name=vocabulary", "--split_name vocabulary: expected letters, digits, _ and -, and not vocabulary"),
-        ("--dst link", "link is a link to nowhere, which is not there; make that folder, or remove the link"),
+        ("--dst link", "link is a link to nowhere, which does not exist; create that folder, or remove the link"),
         ("--dst ''", "argument --dst: expected a folder, or the URL of one in a store, found ''"),
     ],
 )
