@@ -25,7 +25,7 @@ def split_spec(folder: Path) -> FeatureSpec:
     Raises:
         DatasetError: a file is missing or invalid.
     """
-    rows = _rows(folder / SIZES)
+    rows = table_rows(folder / SIZES)
     splits = [split for split, name in _FOLDERS.items() if (folder / name).is_dir()]
     if "train" not in splits:
         raise DatasetError(f"{folder / 'train'}: no such folder; expected a dataset of NVIDIA's DLRM for PyTorch: {SIZES}, train, test")
@@ -53,8 +53,8 @@ def _moved(chunk: Chunk, split: str) -> Chunk:
     return replace(chunk, files=tuple(f"{_FOLDERS[split]}/{Path(file).name}" for file in chunk.files))
 
 
-def _rows(path: Path) -> list[int]:
-    """Return the rows of each table: one more than the greatest id."""
+def table_rows(path: Path) -> list[int]:
+    """Return the rows of each table: one more than the greatest id, which some of NVIDIA's scripts write as a text. Raises DatasetError."""
     try:
         sizes = json.loads(path.read_bytes())
     except OSError as error:
@@ -63,10 +63,14 @@ def _rows(path: Path) -> list[int]:
         raise DatasetError(f"{path}: {' '.join(str(error).split())[:80]}; expected JSON") from None
     if not isinstance(sizes, dict) or not sizes:
         raise DatasetError(f"{path}: expected a mapping of categorical features to their greatest ids")
+    rows = []
     for name, greatest in sizes.items():
+        if isinstance(greatest, str) and greatest.isascii() and greatest.isdigit() and len(greatest) < 20:
+            greatest = int(greatest)
         if type(greatest) is not int or not 0 <= greatest < 2**31 - 1:
             raise DatasetError(f"{path}: {name} is {str(greatest)[:40]}, expected the greatest id, a whole number from 0 to {2**31 - 2}")
-    return [greatest + 1 for greatest in sizes.values()]
+        rows.append(greatest + 1)
+    return rows
 
 
 def _num_numerical(folder: Path) -> int:

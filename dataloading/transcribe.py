@@ -24,11 +24,9 @@ The dataset appears complete or not at all: files are written to a hidden folder
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,33 +34,30 @@ import numpy as np
 from tqdm import tqdm
 
 from dataloading.bayes import bayes_metrics
-from dataloading.blocks import RowBlock, drawn_rows, in_order, stored_blocks
-from dataloading.contract import TFRECORD, TFRECORDS, check_quick, split_files
-from dataloading.csv_files.source import check_csv_files, csv_paths, read_csv_split
-from dataloading.csv_files.spec import read_csv_spec
-from dataloading.feature_spec import DEFAULT_FILE_NAME, SPLITS, FeatureSpec
-from dataloading.features import DatasetError
-from dataloading.keys import KEYS, check_keys, copy_keys, stored_keys
-from dataloading.split_dataset import split_spec, write_split_spec
-from dataloading.synthetic.split import DEFAULT_SIGNAL, SyntheticSplit
-from dataloading.tf_raw import TfRawSplit, TfRawWriter
-from dataloading.tfrecord.source import check_tfrecords, read_tfrecords, tfrecord_folders
-from dataloading.tfrecord.spec import split_records, tfrecord_spec, unread_features
-from dataloading.tfrecord.split import TfRecordSplit
-from dataloading.tfrecord.writer import DEFAULT_FILES, TfRecordWriter
+from dataloading.blocks import RowBlock
+from dataloading.contract import TFRECORD, TFRECORDS, check_quick
+from dataloading.feature_spec import DEFAULT_FILE_NAME, FeatureSpec
+from dataloading.features import NUMERICAL_DTYPE, NUMERICAL_DTYPES, DatasetError
+from dataloading.keys import KEYS, copy_keys, stored_keys
+from dataloading.split_dataset import write_split_spec
+from dataloading.synthetic.split import DEFAULT_SIGNAL
+from dataloading.tf_raw import TfRawWriter
+from dataloading.tfrecord.batch_writer import BatchRecordWriter
+from dataloading.tfrecord.writer import DEFAULT_FILES, TfRecordWriter, folder_of
+from dataloading.transcribe_sources import CRITEO_ROWS, CSV, FACEBOOK, SPLIT, SYNTHETIC, TF_RAW, TYPES, Options, Source, open_source
 from utils.commands import run_command
 from utils.config.flags import Parser
 from utils.errors import UserError
 from utils.signals import EndedBySignals
 
+Writer = TfRawWriter | TfRecordWriter | BatchRecordWriter
+
 NAME = "dataloading.transcribe"
-SPLIT = "split"
 DEFAULT_BATCH_SIZE = 65536
 DEFAULT_SEED = 0
 
 
 _NO_EFFECT = {  # flags of NVIDIA's transcriber that its scripts pass
-    "--dst_prebatch_size": "tf_raw files are not divided into batches",
     "--src_synthetic_dataset_use_feature_spec": "synthetic data always follows the feature specification",
 }
 
@@ -73,14 +68,14 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add(
         "--src_dataset_type",
-        choices=("synthetic", "tf_raw", "csv", SPLIT, TFRECORDS, TFRECORD),
+        choices=TYPES,
         default="tf_raw",
         help="type of the source (default: tf_raw)",
     )
     add("--src_dataset_path", type=Path, default=Path("."), help="folder of the source (default: the working directory)")
     add("--src_feature_spec", default=DEFAULT_FILE_NAME, help=f"file name of the source's specification (default: {DEFAULT_FILE_NAME})")
     add("--src_batch_size", type=int, default=DEFAULT_BATCH_SIZE, help=f"rows per batch, the unit of --max_batches_* (default: {DEFAULT_BATCH_SIZE})")
-    add("--dst_dataset_type", choices=("tf_raw", TFRECORD), default="tf_raw", help="type of the written dataset (default: tf_raw)")
+    add("--dst_dataset_type", choices=(TF_RAW, TFRECORDS, TFRECORD), default=TF_RAW, help="type of the written dataset (default: tf_raw)")
     add("--num_files", type=int, help=f"{TFRECORD}: files per split, at most one per record of 4,096 rows (default: {DEFAULT_FILES})")
     add(
         "--dst_dataset_path",
@@ -95,7 +90,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, help=f"synthetic: seed of all random numbers (default: {DEFAULT_SEED})")
     add("--signal", type=float, help=f"synthetic: standard deviation of the planted logit; 0: labels are noise (default: {DEFAULT_SIGNAL})")
     add("--overwrite", action="store_true", help="replace a dataset in the destination (default: refuse)")
-    add("--dst_prebatch_size", type=int, help="accepted for NVIDIA's command lines, has no effect")
+    add("--dst_prebatch_size", type=int, help=f"{TFRECORDS}: rows per record (default: --src_batch_size)")
+    add("--drop_remainder", action="store_true", help=f"{TFRECORDS}: leave out the rows that do not fill a record (default: an error)")
+    add(
+        "--max_ind_range", type=int, help=f"{FACEBOOK}: ids modulo this number, the --max-ind-range of the run to carry over (default: ids as stored)"
+    )
+    about = f"{' and '.join(CRITEO_ROWS)}: type of the numerical values; NVIDIA's applications read float16 only"
+    add("--numerical_dtype", choices=NUMERICAL_DTYPES, help=f"{about} (default: {NUMERICAL_DTYPE})")
     add("--src_synthetic_dataset_use_feature_spec", action="store_true", help="accepted for NVIDIA's command lines, has no effect")
     return parser.parse_strictly(sys.argv[1:] if argv is None else argv)
 
@@ -105,8 +106,15 @@ def warn_needless(args: argparse.Namespace) -> None:
     reasons = {}
     if args.src_dataset_type != "synthetic":
         reasons |= dict.fromkeys(("--seed", "--signal"), f"with --src_dataset_type {args.src_dataset_type}")
+    if args.src_dataset_type != FACEBOOK:
+        reasons["--max_ind_range"] = f"with --src_dataset_type {args.src_dataset_type}"
+    if args.src_dataset_type not in CRITEO_ROWS:
+        reasons["--numerical_dtype"] = f"with --src_dataset_type {args.src_dataset_type}"
     if args.dst_dataset_type != TFRECORD:
         reasons["--num_files"] = f"with --dst_dataset_type {args.dst_dataset_type}"
+    if args.dst_dataset_type != TFRECORDS:
+        hint = f"; --dst_dataset_type {TFRECORDS}, NVIDIA's default, writes records" if args.dst_dataset_type == TF_RAW else ""
+        reasons |= dict.fromkeys(("--dst_prebatch_size", "--drop_remainder"), f"with --dst_dataset_type {args.dst_dataset_type}{hint}")
     if args.train_only or args.splits == "train":
         reasons["--max_batches_test"] = "with --train_only" if args.train_only else "with --splits train"
     reasons |= {flag: f"here: {reason}" for flag, reason in _NO_EFFECT.items()}
@@ -122,10 +130,13 @@ def check_arguments(args: argparse.Namespace, batches: dict[str, int]) -> None:
         raise UserError("--train_only and --splits: expected one of them")
     if args.num_files is not None and args.num_files < 1:
         raise UserError(f"--num_files is {args.num_files}, expected at least 1")
-    if args.dst_dataset_type == TFRECORD and args.src_dataset_type in ("csv", TFRECORDS):
+    if args.dst_dataset_type == TFRECORD and args.src_dataset_type == CSV:
         raise UserError(
             f"--dst_dataset_type {TFRECORD}: the number of rows of {args.src_dataset_type} is not known in advance; transcribe it to tf_raw first"
         )
+    for flag in ("--dst_prebatch_size", "--max_ind_range"):
+        if (value := getattr(args, flag.removeprefix("--"))) is not None and value < 1:
+            raise UserError(f"{flag} is {value}, expected at least 1")
     if args.src_batch_size < 1:
         raise UserError(f"--src_batch_size is {args.src_batch_size}, expected at least 1 row")
     if Path(args.dst_feature_spec).name != args.dst_feature_spec or args.dst_feature_spec in ("", ".", ".."):
@@ -140,77 +151,49 @@ def check_arguments(args: argparse.Namespace, batches: dict[str, int]) -> None:
         raise UserError(f"--signal is {args.signal}, expected a number from 0 to 100")
 
 
-def splits_of(args: argparse.Namespace, spec: FeatureSpec) -> tuple[str, ...]:
+def splits_of(args: argparse.Namespace, source: Source) -> tuple[str, ...]:
     """Return the splits to write: train, valid and test first, then the others in the order of the specification.
 
     Raises:
         UserError: `--splits` names a split that the source lacks, or names one twice.
     """
-    if args.src_dataset_type == "synthetic":
-        known, all_of_them = SPLITS, ("train", "test")
-    elif args.src_dataset_type == TFRECORDS:
-        known = all_of_them = tuple(name for name in SPLITS if name != "valid" or (spec.base_directory / name).is_dir())
-    elif spec.sources is None:
-        known = all_of_them = ("train", "test")
-    else:
-        known = all_of_them = tuple(sorted(spec.sources, key=lambda name: SPLITS.index(name) if name in SPLITS else len(SPLITS)))
-    if args.train_only:
-        all_of_them = ("train",)
     if args.splits is None:
-        return all_of_them
-    chosen = args.splits.split(",")
+        return ("train",) if args.train_only else source.all_of_them
+    chosen, known = args.splits.split(","), source.known
     for split in chosen:
         if split not in known or chosen.count(split) > 1:
             raise UserError(f"--splits {args.splits}: expected names of {', '.join(known)}, each once and separated by commas, found {split!r}")
     return tuple(split for split in known if split in chosen)
 
 
-def refuse_own_files(args: argparse.Namespace, spec: FeatureSpec, splits: Sequence[str]) -> None:
+def refuse_own_files(args: argparse.Namespace, source: Source, splits: Sequence[str]) -> None:
     """Raise DatasetError if writing would replace files of the source."""
     destination = args.dst_dataset_path.resolve()
-    if args.src_dataset_type in ("tf_raw", TFRECORD) and args.src_dataset_path.resolve() == destination:
+    if args.src_dataset_type in (TF_RAW, SPLIT, TFRECORD) and args.src_dataset_path.resolve() == destination:
         raise DatasetError(f"{args.dst_dataset_path} is source and destination; choose another --dst_dataset_path")
-    for split in splits:
-        readers = {
-            "tf_raw": lambda s: split_files(spec, s).all(),
-            "csv": lambda s: csv_paths(spec, s),
-            TFRECORDS: lambda s: tfrecord_folders(spec, s),
-            TFRECORD: lambda s: split_records(spec, s),
-        }
-        for path in readers.get(args.src_dataset_type, lambda s: ())(split):
-            for written in splits:
-                if path.resolve().is_relative_to(destination / written):
-                    raise DatasetError(f"{path} is a source file and would be replaced; choose another --dst_dataset_path")
+    for path in (path.resolve() for split in splits for path in source.paths(split)):
+        if any(path.is_relative_to(destination / written) for written in splits):
+            raise DatasetError(f"{path} is a source file and would be replaced; choose another --dst_dataset_path")
 
 
-def source_rows(args: argparse.Namespace, spec: FeatureSpec, split: str, batches: int) -> tuple[Iterator[RowBlock], int | None]:
-    """Return the rows of a split in batches, and their number (None if it is known only after reading)."""
-    size = args.src_batch_size
-    if args.src_dataset_type == "csv":
-        blocks = islice(read_csv_split(spec, split, size), None if batches == -1 else batches)
-        return (RowBlock(numerical, ids, labels, groups=groups) for numerical, ids, labels, groups in blocks), None
-    if args.src_dataset_type == TFRECORDS:
-        return (RowBlock(*rows) for rows in read_tfrecords(spec, split, None if batches == -1 else batches * size)), None
-    if args.src_dataset_type in ("tf_raw", TFRECORD):
-        stored = TfRawSplit(spec, split) if args.src_dataset_type == "tf_raw" else TfRecordSplit(spec, split)
-        rows = stored.num_samples if batches == -1 else min(stored.num_samples, batches * size)
-        return stored_blocks(stored, rows, size), rows
-    drawn = SyntheticSplit(spec, split, batches * size, args.seed, args.signal)
-    return in_order(drawn_rows(drawn), drawn.num_samples, size, workers=min(os.cpu_count() or 1, 8)), drawn.num_samples
-
-
-def writer_of(args: argparse.Namespace, spec: FeatureSpec, rows: Mapping[str, int | None], unlabelled: Sequence[str]) -> TfRawWriter | TfRecordWriter:
-    """Return the writer of the destination; `rows` is the number of rows of each split, which TFRecords need in advance."""
-    if args.dst_dataset_type == "tf_raw":
+def writer_of(args: argparse.Namespace, source: Source, rows: Mapping[str, int | None]) -> Writer:
+    """Return the writer of the destination; `rows` is the number of rows of each split, None where it is known only after reading."""
+    spec, unlabelled = source.spec, [split for split in rows if not source.spec.labelled(split)]
+    if args.dst_dataset_type == TF_RAW:
         return TfRawWriter(args.dst_dataset_path, spec, tuple(rows), args.dst_feature_spec, args.overwrite, unlabelled)
-    for split in rows if args.src_dataset_type == "tf_raw" else ():
+    for split in rows if args.src_dataset_type == TF_RAW else ():
         if keys := stored_keys(spec, split):
             print(f"{NAME}: warning: {keys} is not copied: TFRecords cannot hold it", file=sys.stderr)
+    if args.dst_dataset_type == TFRECORDS:
+        if unlabelled:
+            raise DatasetError(f"split {unlabelled[0]} has no labels, which {TFRECORDS} must have; leave it out with --splits, or write tf_raw")
+        size = args.dst_prebatch_size or args.src_batch_size
+        return BatchRecordWriter(args.dst_dataset_path, spec, rows, size, args.drop_remainder, args.dst_feature_spec, args.overwrite)
     files = DEFAULT_FILES if args.num_files is None else args.num_files
     return TfRecordWriter(args.dst_dataset_path, spec, rows, files, args.dst_feature_spec, args.overwrite, unlabelled)
 
 
-def write_split(writer: TfRawWriter | TfRecordWriter, split: str, blocks: Iterator[RowBlock], total: int | None) -> dict[str, Any]:
+def write_split(writer: Writer, split: str, blocks: Iterator[RowBlock], total: int | None) -> dict[str, Any]:
     """Append all rows, and return `samples`, `click_rate` and, for a test split with known P(click), the Bayes metrics."""
     samples, clicks = 0, 0
     known: list[tuple[np.ndarray, np.ndarray]] = []
@@ -269,50 +252,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _describe(args)
     args.seed = DEFAULT_SEED if args.seed is None else args.seed
     args.signal = DEFAULT_SIGNAL if args.signal is None else args.signal
-
-    if args.src_dataset_type == SPLIT:
-        spec, args.src_dataset_type = split_spec(args.src_dataset_path), "tf_raw"
-    elif args.src_dataset_type == TFRECORD:
-        spec = tfrecord_spec(args.src_dataset_path, args.src_feature_spec)
-        if unread := unread_features(spec):
-            print(f"{NAME}: features of the records that {spec.path} does not list are ignored: {', '.join(unread)}", file=sys.stderr)
-    else:
-        read = read_csv_spec if args.src_dataset_type == "csv" else FeatureSpec.from_yaml
-        spec = read(args.src_dataset_path / args.src_feature_spec, "--src_dataset_path and --src_feature_spec")
-    splits = splits_of(args, spec)
+    options = Options(args.seed, args.signal, args.max_ind_range, args.numerical_dtype or NUMERICAL_DTYPE)
+    source = open_source(args.src_dataset_type, args.src_dataset_path, args.src_feature_spec, options)
+    splits = splits_of(args, source)
     batches = {split: batches["train" if split == "train" else "test"] for split in splits}
-    if args.src_dataset_type == "tf_raw":
-        for split, count in check_quick(spec, splits).items():
-            check_keys(spec, split, count)
-    refuse_own_files(args, spec, splits)
-    if args.src_dataset_type == "csv":
-        for split in splits:
-            check_csv_files(spec, split)
-    if args.src_dataset_type == TFRECORDS:
-        check_tfrecords(spec, splits)
-        if spec.sources:
-            print(f"{NAME}: warning: source_spec of {spec.path} is ignored: the paths of {TFRECORDS} files are fixed", file=sys.stderr)
+    source.check(splits)
+    refuse_own_files(args, source, splits)
+    for line in source.notes():
+        print(f"{NAME}: {line}", file=sys.stderr)
 
     started = time.perf_counter()
-    statistics = {}
-    unlabelled = [split for split in splits if args.src_dataset_type in ("tf_raw", "csv", TFRECORD) and not spec.labelled(split)]
-    sources = {split: source_rows(args, spec, split, batches[split]) for split in splits}
-    with writer_of(args, spec, {split: total for split, (_, total) in sources.items()}, unlabelled) as writer:
+    sources = {split: source.rows(split, batches[split], args.src_batch_size) for split in splits}
+    with writer_of(args, source, {split: total for split, (_, total) in sources.items()}) as writer:
+        statistics = {}
         for split, (blocks, total) in sources.items():
             statistics[split] = write_split(writer, split, blocks, total)
-            if args.src_dataset_type == "tf_raw" and args.dst_dataset_type == "tf_raw":
-                copy_keys(spec, split, statistics[split]["samples"], writer.folder / split / KEYS)
-        if args.src_dataset_type != "synthetic":
-            writer.copy_vocabularies(spec)
-        metadata = generator_metadata(spec, args, statistics) if args.src_dataset_type == "synthetic" else dict(spec.metadata)
-        written = writer.publish(metadata)
-    seconds = time.perf_counter() - started
-
-    rows = sum(values["samples"] for values in statistics.values())
-    size = sum((written.base_directory / file).stat().st_size for split in splits for chunk in written.sources[split] for file in chunk.files)
-    shares = ", ".join(f"{split} {values['samples']:,} rows" for split, values in statistics.items())
-    print(f"wrote {args.dst_dataset_path}: {shares}, {size / 1e6:,.1f} MB in {seconds:.1f} s, {rows / seconds:,.0f} samples/s")
+            if args.src_dataset_type == args.dst_dataset_type == TF_RAW:
+                copy_keys(source.spec, split, statistics[split]["samples"], writer.folder / split / KEYS)
+        if args.src_dataset_type != SYNTHETIC:
+            writer.copy_vocabularies(source.spec)
+        synthetic = args.src_dataset_type == SYNTHETIC
+        writer.publish(generator_metadata(source.spec, args, statistics) if synthetic else dict(source.spec.metadata))
+    _report(args, writer, statistics, time.perf_counter() - started)
     return 0
+
+
+def _report(args: argparse.Namespace, writer: Writer, statistics: Mapping[str, Mapping[str, Any]], seconds: float) -> None:
+    """Print what was written, and the rows that were left out."""
+    dropped = writer.dropped if isinstance(writer, BatchRecordWriter) else {}
+    for split, count in dropped.items():
+        if count:
+            print(f"{NAME}: split {split}: the last {count:,} rows, which do not fill a record, are left out (--drop_remainder)", file=sys.stderr)
+    counts = {split: values["samples"] - dropped.get(split, 0) for split, values in statistics.items()}
+    size = sum(
+        path.stat().st_size
+        for split in counts
+        for path in (args.dst_dataset_path / (folder_of(split) if args.dst_dataset_type == TFRECORD else split)).rglob("*")
+        if path.is_file()
+    )
+    shares, rows = ", ".join(f"{split} {count:,} rows" for split, count in counts.items()), sum(counts.values())
+    print(f"wrote {args.dst_dataset_path}: {shares}, {size / 1e6:,.1f} MB in {seconds:.1f} s, {rows / seconds:,.0f} samples/s")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Datasets that Facebook's DLRM has preprocessed (facebookresearch/dlrm, `data_utils.py`).
 
-FOLDER/terabyte_processed_train.bin, _test.bin, _val.bin   records of 40 int32, written with --memory-map --mlperf-bin-loader; {train,test,val}_data.bin, too
+FOLDER/terabyte_processed_train.bin, _test.bin, _val.bin   records of 40 int32; also by the names {train,test,val}_data.bin
 FOLDER/day_fea_count.npz                                   `counts`: rows of the 26 tables
 FOLDER/kaggleAdDisplayChallenge_processed.npz              `X_int`, `X_cat`, `y`, `counts`: all days in one archive; or terabyte_processed.npz
 FOLDER/train_day_count.npz                                 `total_per_file`: rows of each day; of Kaggle's data it follows from the number of rows
 
-The last day is cut in two: the first half, rounded up, is for testing, the rest for validation. Facebook takes ln(x + 1) of the integers and ids modulo
---max-ind-range when it reads; both are done here.
+The last day is cut in two: the first half, rounded up, is for testing, the rest for validation. Facebook takes ln(x + 1) of the integers, and ids
+modulo --max-ind-range, when it reads the files; both are done here.
 """
 
 from itertools import accumulate
@@ -78,7 +78,9 @@ def _of_archive(path: Path) -> tuple[dict[str, Part], Path, str]:
     else:
         raise DatasetError(f"{totals}: no such file; expected the rows of each day, which Facebook's preprocessing writes beside the raw logs")
     if sum(days) != file.num_rows or len(days) < 2:
-        raise DatasetError(f"{totals}: {len(days)} days of {sum(days):,} rows, and {path.name} has {file.num_rows:,}; expected the same rows in two days or more")
+        raise DatasetError(
+            f"{totals}: {len(days)} days, {sum(days):,} rows; {path.name} has {file.num_rows:,}; expected the same rows, two days or more"
+        )
     last = list(accumulate(days))[-2]
     middle = last + -(-(file.num_rows - last) // 2)
     parts = {"train": Part(file, 0, last), "test": Part(file, last, middle), "valid": Part(file, middle, file.num_rows)}

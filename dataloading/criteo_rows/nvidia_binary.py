@@ -1,7 +1,7 @@
 """The `binary` datasets of NVIDIA's DLRM for PyTorch.
 
 FOLDER/model_size.json                       {"_c14": 7912888, …}: the greatest id of each categorical feature, in their order
-FOLDER/{train,test,val}_data.bin             records of 40 numbers of 4 bytes: the label and 26 ids int32, 13 numerical values float32, transformed already
+FOLDER/{train,test,val}_data.bin             records of 40 numbers of 4 bytes: the label int32, 13 transformed numerical values float32, 26 ids int32
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Files of rows as records of 160 bytes: 40 little-endian numbers of 4 bytes, no header.
 
-The first is the label, the last 26 are ids, all int32. The 13 between are float32 in NVIDIA's files (`--dataset_type binary` of its DLRM for PyTorch) and
-int32 in Facebook's (`terabyte_processed_train.bin`). Nothing else tells the two apart: as int32, the bits of NVIDIA's values, which are logarithms, lie above a
-billion, and Facebook's counts do not.
+The first is the label, the last 26 are ids, all int32. The 13 between are float32 in NVIDIA's files (`--dataset_type binary` of its DLRM for PyTorch)
+and int32 in Facebook's (`terabyte_processed_train.bin`). Only the values tell the two apart: as int32, NVIDIA's logarithms lie near a billion,
+and Facebook's counts do not.
 """
 
 import stat
@@ -68,8 +68,4 @@ class RecordFile:
         magnitudes = np.abs(values[values != 0].astype(np.int64) & 0x7FFFFFFF)
         if len(magnitudes) and (np.median(magnitudes) > _FLOAT_BITS) != self._floats:
             found, kind = ("integers", "facebook") if self._floats else ("float32 values", "binary")
-            raise DatasetError(
-                f"{self.path}: its numerical values look like {found}; read it with --src_dataset_type {kind}"
-            )
-
-
+            raise DatasetError(f"{self.path}: its numerical values look like {found}; read it with --src_dataset_type {kind}")

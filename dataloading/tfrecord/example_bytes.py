@@ -104,6 +104,29 @@ def count_values(read: Callable[[int, int], bytes], listed: Listed) -> int:
     return count
 
 
+def first_dimension(read: Callable[[int, int], bytes], size: int, name: str) -> int:
+    """Return the first dimension of the serialized tensor that an Example holds by this name, 1 for a tensor without dimensions.
+
+    A `TensorProto` has its shape in field 2, a `TensorShapeProto`, whose dimensions are field 2 with `size` as field 1; what is 0 is left out.
+
+    Args:
+        read: as in `features_of`.
+        size: as in `features_of`.
+        name: name of the feature.
+
+    Raises:
+        ValueError: the record is not an Example with one such tensor.
+    """
+    walk = _Walk(read)
+    listed = next((feature for feature in features_of(read, size) if feature.name == name and feature.kind == BYTES), None)
+    tensor = next(walk.fields(listed.start, listed.stop, 1), None) if listed else None
+    if tensor is None:
+        raise ValueError(f"no tensor named {name!r}")
+    shape = next(walk.fields(*tensor, 2), None)
+    dimension = next(walk.fields(*shape, 2), None) if shape else None
+    return walk.whole_number(*dimension, 1) if dimension else 1
+
+
 class _Walk:
     """A scanner of the fields of messages, by positions in the record."""
 
@@ -130,6 +153,10 @@ class _Walk:
         for number, begin, end in self.all_fields(start, stop):
             if number == wanted and self.packed:
                 yield begin, end
+
+    def whole_number(self, start: int, stop: int, wanted: int) -> int:
+        """Return the varint of the field with number `wanted`, 0 if there is none."""
+        return next((self._varint(begin, end)[0] for number, begin, end in self.all_fields(start, stop) if number == wanted and not self.packed), 0)
 
     def all_fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the number of each field, and start and stop of its content."""

@@ -6,7 +6,7 @@ lengths from record to record and reads the beginning of each: 21,000 records (8
 
 import os
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from dataloading.tfrecord.example_bytes import BYTES, count_values, features_of
 
 HEADER, FOOTER = 12, 4  # bytes around a record
 _BEGINNING = 4096  # bytes read at the beginning of a record
+Read = Callable[[int, int], bytes]  # returns bytes start to stop of a record, fewer at its end
 DAMAGED = "the file is truncated, damaged, compressed or not a TFRecord file"
 
 
@@ -84,16 +85,28 @@ def first_record(path: Path) -> bytes:
 
 def _records(path: Path, names: Collection[str]) -> list[tuple[int, int, int, int]]:
     """Return number, offset, size and rows of each record of a file."""
+    return [(*place, rows) for *place, rows in measured_records(path, lambda read, size, place: _rows(read, size, names, place))]
+
+
+def measured_records(path: Path, measure: Callable[[Read, int, str], int] | None = None) -> Iterator[tuple[int, int, int, int]]:
+    """Yield number, offset, size, and a measure of each record of a file.
+
+    Args:
+        path: the file.
+        measure: called with a function that returns bytes start to stop of the record (fewer at its end), its size, and its place for messages;
+            None for a measure of 0, without a look into the records.
+
+    Raises:
+        DatasetError: the file has no records, or is truncated or damaged.
+    """
     descriptor = _opened(path)
     try:
-        found, offset, end = [], 0, os.fstat(descriptor).st_size
+        number, offset, end = 0, 0, os.fstat(descriptor).st_size
         while offset < end:
-            number = len(found)
             size = _length(path, descriptor, offset, number)
-            rows = _rows(descriptor, offset + HEADER, size, names, f"{path}, record {number}")
-            found.append((number, offset, size, rows))
-            offset += HEADER + size + FOOTER
-        return found
+            found = measure(_bytes_of(descriptor, offset + HEADER, size), size, f"{path}, record {number}") if measure else 0
+            yield number, offset, size, found
+            number, offset = number + 1, offset + HEADER + size + FOOTER
     finally:
         os.close(descriptor)
 
@@ -124,7 +137,8 @@ def _length(path: Path, descriptor: int, offset: int, number: int) -> int:
     raise DatasetError(f"{path}, record {number}: begins at byte {offset}, and the file ends within it; the file is truncated")
 
 
-def _rows(descriptor: int, begin: int, size: int, names: Collection[str], place: str) -> int:
+def _bytes_of(descriptor: int, begin: int, size: int) -> Read:
+    """Return a function that returns bytes start to stop of a record."""
     beginning = os.pread(descriptor, min(_BEGINNING, size), begin)
 
     def read(start: int, stop: int) -> bytes:
@@ -132,6 +146,10 @@ def _rows(descriptor: int, begin: int, size: int, names: Collection[str], place:
             return beginning[start:stop]
         return os.pread(descriptor, max(min(stop, size) - start, 0), begin + start)
 
+    return read
+
+
+def _rows(read: Read, size: int, names: Collection[str], place: str) -> int:
     try:
         listed = next((feature for feature in features_of(read, size) if feature.name in names and feature.kind not in ("", BYTES)), None)
         rows = count_values(read, listed) if listed else 0

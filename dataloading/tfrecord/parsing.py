@@ -1,10 +1,8 @@
 """Parsing of pre-batched TFRecords to columns: records are read by position, their checksums compared, and parsed by TensorFlow's threads."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,12 +10,12 @@ from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
 from dataloading.ranges import outside_range
 from dataloading.tfrecord.example_bytes import FLOAT, INT64, count_values, features_of
-from dataloading.tfrecord.index import DAMAGED, RecordIndex
+from dataloading.tfrecord.index import RecordIndex
+from dataloading.tfrecord.record_reader import RecordReader, reason
 from utils.runtime import prepare_tensorflow
 
 _AT_ONCE = 64  # records parsed together, whose bytes and values are in memory at the same time
 _KEPT_BYTES = 64 << 20  # cache of records whose other columns may be requested next
-_OPEN_FILES = 64
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class RecordParser:
     def __init__(self, spec: FeatureSpec, columns: Mapping[str, Column], index: RecordIndex):
         self._spec, self._columns, self._index = spec, columns, index
         self._bytes: dict[int, bytes] = {}
-        self._readers: dict[int, Any] = {}
+        self._reader = RecordReader(index.files)
 
     def columns(self, records: Sequence[int], keys: Sequence[str]) -> dict[int, dict[str, np.ndarray]]:
         """Return the columns with these keys for each record: `[rows]`, and `[rows, M]` for the numericals.
@@ -102,9 +100,7 @@ class RecordParser:
 
     def close(self) -> None:
         """Close every file."""
-        for reader in self._readers.values():
-            reader.close()
-        self._readers.clear()
+        self._reader.close()
         self._bytes.clear()
 
     def _parsed(self, records: Sequence[int], rows: int, keys: Sequence[str]) -> dict[str, np.ndarray]:
@@ -122,7 +118,7 @@ class RecordParser:
             for record, content in zip(records, contents, strict=True):  # finds the record at fault, which TensorFlow's message does not name
                 self._check(record, content, kinds)
             place = f"{self._index.place(records[0])} to {self._index.place(records[-1])}"
-            raise DatasetError(f"{place}: cannot be parsed: {_reason(error)}") from None
+            raise DatasetError(f"{place}: cannot be parsed: {reason(error)}") from None
 
     def _check(self, record: int, content: bytes, kinds: dict[str, str]) -> None:
         """Raise DatasetError unless a record holds these features with one value for each row."""
@@ -143,24 +139,10 @@ class RecordParser:
 
     def _content(self, record: int) -> bytes:
         """Return the bytes of a record, its checksum compared."""
-        import tensorflow as tf
-        from tensorflow.python.lib.io.tf_record import tf_record_random_reader  # the only reader of TensorFlow with random access
-
         if record in self._bytes:
             return self._bytes[record]
-        file, offset = int(self._index.file_of[record]), int(self._index.offset[record])
-        try:
-            if file not in self._readers:
-                while len(self._readers) >= _OPEN_FILES:
-                    self._readers.pop(next(iter(self._readers))).close()
-                self._readers[file] = tf_record_random_reader(str(self._index.files[file]))
-            content, _ = self._readers[file].read(offset)
-        except (tf.errors.OpError, IndexError) as error:
-            raise DatasetError(f"{self._index.place(record)}: {_reason(error)}; {DAMAGED}") from None
-        if len(content) != self._index.size[record]:
-            raise DatasetError(
-                f"{self._index.place(record)}: {len(content)} bytes, {self._index.size[record]} when this run started; the file has changed"
-            )
+        index = self._index
+        content = self._reader.read(int(index.file_of[record]), int(index.offset[record]), int(index.size[record]), index.place(record))
         if sum(map(len, self._bytes.values())) + len(content) <= _KEPT_BYTES:
             self._bytes[record] = content
         return content
@@ -187,8 +169,3 @@ class RecordParser:
             record, row = divmod(int(np.argmax(bad)), block.shape[1])
             place, first = self._index.place(records[record]), int(self._index.first_row[records[record]])
             raise DatasetError(f"{place}: feature {name}, row {first + row}: {what.format(block[record, row])}")
-
-
-def _reason(error: Exception) -> str:
-    """Return TensorFlow's message without the names of its operations."""
-    return re.sub(r"\{\{.*?\}\} |' failed with.*| \[Op:.*", "", " ".join(str(error).split()))[:80]

@@ -12,10 +12,12 @@ import pytest
 import tensorflow as tf
 
 from dataloading import transcribe, validate
+from dataloading.blocks import stored_blocks
 from dataloading.feature_spec import FeatureSpec
 from dataloading.features import DatasetError
 from dataloading.tf_raw import TfRawSplit
-from dataloading.tfrecord.source import check_tfrecords, read_tfrecords
+from dataloading.tfrecord.batch_folders import batch_columns
+from dataloading.tfrecord.batch_split import BatchRecordSplit
 from tests.dataloading.make_data import folder_bytes, random_rows, small_spec, write_dataset
 
 ROOT = Path(__file__).parents[3]
@@ -158,8 +160,8 @@ def test_lists_are_padded(tmp_path):
     check_written(tmp_path / "d", "train", (numerical, expected, labels), 41)
     assert [feature.hotness for feature in FeatureSpec.from_yaml(tmp_path / "d" / "feature_spec.yaml").categorical] == [3, 1, 2, 7, 1]
     assert validate.main(["--dataset_path", str(tmp_path / "d")]) == 0
-    blocks = list(read_tfrecords(spec, "train", 20))  # the limit falls inside a batch
-    np.testing.assert_array_equal(np.concatenate([block[1][3] for block in blocks]), expected[3][:20])
+    ids = BatchRecordSplit(spec, "train").read_ids(3, 0, 20)  # the range ends inside a record
+    np.testing.assert_array_equal(ids, expected[3][:20])
 
 
 def test_no_numericals_and_float32_numericals_are_read(tmp_path):
@@ -183,8 +185,7 @@ def test_lists_of_one_id_are_ids(tmp_path):
     write_split(tmp_path / "train", spec, rows, (8,))
     (tmp_path / "train" / "categorical_0").rename(tmp_path / "away")
     write_column(tmp_path / "train" / "categorical_0", [rows[1][0].reshape(-1, 1).tolist()], "int32", multihot=True)
-    ((_, ids, _),) = read_tfrecords(spec, "train")
-    np.testing.assert_array_equal(ids[0], rows[1][0])
+    np.testing.assert_array_equal(BatchRecordSplit(spec, "train").read_ids(0, 0, 8), rows[1][0])
 
 
 def test_help_loads_no_tensorflow():
@@ -217,11 +218,12 @@ def flip(path, place):
     path.write_bytes(content)
 
 
-def record(path, content):
-    """Write a file of one record with the given tensor."""
+def record(path, content, count=1):
+    """Write a file of records with the given tensor."""
     with tf.io.TFRecordWriter(str(path)) as writer:
         feature = {"data": tf.train.Feature(bytes_list=tf.train.BytesList(value=[content]))}
-        writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
+        for _ in range(count):
+            writer.write(tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString())
 
 
 def first_of_two(path):
@@ -258,15 +260,15 @@ DAMAGE = {
         lambda path: path.with_name("data_x.tfrecords").touch(),
         "data_x.tfrecords: expected files named data_0.tfrecords",
     ),
-    "cut in a record": (CAT + DATA, lambda path: cut(path, -5), "categorical_3/data_0.tfrecords, record 1: truncated record at "),
+    "cut in a record": (CAT + DATA, lambda path: cut(path, -5), "categorical_3/data_0.tfrecords, record 1: begins at byte 82, and the file ends within it"),
     "cut between records": (CAT + DATA, lambda path: cut(path, path.stat().st_size // 2), "categorical_3: ends after 1 batches, "),
     "damaged": (CAT + DATA, lambda path: flip(path, 40), "categorical_3/data_0.tfrecords, record 0: corrupted record at "),
     "no records": (
         CAT + DATA,
         lambda path: path.write_text("0123456789" * 9),
-        "record 0: corrupted record at 0 (Is this even a TFRecord file?); the file",
+        "record 0: no record length at byte 0; the file is truncated, damaged, compressed or not a TFRecord file",
     ),
-    "no tensor": (CAT + DATA, lambda path: record(path, b"\xff"), "data_0.tfrecords, record 0: not a tensor: "),
+    "no tensor": (CAT + DATA, lambda path: record(path, b"\xff", 2), "data_0.tfrecords, record 0: not a tensor: "),
     "no length": ("test/length.json", lambda path: path.unlink(), "test/length.json: No such file or directory"),
     "bad length": ("test/length.json", lambda path: path.write_text("true"), "test/length.json: True, expected the number of batches"),
     "other length": (
@@ -295,9 +297,9 @@ VALUES = {
     "wide id": ("categorical_3", halves([[2**32]] + [[0]] * 17), "int64", "record 0: feature cat_3, row 0: id 4294967296 is not in [0, 300)"),
     "not finite": ("numerical", [[[0.0] * 3] * 9, [[0.0, np.inf, 0.0]] * 9], "float16", "record 1: feature num_1, row 9: value inf is not finite"),
     "fewer samples": ("categorical_3", [[[0]] * 9, [[0]] * 8], "int32", "categorical_3/data_0.tfrecords, record 1: 8 samples, "),
-    "fewer batches": ("categorical_3", [[[0]] * 18], "int32", "categorical_3/data_0.tfrecords, record 0: 18 samples, "),
-    "two ids": ("categorical_3", [[[0, 0]] * 9] * 2, "int32", "record 0: shape [9, 2], expected [samples, 1]"),
-    "other width": ("numerical", [[[0.0] * 4] * 9] * 2, "float16", "numerical/data_0.tfrecords, record 0: shape [9, 4], expected [samples, 3]"),
+    "fewer batches": ("categorical_3", [[[0]] * 18], "int32", "categorical_3: ends after 1 batches, "),
+    "two ids": ("categorical_3", [[[0, 0]] * 9] * 2, "int32", "record 0: shape [9, 2], expected [9, 1]"),
+    "other width": ("numerical", [[[0.0] * 4] * 9] * 2, "float16", "numerical/data_0.tfrecords, record 0: shape [9, 4], expected [9, 3]"),
 }
 
 
@@ -322,7 +324,7 @@ def ragged(values, splits, count=2):
 
 LISTS = {
     "too many": (ragged([1, 2, 3, 4], [0, 0, 4]), "feature cat_0, row 1: 4 ids, expected at most 3, its hotness in "),
-    "id too large": (ragged([1, 2, 5], [0, 2, 3]), "feature cat_0, row 1: id 5 is not in [0, 5)"),
+    "id too large": (ragged([1, 2, 5], [0, 2, 3]), "feature cat_0, row 1, place 0 of its list: id 5 is not in [0, 5)"),
     "-1": (ragged([1, 2, -1], [0, 3, 3]), "feature cat_0, row 0: id -1 is not in [0, 5)"),
     "beyond the values": (ragged([1, 2], [0, 1, 3]), "feature cat_0: row splits [3] do not divide values [2]"),
     "not from 0": (ragged([1, 2], [1, 1, 2]), "feature cat_0: row splits [3] do not divide values [2]"),
@@ -343,7 +345,7 @@ def test_bad_list_is_one_line_error(tmp_path, case):
     write_split(tmp_path / "train", spec, (numerical, [[[1], [2]], *ids[1:]], labels), (2,))
     record(tmp_path / "train/categorical_0/data_0.tfrecords", content)
     with pytest.raises(DatasetError) as caught:
-        list(read_tfrecords(spec, "train"))
+        list(stored_blocks(BatchRecordSplit(spec, "train"), 2, 2))
     assert message in str(caught.value) and "\n" not in str(caught.value), caught.value
 
 
@@ -351,11 +353,11 @@ def test_hotness_that_contradicts_the_records_is_an_error(tmp_path):
     spec = hot_spec(tmp_path, 1, 1, 1, 1, 1)
     write_split(tmp_path / "train", spec, random_rows(spec, 2), (2,))
     with pytest.raises(DatasetError, match="multihot is false: one id per sample, but feature cat_0 has hotness 2; set it to 1"):
-        check_tfrecords(hot_spec(tmp_path, 2, 1, 1, 1, 1), ["train"])
+        batch_columns(hot_spec(tmp_path, 2, 1, 1, 1, 1), "train")
     (tmp_path / "train" / "categorical_0").rename(tmp_path / "away")
     write_column(tmp_path / "train" / "categorical_0", [[[1], [1, 2]]], "int32", multihot=True)
     with pytest.raises(DatasetError, match="feature cat_0, row 1: 2 ids, expected exactly 1, its hotness in "):
-        list(read_tfrecords(spec, "train"))
+        BatchRecordSplit(spec, "train").read_ids(0, 0, 2)
 
 
 def test_a_group_is_refused(source, tmp_path):
