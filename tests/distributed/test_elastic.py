@@ -116,7 +116,7 @@ def test_a_host_with_other_code_is_left_out(stub, odd):
         OTHER_CODE,
         f"host bare has other code than this one: there is no {ROOT / 'dlrm.py'}; it is left out until it has the same",
     }
-    # A host that ssh cannot reach is not left out: horovodrun or the workers will report it.
+    # A host that ssh cannot reach is kept: horovodrun or the workers report it.
     assert said(result)[-2] == "start 1: 3 workers on localhost:1,even:1,gone:1, from the beginning"
 
 

@@ -53,7 +53,7 @@ DEFECT = "[1,1]<stderr>:Traceback (most recent call last):"
         (139, [KILLED.format("11 (Segmentation fault)")], False, "a worker was ended by SIGSEGV"),
         (134, [KILLED.format("6 (Aborted)")], False, "a worker was ended by SIGABRT"),
         (137, [], False, "the workers were ended by SIGKILL"),  # mpirun itself was killed
-        (143, [STOPPED], False, "the workers were ended by SIGTERM"),  # one worker got the signal and all stopped; the supervisor got none
+        (143, [STOPPED], False, "the workers were ended by SIGTERM"),  # one worker got the signal and all stopped; the supervisor got no signal
         (205, [LOST_HOST], False, "a host was lost"),
         (255, ["ORTE was unable to reliably start one or more daemons."], False, "a host could not be reached"),
         (1, ["Traceback (most recent call last):", "RuntimeError: could not connect to some hosts via ssh"], False, "a host could not be reached"),

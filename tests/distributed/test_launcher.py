@@ -17,7 +17,7 @@ from utils.checkpoint.reading import Checkpoint
 from utils.cluster.ancestors import Process, launchers
 from utils.distributed import World
 
-# False where sh replaces itself with the command of -c instead of waiting for it. There, horovodrun turns into mpirun, which the second test covers.
+# False where sh replaces itself with the command of -c instead of waiting for it. There, mpirun replaces horovodrun, as in the second test.
 with subprocess.Popen(["/bin/sh", "-c", "cat /proc/self/stat"], stdout=subprocess.PIPE, text=True) as _shell:
     SHELL_WAITS = _shell.stdout.read().split()[0] != str(_shell.pid)
 LIMIT_S = 90  # limit from the launcher's end to that of the last worker

@@ -171,7 +171,7 @@ def test_a_planted_signal_that_is_damaged_or_of_other_files(tmp_path, capsys):
     folder = raw(tmp_path)
     (folder / "planted_signal.json").write_text("{}")
     (folder / "planted_signal.parquet").write_text("nothing")
-    assert "planted_signal.parquet: not what dataloading.generate_outbrain writes" in fails(tmp_path)
+    assert "planted_signal.parquet: not a file of dataloading.generate_outbrain" in fails(tmp_path)
     (folder / "planted_signal.json").write_text('{"displays": 9, "rows": 9, "seed": 0, "signal": 1.0}')
     pl.DataFrame({"display_id": [99], "expected_ap": [0.5], "reached_ap": [0.5]}).write_parquet(folder / "planted_signal.parquet")
     assert "bayes_map_at_12" not in preprocessed(folder).metadata
