@@ -260,7 +260,7 @@ def stored(tmp_path, call, files, words) -> Path:
 def test_put_refuses(tmp_path, call, files, stored):
     assert error(call, put.main, stored, URL).startswith(f"{URL} holds a dataset already")
     assert error(call, put.main, stored, tmp_path / "x").startswith(f"{tmp_path / 'x'}: expected the URL of a folder in a store")
-    assert error(call, put.main, stored, f"file://{tmp_path}/x") == f"file://{tmp_path}/x: is a local folder; give its path"
+    assert error(call, put.main, stored, f"file://{tmp_path}/x") == f"file://{tmp_path}/x: is a local folder; give its path instead of a URL"
     (stored / "train" / "label.bin").write_bytes(b"")
     assert f"{stored / 'train' / 'label.bin'}" in error(call, put.main, stored, "memory://bucket/other")
     assert error(call, put.main, tmp_path / "no", URL).startswith(f"{tmp_path / 'no' / 'feature_spec.yaml'}: no such file")
