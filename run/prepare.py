@@ -147,7 +147,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         if reason := _reason_finished(checked):
             options = checked.config.training
             path = options.save_checkpoint_path or options.restore_checkpoint_path
-            console.say(f"{path}: the run is finished: {reason}; nothing is changed. Give it more with --epochs, for instance")
+            console.say(f"{path}: the run is already finished: {reason}; nothing is changed. To train longer, increase --epochs, for instance")
             yield None
             return
         files = vocabulary_files(checked.config, checked.spec, checked.vocabularies, checked.checkpoint)
@@ -243,8 +243,8 @@ def _growth(config: Config, checkpoint: Checkpoint, now: ModelFeatures) -> Growt
         growth = Growth(checkpoint, saved_features(checkpoint), now)
         if growth.new_tables and config.model.embedding_zeros_initializer:
             raise UserError(
-                f"--embedding_zeros_initializer --allow_growth: table {growth.new_tables[0]} is new, and what reads it starts at zero, too, so it "
-                "would never learn; drop --embedding_zeros_initializer"
+                f"--embedding_zeros_initializer --allow_growth: table {growth.new_tables[0]} is new, and the weights that read it also start "
+                "at zero, so it would never learn; drop --embedding_zeros_initializer"
             )
         return growth
     check_features(checkpoint, now)

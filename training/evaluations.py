@@ -90,8 +90,8 @@ class Evaluations:
         self._seconds += time.perf_counter() - start
         if not math.isfinite(metrics.log_loss):  # the training losses so far do not cover the last step's update
             raise NonFiniteLossError(
-                f"step {position.step - 1}: the {self._split} loss after it is {metrics.log_loss}; nothing is saved. Try a lower --learning_rate or "
-                "a longer --warmup_steps"
+                f"step {position.step - 1}: the {self._split} loss after this step is {metrics.log_loss}; nothing is saved. Try a lower "
+                "--learning_rate or a longer --warmup_steps"
             )
         self._log.log((position.epoch, position.step), self._evaluation.logged(self._split, metrics))
         position.evaluation_due, position.last_auc = False, metrics.auc

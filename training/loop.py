@@ -158,7 +158,7 @@ class Training:
             raise Stopped(signum, f"{after}; nothing is saved, there is no --save_checkpoint_path", reason)
         self._save(best=False, wait=True)
         again = "" if self._config.training.resume == "auto" else " with --resume auto"
-        raise Stopped(signum, f"{after}, which is saved; to go on, run the same command{again}", reason)
+        raise Stopped(signum, f"{after}, which is saved; to resume, run the same command{again}", reason)
 
     def _report(self, time_left: str) -> None:
         self._reports.read()

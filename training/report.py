@@ -111,8 +111,8 @@ class Reports:
         """Raise NonFiniteLossError where the last `steps` steps (one or more) were all skipped, so the run has not trained."""
         if 0 < steps <= self._skipped_in_a_row:
             raise NonFiniteLossError(
-                f"{self._last_skipped}, and {steps} steps in a row were skipped for it; nothing is saved. Try --loss_scale dynamic or a smaller one, "
-                "--amp_dtype bfloat16, a lower --learning_rate or a longer --warmup_steps"
+                f"{self._last_skipped}, and {steps} steps in a row were skipped for this reason; nothing is saved. Try --loss_scale dynamic or "
+                "smaller, --amp_dtype bfloat16, a lower --learning_rate or a longer --warmup_steps"
             )
 
     def start_again(self) -> None:

@@ -83,7 +83,7 @@ def test_the_libraries_names_follow_from_what_they_are_made_of(monkeypatch, tmp_
 def test_a_missing_library_is_announced(operations, afresh, monkeypatch, tmp_path):
     monkeypatch.setattr(native, "library_path", lambda: tmp_path / "row_ops-0.so")
     assert operations_key() == "TensorFlow's operations"
-    assert "the C++ ones are not built, see ops/build" in operations_description()
+    assert "the C++ operations are not built; run ops/build" in operations_description()
 
 
 @pytest.mark.parametrize("content", [b"", b"no library"])

@@ -206,5 +206,5 @@ def test_initial_values_are_keras_s_by_their_distributions():
 
 def test_a_feature_with_the_name_of_a_wide_table_is_refused():
     twice = (Categorical("ad", 3, "int8"), Categorical("ad_wide", 3, "int8"))
-    with pytest.raises(UserError, match="feature ad_wide: has the name of the linear part's table of ad"):
+    with pytest.raises(UserError, match="feature ad_wide: has the same name as the linear part's table of ad"):
         tables_and_features(configuration(), twice, [3, 3], 1)

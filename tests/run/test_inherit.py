@@ -112,7 +112,7 @@ def test_flags_that_contradict_the_checkpoints_model_are_refused(flags, message)
 
 
 def test_a_manifest_with_impossible_options_is_an_error():
-    with pytest.raises(UserError, match="manifest holds options that cannot be"):
+    with pytest.raises(UserError, match="manifest are not valid together"):
         inherit(configure("--mode", "eval"), {"config": {"embedding_dim": 0}})
 
 
@@ -171,14 +171,14 @@ def test_a_run_goes_on_from_a_whole_position(newer):
     ],
 )
 def test_a_position_that_is_not_whole_is_refused(manifest):
-    with pytest.raises(UserError, match="c: holds no position to go on from; --resume weights takes its weights"):
+    with pytest.raises(UserError, match="c: has no training position to resume from; use --resume weights to take its weights"):
         continues(**manifest)
 
 
 @pytest.mark.parametrize("name", INVARIANTS)
 def test_what_the_position_means_must_be_the_same(name):
     wanted = INVARIANTS | {name: "another"}
-    message = "trained on other rows" if name == FINGERPRINT else f"that run had {name} {INVARIANTS[name]}, this one has another"
+    message = "trained on other rows" if name == FINGERPRINT else f"its run had {name} {INVARIANTS[name]}, this one has another"
     with pytest.raises(UserError, match=message):
         continues(wanted)
 
@@ -186,7 +186,7 @@ def test_what_the_position_means_must_be_the_same(name):
 def test_one_optimizer_was_that_of_the_tables_too():
     saved = {name: value for name, value in INVARIANTS.items() if name != "embedding_optimizer"}
     continues(run=saved)
-    with pytest.raises(UserError, match="that run had embedding_optimizer sgd"):
+    with pytest.raises(UserError, match="its run had embedding_optimizer sgd"):
         continues(INVARIANTS | {"embedding_optimizer": "adam"}, run=saved)
 
 

@@ -72,5 +72,5 @@ def test_tables_are_filled_by_threads_and_copied(gpu, rows):
 def test_rows_that_come_back_otherwise_are_noticed(gpu, monkeypatch):
     gpu()
     monkeypatch.setattr("model.embedding.table_memory.write_rows", lambda variable, start, values: None)
-    with pytest.raises(RuntimeError, match=r"table of \[10, 4\]: its last rows are not those that were written"):
+    with pytest.raises(RuntimeError, match=r"table of \[10, 4\]: the last rows read back differ from the rows written"):
         new_table(10, 4, UniformRows(3, "a", 10, 4), lambda tensor: tf.Variable(tf.zeros(tensor.shape)))

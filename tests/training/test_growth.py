@@ -169,7 +169,7 @@ def test_another_table_or_pooling_is_refused(saved):
         Growth(saved[1], saved_features(saved[1]), ModelFeatures(ROWS | {"page": 5}, NUMERICAL, {"page": {"table": "item"}}))
     with pytest.raises(CheckpointError, match="the vectors of feature page were pooled by sum, the dataset says mean"):
         check_features(saved[1], ModelFeatures(ROWS, NUMERICAL, {"page": {"hotness": 2, "pooling": "mean"}}))
-    with pytest.raises(CheckpointError, match="no bottom MLP that new ones"):
+    with pytest.raises(CheckpointError, match="no bottom MLP to add new ones"):
         Growth(saved[1], ModelFeatures(ROWS, ()), ModelFeatures(ROWS, NUMERICAL))
 
 

@@ -297,7 +297,7 @@ def test_a_model_whose_scores_are_not_finite_ends_the_run(tmp_path):
 def test_a_scaled_loss_is_named_as_a_cause(tmp_path):
     loop = Loop(tmp_path, "--epochs", "30", losses=lambda step: math.nan, scaled=True)
     with pytest.raises(
-        NonFiniteLossError, match=r"step 29: the loss is nan, and 30 steps in a row were skipped for it; nothing is saved. Try --loss_scale"
+        NonFiniteLossError, match=r"step 29: the loss is nan, and 30 steps in a row were skipped for this reason; nothing is saved. Try --loss_scale"
     ):
         loop.run()
     loop = Loop(tmp_path, finite=lambda step: 0.0, scaled=True)

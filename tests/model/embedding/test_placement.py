@@ -160,13 +160,13 @@ def test_memory_optimized_puts_fewest_bytes_on_the_fullest():
 
 @pytest.mark.parametrize("size", [(0, 4), (4, 0), (0, 0), (-1, 4)])
 def test_a_table_has_rows_and_columns(size):
-    with pytest.raises(ValueError, match=rf"table user: expected one row and one column or more, received {size[0]} x {size[1]}"):
+    with pytest.raises(ValueError, match=rf"table user: expected at least one row and one column, received {size[0]} x {size[1]}"):
         Table("user", *size)
 
 
 @pytest.mark.parametrize("of_feature", [(0, "sum"), (1, "max"), (-1, "mean"), (3, "")])
 def test_a_feature_has_ids_and_a_way_to_pool_them(of_feature):
-    with pytest.raises(ValueError, match="feature user: expected one id or more, sum or mean, received"):
+    with pytest.raises(ValueError, match="feature user: expected a hotness of at least 1 and pooling sum or mean, received"):
         Feature("user", "user", "user", *of_feature)
 
 

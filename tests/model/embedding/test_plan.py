@@ -136,4 +136,4 @@ def test_tables_beyond_32_bits_are_named():
     shards = [(Shard(0, 1 << 24, 0, 128), Shard(1, (1 << 24) + 1, 0, 128), Shard(2, 1 << 25, 0, 64)), (Shard(2, 1 << 25, 64, 128),)]
     found = report(Placement(tables, tuple(shards), (), (frozenset(),) * 2), 8, 4, 0)
     assert found["beyond_32_bits"] == ["beyond"]
-    assert as_table(found).splitlines()[-1].endswith("numbers by 64 bits: beyond")
+    assert as_table(found).splitlines()[-1].endswith("indexes by 64 bits: beyond")
