@@ -80,14 +80,14 @@ def test_widths_that_contradict_or_are_not_said(run, tmp_path, old, grown):
 def test_without_the_flag_the_features_are_what_is_said(run, tmp_path, old, grown):
     assert run("--dataset_path", old, *RUN, *WIDE, "--save_checkpoint_path", tmp_path / "c").code == 0
     result = run("--dataset_path", grown, *RUN, "--restore_checkpoint_path", tmp_path / "c")
-    assert result.code == 1 and "has no table for feature cat_2; it was trained on cat_0, cat_1; --allow_growth trains on" in result.err
+    assert result.code == 1 and "has no table for feature cat_2; it was trained on cat_0, cat_1; --allow_growth continues training" in result.err
     evaluated = run("--dataset_path", grown, "--cpu", "--mode", "eval", "--restore_checkpoint_path", tmp_path / "c")
     assert evaluated.code == 1 and "has no table for feature cat_2" in evaluated.err
 
 
 def test_a_new_table_of_zeros_is_refused(run, tmp_path, old, grown):
     result = grow(run, tmp_path, old, grown, CROSS, "--embedding_zeros_initializer")
-    assert result.code == 1 and "--embedding_zeros_initializer --allow_growth: table cat_2 is new, and what reads it starts at zero" in result.err
+    assert result.code == 1 and "--embedding_zeros_initializer --allow_growth: table cat_2 is new, and the weights that read it also start" in result.err
 
 
 def test_tables_of_one_width_give_it_to_new_ones():

@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
         (("--model_name", ".hidden"), "--model_name .hidden: expected letters"),
         (("--model_version", "0"), "--model_version 0"),
         (("--instances", "0"), "--instances 0"),
-        (("--inputs", "raw"), "does not say how raw values became feature x"),
+        (("--inputs", "raw"), "does not record how raw values became feature x"),
         (("--inputs", "raw", "--formats", "onnx"), "--formats onnx takes ids"),
         (("--embedding_dim", "9"), "--embedding_dim 9: the checkpoint's model has 8"),
     ],
