@@ -147,7 +147,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
         if reason := _reason_finished(checked):
             options = checked.config.training
             path = options.save_checkpoint_path or options.restore_checkpoint_path
-            console.say(f"{path}: the run is already finished: {reason}; nothing is changed. To train longer, increase --epochs, for instance")
+            console.say(f"{path}: the run is finished: {reason}; nothing is changed. To train longer, increase --epochs, for instance")
             yield None
             return
         files = vocabulary_files(checked.config, checked.spec, checked.vocabularies, checked.checkpoint)

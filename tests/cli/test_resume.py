@@ -100,7 +100,7 @@ def test_the_best_checkpoint_is_kept_apart(run, dataset, tmp_path):
 def test_resume_auto_starts_afresh_and_then_goes_on(run, dataset, tmp_path):
     flags = ("--dataset_path", dataset, *RUN, "--save_checkpoint_path", tmp_path / "c", "--resume", "auto")
     first = run(*flags, "--max_steps", "3")
-    assert first.code == 0 and "going on" not in first.out
+    assert first.code == 0 and "resuming" not in first.out
     second = run(*flags)
     assert "resuming at epoch 0, batch 3, step 3" in second.out
     assert second.final["steps"] == 32
