@@ -132,7 +132,7 @@ def test_sums_have_the_bits_of_the_tree(native, count, dtype):
         (lambda native: native.bias_relu_dropout(tf.zeros([3, 4]), tf.zeros([3]), MASK), r"expected \[b, out\], \[out\] and \[2\]"),
         (lambda native: native.bias_relu_dropout(tf.zeros([3, 4]), tf.zeros([4]), MASK._replace(threshold=2**32)), "a threshold of 32 bits"),
         (lambda native: native.relu_gradient(tf.zeros([3, 4]), tf.zeros([4, 3])), r"expected \[b, out\] twice"),
-        (lambda native: native.sum_in_pairs([tf.zeros([3]), tf.zeros([4])]), "expected one shape"),
+        (lambda native: native.sum_in_pairs([tf.zeros([3]), tf.zeros([4])]), "expected equal shapes"),
     ],
     ids=["samples", "widths", "bias", "bias of dropout", "threshold", "outputs", "parts"],
 )
