@@ -14,7 +14,7 @@ from run.export_formats import WRITERS, Samples, Source
 from run.inherit import inherit
 from run.raw_inputs import raw_inputs
 from run.raw_rows import drawn_columns, raw_features
-from run.restoring import restoring, told_choice
+from run.restoring import restoring, choice_note
 from run.served_rows import ProofRows, by_feature, drawn_rows, test_rows
 from run.tables import list_note, tables_and_features
 from run.trained import TrainedModel, categorical_of
@@ -138,7 +138,7 @@ def _checked(given: Config, console: Console) -> Plan:
     path = given.training.restore_checkpoint_path
     checkpoint = restoring(lambda: Checkpoint(path, given.training.checkpoint_choice))
     config = inherit(given, checkpoint.manifest)
-    if line := told_choice(path, checkpoint):
+    if line := choice_note(path, checkpoint):
         console.say(line)
     for line in warnings(config, architecture_of(config.model).optimizers):
         console.warn(line)

@@ -26,11 +26,11 @@ from run.inherit import changes, inherit
 from run.opening import fallback_checkpoint, open_checkpoint, open_splits
 from run.placing import place_tables, storage_of
 from run.profile_folder import check_profile
-from run.restoring import told_choice
+from run.restoring import choice_note
 from run.same_transforms import check_transforms
 from run.tables import grown_widths, list_note, overruled_widths, tables_and_features, with_widths
 from training.features import ModelFeatures, check_features, check_names, saved_features, saved_widths
-from training.gradient_slices import settled
+from training.gradient_slices import with_gradient_slices
 from training.growth import Growth
 from training.position import Position, reason_finished
 from utils import launch
@@ -188,7 +188,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     check_profile(given.run, world.rank, world.size)
     checkpoint = fallback or open_checkpoint(given, warn)
     config = inherit(given, checkpoint.manifest, _continues(given)) if checkpoint else given
-    if checkpoint and given.run.mode != TRAIN and (line := told_choice(given.training.restore_checkpoint_path, checkpoint)):
+    if checkpoint and given.run.mode != TRAIN and (line := choice_note(given.training.restore_checkpoint_path, checkpoint)):
         console.say(line)
     for line in warnings(config, architecture_of(config.model).optimizers):
         warn(line)
@@ -220,7 +220,7 @@ def _checked(given: Config, fallback: Checkpoint | None, world: World, device: s
     vocabularies = check_vocabularies(config, spec, checkpoint, warn, goes_on=goes_on) if world.first else {}
     check_memory(config, spec, splits, world.local_size)
     set_precision(config.device)
-    config = settled(config, device, world.size, warn)
+    config = with_gradient_slices(config, device, world.size, warn)
     _warn_of_device(config, device, warn)
     dtype = compute_dtype(config.device, device)
     return Checked(world, console, device, dtype, config, spec, tables, features, splits, checkpoint, growth, vocabularies)

@@ -13,7 +13,7 @@ from utils.errors import UserError
 T = TypeVar("T")
 
 
-def told_choice(path: str | Path, checkpoint: Checkpoint, other: str = f"--checkpoint_choice {LATEST}") -> str:
+def choice_note(path: str | Path, checkpoint: Checkpoint, other: str = f"--checkpoint_choice {LATEST}") -> str:
     """Return a line where a folder's best checkpoint is used instead of its latest, which `other` selects; else an empty text."""
     newer = passed_over(Path(path), checkpoint.folder)
     return f"{path}: using its best checkpoint, {checkpoint.folder.name}; {other} uses {newer.name}" if newer else ""

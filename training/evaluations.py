@@ -60,7 +60,7 @@ class Evaluations:
         self._console, self._log = console, log
         self.last: Evaluated | None = None
         self.best: Evaluated | None = None
-        self._reason_said = False
+        self._reason_reported = False
         self._samples, self._seconds = 0, 0.0  # totals over all evaluations
 
     @property
@@ -117,8 +117,8 @@ class Evaluations:
     def end_training(self) -> bool:
         """Return whether the results end the run, and report the reason once."""
         reason = reason_to_end(self._config, self._position, self._split)
-        if reason and not self._reason_said:
-            self._reason_said = True
+        if reason and not self._reason_reported:
+            self._reason_reported = True
             self._console.say(f"{reason} at step {self._position.step}: training stops")
         return reason is not None
 

@@ -51,7 +51,7 @@ def gradient_slices_described(config: Config, workers: int, device: str) -> str:
     return f"the bits of the weights are the same for {_listed(same_bits(slices, batch_size))} workers ({slices} slices of gradients)"
 
 
-def settled(config: Config, device: str, workers: int, warn: Callable[[str], None]) -> Config:
+def with_gradient_slices(config: Config, device: str, workers: int, warn: Callable[[str], None]) -> Config:
     """Return the configuration with the number of slices filled in, as checkpoints keep it; warn where `--gradient_slices` has no effect."""
     if line := _warning(config, workers, device):
         warn(line)

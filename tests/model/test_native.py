@@ -147,7 +147,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_update_has_the_bits_of_tensorflows(native, name, shape):
+def test_update_has_the_same_bits_as_tensorflow(native, name, shape):
     check(native, name, *SHAPES[shape])
 
 
@@ -181,7 +181,7 @@ def test_denormals_are_zero_as_in_tensorflow(native):
     assert_same_bits(by_native(native, optimizer, [piece], ids, gradients, 1.0), by_tensorflow(optimizer, [piece], ids, gradients, 1.0))
 
 
-def test_slices_of_columns_share_their_ids_and_gradients_lie_where_they_are_told(native):
+def test_column_slices_share_ids_and_take_the_given_gradient_columns(native):
     optimizer = Adagrad()
     pieces = [Piece(optimizer, 30, 48, 1, 128), Piece(optimizer, 30, 80, 1, 176), Piece(optimizer, 7, 128, 0, 0)]
     ids = np.stack([draw_ids("uniform", 7, 64), draw_ids("heavy", 30, 64)]).astype(np.int32)
@@ -229,7 +229,7 @@ def test_ids_out_of_range_raise_and_touch_no_row(native, bad, position):
     ],
     ids=lambda value: str(list(value)) if isinstance(value, dict) else "",
 )
-def test_what_does_not_fit_raises(native, change, message):
+def test_invalid_arguments_are_an_error(native, change, message):
     arguments = {
         "tables": [tf.Variable(tf.zeros([30, 16]))],
         "slots": [tf.Variable(tf.zeros([30, 16]))],
@@ -243,7 +243,7 @@ def test_what_does_not_fit_raises(native, change, message):
         native.update(arithmetic(Adagrad()), **(arguments | change))
 
 
-def test_a_table_is_updated_where_it_lies(native):
+def test_table_is_updated_in_place(native):
     """An update changes the table in its own memory, since a table may be too large for a second copy."""
     addresses = []
 
@@ -270,7 +270,7 @@ def test_a_tensor_read_before_an_update_keeps_its_values(native):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("batch", [1, 7, 64, 1000])
-def test_a_lookup_has_the_bits_of_gathers_and_casts(native, dtype, batch):
+def test_lookup_has_the_same_bits_as_gathers_and_casts(native, dtype, batch):
     shapes = [(50, 128), (1, 128), (70, 3), (100_000, 64)]
     tables = [tf.Variable(np.random.default_rng(i).standard_normal(shape).astype(np.float32) * 10.0 ** (3 * i - 6)) for i, shape in enumerate(shapes)]
     ids = np.stack([draw_ids("uniform", rows, batch, rows) for rows, _ in shapes]).astype(np.int32)
@@ -325,7 +325,7 @@ def test_the_number_of_threads_changes_no_bit(native, tmp_path):
     assert_threads_change_no_bit(UPDATE, tmp_path)
 
 
-def test_the_environment_turns_them_off():
+def test_environment_variable_switches_the_operations_off():
     code = "from model.native import native_operations; print(native_operations())"
     environment = {**os.environ, "DLRM_NATIVE_OPS": "0", "TF_CPP_MIN_LOG_LEVEL": "3"}
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)

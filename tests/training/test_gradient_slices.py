@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from model.ordered_sums import pairwise_sum, parts
 from model.slices import keeps_order, same_bits
 from tests.model.tiny_model import config
-from training.gradient_slices import default_gradient_slices, gradient_slices, gradient_slices_described, settled
+from training.gradient_slices import default_gradient_slices, gradient_slices, gradient_slices_described, with_gradient_slices
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_the_default_follows_from_the_batch_and_the_device(batch_size, device, e
     assert default_gradient_slices(batch_size, device) == expected
 
 
-def test_the_flag_wins():
+def test_flag_overrides_the_default():
     assert gradient_slices(config("--batch_size", "8192"), "CPU") == 8
     assert gradient_slices(config("--batch_size", "8192", "--gradient_slices", "3"), "CPU") == 3
 
@@ -84,7 +84,7 @@ def test_parts_of_a_worker_are_whole_subtrees_of_its_sum(slices, samples):
         (("--batch_size", "8192", "--xla", "all"), 2, "CPU", "depend on the number of workers: --xla all compiles other shapes for each number"),
     ],
 )
-def test_what_is_said_of_the_bits(flags, workers, device, expected):
+def test_message_about_the_bits_of_the_weights(flags, workers, device, expected):
     assert expected in gradient_slices_described(config(*flags), workers, device)
 
 
@@ -99,8 +99,8 @@ def test_what_is_said_of_the_bits(flags, workers, device, expected):
         (("--batch_size", "8192"), 3, "CPU", None),  # no slices were asked for
     ],
 )
-def test_slices_that_were_asked_for_and_cannot_hold_are_a_warning(flags, workers, device, expected):
+def test_flag_without_effect_is_a_warning(flags, workers, device, expected):
     said = []
-    found = settled(config(*flags), device, workers, said.append)
+    found = with_gradient_slices(config(*flags), device, workers, said.append)
     assert found.device.gradient_slices == gradient_slices(config(*flags), device)
     assert (len(said) == 1 and expected in said[0]) if expected else not said
