@@ -14,7 +14,7 @@ from run.export_formats import WRITERS, Samples, Source
 from run.inherit import inherit
 from run.raw_inputs import raw_inputs
 from run.raw_rows import drawn_columns, raw_features
-from run.restoring import restoring, choice_note
+from run.restoring import choice_note, restoring
 from run.served_rows import ProofRows, by_feature, drawn_rows, test_rows
 from run.tables import list_note, tables_and_features
 from run.trained import TrainedModel, categorical_of

@@ -14,7 +14,7 @@ from run.array_scorer import ArrayScorer, RawScorer
 from run.inherit import inherit
 from run.native_engine import FEW, stored_scorer
 from run.raw_inputs import CriteoInputs, TableInputs, raw_inputs
-from run.restoring import restoring, choice_note
+from run.restoring import choice_note, restoring
 from run.sample_columns import arrays, given_columns
 from run.tables import list_note, tables_and_features
 from training.features import ModelFeatures, saved_features
