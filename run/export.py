@@ -217,7 +217,7 @@ def _own_tables(formats: tuple[str, ...], precision: str) -> bool:
 
 
 def _described(plan: Plan, folder: Path) -> ServedModel:
-    """Return the model as facts and arrays; write its tables where a format needs them."""
+    """Return the description and the arrays of the model; write its tables if a format needs them."""
     checkpoint, config, features, _, _ = plan.source
     dense = {name.removeprefix(_DENSE): checkpoint.read(name) for name in weights_of(checkpoint) if name.startswith(_DENSE)}
     facts = features.numerical, features.numerical_dtype, plan.looked_up, plan.tables, architecture_of(config.model), dense, config.data.out_of_range

@@ -106,14 +106,14 @@ class Checked:
 
     @property
     def training_invariants(self) -> dict[str, Any]:
-        """The facts that a run must share with the run it resumes."""
+        """The values that a run must share with the run it resumes."""
         train = self.splits["train"]
         return training_invariants(self.config, train.num_samples, train.fingerprint())
 
 
 @dataclass(frozen=True)
 class Prepared(Checked):
-    """All that a mode works with: the checked facts, the placement of the tables, and the open log and vocabulary files."""
+    """All that a mode works with: the results of the checks, the placement of the tables, and the open log and vocabulary files."""
 
     placement: Placement
     log: RunLog
@@ -138,7 +138,7 @@ def prepared(config: Config, world: World, program: str) -> Iterator[Prepared | 
     world, device = _connected(config, world)
     console = Console(program, world.first, config.names)
     fallback = fallback_checkpoint(config, world, console.warn)
-    # Other workers may find no fault: `together` tells them of a fault before they would wait for this worker.
+    # An error may occur on this worker only: `together` raises it on the others, too, before they wait for this worker.
     checked = world.together(lambda: _checked(config, fallback, world, device, console), "prepared")
     with ExitStack() as opened:
         for split in checked.splits.values():

@@ -25,7 +25,7 @@ def check_transforms(checkpoint: Checkpoint, spec: FeatureSpec, allowed: bool, w
     names = [*spec.numerical, *(feature.name for feature in spec.categorical)]
     before = _entries(checkpoint.manifest.get(transforms.NAME))
     now = _entries(transforms.transforms_of(spec.metadata, spec.numerical, [feature.name for feature in spec.categorical]))
-    _say_unknown(checkpoint, spec, [name for name in names if name in _trained(checkpoint)], before, now, warn)
+    _warn_of_unrecorded(checkpoint, spec, [name for name in names if name in _trained(checkpoint)], before, now, warn)
     found = {name: difference(name, before[name], now[name]) for name in names if name in before and name in now}
     different = {name: one for name, one in found.items() if one is not None}
     if not different:
@@ -51,7 +51,9 @@ def _trained(checkpoint: Checkpoint) -> set[str]:
     return {*features.get("numerical", ()), *features.get("categorical", ())}
 
 
-def _say_unknown(checkpoint: Checkpoint, spec: FeatureSpec, names: Iterable[str], before: Mapping, now: Mapping, warn: Callable[[str], None]) -> None:
+def _warn_of_unrecorded(
+    checkpoint: Checkpoint, spec: FeatureSpec, names: Iterable[str], before: Mapping, now: Mapping, warn: Callable[[str], None]
+) -> None:
     """Warn of features whose transform is recorded on one side only."""
     for known, other, who in ((before, now, f"{spec.path}"), (now, before, f"{checkpoint.folder}")):
         if lost := [name for name in names if name in known and name not in other]:
