@@ -182,7 +182,7 @@ class TableInputs:
             values = found[name].fill_null(float("nan")).to_numpy()
             numbers[:, place], beyond = stored(transformed(self._recipes[name], values), dtype)
             if beyond is not None:
-                raise ValueError(f"feature {name}: value {values[beyond]} of sample {beyond} is beyond the range of {dtype}")
+                raise ValueError(f"feature {name}: value {values[beyond]} of sample {beyond} is beyond what {dtype} holds")
         return numbers
 
     def _ids(self, name: str, values: Any, counts: dict[str, tuple[int, int]]) -> np.ndarray:
