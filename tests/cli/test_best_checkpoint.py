@@ -53,7 +53,7 @@ def test_the_last_figures_are_of_the_best_weights_and_the_lasts_stand_beside_the
 def test_a_folder_stands_for_its_best_with_one_line_and_a_flag_for_the_latest(run, dataset, kept, tmp_path):
     path, result = kept
     best, latest = pointed(path / "best"), pointed(path / "latest")
-    told = f"{path}: its best checkpoint is taken, {best.name}; --checkpoint_choice latest takes {latest.name}\n"
+    told = f"{path}: using its best checkpoint, {best.name}; --checkpoint_choice latest uses {latest.name}\n"
     found = evaluated(run, dataset, path)
     assert found.out.count(told) == 1 and found.final["auc"] == result.final["auc"] and found.err == ""
     assert evaluated(run, dataset, path, "--restore_fallback").final["auc"] == result.final["auc"]
@@ -81,7 +81,7 @@ def test_load_and_export_take_the_best(run, kept, tmp_path, capfd):
     model = dlrm.load(path, mmap=True)
     out, err = capfd.readouterr()
     assert model.checkpoint == best and out == ""
-    assert err == f'dlrm.load: {path}: its best checkpoint is taken, {best.name}; checkpoint_choice="latest" takes {latest.name}\n'
+    assert err == f'dlrm.load: {path}: using its best checkpoint, {best.name}; checkpoint_choice="latest" uses {latest.name}\n'
     assert dlrm.load(path, mmap=True, checkpoint_choice="latest").checkpoint == latest and dlrm.load(latest, mmap=True).checkpoint == latest
     assert capfd.readouterr().err == ""
     with pytest.raises(UserError, match="--checkpoint_choice newest: expected one of best, latest"):
@@ -89,7 +89,7 @@ def test_load_and_export_take_the_best(run, kept, tmp_path, capfd):
     for flags, step in (((), best), (("--checkpoint_choice", "latest"), latest)):
         repository = tmp_path / step.name
         result = run("--mode", "export", "--cpu", "--restore_checkpoint_path", path, "--export_path", repository, "--formats", "savedmodel", *flags)
-        assert result.code == 0 and ("its best checkpoint is taken" in result.out) == (step == best), result.err
+        assert result.code == 0 and ("using its best checkpoint" in result.out) == (step == best), result.err
         card = next(repository.rglob("MODEL.md")).read_text()
         assert f"step {Checkpoint(step).step}" in card or str(step) in card
 

@@ -48,7 +48,7 @@ def test_a_subset_of_the_training_rows_is_a_dataset_of_its_first_rows(run, datas
     for figure in ("auc", "valid_auc", "train_loss", "best_epoch"):
         assert by_flag.final[figure] == by_files.final[figure], figure
     other = run("--dataset_path", dataset, *TRAIN, "--dataset_subset", "0.4", "--restore_checkpoint_path", tmp_path / "c")
-    assert other.code == 1 and "that run" in other.err and "cannot go on exactly" in other.err
+    assert other.code == 1 and "its run" in other.err and "cannot be resumed exactly" in other.err
     none = run("--dataset_path", dataset, *TRAIN, "--dataset_subset", "0.00001")
     assert none.code == 1 and "--dataset_subset 1e-05: none of the 4000 rows of train would be left" in none.err
 

@@ -86,7 +86,7 @@ def test_inference_reports_latency_throughput_and_auc(run, trained, dataset):
 def test_inference_says_what_it_will_take_and_ends_in_time(run, trained, dataset):
     flags = ("--cpu", "--mode", "inference", "--dataset_path", dataset, "--restore_checkpoint_path", trained[0], "--inference_seconds", "0.5")
     result = run(*flags, "--max_steps", "100000")
-    found = re.search(r"batch 512: 100,000 batches would take ([\d,]+) s; ([\d,]+) are measured, which take \d s \(--inference_seconds, ", result.out)
+    found = re.search(r"batch 512: 100,000 batches would take ([\d,]+) s; only ([\d,]+) are measured, in \d s \(--inference_seconds, ", result.out)
     count = int(found[2].replace(",", ""))
     assert result.final["inference_batches"] == count and 3 <= count < 100000
     assert f" over {count:,} batches; AUC " in result.out

@@ -106,9 +106,9 @@ def test_what_the_run_has_saved_itself_goes_before_where_it_began(run, flags, tm
     assert run(*flags, "--save_checkpoint_path", tmp_path / "a").code == 0
     again = (*flags, "--restore_checkpoint_path", tmp_path / "a", "--save_checkpoint_path", tmp_path / "b", "--resume", "auto")
     first = run(*again, "--max_steps", "6")
-    assert "going on at epoch 0, batch 4, step 4" in first.out, first.err
+    assert "resuming at epoch 0, batch 4, step 4" in first.out, first.err
     second = run(*again, "--max_steps", "9")
-    assert "going on at epoch 0, batch 6, step 6" in second.out, second.err
+    assert "resuming at epoch 0, batch 6, step 6" in second.out, second.err
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_widths_from_a_json_file_and_from_the_specification(run, bare, tmp_path)
     [
         (("--embedding_dim", "4,8"), "--embedding_dim 4,8: --interaction dot takes tables of one width"),
         (("--embedding_dim", "4,8", "--interaction", "cat"), "--embedding_dim lists 2 widths, the dataset has 5 categorical features"),
-        (("--embedding_dim", "4,8,9,3,5", "--interaction", "cat"), "feature item: --embedding_dim gives it 9 columns, and its table items has 8"),
+        (("--embedding_dim", "4,8,9,3,5", "--interaction", "cat"), "feature item: --embedding_dim gives it 9 columns, but its table items has 8"),
         (("--embedding_dim", "4,0,0,3,5"), "--embedding_dim 4,0,0,3,5: expected at least 1 column"),
         (("--embedding_dim", "nowhere.json"), "nowhere.json: No such file or directory"),
         (("--embedding_dim", "wide"), "'wide' is not a whole number, a list of them separated by commas, or a JSON file of either"),

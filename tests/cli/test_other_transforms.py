@@ -131,7 +131,7 @@ def test_the_same_recipe_in_other_words_is_the_same(run, model, data, tmp_path):
 def test_a_dataset_without_recipes_is_a_line(run, model, data, tmp_path, mode):
     edit_spec(data, lambda spec: spec["metadata"].pop("transforms"))
     result = run(*flags(mode, model, tmp_path), "--dataset_path", data)
-    assert result.code == 0 and result.err.count("does not say how raw values became its inputs") == 1, result.err
+    assert result.code == 0 and result.err.count("does not record how raw values became its inputs") == 1, result.err
     assert f"features days, price, user, city, …: {data / 'feature_spec.yaml'} does not say" in result.err
 
 
@@ -140,7 +140,7 @@ def test_a_checkpoint_without_recipes_is_a_line(run, made, data, tmp_path):
     edit_spec(bare, lambda spec: spec["metadata"].pop("transforms"))
     assert run("--dataset_path", bare, *TRAIN, "--batch_size", 32, "--max_steps", 1, "--save_checkpoint_path", tmp_path / "c").code == 0
     result = run(*flags("eval", tmp_path / "c", tmp_path), "--dataset_path", made / "data")
-    assert result.code == 0 and result.err.count("does not say how raw values became its inputs") == 1, result.err
+    assert result.code == 0 and result.err.count("does not record how raw values became its inputs") == 1, result.err
 
 
 def test_growth_on_the_next_day_goes_on_with_its_transforms(run, made, model, tmp_path):
@@ -189,5 +189,5 @@ def test_criteos_transform_is_compared(run, tmp_path):
     train = (*TRAIN, "--batch_size", 32, "--max_steps", 1, "--evals_per_epoch", 0, "--save_checkpoint_path", tmp_path / "c")
     assert run("--dataset_path", tmp_path / "log", *train).code == 0
     result = run(*flags("eval", tmp_path / "c", tmp_path), "--dataset_path", tmp_path / "none")
-    assert result.code == 1 and "feature num_0: the transform is none in" in result.err and "(and so do 12 more features)" in result.err
+    assert result.code == 1 and "feature num_0: the transform is none in" in result.err and "(12 more features differ, too)" in result.err
     assert run(*flags("eval", tmp_path / "c", tmp_path), "--dataset_path", tmp_path / "log").code == 0

@@ -94,21 +94,23 @@ def test_a_run_that_goes_on_without_evaluations_is_told_what_asks_for_them(run, 
     flags = ("--dataset_path", dataset, *TRAIN, "--save_checkpoint_path", tmp_path / "c")
     assert run(*flags, "--max_steps", "1", "--early_stop_patience", "3").code == 0
     result = run(*flags, "--resume", "auto", "--evals_per_epoch", "0")
-    refused(result, "holds options that cannot be: --early_stop_patience needs evaluations, and --evals_per_epoch 0 leaves them out")
+    refused(result, "are not valid together: --early_stop_patience needs evaluations, and --evals_per_epoch 0 leaves them out")
 
 
 def test_a_batch_larger_than_the_training_rows_is_one_warning_with_a_number_to_try(run, dataset, tmp_path, capfd):
     flags = ("--dataset_path", dataset, *TRAIN, "--batch_size", "5000", "--save_checkpoint_path", tmp_path / "c")
     result = run(*flags)
-    proposed = "the training split has 4,000 rows, so a step takes all of them: an epoch is one step; try --batch_size 32, 125 steps for all rows"
+    proposed = (
+        "the training split has only 4,000 rows, so a step takes all of them: an epoch is one step; try --batch_size 32, 125 steps for all rows"
+    )
     assert result.final["steps"] == 1
-    assert result.err == f"dlrm.py: warning: --batch_size 5000: {proposed}, and a learning rate that goes with it\n"
+    assert result.err == f"dlrm.py: warning: --batch_size 5000: {proposed}, and a learning rate to match\n"
     assert run("--dataset_path", dataset, *TRAIN, "--batch_size", "32", "--max_steps", "1").err == ""
     assert run("--dataset_path", dataset, *TRAIN, "--batch_size", "4000").err == ""  # an epoch is one step too, but its batch has no padding
     resumed = run(*flags, "--resume", "auto", "--epochs", "2")  # no warning: a resumed run cannot change its batch size
     assert resumed.final["steps"] == 2 and resumed.err == ""
     cut = run("--dataset_path", dataset, *TRAIN, "--batch_size", "1000", "--dataset_subset", "0.1", "--steps_per_epoch", "3")
-    assert cut.err.count("\n") == 1 and "has 400 rows, so a step takes all of them; try --batch_size 4, 100 steps" in cut.err
+    assert cut.err.count("\n") == 1 and "has only 400 rows, so a step takes all of them; try --batch_size 4, 100 steps" in cut.err
     capfd.readouterr()
     names = {name.removeprefix("--"): value for name, value in itertools.pairwise(TRAIN) if name.startswith("--") and not value.startswith("--")}
     dlrm.train(dataset_path=str(dataset), cpu=True, log_path="", **names | {"batch_size": 70_000, "valid_batch_size": 512})

@@ -169,5 +169,5 @@ def test_ones_own_module_of_a_name_of_ours_is_one_clear_error(tmp_path):
     result = python(tmp_path, "import dlrm")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1].startswith(
-        f"ImportError: dlrm needs its own 'utils', but {tmp_path / 'utils.py'} comes first: rename that one"
+        f"ImportError: module 'utils': {tmp_path / 'utils.py'} comes before dlrm's own on Python's path; rename it"
     )

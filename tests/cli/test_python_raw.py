@@ -145,7 +145,7 @@ def test_a_run_that_goes_on_without_the_vocabularies_keeps_the_checkpoints(folde
 
 
 def test_what_the_checkpoint_does_not_know_is_said(folder, log, trained, tmp_path):
-    with pytest.raises(UserError, match="does not say how raw values became feature num_0"):
+    with pytest.raises(UserError, match="does not record how raw values became feature num_0"):
         dlrm.load(trained[0]).score_raw({name: [1] for name in dlrm.load(trained[0]).columns})
     step = shutil.copytree(dlrm.load(folder / "c").checkpoint, tmp_path / "step")
     vocabulary = step / "vocabulary/cat_5.parquet"

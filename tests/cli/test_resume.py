@@ -68,8 +68,8 @@ def test_another_optimizer_of_the_tables_is_refused(run, dataset, tmp_path):
     common = ("--dataset_path", dataset, *RUN, "--save_checkpoint_path", tmp_path / "c")
     assert run(*common, "--optimizer", "sgd", "--momentum", "0.5", "--max_steps", "3").code == 0
     for flags, words in (
-        (("--embedding_optimizer", "adam"), "that run had embedding_optimizer momentum, this one has adam"),
-        (("--momentum", "0"), "that run had optimizer momentum, this one has sgd"),
+        (("--embedding_optimizer", "adam"), "its run had embedding_optimizer momentum, this one has adam"),
+        (("--momentum", "0"), "its run had optimizer momentum, this one has sgd"),
     ):
         refused = run(*common, "--optimizer", "sgd", *flags, "--resume", "auto")
         assert refused.code == 1 and words in refused.err and len(refused.err.splitlines()) == 1
@@ -100,20 +100,20 @@ def test_the_best_checkpoint_is_kept_apart(run, dataset, tmp_path):
 def test_resume_auto_starts_afresh_and_then_goes_on(run, dataset, tmp_path):
     flags = ("--dataset_path", dataset, *RUN, "--save_checkpoint_path", tmp_path / "c", "--resume", "auto")
     first = run(*flags, "--max_steps", "3")
-    assert first.code == 0 and "going on" not in first.out
+    assert first.code == 0 and "resuming" not in first.out
     second = run(*flags)
-    assert "going on at epoch 0, batch 3, step 3" in second.out
+    assert "resuming at epoch 0, batch 3, step 3" in second.out
     assert second.final["steps"] == 32
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--batch_size", "128"], "that run had batch_size 256, this one has 128"),
-        (["--seed", "9"], "that run had seed 0, this one has 9"),
-        (["--optimizer", "sgd"], "that run had optimizer adam, this one has sgd"),
-        (["--shuffle_batch_order"], "that run had shuffle_batch_order False, this one has True"),
-        (["--shuffle_window", "4"], "that run had shuffle_window None, this one has 4"),
+        (["--batch_size", "128"], "its run had batch_size 256, this one has 128"),
+        (["--seed", "9"], "its run had seed 0, this one has 9"),
+        (["--optimizer", "sgd"], "its run had optimizer adam, this one has sgd"),
+        (["--shuffle_batch_order"], "its run had shuffle_batch_order False, this one has True"),
+        (["--shuffle_window", "4"], "its run had shuffle_window None, this one has 4"),
     ],
 )
 def test_a_run_that_cannot_go_on_exactly_is_refused(run, trained, dataset, flags, message):
@@ -141,7 +141,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(run, dataset, tm
     assert process.returncode == code
     step = Checkpoint(tmp_path / "c").step
     assert step >= 20
-    assert f"stopped by {signum.name} after step {step}, which is saved; to go on, run the same command with" in err
+    assert f"stopped by {signum.name} after step {step}, which is saved; to resume, run the same command with" in err
     assert "Traceback" not in err
     epochs = str(step // 16 + 1)
     assert run(*flags[:-2], "--epochs", epochs, "--restore_checkpoint_path", tmp_path / "c").final["steps"] == int(epochs) * 16

@@ -188,9 +188,9 @@ def test_a_flag_that_is_given_again(name, dataset, first, capfd):
         with pytest.raises(UserError) as raised:
             config_of(dataset, first, f"--{name}", word)
         if name in ("valid_fraction", "dataset_subset"):
-            assert "that run had train_samples" in str(raised.value)
+            assert "its run had train_samples" in str(raised.value)
         else:
-            message = f"--{name} {word}: the checkpoint's model has" if name in OF_THE_MODEL else f"that run had {name} "
+            message = f"--{name} {word}: the checkpoint's model has" if name in OF_THE_MODEL else f"its run had {name} "
             assert message.replace("true", "True").replace("false", "False") in str(raised.value)
         return
     value, before = valued(name, word), valued(name, values_of(name)[0])

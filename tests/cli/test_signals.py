@@ -49,7 +49,7 @@ def test_a_closed_terminal_saves(training, tmp_path):
     assert process.returncode == 129, err
     step = Checkpoint(tmp_path / "c").step
     assert step >= 20
-    assert f"stopped by SIGHUP after step {step}, which is saved; to go on, run the same command with" in err
+    assert f"stopped by SIGHUP after step {step}, which is saved; to resume, run the same command with" in err
     assert "Traceback" not in err
 
 

@@ -142,7 +142,7 @@ def test_times_with_offsets_score_as_their_moment(folder):
     [
         ("price", "dear", "feature price: value 'dear' of sample 0, expected a finite number, or nothing"),
         ("when", "soon", "feature days: value 'soon' of sample 0, expected a time"),
-        ("nobody", "1", r"column nobody: is unknown; .*give frame\[list\(model\.raw_columns\)\]"),
+        ("nobody", "1", r"column nobody: is unknown; .*select frame\[list\(model\.raw_columns\)\]"),
         ("user", None, "column user: is missing"),
         ("history", 3.5, "feature history: holds values of several kinds"),
     ],

@@ -183,7 +183,7 @@ def test_messages_have_the_names_that_the_user_gave(command, dataset, tmp_path):
     assert again.code == 1 and f"--model_dir {path}/checkpoint: holds checkpoints of another run" in again.err
     assert "--use_checkpoint goes on with them" in again.err
     finished = command(*flags, "--use_checkpoint")
-    assert finished.code == 0 and "Give it more with --num_epochs" in finished.out
+    assert finished.code == 0 and "To train longer, increase --num_epochs" in finished.out
     assert (path / "checkpoint").rename(path / "elsewhere")
     evaluated = ("--dataset_path", dataset, "--cpu", "--affinity", "disabled", "--evaluate", "--use_checkpoint", "--deep_dropout", "0.3")
     missing = command(*evaluated, "--model_dir", path)

@@ -114,7 +114,7 @@ def test_an_older_checkpoint_scores_as_it_did_and_says_so_once(data, older, tmp_
     columns = rows_of_test(data)
     capfd.readouterr()
     found = dlrm.load(older, mmap=True)
-    assert capfd.readouterr().err == f"dlrm.load: warning: {AVERAGES}; a model trained anew adds them up, as published\n"
+    assert capfd.readouterr().err == f"dlrm.load: warning: {AVERAGES}; a new model sums them, as published\n"
     np.testing.assert_allclose(found.score(columns), expected_scores(older, columns, True), atol=1e-6, rtol=0)
     flags = ("--dataset_path", data, "--cpu", "--restore_checkpoint_path", older)
     predicted = child(tmp_path, *flags, "--mode", "predict", "--predictions_path", tmp_path / "p.parquet")

@@ -64,7 +64,9 @@ def test_workers_save_and_end_when_horovodrun_is_gone(training, signum):
     assert result.code == -signum
     assert len(result.errors) == 1, result.err
     reason = f"the launcher( \\(horovodrun, process {number}\\))? is gone"  # with the process id if the worker that reports noticed it itself
-    assert re.search(f"dlrm.py: error: stopped because {reason}, after step {step}, which is saved; to go on, run the same command", result.errors[0])
+    assert re.search(
+        f"dlrm.py: error: stopped because {reason}, after step {step}, which is saved; to resume, run the same command", result.errors[0]
+    )
 
 
 def test_workers_save_when_mpirun_is_gone(training):

@@ -215,7 +215,7 @@ class Disturbances:
         words = ["env", f"PATH={ssh.parent}:{os.environ['PATH']}", sys.executable, ROOT / "scripts/elastic", *flags, "--", *worker]
         run = Victim(self.folder, command=words)
         assert run.end() == 0, run.err
-        assert "host odd has other code than this one: training/schedule.py differs" in run.err, run.err
+        assert "host odd has other code than this host: training/schedule.py differs" in run.err, run.err
         assert not differing(self.campaign.unbroken, folder)
         row.tries += 1
         row.outcome["`scripts/elastic` left the host out: bit-identical to the unbroken one"] += 1

@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
         (("--model_name", ".hidden"), "--model_name .hidden: expected letters"),
         (("--model_version", "0"), "--model_version 0"),
         (("--instances", "0"), "--instances 0"),
-        (("--inputs", "raw"), "does not say how raw values became feature x"),
+        (("--inputs", "raw"), "does not record how raw values became feature x"),
         (("--inputs", "raw", "--formats", "onnx"), "--formats onnx takes ids"),
         (("--embedding_dim", "9"), "--embedding_dim 9: the checkpoint's model has 8"),
     ],
@@ -123,7 +123,7 @@ def test_a_dataset_s_rows_prove_with_their_auc_and_the_card_says_so(folder, tmp_
 def test_an_export_for_a_gpu_made_without_one_says_where_its_proof_was_computed(folder, tmp_path, capsys):
     export(folder / "c", tmp_path / "r", "--device", "gpu")
     found = capsys.readouterr().err
-    assert found.count("--device gpu: no GPU is used here, so the CPU computes the proof; the server needs one") == 1, found
+    assert found.count("--device gpu: no GPU is used here, so the CPU computes the proof; the server needs a GPU") == 1, found
     assert "KIND_GPU" in (tmp_path / "r/dlrm/config.pbtxt").read_text()
 
 
@@ -200,7 +200,7 @@ def test_a_step_that_is_removed_while_it_is_read_is_not_damaged(folder, tmp_path
 
     monkeypatch.setattr(run.export, "verified", late)
     export(tmp_path / "c", tmp_path / "r")
-    assert f"{step}: was removed while it was read, by the run that writes there; the newest is taken" in capfd.readouterr().out
+    assert f"{step}: was removed while it was read, by the run that writes there; using the newest one" in capfd.readouterr().out
     assert versions(tmp_path / "r/dlrm") == [1]
     with pytest.raises(UserError, match="no such folder"):
         export(step, tmp_path / "other")  # for a step that was named, no other is taken

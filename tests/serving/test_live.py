@@ -59,7 +59,7 @@ def test_without_a_server_it_only_writes(exported, repository, capfd):
         assert publish(config(exported, repository, keep=1)) == number
     assert versions(repository / "dlrm") == [1, 2, 3, 4] and live(repository / "dlrm") == [1]
     assert (repository / "dlrm" / CONFIG).read_text() == before
-    assert "names version 1 as the live one; serving.publish --model_version changes that" in capfd.readouterr().out
+    assert "keeps version 1 live; change it with serving.publish --model_version" in capfd.readouterr().out
     assert publish(config(exported, repository, checkpoint=None, model_version=3)) == 3
     assert live(repository / "dlrm") == [3] and versions(repository / "dlrm") == [1, 2, 3, 4]
 

@@ -256,7 +256,7 @@ def test_training_goes_on_from_the_weights(call, tmp_path, imported, dataset):
 
 def test_it_holds_no_position_to_go_on_from(call, imported, dataset):
     code, _, err = call(dlrm.main, *TRAIN, "--dataset_path", dataset, "--restore_checkpoint_path", imported)
-    assert code == 1 and "holds no position to go on from; --resume weights takes its weights and starts at step 0" in err
+    assert code == 1 and "has no training position to resume from; use --resume weights to take its weights and start at step 0" in err
 
 
 # Errors -------------------------------------------------------------------------------------------------------------------
