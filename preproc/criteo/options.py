@@ -212,9 +212,7 @@ def _check_together(given: argparse.Namespace) -> None:
     if given.frequency_threshold is None and not frozen:
         raise UserError("--frequency_threshold is missing; give the number of occurrences from which a value gets an id (0 keeps all)")
     if given.halve_test and (given.test is None or given.valid):
-        raise UserError(
-            f"--halve_test: {'--valid is given too; drop one of them' if given.valid else '--test is missing, whose last day would be halved'}"
-        )
+        raise UserError(f"--halve_test: {'--valid is given too; drop one of them' if given.valid else '--test is missing, whose last day is halved'}")
     if given.output_ordering != INPUT and given.train is None:
         raise UserError(f"--output_ordering {given.output_ordering}: --train is missing, whose rows would be put into that order")
     if given.dictionary_days == ALL and frozen:

@@ -6,7 +6,7 @@
     python -m preproc.outbrain --engine spark --spark_master spark://HOST:7077 --src RAW --dst DATASET
 
 Clicks are joined with events, promoted content and documents. All displays of the last two days and a fifth of the others are for evaluation (the
-split `test`); rates, views, dictionaries and the ranges of scales come from the training rows only. Rows keep the order of the clicks; those of `test`
+split `test`); rates, views, dictionaries and ranges of scales come from the training rows only. Rows keep the order of the clicks; those of `test`
 are in the order of their displays. `python -m dataloading.generate_outbrain` draws raw files. See docs/wide_and_deep.md.
 """
 
@@ -129,7 +129,7 @@ def _check(tally: RunningStatistics) -> None:
             )
         if clicks != displays:
             _warn(
-                f"the {split} split: {clicks:,} clicks in {displays:,} displays; expected one in each; ranking metrics leave out displays without a click"
+                f"the {split} split: {clicks:,} clicks in {displays:,} displays; expected one in each; ranking metrics leave out displays without one"
             )
     tables = {"displays": "events.csv", "ads": "promoted_content.csv"}
     if missing := [f"{tally.missing[name]:,} rows of {name} that {table} lacks" for name, table in tables.items() if tally.missing[name]]:

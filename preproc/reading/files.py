@@ -157,9 +157,7 @@ def header_of(path: Source, form: Form) -> list[str]:
         if not name:
             raise DatasetError(f"{path}, line 1: column {i + 1} has no name; expected a header, or --columns A,B,… for files without one")
         if names.index(name) != i:
-            raise DatasetError(
-                f"{path}, line 1: column {name} is named twice; expected each name once, or --columns A,B,… for files without a header"
-            )
+            raise DatasetError(f"{path}, line 1: column {name} is named twice; expected unique names, or --columns A,B,… for files without a header")
     return names
 
 

@@ -297,8 +297,8 @@ def _fault(line: bytes, form: Form, names: Sequence[str], lists: frozenset[str])
         return next((fault for name, value in found.items() if (fault := _json_fault(name, value, name in lists))), f"{text[:60]!r} cannot be read")
     if form.quote and text.count(form.quote) % 2:
         return (
-            f"a quote is opened and not closed, or {MOST_LINES:,} lines do not complete its row of {len(names)} values; expected quotes around values "
-            "with a line end or with a quote, which is doubled (--quote none reads quotes as ordinary text)"
+            f"a quote is opened and not closed, or {MOST_LINES:,} lines do not complete its row of {len(names)} values; expected quotes around "
+            "values with a line end or with a quote, which is doubled (--quote none reads quotes as ordinary text)"
         )
     values = len(fields_of(text, form)) if text else 0
     if values != len(names):

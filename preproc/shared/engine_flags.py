@@ -40,13 +40,13 @@ def add_engine_flags(parser: Parser) -> None:
         "--engine",
         choices=ENGINES,
         default=POLARS,
-        help="polars: run on this machine; spark: run on a cluster; both write the same bytes (default: %(default)s)",
+        help="polars: this machine; spark: a cluster, with the same result (default: %(default)s)",
     )
     add(
         "--staging",
         type=Path,
         metavar="FOLDER",
-        help="folder for rows until they have ids and, with a URL as --dst, for the dataset until its upload; Spark executors share it (default: --dst)",
+        help="folder for rows until they have ids and, if --dst is a URL, for the dataset until its upload; executors share it (default: --dst)",
     )
     add("--spark_master", metavar="URL", help="local[N], spark://HOST:PORT, yarn or k8s://URL (default: that of spark-submit, else local[*])")
     add("--spark_conf", action="append", default=[], metavar="KEY=VALUE", help="Spark setting; may be given several times")

@@ -46,11 +46,7 @@ class Destination:
         """Return the destination given by --dst, --staging, --engine and --resume. Raises UserError where these conflict."""
         if not is_url(given.dst) or local_of(given.dst) != given.dst:
             if given.resume and (given.engine == SPARK or given.staging):
-                why = (
-                    "--engine spark: Spark itself repeats lost tasks"
-                    if given.engine == SPARK
-                    else "--staging: a resumed run needs its files in --dst"
-                )
+                why = "--engine spark: Spark itself repeats lost tasks" if given.engine == SPARK else "--staging: a resumed run continues in --dst"
                 raise UserError(f"--resume and {why}; drop one of them")
             return cls(Path(local_of(given.dst)), given.staging)
         if given.staging is None:
@@ -93,8 +89,8 @@ def made(name: str, destination: Destination, make: Callable[[], str], run: Mapp
     whole = _is_made(name, folder, run) if resume else False
     if not whole and not overwrite and (folder / DEFAULT_FILE_NAME).exists():
         raise DatasetError(
-            f"{folder} holds a dataset that an earlier run made for {destination}; upload it with python -m dataloading.put (or with --resume, if the "
-            "command is the same), or replace it with --overwrite"
+            f"{folder} holds a dataset that an earlier run made for {destination}; upload it with python -m dataloading.put (or with --resume, "
+            "if it was this command), or replace it with --overwrite"
         )
     check_store(store, overwrite, local_files(folder) if whole else ())
     before = read_record(folder)

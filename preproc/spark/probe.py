@@ -75,9 +75,7 @@ def check_executors(context, run_probes: Callable[[], tuple[list, Exception | No
     for host, python, theirs in found:
         other = [f"{name} {version}, expected {versions()[name]}" for name, version in theirs.items() if version != versions()[name]]
         if other:
-            raise UserError(
-                f"the executor on {host} has {'; '.join(other)} ({python}); set PYSPARK_PYTHON to a Python with the driver's version and packages"
-            )
+            raise UserError(f"the executor on {host} has {'; '.join(other)} ({python}); set PYSPARK_PYTHON to one like the driver's")
 
 
 def _give_up(context, wait_s: float, done: threading.Event, gave_up: threading.Event) -> None:

@@ -119,6 +119,4 @@ def _not_shared(job: Job) -> UserError | None:
 
 def _not_here(error: FileNotFoundError) -> UserError:
     host = socket.gethostname()
-    return UserError(
-        f"{error.filename}: the executor on {host} finds no such file; logs and --staging must be on a file system that all executors share"
-    )
+    return UserError(f"{error.filename}: the executor on {host} finds no such file; logs and --staging must be where all executors see them")

@@ -166,7 +166,7 @@ def checked(plan: Plan, where: str = "") -> Plan:
             raise DatasetError(f"{where}label {error}") from None
         for name, recipe in plan.features.items():
             if column in recipe.inputs:
-                raise DatasetError(f"{where}feature {name}: reads {column}, the label's column, so it would reveal the label; remove one of them")
+                raise DatasetError(f"{where}feature {name}: reads {column}, the label's column, and so reveals the label; remove one of them")
     if not any(recipe.gives != "numbers" for recipe in plan.features.values()):
         raise DatasetError(f"{where}no feature is categorical, but the model needs at least one: name it with --categorical COLUMN")
     first: dict[str, tuple[str, Recipe]] = {}

@@ -167,7 +167,7 @@ def rule_of(args: argparse.Namespace) -> SplitRule:
     for split in ("valid", "test"):
         if getattr(args, split) and (getattr(args, f"{split}_fraction") or getattr(args, f"{split}_values")):
             raise UserError(
-                f"--{split} gives the {split} split, and --{split}_fraction or --{split}_values takes it from the training files: expected one of them"
+                f"--{split} gives the {split} split, and --{split}_fraction or --{split}_values takes it from the training files: expected one"
             )
     if args.split_column:
         if held_out:

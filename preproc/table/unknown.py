@@ -61,7 +61,7 @@ def unknown_lines(
             there = "not recorded" if before is None else f"{before:.1%}"
             yield (
                 f"{split} split, feature {name}: {found.unknown:,} of {found.values:,} values are unknown ({share:.1%}; in training: {there}), "
-                f"the most frequent: {', '.join(_commonest(rows(split), plan, name, vocabularies))}; does the column have the same form as in training?"
+                f"the most frequent: {', '.join(_commonest(rows(split), plan, name, vocabularies))}; has the form of the column changed?"
             )
 
 
