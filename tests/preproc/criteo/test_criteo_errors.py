@@ -114,7 +114,7 @@ def test_compressed_files_that_are_not_whole(tmp_path, content, message):
 def test_values_beyond_float16(tmp_path, extra):
     first = "bad\n" if extra else GOOD  # a skipped line still counts as a line
     text = first + GOOD * 2 + "1\t5\t70000" + "\t" * 37 + "\n"
-    message = f"{tmp_path / 'day_0'}: line 4: field 3 (num_1) is 70000, expected at most ±65504, what float16 holds; use --numerical_transform log"
+    message = f"{tmp_path / 'day_0'}: line 4: field 3 (num_1) is 70000, expected at most ±65504, the range of float16; use --numerical_transform log"
     fails([*flags(tmp_path, text.encode()), "--numerical_transform", "none", *extra], message, tmp_path)
 
 

@@ -268,22 +268,22 @@ def test_vocabularies_that_do_not_fit(tmp_path, old):
     content = yaml.safe_load((old.folder / "feature_spec.yaml").read_text())
     content["metadata"] = {}
     (old.folder / "feature_spec.yaml").write_text(yaml.safe_dump(content))
-    refused("its metadata do not say that preproc.criteo wrote it", kind=DatasetError)
+    refused("its metadata do not name preproc.criteo", kind=DatasetError)
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--test T --frequency_threshold 3", "--train is missing: the log files of the training days; only --vocabulary does without"),
+        ("--test T --frequency_threshold 3", "--train is missing; give the log files of the training days (only runs with --vocabulary need none)"),
         ("--train T --frequency_threshold 3", "--test is missing"),
-        ("--train T --test T", "--frequency_threshold is missing: how often a value has to occur to get an id"),
+        ("--train T --test T", "--frequency_threshold is missing; give the number of occurrences from which a value gets an id"),
         ("--vocabulary V", "--train, --valid, --test and --unlabelled are missing"),
-        ("--vocabulary V --extend_vocabulary --test T", "--train is missing: the log files of the training days; --extend_vocabulary takes"),
+        ("--vocabulary V --extend_vocabulary --test T", "--train is missing; give the log files of the training days (--extend_vocabulary takes"),
         ("--train T --test T --extend_vocabulary --frequency_threshold 3", "--extend_vocabulary needs --vocabulary"),
         ("--train T --valid T --test T --halve_test --frequency_threshold 3", "--halve_test: --valid is given too"),
         ("--train T --vocabulary V --halve_test", "--halve_test: --test is missing"),
         ("--test T --vocabulary V --output_ordering total_random", "--output_ordering total_random: --train is missing"),
-        ("--test T --vocabulary V --dictionary_days all", "--dictionary_days all: with --vocabulary no dictionary is made"),
+        ("--test T --vocabulary V --dictionary_days all", "--dictionary_days all: no dictionary is made with --vocabulary but"),
         ("--train T --test T --frequency_threshold 3 --num_categorical 0", "--num_categorical: expected a whole number of at least 1"),
     ],
 )

@@ -263,9 +263,9 @@ def test_it_holds_no_position_to_go_on_from(call, imported, dataset):
 
 
 CURRENT = {
-    "cross": (edit("dense/config.json", interaction="cross"), "interaction cross with 3 cross layers, dense holds the weights of 0; expected"),
+    "cross": (edit("dense/config.json", interaction="cross"), "interaction cross with 3 cross layers, but dense holds the weights of 0; expected"),
     "unknown interaction": (edit("dense/config.json", interaction="dummy"), "interaction 'dummy', expected dot_custom_cuda, dot_tensorflow or cross"),
-    "other numericals": (edit("dense/config.json", num_numerical_features=8), "config.json: 8 numerical features, the dataset has 3; give the data"),
+    "other numericals": (edit("dense/config.json", num_numerical_features=8), "config.json: 8 numerical features, but the dataset has 3; give the"),
     "no dense config": (remove("dense/config.json"), "dense/config.json: No such file or directory; expected the folders dense and sparse"),
     "bad config": (write("sparse/config.json", b"{"), "sparse/config.json: Expecting property name"),
     "config of another kind": (write("sparse/config.json", b"[]"), "sparse/config.json: expected a JSON object, found list"),
@@ -275,9 +275,9 @@ CURRENT = {
     "cut data": (write("dense/dense.data-00000-of-00001", b""), "dense/dense.index: TensorFlow cannot read it: "),
     "other data": (write("dense/dense.data-00000-of-00001", bytes(9999)), "dense/dense.index: TensorFlow cannot read it: "),
     "no table": (remove("sparse/feature_2.npy"), "sparse: the table of feature cat_2, feature_2….npy, is missing; expected 4 tables"),
-    "table too many": (write("sparse/feature_4.npy", b""), "feature_4.npy: not a whole NumPy file"),
-    "cut table": (cut("sparse/feature_1.npy"), "sparse/feature_1.npy: not a whole NumPy file: mmap length is greater than file size"),
-    "objects": (resave("sparse/feature_1.npy", lambda table: table.astype(object)), "sparse/feature_1.npy: not a whole NumPy file"),
+    "table too many": (write("sparse/feature_4.npy", b""), "feature_4.npy: not a complete NumPy file"),
+    "cut table": (cut("sparse/feature_1.npy"), "sparse/feature_1.npy: not a complete NumPy file: mmap length is greater than file size"),
+    "objects": (resave("sparse/feature_1.npy", lambda table: table.astype(object)), "sparse/feature_1.npy: not a complete NumPy file"),
     "fewer rows": (resave("sparse/feature_1.npy", lambda table: table[1:]), "feature_1.npy: 299 rows, feature cat_1 has cardinality 300 in "),
     "more rows": (resave("sparse/feature_0.npy", lambda table: np.tile(table, (2, 1))), "feature_0.npy: 100 rows, feature cat_0 has cardinality 50"),
     "wider table": (resave("sparse/feature_3.npy", lambda table: np.pad(table, ((0, 0), (0, 1)))), "shape [50, 9], expected [rows, 8], the same"),
@@ -285,12 +285,12 @@ CURRENT = {
     "half": (resave("sparse/feature_3.npy", lambda table: table.astype(np.float16)), "sparse/feature_3.npy: float16, expected float32"),
 }
 OLDER = {
-    "nothing": (remove("*"), "no checkpoint of NVIDIA's DLRM or DCNv2: neither the folders dense and"),
+    "nothing": (remove("*"), "holds no checkpoint of NVIDIA's models; expected the folders dense and"),
     "part": (remove("feature_1_300_part1.npy"), "the table of feature cat_1, feature_1….npy, has only the parts [0, 2, 3, 4]"),
     "last part": (remove("feature_1_300_part4.npy"), "feature_1_300_part0.npy: 256 rows, feature cat_1 has cardinality 300 in "),
-    "two checkpoints": (write("feature_1.npy", b""), "feature_1.npy: not a whole NumPy file"),
+    "two checkpoints": (write("feature_1.npy", b""), "feature_1.npy: not a complete NumPy file"),
     "another one's table": (lambda folder: np.save(folder / "feature_1.npy", np.zeros(3)), "9 files for 8 tables or parts of tables: it holds more"),
-    "extra table": (lambda folder: np.save(folder / "feature_4_9_part0.npy", np.zeros(9)), "_part0.npy: one table too many, the dataset has 4"),
+    "extra table": (lambda folder: np.save(folder / "feature_4_9_part0.npy", np.zeros(9)), "_part0.npy: one table too many, since the dataset has 4"),
     "no bias": (remove("top_mlp_layer_1_bias_part0.npy"), "layer 1 of the top_mlp has no bias"),
     "no layer": (remove("top_mlp_layer_0*"), "layer 0 of the top_mlp has no kernel; expected a checkpoint of NVIDIA's DLRM"),
     "half": (resave("top_mlp_layer_1_bias_part0.npy", np.float16), "top_mlp_layer_1_bias_part0.npy: float16, expected float32"),
@@ -327,7 +327,7 @@ def test_tables_in_one_file_belong_to_the_cardinalities_they_were_written_for(ca
 
 
 CONCATENATED = {
-    "which of two alike is apart": (2e-6, lambda folder: None, "put some of several tables of 1600 bytes apart; which is not known"),
+    "which of two alike is apart": (2e-6, lambda folder: None, "left some of several tables of 1600 bytes on the CPU, and it is not recorded"),
     "one file lost": (
         4e-6,
         remove("sparse/feature_1.npy"),
@@ -357,7 +357,7 @@ def test_other_mistakes(call, tmp_path, dataset, imported):
     nothing = tmp_path / "nothing"
     assert f"--nvidia_checkpoint {nothing}: no such folder" in call(nvidia_checkpoint.main, *paths(nothing, dataset, tmp_path / "new"))[2]
     code, _, err = call(nvidia_checkpoint.main, *paths(tmp_path / "nvidia", dataset, imported))
-    assert code == 1 and f"--save_checkpoint_path {imported}: holds a checkpoint; name another folder" in err
+    assert code == 1 and f"--save_checkpoint_path {imported}: already holds a checkpoint; choose another folder" in err
     assert "no such file; expected a feature specification" in call(nvidia_checkpoint.main, *paths(tmp_path / "nvidia", nothing, tmp_path / "new"))[2]
     with pytest.raises(UserError, match="--save_checkpoint_path"):
         nvidia_checkpoint.main(["--nvidia_checkpoint", "a", "--dataset_path", "b"])

@@ -268,9 +268,9 @@ def test_damaged_arrays_are_one_line(call, tmp_path, dataset, damage):
 
 
 CONFIGURATIONS = {
-    "layer lost": (edit("dense/config.json", num_cross_layers=4), "interaction cross with 4 cross layers, dense holds the weights of 3; expected"),
-    "layers of a DLRM": (edit("dense/config.json", interaction="dot_tensorflow"), "dot_tensorflow with 0 cross layers, dense holds the weights of 3"),
-    "other numericals": (edit("dense/config.json", num_numerical_features=8), "config.json: 8 numerical features, the dataset has 3; give the data"),
+    "layer lost": (edit("dense/config.json", num_cross_layers=4), "interaction cross with 4 cross layers, but dense holds the weights of 3; expected"),
+    "layers of a DLRM": (edit("dense/config.json", interaction="dot_tensorflow"), "dot_tensorflow with 0 cross layers, but dense holds the weights of 3"),
+    "other numericals": (edit("dense/config.json", num_numerical_features=8), "config.json: 8 numerical features, but the dataset has 3; give the"),
 }
 
 
@@ -299,8 +299,8 @@ def test_a_layer_without_its_second_kernel_is_refused(call, tmp_path, dataset):
 
 
 DATASETS = {
-    "shared tables": ({"table": ["both", None, None, "both"]}, "feature cat_0 is looked up in table both; NVIDIA's features have one each"),
-    "means": ({"hotness": 2, "pooling": "mean"}, "feature cat_0 has pooling mean; NVIDIA's DLRM and DCNv2 add vectors up, drop pooling"),
+    "shared tables": ({"table": ["both", None, None, "both"]}, "feature cat_0 uses the table both, but each feature of NVIDIA's"),
+    "means": ({"hotness": 2, "pooling": "mean"}, "feature cat_0 has pooling mean, but NVIDIA's DLRM and DCNv2 sum vectors; remove pooling"),
     "other widths": ({"embedding_dim": [8, 8, 16, 8]}, "feature_2.npy: 8 columns, feature cat_2 has embedding_dim 16 in "),
 }
 

@@ -159,7 +159,7 @@ def test_the_imported_model_has_nvidias_logits(call, tmp_path, dataset, later):
     model = original(ROWS, WIDTHS, NUMBERS, later)
     source, target = save(tmp_path / "nvidia", model), tmp_path / "ours"
     code, out, err = call(nvidia_checkpoint.main, *paths(source, dataset, target))
-    size = "4 tables of 4,3,8 columns, 1,306 parameters; as many of 1 column; deep MLP 6,4,1; trained for 455 steps"
+    size = "4 tables of 4,3,8 columns, 1,306 parameters; a wide table of 1 column for each; deep MLP 6,4,1; trained for 455 steps"
     assert (code, out) == (0, f"written: {target}/step-00000000: {size}\n"), err
     assert [line.partition(": ")[2].split(":")[0] for line in err.splitlines()] == (
         [] if later else ["the checkpoint does not name its wide tables", "the checkpoint does not name its weights of numerical features"]
@@ -269,7 +269,7 @@ def test_a_damaged_checkpoint_is_one_line(call, dataset, source, damage):
 
 
 def test_weights_that_are_not_wide_and_deeps_and_a_flag_that_says_nothing(call, tmp_path, dataset, source):
-    check_refused(call, source, dataset, "holds a Wide & Deep, which has none; drop the flag", "--dot_interaction", "tensorflow")
+    check_refused(call, source, dataset, "holds a Wide & Deep, which has no dot interaction; drop the flag", "--dot_interaction", "tensorflow")
     (tmp_path / "other").mkdir()
     tf.train.Checkpoint(current_step=tf.Variable(1)).write(str(tmp_path / "other/ckpt-1"))
     check_refused(

@@ -55,11 +55,11 @@ def fails(folder, *flags):
         ),
         ("promoted_content", ("9 8", "9999999999999999999 8"), "line 3, column ad_id: '9999999999999999999', expected a whole number of 0 or more"),
         ("events", ("20 2 US", "-1 2 US"), "line 3, column timestamp: '-1', expected a whole number from 0 to 1"),
-        ("events", ("2 5 20", "1 5 20"), "events.csv: column display_id: 1 stands in several rows, expected one row of each"),
+        ("events", ("2 5 20", "1 5 20"), "events.csv: column display_id: 1 is in several rows, expected one row for each value"),
         ("promoted_content", ("9 8 1 1", "9 8 1.5 1"), "column campaign_id: '1.5', expected a whole number of 0 or more, or nothing"),
-        ("promoted_content", ("9 8", "7 8"), "promoted_content.csv: column ad_id: 7 stands in several rows"),
+        ("promoted_content", ("9 8", "7 8"), "promoted_content.csv: column ad_id: 7 is in several rows"),
         ("documents_meta", ("2016-06-01", "June"), "line 2, column publish_time: 'June 00:00:00.0', expected a time"),
-        ("documents_meta", ("\n8 2", "\n5 2"), "documents_meta.csv: column document_id: 5 stands in several rows"),
+        ("documents_meta", ("\n8 2", "\n5 2"), "documents_meta.csv: column document_id: 5 is in several rows"),
         ("documents_topics", ("0.5", "inf"), "documents_topics.csv, line 2, column confidence_level: 'inf', expected a finite number"),
         ("documents_entities", ("ab", "_"), "documents_entities.csv, line 2, column entity_id: nothing, expected a text"),
         ("documents_categories", ("category_id", "category"), "documents_categories.csv: has no column category_id; it has document_id, category"),
@@ -139,7 +139,7 @@ def test_bad_lines_are_skipped_and_counted(tmp_path, capsys):
     spec = preprocessed(folder, "--bad_lines", "skip", "--eval_fraction", 0)
     said = capsys.readouterr().err
     assert "clicks_train.csv: bad lines skipped: 3, the first: line 5, column clicked: '2', expected 0 or 1" in said
-    assert "events.csv: column display_id: 1 stands in several rows; rows beyond the first of a value, left out: 1" in said
+    assert "events.csv: column display_id: 1 is in several rows; the first is kept; rows left out: 1" in said
     assert spec.metadata["bad_lines_skipped"] == 5 and spec.metadata["train"]["rows"] == 4
     assert columns(spec, "train") == columns(preprocessed(raw(tmp_path), "--eval_fraction", 0), "train")
 

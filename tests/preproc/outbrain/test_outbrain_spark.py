@@ -147,7 +147,7 @@ def test_a_key_twice_an_empty_split_and_an_interruption_leave_nothing(changed, m
             outbrain.main(words)
     assert not destination.exists()
     rewrite(changed / "promoted_content.csv", lambda lines: [*lines, lines[5]])
-    with pytest.raises(UserError, match=r"promoted_content.csv: column ad_id: \d+ stands in several rows, expected one row of each"):
+    with pytest.raises(UserError, match=r"promoted_content.csv: column ad_id: \d+ is in several rows, expected one row for each value"):
         outbrain.main(words)
     assert not destination.exists()
 

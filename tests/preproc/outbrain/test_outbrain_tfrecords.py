@@ -81,6 +81,6 @@ def test_a_flag_without_effect_is_told(raw, tmp_path, capsys):
     outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--num_files", "3"])
     assert "--num_files has no effect with --format tf_raw" in capsys.readouterr().err
     outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--format", "both", "--overwrite"])
-    assert "of the dataset that is replaced" not in capsys.readouterr().err
+    assert "TFRecords of the replaced dataset" not in capsys.readouterr().err
     outbrain.main(["--src", str(raw / "raw"), "--dst", str(tmp_path / "raw"), "--overwrite"])
-    assert "raw/tfrecords: TFRecords of the dataset that is replaced; they stay" in capsys.readouterr().err
+    assert "raw/tfrecords: keeps the TFRecords of the replaced dataset; --format" in capsys.readouterr().err

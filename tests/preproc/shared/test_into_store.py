@@ -116,7 +116,7 @@ def test_a_file_url_is_a_local_folder(tmp_path, call, words):
 def test_what_is_refused_at_once(tmp_path, call, files, words, command, monkeypatch):
     staging = ("--staging", tmp_path / "staging")
     monkeypatch.setattr(command, "make_dataset", unexpected)  # fails if a dataset is made
-    message = f"--dst {URL}: --staging is missing: a folder on a disk with the room, in which the dataset is made before it is put there"
+    message = f"--dst {URL}: --staging is missing; give a folder on a disk with enough space, in which the dataset is made before its upload"
     assert error(call, command.main, *words[command], "--dst", URL) == message
     fsspec.filesystem("memory").pipe_file("/bucket/a set/train/label.bin", b"1")
     message = f"{URL} holds files already (train/label.bin); expected an empty folder; choose another, or pass --overwrite"
@@ -159,7 +159,7 @@ def test_a_put_that_fails_and_is_gone_on_with(tmp_path, call, files, words, monk
         failing(patch, "put_file", "train/s.bin", ConnectionError("reset"))
         said = error(call, table.main, *flags)
         (folder,) = (tmp_path / "staging").iterdir()
-        whole = f"the dataset is whole in {folder}: the same command with --resume goes on with putting it"
+        whole = f"the complete dataset is in {folder}: upload it by the same command with --resume"
         assert said == f"{URL}/train/s.bin: cannot be written: ConnectionError: reset; what had been put is removed; {whole}"
         assert files() == {} and tree(tmp_path / "local").items() <= tree(folder).items()
         assert error(call, table.main, *flags).startswith(f"{folder} holds a dataset that an earlier run made for {URL}; ")
@@ -171,7 +171,7 @@ def test_a_put_that_fails_and_is_gone_on_with(tmp_path, call, files, words, monk
     monkeypatch.setattr(MemoryFileSystem, "put_file", lambda self, *words, **more: puts.append(words[1]) or honest(self, *words, **more))
     before = files()
     code, out, errors = call(table.main, *flags, "--resume")
-    assert code == 0 and f"--resume: goes on with putting the dataset in {folder}" in errors and out == f"{URL}: made by an earlier run\n"
+    assert code == 0 and f"--resume: uploads the dataset that an earlier run made in {folder}" in errors and out == f"{URL}: made by an earlier run\n"
     assert files() == tree(tmp_path / "local") and left(tmp_path) == []
     assert puts[-1].endswith("feature_spec.yaml") and not any(name in path for name in before for path in puts)
 
@@ -182,7 +182,7 @@ def test_another_run_does_not_put_what_this_one_made(tmp_path, call, files, word
         failing(patch, "put_file", "train/s.bin", ConnectionError("reset"))
         error(call, table.main, *flags)
     code, _, errors = call(table.main, *flags, "--seed", 7, "--overwrite")
-    assert code == 0 and "is not put, for it was made by a run with another --seed (0, now 7)" in errors, errors
+    assert code == 0 and "is not uploaded, because it was made by a run with another --seed (0, now 7)" in errors, errors
     assert call(table.main, *words[table], "--seed", 7, "--dst", tmp_path / "local")[0] == 0
     assert files() == tree(tmp_path / "local") and left(tmp_path) == []
 
@@ -208,7 +208,7 @@ def test_two_runs_at_once(tmp_path, call, files, words, monkeypatch):
     monkeypatch.setattr(table, "make_dataset", meanwhile)
     code, _, errors = call(table.main, *flags)
     assert code == 0, errors
-    assert "another run makes the dataset for this --dst there; wait for it" in said[0] and left(tmp_path) == [] and len(files()) > 8
+    assert "another run is making the dataset for this --dst; wait for it" in said[0] and left(tmp_path) == [] and len(files()) > 8
 
 
 def test_a_file_that_is_not_whole_in_the_store(tmp_path, call, files, words, monkeypatch):
@@ -238,7 +238,7 @@ def test_overwriting(tmp_path, call, files, words, monkeypatch):
     assert seen == [True] + [False] * len(files())  # the first file put is the token
     failing(monkeypatch, "put_file", "train/s.bin", ConnectionError("reset"))
     said = error(call, table.main, *flags)
-    assert "; what had been put is removed, and the older dataset there is no longer whole; the dataset is whole in " in said
+    assert "; what had been put is removed, and the older dataset there is no longer whole; the complete dataset is in " in said
     assert "feature_spec.yaml" not in files()
 
 
@@ -331,7 +331,7 @@ def test_a_lock_that_its_holder_has_just_removed_is_none(tmp_path, monkeypatch):
     descriptor = into_store.locked(path, tmp_path / "d")
     try:
         assert len(taken) == 2
-        with pytest.raises(DatasetError, match="another run makes the dataset"):
+        with pytest.raises(DatasetError, match="another run is making the dataset"):
             into_store.locked(path, tmp_path / "d")
     finally:
         os.close(descriptor)

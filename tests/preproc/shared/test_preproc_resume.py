@@ -20,7 +20,7 @@ from utils.commands import run_command
 from utils.errors import UserError
 
 ROOT = Path(__file__).parents[3]
-DONE = re.compile(r"--resume: goes on in \S+; done already and not done again: (.*)\n")
+DONE = re.compile(r"--resume: continues in \S+; already done: (.*)\n")
 
 
 def rows(first: int, count: int) -> str:
@@ -110,7 +110,7 @@ def test_what_was_complete_is_not_done_again(tmp_path, capfd, monkeypatch, comma
         assert "is kept" not in said and not out.exists()
         return
     (left,) = out.iterdir()
-    kept = rf"{left} is kept \([\d.]+ [KM]iB\): the same command goes on from there with --resume; a run without it removes it\n"
+    kept = rf"{left} is kept \([\d.]+ [KM]iB\): the same command with --resume continues there; a run without --resume removes the folder\n"
     assert re.search(kept, said)
     before, done = done[:], []
     monkeypatch.setattr(
@@ -158,7 +158,7 @@ def test_another_run_begins_anew_and_says_why(tmp_path, capfd, monkeypatch, chan
     capfd.readouterr()
     assert table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"]) == 0
     said = capfd.readouterr().err
-    assert re.search(rf"--resume: begins anew, for {folder} was left by a run with {difference}\n", said) and not DONE.search(said)
+    assert re.search(rf"--resume: starts from the beginning, because {folder} was left by a run with {difference}\n", said) and not DONE.search(said)
     assert f"{folder}: left by a run that ended early; removed\n" in said
     assert tree(tmp_path / "out") == tree(tmp_path / "whole")
 
@@ -199,7 +199,7 @@ def test_staged_files_that_are_damaged_are_said(tmp_path, monkeypatch):
     folder = left(tmp_path, monkeypatch, flags)
     for path in folder.glob("train-0-*.arrow"):
         path.write_bytes(bytes(path.stat().st_size))
-    with pytest.raises(UserError, match=r"out: what an earlier run has staged is damaged .*; run again without --resume"):
+    with pytest.raises(UserError, match=r"out: staging files of an earlier run are damaged .*; start again without --resume"):
         table.main([*flags, "--dst", str(tmp_path / "out"), "--resume"])
 
 

@@ -57,7 +57,7 @@ def test_no_pyspark(words, monkeypatch):
 def test_no_java_or_an_old_one(words, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    fails(words, "there is no java on the PATH; Spark needs Java 17 or newer: scripts/install --spark, Debian's openjdk-17-jre-headless")
+    fails(words, "there is no java on the PATH; Spark needs Java 17 or newer: run scripts/install --spark, install Debian's openjdk-17-jre-headless")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     fails(words, f"JAVA_HOME {tmp_path} has no bin/java; Spark needs Java 17")
     java = tmp_path / "bin" / "java"
@@ -109,9 +109,9 @@ def test_a_master_that_is_not_there(words):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--spark_conf", "executor.memory=1g"), "--spark_conf executor.memory=1g: expected KEY=VALUE with a key of Spark"),
+        (("--spark_conf", "executor.memory=1g"), "--spark_conf executor.memory=1g: expected KEY=VALUE with a Spark key"),
         (("--spark_conf", "spark.executor.memory"), "--spark_conf spark.executor.memory: expected KEY=VALUE"),
-        (("--spark_master", "sc://host"), "--spark_master sc://host: Spark Connect has no executors of its own"),
+        (("--spark_master", "sc://host"), "--spark_master sc://host: Spark Connect is not supported"),
         (("--spark_log", "/nowhere/log"), "--spark_log /nowhere/log: no such folder: /nowhere"),
         (("--spark_wait", "0"), "expected a number of seconds above 0, found '0'"),
     ],
@@ -155,9 +155,9 @@ def test_executors_without_our_python(words, tmp_path, monkeypatch):
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(stat.S_IRWXU)
     monkeypatch.setenv("PYSPARK_PYTHON", str(python))
-    fails(words, "is missing: the executors need this Python with the packages of requirements.txt: name it in PYSPARK_PYTHON")
+    fails(words, "is missing: the executors need this Python with the packages of requirements.txt: set PYSPARK_PYTHON to it")
     monkeypatch.setenv("PYSPARK_PYTHON", "/nowhere/python")
-    fails(words, "the executors need this Python with the packages of requirements.txt: name it in PYSPARK_PYTHON")
+    fails(words, "the executors need this Python with the packages of requirements.txt: set PYSPARK_PYTHON to it")
 
 
 @needs_spark
@@ -188,7 +188,7 @@ def test_a_job_that_fails_is_told_by_its_cause(tmp_path):
     with SparkEngine(SparkSettings("test", "local[1]", {}, None, 60), tmp_path) as engine, pytest.raises(UserError) as error:
         engine.map("killed", lambda item, folder: os.kill(os.getpid(), signal.SIGKILL), [0])
     message = (
-        "Spark: SparkException: Python worker exited unexpectedly (crashed); was it killed for want of memory? Give executors more outside of Java"
+        "Spark: SparkException: Python worker exited unexpectedly (crashed); was it killed for lack of memory? Give executors more memory outside Java"
     )
     assert str(error.value).startswith(message) and list(tmp_path.iterdir()) == []
 
@@ -199,13 +199,13 @@ def test_executors_that_are_killed_are_told_with_what_may_help():
         "Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in stage 1.0 (TID 7) (10.0.0.2 "
         "executor 3): ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: Command exited with code 137\nDriver"
     )
-    line = "Spark: Command exited with code 137 (executor 3 on 10.0.0.2); was it killed for want of memory? Give executors more outside of Java "
+    line = "Spark: Command exited with code 137 (executor 3 on 10.0.0.2); was it killed for lack of memory? Give executors more memory outside Java "
     assert str(one_line(Exception(said))) == f"{line}(spark.executor.memoryOverhead), or lower --block_bytes"
 
 
 def test_a_folder_that_spark_sql_cannot_name(words, tmp_path):
     folder = tmp_path / "a:[b]"
-    fails(words, "Spark reads no folder with a colon and one of []{}*?\\ in its name; choose another one with --staging", "--staging", str(folder))
+    fails(words, "Spark cannot read a folder with both a colon and one of []{}*?\\ in its name; choose another with --staging", "--staging", str(folder))
     assert not folder.exists()
 
 
@@ -269,7 +269,7 @@ def test_another_file_system(tmp_path):
     made = job(tmp_path, lambda item, folder: None)
     (tmp_path / TOKEN).write_text("other")
     outcome = run_task(made, 0, None)
-    message = f"{tmp_path}: the executor on {socket.gethostname()} does not see what the driver wrote there; expected a folder on a file system"
+    message = f"{tmp_path}: the executor on {socket.gethostname()} does not see the driver's files there; expected a folder on a file system"
     assert isinstance(outcome, Failed) and str(outcome.error).startswith(message)
     shutil.rmtree(tmp_path)
     assert str(run_task(made, 0, None).error).startswith(message)
@@ -279,6 +279,6 @@ def test_another_file_system(tmp_path):
 def test_a_log_that_the_executor_does_not_find(tmp_path):
     outcome = run_task(job(tmp_path, lambda item, folder: (tmp_path / "day_0").open()), 0, None)
     expected = (
-        f"{tmp_path / 'day_0'}: the executor on {socket.gethostname()} finds no such file; logs and --staging must lie where all executors see them"
+        f"{tmp_path / 'day_0'}: the executor on {socket.gethostname()} finds no such file; logs and --staging must be where all executors see them"
     )
     assert str(outcome.error) == expected

@@ -264,7 +264,7 @@ def test_metadata(tmp_path):
         ({"price": {"kind": "numerical", "mean": 3.0}}, "option 'mean' is not known"),
         ({"c": {"kind": "cross", "columns": ["shop"]}}, "at least 2 columns"),
         ({"c": {"kind": "cross", "columns": ["shop", "price"]}, "price": "numerical"}, "feature c: price has no single text to join"),
-        ({"u": {"kind": "categorical", "column": "clicked"}}, "feature u: reads clicked, the label's column, and would know the answer"),
+        ({"u": {"kind": "categorical", "column": "clicked"}}, "feature u: reads clicked, the label's column, and so reveals the label"),
         ({"u": {"kind": "categorical", "column": "nobody"}}, "has no column nobody; it has shop, price, tags"),
         ({"shop": {"kind": "categorical", "table": "t", "max_ids": 2}, "user": {"kind": "categorical", "table": "t"}}, "max_ids is None, and 2"),
         ({"shop": {"kind": "categorical", "hash_buckets": 5, "max_ids": 2}}, "option max_ids has no effect here (hash_buckets)"),

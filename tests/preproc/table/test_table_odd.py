@@ -35,11 +35,11 @@ def run(call, folder: Path, monkeypatch, *flags: str) -> tuple[int, str]:
         (lzma.compress(ROWS.encode()), "t.csv: is compressed by xz;"),
         (ROWS.encode("utf-16"), "t.csv: is text in UTF-16;"),
         (b"Obj\x01" + bytes(50), "t.csv: is an Avro file;"),
-        (b'[{"s": "a", "y": 1},\n {"s": "b", "y": 0}]\n', "t.csv: is one JSON array; expected JSON lines, an object a line"),
+        (b'[{"s": "a", "y": 1},\n {"s": "b", "y": 0}]\n', "t.csv: is one JSON array; expected JSON lines, one object a line"),
         ("sé,y\na,1\n".encode("latin-1"), "t.csv, line 1: byte 2, 0xe9, is not UTF-8; expected text in UTF-8"),
         (b"\x81\x82\n" * 9, "t.csv, line 1: byte 1, 0x81, is not UTF-8; expected text in UTF-8"),
         (ROWS.replace("\n", "\r").encode(), r"t.csv: its lines end in CR alone; expected LF or CRLF (tr '\r' '\n' makes them)"),
-        (b"s,y\na\na\n", "t.csv, line 2: 1 values, expected 2 separated by ','; and none of the first lines is sound"),
+        (b"s,y\na\na\n", "t.csv, line 2: 1 values, expected 2 separated by ','; none of the first lines is valid"),
         (
             ROWS.replace(",", ";").replace("s;n;y", "s;n;z").encode(),
             "--label y: no column y; expected a column, or a comparison such as 'rating >= 4'",
@@ -61,19 +61,19 @@ def test_words_that_look_like_other_formats_are_a_table(tmp_path, call, monkeypa
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("--separator ;", "--label y: no column y; .*there are s,n,y; is --separator what stands between them[?]"),
+        ("--separator ;", "--label y: no column y; .*the columns are s,n,y; is --separator right[?]"),
         ("--format jsonl", "t.csv: no line is a JSON object; expected one a line"),
-        ("--columns a,b,c,d", "t.csv, line 1: 3 values, expected 4 separated by ','; and none of the first lines is sound"),
-        ("--keep q", "--keep q: no such column; there are s, n, y"),
-        ("--split_by q", "--split_by q: no such column; there are s, n, y"),
-        ("--split_key q", "--split_key q: no such column; there are s, n, y"),
+        ("--columns a,b,c,d", "t.csv, line 1: 3 values, expected 4 separated by ','; none of the first lines is valid"),
+        ("--keep q", "--keep q: no such column; the columns are s, n, y"),
+        ("--split_by q", "--split_by q: no such column; the columns are s, n, y"),
+        ("--split_key q", "--split_key q: no such column; the columns are s, n, y"),
         ("--config no_label.yaml", "no_label.yaml: label: missing; expected a column, or a comparison"),
-        ("--categorical label,s", "feature label would be written to label.bin.* in --config the feature may have another name"),
+        ("--categorical label,s", "feature label would be written to label.bin.* give the feature another name in --config"),
         ("--split_name a/b", "--split_name needs --data"),
         ("--data=t.csv --split_name=a/b", "--split_name a/b: expected letters, digits, _ and -, and not vocabulary"),
         ("--data=t.csv --split_name=vocabulary", "--split_name vocabulary: expected letters, digits, _ and -, and not vocabulary"),
         ("--dst link", "link is a link to nowhere, which is not there; make that folder, or remove the link"),
-        ("--dst ''", "argument --dst: expected a folder, or the URL of one in a store, found ''"),
+        ("--dst ''", "argument --dst: expected a folder, or the URL of a folder in an object store, found ''"),
     ],
 )
 def test_flags_that_cannot_be(tmp_path, call, monkeypatch, flags, expected):
@@ -119,11 +119,11 @@ def test_a_folder_that_cannot_be_read_is_not_passed_over(tmp_path, call, monkeyp
         (
             ROWS + "a,inf,1\na,nan,0\n",
             "",
-            "warning: column n: nearly all values are numbers, and some are not: taken for ids; if numbers: --numerical n",
+            "warning: column n: most values are numbers, but some are not, so used as ids; if they are numbers: --numerical n",
         ),
-        (ROWS.replace(",1\n", ",0\n"), "", "warning: the train split: every label is 0; is --label what was meant?"),
-        (ROWS.replace(",0\n", ",1\n"), "", "warning: the test split: every label is 1; is --label what was meant?"),
-        (ROWS, "--frequency_threshold 99", "warning: features s: no value is kept (--frequency_threshold?), every row has id 0"),
+        (ROWS.replace(",1\n", ",0\n"), "", "warning: the train split: every label is 0; is --label right?"),
+        (ROWS.replace(",0\n", ",1\n"), "", "warning: the test split: every label is 1; is --label right?"),
+        (ROWS, "--frequency_threshold 99", "warning: features s: no value is kept, so every row has id 0; is --frequency_threshold too high?"),
         (ROWS, "--data t.csv", "warning: t.csv is given for train and for new: the same rows are in both"),
         (ROWS + "a,b\n1,2,3,4\n", "--bad_lines skip", "; 2 bad lines skipped; "),
         (ROWS, "--seed 3 --time_unit s", "warning: --time_unit has no effect: no column is a time (--times)"),
@@ -153,7 +153,7 @@ def test_flags_of_csv_without_a_csv_file_are_said(tmp_path, call, monkeypatch):
     pl.DataFrame({"s": ["a", "b"], "y": [0, 1]}).write_parquet(tmp_path / "t.parquet")
     code, said = run(call, tmp_path, monkeypatch, *"--train t.parquet --seed 3 --separator | --quote none --split_by y".split())
     assert code == 0
-    assert "warning: --seed has no effect: nothing is drawn" in said
+    assert "warning: --seed has no effect: no rows are drawn" in said
     assert "warning: --separator, --quote have no effect: no file is CSV" in said
 
 

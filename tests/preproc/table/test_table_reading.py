@@ -157,8 +157,8 @@ BAD = [
     (b"s,n,y\na,1,1\nb,2,0,\n", "line 3: 4 values, expected 3"),
     (b"s,n,y\na,1,1\n\nb,2,0\n", "line 3: 0 values, expected 3"),
     (b"s,n,y\na,1,1\n\xff,2,0\n", "line 3: byte 1, 0xff, is not UTF-8"),
-    (b's,n,y\na,1,1\n"b,2,0\nc,3,1\n', "line 3: a quote is opened and not closed, or the 1,000 lines from it on do not make a row"),
-    (b's,n,y\na,1,1\n"b"c,2,0\n', "line 3: '\"b\"c,2,0': a quote stands inside a value"),
+    (b's,n,y\na,1,1\n"b,2,0\nc,3,1\n', "line 3: a quote is opened and not closed, or 1,000 lines do not complete its row"),
+    (b's,n,y\na,1,1\n"b"c,2,0\n', "line 3: '\"b\"c,2,0': a quote inside a value"),
     (b"s,n,y\na,1,1\nb,two,0\n", "line 3, column n: 'two', expected a finite number, or nothing"),
     (b"s,n,y\na,1,1\nb,inf,0\n", "line 3, column n: 'inf', expected a finite number"),
     (b"s,n,y\na,1,1\nb,2,2\n", "line 3, label, column y: '2', expected 0 or 1, true or false, yes or no"),
@@ -228,9 +228,9 @@ def test_bad_json_lines(tmp_path):
     content = '{"s": "a", "y": 1}\n{"s": "b", "y": 0\n{"s": "c", "y": true}\n[1]\n'
     with pytest.raises(DatasetError, match="line 2: not JSON: "):
         make(tmp_path, content, '{"s": "a", "y": 1}\n', "--label", "y")
-    with pytest.raises(DatasetError, match=r"line 2: '\[1\]' is no object; expected one a line"):
+    with pytest.raises(DatasetError, match=r"line 2: '\[1\]' is no JSON object; expected one a line"):
         make(tmp_path, '{"s": "c", "y": true}\n[1]\n', '{"s": "a", "y": 1}\n', "--label", "y")
-    with pytest.raises(DatasetError, match="line 1: column s: value '\"a\"' is one value; expected a list, as other lines have"):
+    with pytest.raises(DatasetError, match="line 1: column s: value '\"a\"' is one value; expected a list, as in other lines"):
         make(tmp_path, '{"s": "a", "y": 1}\n{"s": ["b"], "y": 0}\n', '{"s": ["a"], "y": 1}\n', "--label", "y")
     made = make(tmp_path, content, '{"s": "a", "y": 1}\n', "--label", "y", "--bad_lines", "skip")
     assert made["train"] == {"s": [1, 2], "label": [1, 1]} and made.metadata["train"]["bad_lines_skipped"] == 2

@@ -250,7 +250,7 @@ def test_the_first_fault_is_told_as_by_polars(files, tmp_path, kind):
     elif kind == "jsonl":
         lines = [json.dumps(dict(zip(COLUMNS, row, strict=True))) for row in rows(600, 9)]
         lines[400] = "[]"
-        message = f"{path}, line 401: '[]' is no object"
+        message = f"{path}, line 401: '[]' is no JSON object"
     elif kind == "type":
         more += ["--valid", files / "e.parquet", "--keep", "age"]
         message = f"{files / 'e.parquet'}: column age holds Float64, and String in the files before it; expected one type (--keep)"
@@ -272,7 +272,7 @@ def test_the_first_fault_is_told_as_by_polars(files, tmp_path, kind):
 def test_resume_is_refused(tmp_path):
     (tmp_path / "t.csv").write_text("a,y\nx,1\nz,0\n")
     words = list(map(str, ["--train", tmp_path / "t.csv", "--test_fraction", 0.5, "--label", "y", "--dst", tmp_path / "out", "--resume"]))
-    for flags, why in ((LOCAL, "--engine spark: Spark does lost tasks again"), (("--staging", str(tmp_path)), "--staging: it goes on in the dest")):
+    for flags, why in ((LOCAL, "--engine spark: Spark itself repeats lost tasks"), (("--staging", str(tmp_path)), "--staging: a resumed run continues in --dst")):
         with pytest.raises(UserError, match=f"--resume and {why}"):
             table.main([*words, *flags])
 
@@ -302,7 +302,7 @@ def test_values_of_types_and_of_texts_have_one_text_and_unknown_ones_are_said(tm
     assert found["train/shop.bin"][:300] == found["train/shop.bin"][300:] and found["train/at.bin"][:600] == found["train/at.bin"][600:]
     table.main([*map(str, train), "--dst", str(tmp_path / "again"), "--block_bytes", "2000"])
     said = capsys.readouterr().err
-    assert "test split, feature shop: 300 of 300 values are unknown (100.0%; in training it was 0.0%), the most frequent: 'none' (300)" in said
+    assert "test split, feature shop: 300 of 300 values are unknown (100.0%; in training: 0.0%), the most frequent: 'none' (300)" in said
     assert "feature at: 300 of 300 values are unknown" in said and "'2024-03-10 10:30:00' (300)" in said
 
 

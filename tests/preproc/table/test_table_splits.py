@@ -159,11 +159,11 @@ def test_keys_keep_their_types(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--train", "T"], "which rows are for testing\\? --test FILES"),
-        (["--train", "T", "--test", "T", "--test_fraction", "0.1"], "--test gives the test split, and so do --test_fraction|expected one"),
+        (["--train", "T"], "no test rows are given; expected --test FILES"),
+        (["--train", "T", "--test", "T", "--test_fraction", "0.1"], "--test gives the test split, and --test_fraction or --test_values takes it"),
         (["--train", "T", "--split_by", "t"], "--split_by needs --test_fraction or --valid_fraction"),
         (["--train", "T", "--split_by", "t", "--split_key", "s", "--test_fraction", "0.1"], "--split_by and --split_key: expected one of them"),
-        (["--train", "T", "--test_fraction", "0.6", "--valid_fraction", "0.4"], "make 1, expected less than 1 together"),
+        (["--train", "T", "--test_fraction", "0.6", "--valid_fraction", "0.4"], "add up to 1, expected less than 1"),
         (["--train", "T", "--test_values", "a"], "--test_values needs --split_column"),
         (["--mode", "encode", "--data", "T"], "--mode encode needs --data, the rows, and --vocabulary"),
         (["--mode", "encode", "--data", "T", "--vocabulary", "D", "--train", "T"], "--train has no effect with --mode encode"),
@@ -173,17 +173,17 @@ def test_keys_keep_their_types(tmp_path):
         (["--test", "T"], "--train is missing"),
         (["--train", "T", "--test", "T", "--label", "y", "--time_format", "%Y"], "--time_format needs --times or --split_by"),
         (["--train", "T", "--test", "T", "--extend_vocabulary"], "--extend_vocabulary needs --vocabulary"),
-        (["--train", "T", "--test", "T", "--config", "c", "--categorical", "s"], "--categorical and --config: --config says what becomes"),
+        (["--train", "T", "--test", "T", "--config", "c", "--categorical", "s"], "--categorical and --config: --config already sets the use"),
         (["--train", "T", "--test", "T", "--vocabulary", "D", "--label", "y"], "--label and --vocabulary"),
         (["--train", "T", "--test", "T", "--vocabulary", "D"], "no such file; expected a feature specification \\(--vocabulary say"),
-        (["--train", "T", "--test", "T"], "which column is the label\\? --label COLUMN"),
+        (["--train", "T", "--test", "T"], "--label is missing: expected --label COLUMN"),
         (["--train", "T", "--test", "T", "--label", "z"], "--label z: no column z; .*; there are s, t, part, y"),
         (["--train", "T", "--test", "T", "--label", "y > 1 and s > 2"], "expected a column, or one comparison"),
         (["--train", "T", "--test", "T", "--label", "s > b"], "'b' is no number"),
-        (["--train", "T", "--test", "T", "--label", "y", "--categorical", "q"], "--categorical q: no such column; there are s, t"),
-        (["--train", "T", "--test", "T", "--label", "y", "--categorical", "s", "--numerical", "s"], "--numerical s: the column stands in two flags"),
-        (["--train", "T", "--test", "T", "--label", "y", "--keep", "score"], "--keep score: predictions have a column of that name"),
-        (["--train", "T", "--test", "T", "--label", "y", "--keep", "q"], "--keep q: no such column; there are s, t, part, y"),
+        (["--train", "T", "--test", "T", "--label", "y", "--categorical", "q"], "--categorical q: no such column; the columns are s, t"),
+        (["--train", "T", "--test", "T", "--label", "y", "--categorical", "s", "--numerical", "s"], "--numerical s: the column is given by two flags"),
+        (["--train", "T", "--test", "T", "--label", "y", "--keep", "score"], "--keep score: predictions have a column of this name"),
+        (["--train", "T", "--test", "T", "--label", "y", "--keep", "q"], "--keep q: no such column; the columns are s, t, part, y"),
         (["--train", "nothing*.csv", "--test", "T"], "matches no file"),
         (["--train", "T", "T", "--test", "T"], "is given twice"),
         (["--train", "nobody.csv", "--test", "T"], "nobody.csv: no such file"),
@@ -239,7 +239,7 @@ def test_dictionary_days_all_learns_from_every_labelled_row_and_says_so(tmp_path
     assert leaky.metadata["transforms"]["n"]["mean"] == 4 and leaky.metadata["transforms"]["l"]["max_hotness"] == 3
     assert leaky.metadata["dictionary_days"] == "all" and "dictionary_days" not in whole.metadata
     assert leaky["test"] == whole["test"]
-    with pytest.raises(UserError, match="--dictionary_days all: with --vocabulary nothing is learned"):
+    with pytest.raises(UserError, match="--dictionary_days all: nothing is learned with --vocabulary"):
         make(tmp_path, None, head + parts["test"], "--vocabulary", tmp_path / "out", "--dictionary_days", "all", dst="frozen")
 
 

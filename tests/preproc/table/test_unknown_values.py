@@ -20,8 +20,8 @@ def test_a_split_of_unknown_values_is_named_with_the_most_frequent(tmp_path, cap
     test = rows(["U1"] * 5 + ["U2"] * 4 + ["U3", "U4", "u1", "u1", ""])
     made = make(tmp_path, TRAIN, test, "--label", "y")
     assert lines(capsys) == [
-        "preproc.table: warning: test split, feature user: 11 of 13 values are unknown (84.6%; in training it was 0.0%), "
-        "the most frequent: 'U1' (5), 'U2' (4), 'U3' (1); do the column's values look as in training?"
+        "preproc.table: warning: test split, feature user: 11 of 13 values are unknown (84.6%; in training: 0.0%), "
+        "the most frequent: 'U1' (5), 'U2' (4), 'U3' (1); has the form of the column changed?"
     ]
     assert made.metadata["unknown_values"] == {}
 
@@ -44,7 +44,7 @@ def test_training_that_drops_many_values_is_the_measure(tmp_path, capsys):
 def test_rows_for_an_older_dataset_are_measured_by_its_training(tmp_path, capsys):
     made = make(tmp_path, TRAIN, TRAIN, "--label", "y")
     new = make(tmp_path, None, rows(["v1"] * 3), "--vocabulary", made.folder, dst="new")
-    assert "test split, feature user: 3 of 3 values are unknown (100.0%; in training it was 0.0%), the most frequent: 'v1' (3)" in lines(capsys)[0]
+    assert "test split, feature user: 3 of 3 values are unknown (100.0%; in training: 0.0%), the most frequent: 'v1' (3)" in lines(capsys)[0]
     assert new.metadata["unknown_values"] == {}
 
 
