@@ -201,7 +201,7 @@ def _say_unmatched(extra: ExtraColumns, tallies: Mapping[str, FileCounts]) -> No
     rows = sum(tally.rows for tally in tallies.values())
     for join in extra.joins:
         if count := sum(tally.unmatched[join.label] for tally in tallies.values()):
-            _warn(f"{join.label}: {count:,} of {rows:,} rows have a value of {join.key} that the side table lacks; its columns are missing in these rows")
+            _warn(f"{join.label}: {count:,} of {rows:,} rows have a value of {join.key} that the side table lacks; its columns are missing there")
 
 
 def statistics_of(name: str, counted: Counted, tally: FileCounts, labelled: bool) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def test_ranges_of_a_table_and_of_a_click_log(tmp_path):
     assert list(clicklog.read_rows(log, 1000, byte_range=(half, half + 1))) == []
 
 
-def test_ranges_of_what_has_none(tmp_path):
+def test_ranges_of_compressed_and_binary_files_are_rejected(tmp_path):
     packed = write(tmp_path / "t.csv.gz", gzip.compress(b"s,y\na,1\n"))
     with pytest.raises(DatasetError, match="is compressed; expected a plain file"):
         list(text_blocks(packed, FORM, 100, byte_range=(0, 5)))
@@ -113,7 +113,7 @@ def test_a_quote_that_is_never_closed_costs_its_line(tmp_path, block_bytes, caps
     assert "bad lines skipped: 3, the first: line 52: a quote" in capsys.readouterr().err
 
 
-def test_a_row_has_so_many_lines_at_most(tmp_path):
+def test_number_of_lines_of_a_row_is_limited(tmp_path):
     for lines, bad in ((MOST_LINES, 0), (MOST_LINES + 1, MOST_LINES + 1)):
         content = 's,y\n"' + "\n" * (lines - 1) + 'a",1\nb,1\n'
         made = make(tmp_path, content, "s,y\na,1\n", "--bad_lines", "skip", config=CONFIG, dst=f"out{lines}")

@@ -70,7 +70,7 @@ def test_types(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("flags", [(), ("--categorical", "few,many"), ("--numerical", "few,many"), ("--ignore", "few,many")])
-def test_one_question_of_columns_that_may_be_ids(tmp_path, capsys, flags):
+def test_one_warning_for_columns_that_may_be_ids(tmp_path, capsys, flags):
     text = "s,few,many,some,genre,y\n" + "".join(f"{'ab'[i % 2]},{i % 12},{1000 + i},{i // 5},{i % 2},{i % 2}\n" for i in range(300))
     made = make(tmp_path, text, text, "--label", "y", *flags)
     said = capsys.readouterr().err
@@ -92,7 +92,7 @@ def test_the_column_that_splits_is_a_feature_only_if_named(tmp_path):
     assert list(make(tmp_path, text, None, *flags, "--numerical", "t", dst="named").metadata["transforms"]) == ["s", "t"]
 
 
-def test_dates_that_look_like_seconds_are_asked_about(tmp_path, capsys):
+def test_dates_that_look_like_seconds_give_a_warning(tmp_path, capsys):
     text = "s,d,y\na,20240101,1\nb,20240203,0\n"
     flags = ("--label", "y", "--times", "d")
     make(tmp_path, text, text, *flags)
@@ -101,7 +101,7 @@ def test_dates_that_look_like_seconds_are_asked_about(tmp_path, capsys):
     assert capsys.readouterr().err == "" and made.values("d_weekday") == ["1", "6"]
 
 
-def test_types_that_nothing_is_made_of(tmp_path):
+def test_unsupported_types_are_errors(tmp_path):
     path = tmp_path / "t.parquet"
     pl.DataFrame({"s": ["a", "b"], "d": pl.Series([1, 2]).cast(pl.Duration), "r": [{"a": 1}, {"a": 2}], "y": [1, 0]}).write_parquet(path)
     for column in "dr":
@@ -119,7 +119,7 @@ def test_types_that_nothing_is_made_of(tmp_path):
             make(tmp_path, path, None if "--split_by" in flags else path, "--label", "y", *flags)
 
 
-def test_a_form_of_times_that_is_none(tmp_path):
+def test_invalid_time_format_is_an_error(tmp_path):
     text = "s,d,y\na,20240101,1\nb,20240203,0\n"
     with pytest.raises(DatasetError, match=r"line 2, column d|set the use of each column with --config"):
         make(tmp_path, text, text, "--label", "y", "--times", "d", "--time_format", "%Q")

@@ -56,7 +56,7 @@ def test_by_key_the_rows_of_a_value_stay_together(tmp_path):
     assert held_out(again) == held_out(made) != held_out(other)
 
 
-def test_by_fraction_every_row_for_itself_whatever_the_blocks(tmp_path):
+def test_split_by_fraction_does_not_depend_on_blocks(tmp_path):
     text = rows(range(2000))
     made = make(tmp_path, text, None, "--test_fraction", "0.3", "--keep", "t", config=CONFIG)
     found = held_out(made)
@@ -181,7 +181,10 @@ def test_keys_keep_their_types(tmp_path):
         (["--train", "T", "--test", "T", "--label", "y > 1 and s > 2"], "expected a column, or one comparison"),
         (["--train", "T", "--test", "T", "--label", "s > b"], "'b' is no number"),
         (["--train", "T", "--test", "T", "--label", "y", "--categorical", "q"], "--categorical q: no such column; the columns are s, t"),
-        (["--train", "T", "--test", "T", "--label", "y", "--categorical", "s", "--numerical", "s"], "--numerical s: the column is given by two flags"),
+        (
+            ["--train", "T", "--test", "T", "--label", "y", "--categorical", "s", "--numerical", "s"],
+            "--numerical s: the column is given by two flags",
+        ),
         (["--train", "T", "--test", "T", "--label", "y", "--keep", "score"], "--keep score: predictions have a column of this name"),
         (["--train", "T", "--test", "T", "--label", "y", "--keep", "q"], "--keep q: no such column; the columns are s, t, part, y"),
         (["--train", "nothing*.csv", "--test", "T"], "matches no file"),
@@ -189,7 +192,7 @@ def test_keys_keep_their_types(tmp_path):
         (["--train", "nobody.csv", "--test", "T"], "nobody.csv: no such file"),
     ],
 )
-def test_flags_that_cannot_be(tmp_path, flags, message):
+def test_invalid_flags_are_rejected(tmp_path, flags, message):
     path = write(tmp_path / "t.csv", rows(range(6)))
     words = [{"T": str(path), "D": str(tmp_path / "nowhere")}.get(word, word) for word in flags]
     with pytest.raises(UserError, match=message) as raised:
@@ -207,7 +210,7 @@ def test_a_dataset_is_not_replaced_unless_asked(tmp_path, old):
         make(tmp_path, inside, NEW, *FLAGS, "--overwrite", dst="old")
 
 
-def test_a_vocabulary_that_cannot_be_used(tmp_path, old):
+def test_unusable_vocabulary_is_rejected(tmp_path, old):
     path = old.folder / "vocabulary" / "s.parquet"
     pl.read_parquet(path).reverse().write_parquet(path)
     with pytest.raises(DatasetError, match="expected the ids 1, 2, … in order"):
@@ -222,7 +225,7 @@ def test_a_vocabulary_that_cannot_be_used(tmp_path, old):
         make(tmp_path, NEW, NEW, "--vocabulary", old.folder, dst="new")
 
 
-def test_dictionary_days_all_learns_from_every_labelled_row_and_says_so(tmp_path, capsys):
+def test_dictionary_days_all_learns_from_every_labelled_row_and_warns(tmp_path, capsys):
     """Vocabularies, means, boundaries and the longest list are those of one training file with all labelled rows."""
     head = "s,n,b,l,y\n"
     parts = {"train": "a,1,1,p,1\na,2,2,p|q,0\n", "valid": "b,4,3,r,1\n", "test": "c,9,4,p|q|r,0\nb,4,5,s,1\n"}
