@@ -187,7 +187,10 @@ def test_error_of_a_failed_job_names_the_cause(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with SparkEngine(SparkSettings("test", "local[1]", {}, None, 60), tmp_path) as engine, pytest.raises(UserError) as error:
         engine.map("killed", lambda item, folder: os.kill(os.getpid(), signal.SIGKILL), [0])
-    message = "Spark: SparkException: Python worker exited unexpectedly (crashed); was it killed for lack of memory? Give executors more memory outside Java"
+    message = (
+        "Spark: SparkException: Python worker exited unexpectedly (crashed); was it killed for lack of memory? "
+        "Give executors more memory outside Java"
+    )
     assert str(error.value).startswith(message) and list(tmp_path.iterdir()) == []
 
 
