@@ -43,9 +43,9 @@ def parse_arguments(argv: Sequence[str], description: str) -> argparse.Namespace
     _number(add, "--eval_from_day", 11, "first day, counted from 0, of which all displays are held out")
     _number(add, "--seed", 0, "seed of the hash that draws earlier displays")
     add = parser.add_argument_group("thresholds", "counted in the training rows").add_argument
-    _number(add, "--min_views", 5, "ads and documents shown more often have rates and views")
-    _number(add, "--min_group_views", 10, "publishers, sources, advertisers and campaigns shown more often have rates")
-    _number(add, "--min_events", 10, "countries, states and places of at least so many events have ids")
+    _number(add, "--min_views", 5, "views above which an ad or document gets a click rate and a view count")
+    _number(add, "--min_group_views", 10, "views above which a publisher, source, advertiser or campaign gets a click rate")
+    _number(add, "--min_events", 10, "events from which a country, state or place gets an id")
     add_engine_flags(parser)
     args = parser.parse_strictly(argv)
     args.spark = spark_settings(args, NAME)

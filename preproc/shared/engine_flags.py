@@ -51,7 +51,7 @@ def add_engine_flags(parser: Parser) -> None:
     add("--spark_master", metavar="URL", help="local[N], spark://HOST:PORT, yarn or k8s://URL (default: that of spark-submit, else local[*])")
     add("--spark_conf", action="append", default=[], metavar="KEY=VALUE", help="Spark setting; may be given several times")
     add("--spark_log", type=Path, metavar="FILE", help="file for the log of Spark's driver (default: none)")
-    add("--spark_wait", type=_seconds, metavar="SECONDS", help="longest wait of the first task for an executor (default: 120)")
+    add("--spark_wait", type=_seconds, metavar="SECONDS", help="longest wait of the first task for an executor, in seconds (default: 120)")
 
 
 def spark_settings(given: argparse.Namespace, name: str) -> SparkSettings | None:

@@ -151,8 +151,12 @@ def _add_splits(parser: Parser) -> None:
     group.add_argument("--split_column", metavar="COLUMN", help="column that names the split of each row: train, valid, test, or the values given")
     group.add_argument("--valid_fraction", type=share, default=0.0, metavar="X", help="share of the rows or keys for validation (default: 0)")
     group.add_argument("--test_fraction", type=share, default=0.0, metavar="X", help="share of the rows or keys for testing (default: 0)")
-    group.add_argument("--valid_values", type=_names, metavar="A,B,…", help="values of --split_column for validation (default: valid)")
-    group.add_argument("--test_values", type=_names, metavar="A,B,…", help="values of --split_column for testing (default: test)")
+    group.add_argument(
+        "--valid_values", type=_names, metavar="A,B,…", help="values of --split_column for validation (default: valid; none with --test_values)"
+    )
+    group.add_argument(
+        "--test_values", type=_names, metavar="A,B,…", help="values of --split_column for testing (default: test; none with --valid_values)"
+    )
     group.add_argument("--seed", type=whole(0), metavar="N", help="seed of the hash that draws rows or keys (default: 0)")
 
 
