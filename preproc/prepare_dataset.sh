@@ -5,7 +5,7 @@
 #
 #   download_dir                  the logs, day_0 to day_23 (/data/dlrm/criteo)
 #   spark_output_path             output of Spark (/data/dlrm/spark/output)
-#   conversion_intermediate_dir   rows until they have ids; empty again afterwards (/data/dlrm/intermediate_binary)
+#   conversion_intermediate_dir   rows until their ids are assigned; empty afterwards (/data/dlrm/intermediate_binary)
 #   final_output_dir              the dataset: --dataset_path of dlrm.py (/data/dlrm/binary_dataset)
 #
 # preproc/run_spark.sh lists the others (LAST_DAY, SPARK_MASTER, TOTAL_CORES, TOTAL_MEMORY, …).

@@ -14,7 +14,7 @@
 #   NUM_EXECUTORS       of a cluster (8)
 #   DRIVER_MEMORY       GiB, of the driver of a cluster (1)
 #   SPARK_LOCAL_DIRS    where Spark spills (default: the staging folder)
-#   STAGING             folder for rows until they have ids (default: OUTPUT_PATH); executors must share it
+#   STAGING             folder for rows until their ids are assigned (default: OUTPUT_PATH); executors must share it
 #   SPARK_RAPIDS_JAR    with GPU and DGX2: the RAPIDS Accelerator's jar; settings in scripts/spark_gpu.conf (not tried)
 #   PYTHON              (default: .venv/bin/python beside this folder)
 set -euo pipefail
@@ -34,7 +34,7 @@ python=${PYTHON:-$here/.venv/bin/python}
 
 made="days 0 to $last, frequency limit $limit, ordering $ordering, dictionaries of $days days"
 if [ -e "$output/_SUCCESS" ]; then
-    [ "$(cat "$output/_SUCCESS")" = "$made" ] || die "$output holds another dataset ($(cat "$output/_SUCCESS")), but asked for: $made; choose another folder"
+    [ "$(cat "$output/_SUCCESS")" = "$made" ] || die "$output holds another dataset ($(cat "$output/_SUCCESS")), requested: $made; choose another folder"
     echo "run_spark.sh: $output is complete ($made)"
     exit 0
 fi

@@ -73,7 +73,9 @@ def make_dataset(options: Options, progress: Progress) -> str:
     known = options.vocabulary and known_vocabularies(options.vocabulary, options.form.categorical)
     transform = _transform(options, known)
     if options.leak:
-        print(f"{NAME}: warning: --dictionary_days all: values of test rows are in the dictionaries, so test scores are too good", file=sys.stderr)
+        print(
+            f"{NAME}: warning: --dictionary_days all: values of test rows are in the dictionaries, so test scores are too optimistic", file=sys.stderr
+        )
 
     with Staging(options.target.staging or options.destination, options.splits, progress) as staging, _spark(options, staging) as spark:
         progress.start(staging.folder)

@@ -128,7 +128,7 @@ def _tables_apart(sizes: np.ndarray, config: Mapping[str, Any], folder: Path) ->
     on_gpu = int(np.count_nonzero(np.cumsum(sizes[order]) <= limit * gigabyte))
     if 0 < on_gpu < len(sizes) and sizes[order[on_gpu - 1]] == sizes[order[on_gpu]]:  # their sort is not stable: the order of equal sizes is unknown
         raise UserError(
-            f"{folder}: --concat_embedding left some of several tables of {sizes[order[on_gpu]]} bytes on the CPU, and it is not recorded which"
+            f"{folder}: --concat_embedding left some of several tables of {sizes[order[on_gpu]]} bytes on the CPU; the checkpoint does not say which"
         )
     return sorted(map(int, order[on_gpu:]))
 

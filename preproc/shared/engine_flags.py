@@ -46,7 +46,8 @@ def add_engine_flags(parser: Parser) -> None:
         "--staging",
         type=Path,
         metavar="FOLDER",
-        help="folder for rows until they have ids and, if --dst is a URL, for the dataset until its upload; executors share it (default: --dst)",
+        help="folder for rows until their ids are assigned and, if --dst is a URL, for the dataset until its upload; executors share it "
+        "(default: --dst)",
     )
     add("--spark_master", metavar="URL", help="local[N], spark://HOST:PORT, yarn or k8s://URL (default: that of spark-submit, else local[*])")
     add("--spark_conf", action="append", default=[], metavar="KEY=VALUE", help="Spark setting; may be given several times")

@@ -101,7 +101,7 @@ def make_dataset(
         counted = steps.learn(plan, splits, learned, makes=TRAIN in splits and (old is None or args.extend_vocabulary))
         statistics = {name: statistics_of(name, counted[name], tallies[split.group], name != reading.unlabelled) for name, split in splits.items()}
         if leak:
-            _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, so test scores are too good")
+            _warn("--dictionary_days all: values of test rows are in the vocabularies, means and boundaries, so test scores are too optimistic")
         said, plan = plan, plan if old is not None else steps.fitted(plan)
         folder = staging.folder / DATASET
         folder.mkdir(exist_ok=True)

@@ -333,7 +333,7 @@ def test_concatenated_tables_of_other_cardinalities_are_rejected(call, tmp_path,
 
 
 CONCATENATED = {
-    "tables of equal size": (2e-6, lambda folder: None, "left some of several tables of 1600 bytes on the CPU, and it is not recorded"),
+    "tables of equal size": (2e-6, lambda folder: None, "left some of several tables of 1600 bytes on the CPU; the checkpoint does not say"),
     "missing file": (
         4e-6,
         remove("sparse/feature_1.npy"),

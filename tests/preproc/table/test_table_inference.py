@@ -66,7 +66,7 @@ def test_types(tmp_path, capsys):
         "category": "categorical",
     }
     assert made["train"]["numbers"] == [[1, 2], [-1, -1]] and made["train"]["flag"] == [2, 1]
-    assert "column record: a type of which no feature can be made, so left out" in capsys.readouterr().err
+    assert "column record: the type is not supported, so left out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [(), ("--categorical", "few,many"), ("--numerical", "few,many"), ("--ignore", "few,many")])
@@ -77,8 +77,8 @@ def test_one_warning_for_columns_that_may_be_ids(tmp_path, capsys, flags):
     if flags:
         assert said == ""
     else:
-        assert "warning: column few: whole numbers with few distinct values, used as numbers; if they are ids: --categorical few" in said
-        assert "warning: column many: more than half of the values differ; if they name the row: --ignore many" in said
+        assert "warning: column few: whole numbers with few distinct values are used as numbers; if they are ids: --categorical few" in said
+        assert "warning: column many: more than half of the values are distinct; if they name rows: --ignore many" in said
         assert said.count("\n") == 2
     kind = {"--categorical": "categorical", "--ignore": None}.get(flags[0] if flags else "", "numerical")
     found = {name: entry["kind"] for name, entry in made.metadata["transforms"].items()}
