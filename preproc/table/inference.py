@@ -186,7 +186,7 @@ def _doubt(given: pl.Series, few: bool) -> str:
 def _warn_of(doubtful: dict[str, list[str]], warn: Callable[[str], None]) -> None:
     said = {
         "few": "whole numbers with few distinct values are used as numbers; if they are ids: --categorical {0}; if not: --numerical {0}",
-        "many": "more than half of the values are distinct; if they name rows: --ignore {0}; if they are ids: --categorical {0}; else: --numerical {0}",
+        "many": "over half of the values are distinct; if they name rows: --ignore {0}; if they are ids: --categorical {0}; else: --numerical {0}",
         "empty": "no values in the first rows, so left out; --categorical {0}, --numerical {0} or --ignore {0} sets the type",
         "unknown": "the type is not supported, so left out (--ignore {0})",
         "mostly": "most values are numbers, but some are not, so used as ids; if they are numbers: --numerical {0}, which reports the others",

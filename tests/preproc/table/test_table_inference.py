@@ -78,7 +78,7 @@ def test_one_warning_for_columns_that_may_be_ids(tmp_path, capsys, flags):
         assert said == ""
     else:
         assert "warning: column few: whole numbers with few distinct values are used as numbers; if they are ids: --categorical few" in said
-        assert "warning: column many: more than half of the values are distinct; if they name rows: --ignore many" in said
+        assert "warning: column many: over half of the values are distinct; if they name rows: --ignore many" in said
         assert said.count("\n") == 2
     kind = {"--categorical": "categorical", "--ignore": None}.get(flags[0] if flags else "", "numerical")
     found = {name: entry["kind"] for name, entry in made.metadata["transforms"].items()}
