@@ -257,7 +257,7 @@ def test_unsuitable_vocabularies_are_rejected(tmp_path, old):
         assert not (tmp_path / "d").exists()
 
     refused("has 26 categorical features, cat_0 to cat_25; expected the 3 of the logs", "--num_categorical", 3)
-    refused("--numerical_transform none: --vocabulary .* has log", "--numerical_transform", "none")
+    refused("--numerical_transform none: --vocabulary .* was made with log", "--numerical_transform", "none")
     path = old.folder / "vocabulary" / "cat_3.parquet"
     good = path.read_bytes()
     pl.DataFrame({"value": ["a"], "id": [1], "count": [1]}).write_parquet(path)

@@ -177,7 +177,7 @@ def test_keys_keep_their_types(tmp_path):
         (["--train", "T", "--test", "T", "--vocabulary", "D", "--label", "y"], "--label and --vocabulary"),
         (["--train", "T", "--test", "T", "--vocabulary", "D"], "no such file; expected a feature specification \\(--vocabulary say"),
         (["--train", "T", "--test", "T"], "--label is missing: expected --label COLUMN"),
-        (["--train", "T", "--test", "T", "--label", "z"], "--label z: no column z; .*; there are s, t, part, y"),
+        (["--train", "T", "--test", "T", "--label", "z"], "--label z: no column z; .*; the columns are s, t, part, y"),
         (["--train", "T", "--test", "T", "--label", "y > 1 and s > 2"], "expected a column, or one comparison"),
         (["--train", "T", "--test", "T", "--label", "s > b"], "'b' is no number"),
         (["--train", "T", "--test", "T", "--label", "y", "--categorical", "q"], "--categorical q: no such column; the columns are s, t"),
