@@ -152,7 +152,7 @@ def test_keys_keep_their_types(tmp_path):
     made = make(tmp_path, path, path, "--label", "y", "--keep", "i,f,s")
     found = pl.read_parquet(made.folder / "test" / "keys.parquet")
     assert found.to_dicts() == [{"i": 7, "f": 0.5, "s": "a"}, {"i": None, "f": 1.0, "s": "b"}] and found.schema["i"] == pl.Int64
-    with pytest.raises(DatasetError, match="column i holds String, and Int64 in the files before it"):
+    with pytest.raises(DatasetError, match="column i holds String, but Int64 in the files before it"):
         make(tmp_path, path, "s,i,f,y\na,1,2,0\n", "--label", "y", "--keep", "i", dst="other")
 
 
@@ -162,7 +162,7 @@ def test_keys_keep_their_types(tmp_path):
         (["--train", "T"], "no test rows are given; expected --test FILES"),
         (["--train", "T", "--test", "T", "--test_fraction", "0.1"], "--test gives the test split, and --test_fraction or --test_values takes it"),
         (["--train", "T", "--split_by", "t"], "--split_by needs --test_fraction or --valid_fraction"),
-        (["--train", "T", "--split_by", "t", "--split_key", "s", "--test_fraction", "0.1"], "--split_by and --split_key: expected one of them"),
+        (["--train", "T", "--split_by", "t", "--split_key", "s", "--test_fraction", "0.1"], "--split_by and --split_key: expected only one of them"),
         (["--train", "T", "--test_fraction", "0.6", "--valid_fraction", "0.4"], "add up to 1, expected less than 1"),
         (["--train", "T", "--test_values", "a"], "--test_values needs --split_column"),
         (["--mode", "encode", "--data", "T"], "--mode encode needs --data, the rows, and --vocabulary"),
