@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_without_evaluations_is_told_what_asks_for_them(run, 
     flags = ("--dataset_path", dataset, *TRAIN, "--save_checkpoint_path", tmp_path / "c")
     assert run(*flags, "--max_steps", "1", "--early_stop_patience", "3").code == 0
     result = run(*flags, "--resume", "auto", "--evals_per_epoch", "0")
-    refused(result, "holds options that cannot be: --early_stop_patience needs evaluations, and --evals_per_epoch 0 leaves them out")
+    refused(result, "holds options that cannot be: --early_stop_patience needs evaluations, and --evals_per_epoch 0 turns them off")
 
 
 def test_a_batch_larger_than_the_training_rows_is_one_warning_with_a_number_to_try(run, dataset, tmp_path, capfd):

@@ -135,7 +135,7 @@ def test_help_texts_are_all_different():
         (["--data_parallel_threshold", "-1"], "--data_parallel_threshold -1: expected 0 or more elements"),
         (["--worker_memory_gb", "0"], "--worker_memory_gb 0.0: expected a positive number"),
         (["--cpu_offloading_threshold_gb", "nan"], "--cpu_offloading_threshold_gb nan: expected a positive number"),
-        (["--evals_per_epoch", "0", "--auc_threshold", "0.8"], "--auc_threshold needs evaluations, and --evals_per_epoch 0 leaves them out"),
+        (["--evals_per_epoch", "0", "--auc_threshold", "0.8"], "--auc_threshold needs evaluations, and --evals_per_epoch 0 turns them off"),
         (["--evals_per_epoch", "0", "--keep_best_checkpoint", "--save_checkpoint_path", "x"], "--keep_best_checkpoint needs evaluations"),
         (["--evals_per_epoch", "0", "--early_stop_patience", "2"], "--early_stop_patience needs evaluations"),
         (["--xla", "some"], "argument --xla: 'some' is not true, false or all"),
