@@ -28,7 +28,7 @@ def check_threads(library: str) -> None:
     """
     if library in _lost:
         raise UserError(
-            f"this process was forked after {library} had begun its threads, which it lacks: it would wait for ever. Start processes by "
+            f"this process was forked after {library} had started its threads, which the fork lacks, so it would wait for ever; start processes by "
             'multiprocessing\'s "spawn" or "forkserver", or fork before a model is loaded or scores'
         )
     _began.add(library)

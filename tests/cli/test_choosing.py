@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_is_passed_over_only_if_asked(run, dataset, tmp_pat
         refused = run(*flags, *mode, "--restore_checkpoint_path", tmp_path / "c")
         assert refused.code == 1 and "damaged" in refused.err and "(there is step-00000012)" in refused.err
     result = run(*flags, "--restore_checkpoint_path", tmp_path / "c", "--restore_fallback", "--save_checkpoint_path", tmp_path / "d")
-    assert "damaged" in result.err and "step-00000012 is tried instead" in result.err and "step 12" in result.out
+    assert "damaged" in result.err and "step-00000012 instead" in result.err and "step 12" in result.out
     found = Checkpoint(tmp_path / "d")
     for name, values in expected.items():
         np.testing.assert_array_equal(found.read(name), values, name)

@@ -110,7 +110,7 @@ def garble(checkpoint):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (flip, ["tables/cat_1/weights: its data do not fit their checksum; the checkpoint is damaged"]),
+        (flip, ["tables/cat_1/weights: its data do not match their checksum; the checkpoint is damaged"]),
         (lose, ["dense/top_mlp/0/kernel/c/0/0: No such file or directory; the checkpoint is damaged"]),
         (garble, ["manifest.json: cannot be read"]),
         (shutil.rmtree, ["checkpoint: no such folder"]),

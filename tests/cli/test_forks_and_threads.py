@@ -101,7 +101,7 @@ print(json.dumps(result))
     assert found["fresh"] == found["scores"]
     assert found["few"] == found["few later"] == found["expected"]
     for name in ("whole", "many"):
-        assert "forked after TensorFlow had begun its threads" in found[name] and SPAWN in found[name], (name, found[name])
+        assert "forked after TensorFlow had started its threads" in found[name] and SPAWN in found[name], (name, found[name])
     for name in ("loaded", "trained"):
         assert "this process was forked after Tensor" in found[name] and SPAWN in found[name], (name, found[name])
 
@@ -175,7 +175,7 @@ print(json.dumps(result))
 """,
     )
     assert found["imported"] == found["frame"] == found["expected"]
-    assert "forked after Polars had begun its threads" in found["lazy"] and SPAWN in found["lazy"]
+    assert "forked after Polars had started its threads" in found["lazy"] and SPAWN in found["lazy"]
 
 
 def test_a_lazy_frame_is_collected(trained, samples):

@@ -66,7 +66,7 @@ def test_an_environment_in_which_file_names_are_not_utf8_is_one_line(tmp_path, w
     """A command stops at once where Python does not encode file names as UTF-8, since files are named after features."""
     code, err, after = start(*words, folder=tmp_path, variables={"PYTHONUTF8": "0", "LC_ALL": "C"}.items())
     name = words[0] if words[0] != "-m" else words[1]
-    reason = "the environment (LC_ALL, LANG, PYTHONUTF8) makes Python take file names as ascii, not UTF-8; set PYTHONUTF8=1"
+    reason = "the environment (LC_ALL, LANG, PYTHONUTF8) makes Python decode file names as ascii, not UTF-8; set PYTHONUTF8=1"
     assert (code, err, after) == (1, f"{name}: error: {reason}\n", [])
 
 

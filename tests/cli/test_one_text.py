@@ -102,10 +102,10 @@ def test_csv_and_parquet_of_the_same_rows_give_the_same_vocabularies_and_ids(fol
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("zip", pl.Series(range(ROWS)), r"feature zip, column zip: sample 0: '0' of a column of whole numbers, expected texts"),
-        ("member", pl.Series([1] * ROWS), r"feature member, column member: sample 0: '1' of a column of whole numbers, expected booleans"),
-        ("rate", pl.Series([0.5, 0.1] * (ROWS // 2), dtype=pl.Float32), r"column rate: sample 1: '0.1' of a column of floats of 32 bits"),
-        ("shop", pl.Series([1.0, 2.0**60] * (ROWS // 2)), r"column shop: sample 1: .* a float does not tell so large a whole number"),
+        ("zip", pl.Series(range(ROWS)), r"feature zip, column zip: sample 0: '0' is from a column of whole numbers, expected texts"),
+        ("member", pl.Series([1] * ROWS), r"feature member, column member: sample 0: '1' is from a column of whole numbers, expected booleans"),
+        ("rate", pl.Series([0.5, 0.1] * (ROWS // 2), dtype=pl.Float32), r"column rate: sample 1: '0.1' is from a column of floats of 32 bits"),
+        ("shop", pl.Series([1.0, 2.0**60] * (ROWS // 2)), r"column shop: sample 1: .* a float cannot tell whole numbers of this size apart"),
     ],
 )
 def test_what_cannot_be_told_is_an_error_in_python_and_in_preprocessing(folder, tmp_path, column, values, message):
@@ -130,7 +130,7 @@ def test_training_files_of_no_common_kind_are_refused(tmp_path):
     for name, values in (("a", [1, 2]), ("b", ["x", "y"])):
         pl.DataFrame({"k": values, "y": [0, 1]}).write_parquet(tmp_path / f"{name}.parquet")
     words = ("--train", tmp_path / "a.parquet", tmp_path / "b.parquet", "--test", tmp_path / "a.parquet", "--label", "y", "--categorical", "k")
-    with pytest.raises(Exception, match=r"feature k: column k holds whole numbers and texts of others, which have no kind of values in common"):
+    with pytest.raises(Exception, match=r"feature k: column k holds whole numbers and other texts, which are not of one kind"):
         command(*words, "--dst", tmp_path / "out")
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 

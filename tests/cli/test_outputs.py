@@ -43,7 +43,7 @@ def saved(folder, step=48):
 def test_a_reader_who_has_seen_enough_costs_nothing_but_the_lines(flags, tmp_path):
     result = shell(tmp_path, "dlrm | head -3; exit ${PIPESTATUS[0]}", *flags)
     assert result.returncode == 0, result.stderr
-    assert result.stderr.count("\n") == 1 and "standard output: Broken pipe: nothing more is printed there, the run goes on" in result.stderr
+    assert result.stderr.count("\n") == 1 and "standard output: Broken pipe; nothing more is printed there, the run continues" in result.stderr
     saved(tmp_path)
     assert read_log(tmp_path / "dlrm_tf_log.json")[-1]["data"]["steps"] == 48
 
@@ -61,7 +61,7 @@ def test_a_full_disk_under_the_log_is_one_warning(flags, tmp_path, alone):
     result = shell(tmp_path, f"{ROOM} dlrm --log_path full/log.json", *flags, around=alone)
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("\n") == 1
-    assert "warning: --log_path full/log.json: No space left on device: nothing more is logged, the run goes on" in result.stderr
+    assert "warning: --log_path full/log.json: No space left on device; nothing more is logged, the run continues" in result.stderr
     saved(tmp_path)
 
 
@@ -69,7 +69,7 @@ def test_a_full_disk_under_standard_output_is_one_warning(flags, tmp_path, alone
     (tmp_path / "full").mkdir()
     result = shell(tmp_path, f"{ROOM} dlrm >full/out", *flags, around=alone)
     assert result.returncode == 0, result.stderr
-    assert result.stderr.count("\n") == 1 and "full/out): No space left on device: nothing more is printed there" in result.stderr
+    assert result.stderr.count("\n") == 1 and "full/out): No space left on device; nothing more is printed there" in result.stderr
     saved(tmp_path)
 
 

@@ -106,8 +106,8 @@ def test_the_best_model_may_be_the_one_of_a_metric_by_group(run, grouped, tmp_pa
     [
         (("--ranking_metrics", "map@12,mrr"), "--ranking_metrics map@12,mrr needs groups: {path}/feature_spec.yaml has none; name their column in "),
         (("--best_metric", "mrr"), "--best_metric mrr needs groups: {path}/feature_spec.yaml has none"),
-        (("--ranking_metrics", "map"), "--ranking_metrics map: 'map' is none of map@K, ndcg@K, recall@K, mrr, mrr@K, group_auc, gauc"),
-        (("--ranking_metrics", ""), "--ranking_metrics : '' is none of map@K"),
+        (("--ranking_metrics", "map"), "--ranking_metrics map: 'map' is not one of map@K, ndcg@K, recall@K, mrr, mrr@K, group_auc, gauc"),
+        (("--ranking_metrics", ""), "--ranking_metrics : '' is not one of map@K"),
         (("--best_metric", "mrr,map@12"), "--best_metric mrr,map@12: expected auc, or one of map@K"),
         (("--best_metric", "none"), "--best_metric none: expected auc, or one of map@K"),
         (("--best_metric", "mrr", "--ranking_metrics", "none"), "--best_metric mrr and --ranking_metrics none exclude each other"),

@@ -144,7 +144,7 @@ def test_times_with_offsets_score_as_their_moment(folder):
         ("when", "soon", "feature days: value 'soon' of sample 0, expected a time"),
         ("nobody", "1", r"column nobody: is unknown; .*give frame\[list\(model\.raw_columns\)\]"),
         ("user", None, "column user: is missing"),
-        ("history", 3.5, "feature history: holds values of several kinds"),
+        ("history", 3.5, "feature history: mixes types"),
     ],
 )
 def test_raw_values_that_cannot_be(folder, column, value, message):

@@ -78,7 +78,7 @@ def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("--deep_learning_rate 1 --learning_rate 1", "--deep_learning_rate and --learning_rate say the same; drop one of them"),
+        ("--deep_learning_rate 1 --learning_rate 1", "--deep_learning_rate and --learning_rate set the same option; drop one of them"),
         ("--deep_hidden_units 16 no", "--deep_hidden_units 16 no: expected positive layer widths separated by blanks"),
         ("--train_data_pattern a --dataset_path D", "--train_data_pattern and --dataset_path exclude each other"),
         ("--training_set_size 10 --global_batch_size 20", "--training_set_size 10: expected at least --global_batch_size 20"),
@@ -86,10 +86,10 @@ def test_the_checkpoint_in_model_dir_is_used_in_every_mode():
         ("--dataset_path D --evaluate", "--evaluate needs a trained model: --use_checkpoint evaluates the one in --model_dir"),
         ("--benchmark_steps 7", "--benchmark_steps needs --benchmark"),
         ("--benchmark --num_epochs 7", "--num_epochs and --benchmark exclude each other"),
-        ("--model_dir M --save_checkpoint_path C", "--model_dir and --save_checkpoint_path say the same"),
-        ("--model_dir M --restore_checkpoint_path C --use_checkpoint", "--model_dir and --restore_checkpoint_path say the same"),
-        ("--model_dir M --restore_checkpoint_path C --evaluate", "--model_dir and --restore_checkpoint_path say the same"),
-        ("--results_dir R --log_path C", "--log_path and --results_dir or --log_filename say the same"),
+        ("--model_dir M --save_checkpoint_path C", "--model_dir and --save_checkpoint_path set the same option"),
+        ("--model_dir M --restore_checkpoint_path C --use_checkpoint", "--model_dir and --restore_checkpoint_path set the same option"),
+        ("--model_dir M --restore_checkpoint_path C --evaluate", "--model_dir and --restore_checkpoint_path set the same option"),
+        ("--results_dir R --log_path C", "--log_path and --results_dir or --log_filename set the same option"),
         ("--num_epochs 2", "--deep_warmup_epochs 6: expected at most --num_epochs 2"),
         ("--epochs 2", "--deep_warmup_epochs 6: expected at most --epochs 2"),
         ("--global_batch_size 0", "--global_batch_size 0: expected"),
@@ -110,9 +110,9 @@ def test_what_cannot_be_is_one_line(given, message):
 
 def test_what_has_no_effect_is_said():
     lines = translated(["--use_checkpoint", "--model_dir", "nothing"]).lines
-    assert lines == ["--use_checkpoint: there is no checkpoint in nothing/checkpoint; training begins anew"]
+    assert lines == ["--use_checkpoint: there is no checkpoint in nothing/checkpoint; a new run starts"]
     lines = translated(["--transformed_metadata_path", "x"]).lines
-    assert lines == ["--transformed_metadata_path has no effect: the records say what features they have"]
+    assert lines == ["--transformed_metadata_path has no effect: the features are read from the records"]
 
 
 def test_help_needs_no_tensorflow():
@@ -181,7 +181,7 @@ def test_messages_have_the_names_that_the_user_gave(command, dataset, tmp_path):
     assert command(*flags).code == 0
     again = command(*flags)
     assert again.code == 1 and f"--model_dir {path}/checkpoint: holds checkpoints of another run" in again.err
-    assert "--use_checkpoint goes on with them" in again.err
+    assert "--use_checkpoint continues from them" in again.err
     finished = command(*flags, "--use_checkpoint")
     assert finished.code == 0 and "Give it more with --num_epochs" in finished.out
     assert (path / "checkpoint").rename(path / "elsewhere")

@@ -77,7 +77,7 @@ def test_a_limit_below_what_the_tables_need_is_one_line(tmp_path, limit):
     code, lines = limited(tmp_path, limit, ROOT / "dlrm.py", *SMALL, *BATCHES, "--synthetic_dataset_cardinalities", "40000000,60", "--log_path", "")
     assert code == 1 and len(lines) == 1, (code, lines)
     assert "the embedding tables take 2.4 GiB" in lines[0]
-    assert lines[0].endswith(f"(of the machine's memory this process may not use more: ulimit {limit})")
+    assert lines[0].endswith(f"(limited by ulimit {limit}, not by the machine's memory)")
 
 
 def test_a_limit_below_what_tensorflow_needs_is_one_line(tmp_path):

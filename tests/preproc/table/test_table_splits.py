@@ -179,7 +179,7 @@ def test_keys_keep_their_types(tmp_path):
         (["--train", "T", "--test", "T"], "which column is the label\\? --label COLUMN"),
         (["--train", "T", "--test", "T", "--label", "z"], "--label z: no column z; .*; there are s, t, part, y"),
         (["--train", "T", "--test", "T", "--label", "y > 1 and s > 2"], "expected a column, or one comparison"),
-        (["--train", "T", "--test", "T", "--label", "s > b"], "'b' is no number"),
+        (["--train", "T", "--test", "T", "--label", "s > b"], "'b' is not a number"),
         (["--train", "T", "--test", "T", "--label", "y", "--categorical", "q"], "--categorical q: no such column; there are s, t"),
         (["--train", "T", "--test", "T", "--label", "y", "--categorical", "s", "--numerical", "s"], "--numerical s: the column stands in two flags"),
         (["--train", "T", "--test", "T", "--label", "y", "--keep", "score"], "--keep score: predictions have a column of that name"),

@@ -198,7 +198,7 @@ def test_all_of_a_checkpoint_is_read_to_verify_it(tmp_path, array):
     content[-1 - len(content) // 2] ^= 1
     chunk.write_bytes(content)
     checkpoint = Checkpoint(tmp_path)  # opening succeeds, because only sizes are checked then
-    with pytest.raises(UserError, match=f"{array}: its data do not fit their checksum; the checkpoint is damaged"):
+    with pytest.raises(UserError, match=f"{array}: its data do not match their checksum; the checkpoint is damaged"):
         checkpoint.verify(World())
 
 
@@ -315,7 +315,7 @@ def test_an_array_that_no_worker_wrote_whole_is_not_published(tmp_path, monkeypa
     values = random(33, 4)
     left = ArrayPart("a", lambda start, stop: values[start:stop, :2], (0, 2))
     for parts, chunk in (([left], "c/0/1"), ([], "c/0/0")):
-        with pytest.raises(UserError, match=rf"a/{chunk}: no worker has written it; the checkpoint is not kept"):
+        with pytest.raises(UserError, match=rf"a/{chunk}: no worker wrote this file, so the checkpoint is discarded"):
             save(tmp_path, 1, {"a": Array((33, 4), column_step=2)}, parts, {}, World())
         assert list(tmp_path.iterdir()) == []
 

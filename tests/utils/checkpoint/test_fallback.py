@@ -37,7 +37,7 @@ def test_what_is_whole_is_taken(folder):
 def test_the_one_before_takes_the_place_of_a_damaged_one(folder):
     damage(folder / "step-00000002")
     step, said = taken(folder / "step-00000002")
-    assert step == 1 and len(said) == 1 and said[0].endswith(f"--restore_fallback: {folder / 'step-00000001'} is tried instead")
+    assert step == 1 and len(said) == 1 and said[0].endswith(f"--restore_fallback tries {folder / 'step-00000001'} instead")
     damage(folder / "step-00000003")
     step, said = taken(folder)
     assert step == 1 and len(said) == 2

@@ -49,7 +49,7 @@ def test_what_the_first_writes_is_seen(tmp_path, patient):
 
 def test_a_folder_that_is_not_shared_is_waited_for_no_longer_than_a_file_system_may_take(tmp_path):
     start = time.monotonic()
-    with pytest.raises(UserError, match=r"does not see what the first one writes there; expected a folder that all workers share"):
+    with pytest.raises(UserError, match=r"does not see the files that the first one writes there; expected a folder that all workers share"):
         trial.try_folder(tmp_path, ["a"], worker())
     assert time.monotonic() - start >= 1
 

@@ -250,8 +250,8 @@ def test_keys_of_a_yaml_file_without_effect_are_warned_about_as_flags_are(tmp_pa
         ("seed: 1\nseed: 2\n", "run.yaml, line 3: not valid YAML: 'seed' is given twice, first in line 2"),
         ("seed: 1:30\n", "run.yaml: seed: '1:30' is not a whole number"),
         ("learning_rate: 1:30\n", "run.yaml: learning_rate: '1:30' is not a number"),
-        ('log_path: "a\\0b"\n', "run.yaml: log_path: 'a\\x00b' holds a character that no path and no name can"),
-        ('log_path: "a\\uD800b"\n', "no path and no name can"),
+        ('log_path: "a\\0b"\n', "run.yaml: log_path: 'a\\x00b' holds a character that is not allowed in paths and names"),
+        ('log_path: "a\\uD800b"\n', "is not allowed in paths and names"),
         ("top_mlp_dims: [[8, 4], 1]\n", "run.yaml: top_mlp_dims: expected a list of values, found a list in it"),
         ("top_mlp_dims: [{a: 1}, 1]\n", "run.yaml: top_mlp_dims: expected a list of values, found a mapping in it"),
         (

@@ -33,7 +33,7 @@ def test_the_flags_of_a_file_and_those_of_the_command_line(file, form):
     [
         ("{", "model.json: .*; expected JSON"),
         ("[1]", "expected an object of flags and values, found list"),
-        ('{"depth": 3}', "model.json: 'depth' is no flag here; remove it"),
+        ('{"depth": 3}', "model.json: 'depth' is not a flag here; remove it"),
         ('{"embedding_dim": null}', "embedding_dim: expected a number, a word, true, false or a list of numbers"),
         ('{"top_mlp_sizes": ["a"]}', "top_mlp_sizes: expected a number"),
         ('{"embedding_dim": "x"}', "'x' is not a whole number"),

@@ -45,7 +45,9 @@ def test_a_label_is_a_column_or_a_comparison(text, expected):
     assert parsed_label(text) == expected
 
 
-@pytest.mark.parametrize(("text", "message"), [("a < 3 and b > 4", "expected a column, or one comparison"), ("event >= buy", "'buy' is no number")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("a < 3 and b > 4", "expected a column, or one comparison"), ("event >= buy", "'buy' is not a number")]
+)
 def test_labels_that_cannot_be(text, message):
     with pytest.raises(ValueError, match=message):
         parsed_label(text)
@@ -73,7 +75,7 @@ def test_texts_of_values(series, expected):
 
 
 def test_a_column_of_lists_is_no_categorical():
-    with pytest.raises(ValueError, match=r"column x holds List\(String\), expected texts, numbers or booleans; kind: list takes lists"):
+    with pytest.raises(ValueError, match=r"column x holds List\(String\), expected texts, numbers or booleans; use kind: list for lists"):
         of_recipe("categorical", pl.Series([["a"]]))
     with pytest.raises(ValueError, match=r"column x holds Binary, expected texts, numbers or booleans$"):
         of_recipe("categorical", pl.Series([b"a"]))

@@ -71,8 +71,8 @@ def test_a_cross_reads_each_column_once():
         (3, "expected a kind or a mapping of options, found 3"),
         ("word", "kind is 'word', expected one of categorical, numerical, list, cross, time"),
         ({}, "kind is None, expected one of"),
-        ({"kind": "numerical", "separator": ","}, "option 'separator' is not known for kind numerical"),
-        ({"kind": "numerical", "mean": 3}, "option 'mean' is not known for kind numerical"),  # a mean is fitted, and nothing has fitted one here
+        ({"kind": "numerical", "separator": ","}, "option 'separator' is unknown for kind numerical"),
+        ({"kind": "numerical", "mean": 3}, "option 'mean' is unknown for kind numerical"),  # a mean is fitted, and nothing has fitted one here
         ({"kind": "categorical", "max_ids": 0}, "max_ids is 0, expected a whole number of at least 1"),
         ({"kind": "categorical", "max_ids": 2**31 - 2}, "max_ids is 2147483646, expected"),
         ({"kind": "categorical", "max_ids": True}, "max_ids is True, expected"),
@@ -84,7 +84,7 @@ def test_a_cross_reads_each_column_once():
         ({"kind": "list", "separator": ""}, "separator is '', expected"),
         ({"kind": "numerical", "missing": float("nan")}, "missing is nan, expected a number"),
         ({"kind": "numerical", "missing": True}, "missing is True, expected a number"),
-        ({"kind": "numerical", "clip": [3, 2]}, r"clip is \[3, 2\], expected \[LEAST, GREATEST\]"),
+        ({"kind": "numerical", "clip": [3, 2]}, r"clip is \[3, 2\], expected \[MIN, MAX\]"),
         ({"kind": "numerical", "clip": [3]}, r"clip is \[3\], expected"),
         ({"kind": "numerical", "clip": ["a", None]}, "clip is .*, expected"),
         ({"kind": "numerical", "buckets": 1}, "buckets is 1, expected a whole number from 2"),
@@ -92,9 +92,9 @@ def test_a_cross_reads_each_column_once():
         ({"kind": "time", "since": "2020-02-30"}, "since is '2020-02-30', expected a date"),
         ({"kind": "time", "since": 2020}, "since is 2020, expected a date"),
         ({"kind": "time", "unit": "h"}, "unit is 'h', expected one of s, ms, us, ns"),
-        ({"kind": "cross", "columns": ["a"]}, "columns: expected the names of at least 2 columns to join"),
-        ({"kind": "cross"}, "columns: expected the names of at least 2 columns to join"),
-        ({"kind": "cross", "columns": ["a", ""]}, "columns is .*, expected a list of names of columns"),
+        ({"kind": "cross", "columns": ["a"]}, "columns: expected at least 2 column names to join"),
+        ({"kind": "cross"}, "columns: expected at least 2 column names to join"),
+        ({"kind": "cross", "columns": ["a", ""]}, "columns is .*, expected a list of column names"),
         # Options without effect
         ({"kind": "time", "transform": "log"}, "option transform has no effect here .part hour.; remove it"),
         ({"kind": "time", "part": "days_since", "max_ids": 3}, "option max_ids has no effect here .part days_since."),

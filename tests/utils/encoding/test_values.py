@@ -28,7 +28,7 @@ def text(kind, value, dtype=None):
 def test_whole_numbers_that_32_bits_tell_from_the_next_one():
     assert text("float32", 2**24 - 1) == "16777215" and text("float32", 1 - 2**24) == "-16777215"
     for value in (2**24, -(2**24)):
-        with pytest.raises(ValueKindError, match="does not tell so large a whole number from the next one"):
+        with pytest.raises(ValueKindError, match="cannot tell whole numbers of this size apart"):
             text("float32", value)
 
 
@@ -98,20 +98,20 @@ def test_the_text_of_a_value(kind, value, dtype, expected):
 @pytest.mark.parametrize(
     ("kind", "value", "dtype", "message"),
     [
-        ("text", 7, None, "'7' of a column of whole numbers, expected texts, as the vocabulary was made of: a text may have written it"),
-        ("text", 7.0, None, "'7.0' of a column of floats of 64 bits"),
-        ("text", True, None, "'true' of a column of booleans"),
-        ("integer", True, None, "'true' of a column of booleans, expected whole numbers"),
-        ("integer", 2.0**53, None, "a float does not tell so large a whole number from the next one"),
-        ("integer", 0.1, "Float32", "'0.1' of a column of floats of 32 bits, expected whole numbers"),
-        ("float", 0.1, "Float32", "'0.1' of a column of floats of 32 bits, expected floats of 64 bits, as the vocabulary was made of: 32 bits hold"),
-        ("float", 2**53, None, "'9007199254740992' of a column of whole numbers, expected floats of 64 bits"),
-        ("float32", 2**24, None, "'16777216' of a column of whole numbers, expected floats of 32 bits"),
-        ("decimal", 0.1, "Float32", "'0.1' of a column of floats of 32 bits, expected decimal numbers"),
-        ("boolean", 1, None, "'1' of a column of whole numbers, expected booleans"),
-        ("date", MOMENT, None, "'2024-01-02 03:04:05.000600' of a column of times, expected dates, as the vocabulary was made of: this is a time"),
-        ("date", 20240102, None, "'20240102' of a column of whole numbers, expected dates"),
-        ("datetime", 1.5, None, "'1.5' of a column of floats of 64 bits, expected times"),
+        ("text", 7, None, "'7' is from a column of whole numbers, expected texts, as in the vocabulary: texts can write this value"),
+        ("text", 7.0, None, "'7.0' is from a column of floats of 64 bits"),
+        ("text", True, None, "'true' is from a column of booleans"),
+        ("integer", True, None, "'true' is from a column of booleans, expected whole numbers"),
+        ("integer", 2.0**53, None, "a float cannot tell whole numbers of this size apart"),
+        ("integer", 0.1, "Float32", "'0.1' is from a column of floats of 32 bits, expected whole numbers"),
+        ("float", 0.1, "Float32", "'0.1' is from a column of floats of 32 bits, expected floats of 64 bits, as in the vocabulary: the 32-bit float"),
+        ("float", 2**53, None, "'9007199254740992' is from a column of whole numbers, expected floats of 64 bits"),
+        ("float32", 2**24, None, "'16777216' is from a column of whole numbers, expected floats of 32 bits"),
+        ("decimal", 0.1, "Float32", "'0.1' is from a column of floats of 32 bits, expected decimal numbers"),
+        ("boolean", 1, None, "'1' is from a column of whole numbers, expected booleans"),
+        ("date", MOMENT, None, "'2024-01-02 03:04:05.000600' is from a column of times, expected dates, as in the vocabulary: the value has a time"),
+        ("date", 20240102, None, "'20240102' is from a column of whole numbers, expected dates"),
+        ("datetime", 1.5, None, "'1.5' is from a column of floats of 64 bits, expected times"),
     ],
 )
 def test_what_cannot_be_told_for_certain(kind, value, dtype, message):
@@ -168,7 +168,7 @@ def test_the_kind_of_columns_of_several_types():
     assert of(([DAY],), ([MOMENT],)).kind == of(([DAY],), (["2024-01-02 03:04"],)).kind == "datetime"
     assert of(([True],), (["False"],)).kind == "boolean"
     for columns in [([1],), (["a"],)], [([True],), ([1],)], [([DAY],), (["soon"],)], [([1],), (["007"],)]:
-        with pytest.raises(ValueError, match="no kind of values in common; bring its files to one type"):
+        with pytest.raises(ValueError, match="are not of one kind; use one type for it in all files"):
             _ = of(*columns).kind
 
 
