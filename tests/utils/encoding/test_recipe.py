@@ -78,7 +78,7 @@ def test_a_cross_reads_each_column_once():
         ({"kind": "categorical", "max_ids": True}, "max_ids is True, expected"),
         ({"kind": "categorical", "frequency_threshold": -1}, "frequency_threshold is -1, expected a whole number of at least 0"),
         ({"kind": "categorical", "hash_buckets": 1.5}, "hash_buckets is 1.5, expected"),
-        ({"kind": "categorical", "table": ""}, "table is '', expected the name of a table"),
+        ({"kind": "categorical", "table": ""}, "table is '', expected a table name"),
         ({"kind": "list", "max_hotness": 65537}, "max_hotness is 65537, expected a whole number from 1 to 65536"),
         ({"kind": "list", "pooling": "max"}, "pooling is 'max', expected one of sum, mean"),
         ({"kind": "list", "separator": ""}, "separator is '', expected"),

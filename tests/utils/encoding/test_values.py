@@ -177,7 +177,7 @@ def test_every_kind_has_its_rule_and_is_known_to_recipes():
         assert text(kind, "a") == "a"
     with pytest.raises(ValueError, match="values is 'number', expected one of text, integer"):
         recipe_of("f", {"kind": "categorical", "values": "number"}, fitted=True)
-    with pytest.raises(ValueError, match="option 'values' is not known"):
+    with pytest.raises(ValueError, match="option 'values' is unknown"):
         recipe_of("f", {"kind": "categorical", "values": "text"})
 
 
