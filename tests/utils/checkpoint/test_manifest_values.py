@@ -45,12 +45,12 @@ def changed(path, value):
         SOUND | {"step": 14, "position": SOUND["position"] | {"step": 14, "epoch": 1, "batch": 7}},  # the position at the end of an epoch
     ],
 )
-def test_values_that_can_be_are_read(tmp_path, content):
+def test_valid_values_are_read(tmp_path, content):
     assert read(tmp_path, content)["step"] == content["step"]
 
 
 @pytest.mark.parametrize(("samples", "batch_size", "batches"), [(1, 1, 1), (1, 100, 1), (650, 1, 650)])
-def test_the_smallest_epochs_have_their_places_too(tmp_path, samples, batch_size, batches):
+def test_positions_in_the_smallest_epochs(tmp_path, samples, batch_size, batches):
     run = {"run": {"batch_size": batch_size, "train_samples": samples}}
     with pytest.raises(DamagedError, match=f"which is impossible in epochs of {batches} batch"):
         read(tmp_path, SOUND | run)
@@ -59,7 +59,7 @@ def test_the_smallest_epochs_have_their_places_too(tmp_path, samples, batch_size
 
 
 @pytest.mark.parametrize("name", ["step", "epoch", "batch"])
-def test_a_position_that_says_less_is_read(tmp_path, name):
+def test_incomplete_position_is_read(tmp_path, name):
     content = copy.deepcopy(SOUND)
     del content["position"][name]
     assert read(tmp_path, content)["position"] == content["position"]
@@ -91,7 +91,7 @@ def test_a_position_that_says_less_is_read(tmp_path, name):
         ("vocabularies.cat_0.digest", 3, "expected a mapping with values and digest"),
     ],
 )
-def test_values_that_cannot_be_are_one_line(tmp_path, path, value, message):
+def test_invalid_value_is_a_one_line_error(tmp_path, path, value, message):
     with pytest.raises(DamagedError) as raised:
         read(tmp_path, changed(path, value))
     text = str(raised.value)

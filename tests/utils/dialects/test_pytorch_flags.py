@@ -44,11 +44,11 @@ SYNTHETIC = ("--dataset_type", "synthetic")
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_every_flag_and_its_line(words, expected, note):
+def test_each_flag_is_translated_with_a_note(words, expected, note):
     assert translated(words) == (expected, [note])
 
 
-def test_what_is_ours_stays_as_it_is():
+def test_own_flags_are_unchanged():
     words = ["--learning_rate", "3", "--cpu", "--mode", "eval", "--amp=true", "--noamp", "-h", "word", "--top_mlp_dims", "-5,1"]
     assert translated(words) == (words, [])
     with pytest.raises(UsageError, match="argument --mode: expected one argument"):
@@ -69,7 +69,7 @@ def test_what_is_ours_stays_as_it_is():
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be(words, message):
+def test_invalid_flags_are_rejected(words, message):
     with pytest.raises(UsageError, match=message):
         parse([*SYNTHETIC, *words], "")
 
@@ -87,22 +87,22 @@ def test_nvidias_command_lines():
     assert (config.run.mode, config.training.restore_checkpoint_path, config.training.inference_benchmark_steps) == ("inference", "C", 20)
 
 
-def test_no_start_of_the_decay_is_right_after_the_warm_up():
+def test_decay_start_step_none_starts_decay_after_warm_up():
     options = parse([*SYNTHETIC, "--warmup_steps", "60", "--decay_start_step", "none"], "").optimizer
     assert options.decay_start_step is None and options.decay_from == 60
     assert parse([*SYNTHETIC, "--warmup_steps", "60"], "").optimizer.decay_from == 48000
 
 
 @pytest.mark.parametrize("flag", ["row_slice_threshold", "data_parallel_input"])
-def test_flags_of_newer_versions_have_a_line(flag):
+def test_flags_of_newer_versions_are_noted(flag):
     assert any(line.startswith(f"--{flag} has no effect: ") for line in parse([*SYNTHETIC, f"--{flag}", "1"], "").legacy)
 
 
-def test_the_switched_off_form_of_flags_without_effect():
+def test_negated_flags_without_effect_are_accepted():
     config = parse([*SYNTHETIC, "--nouse_mde_embeddings", "--noconcat_embedding"], "")
     assert [line.split()[0] for line in config.legacy] == ["--use_mde_embeddings", "--concat_embedding"]
 
 
-def test_two_counts_of_inference_batches_are_not_both_taken_in_silence():
+def test_max_steps_beside_inference_benchmark_steps_is_warned_about():
     config = parse([*SYNTHETIC, "--mode", "inference", "--max_steps", "3", "--inference_benchmark_steps", "4"], "")
     assert warnings(config) == ["--max_steps has no effect with --inference_benchmark_steps"]

@@ -23,7 +23,7 @@ CASES = [(name, {"kind": KINDS.get(name, name)} | options) for name, options in 
 
 
 @pytest.mark.parametrize(("name", "entry"), CASES, ids=[name for name, _ in CASES])
-def test_a_recipe_comes_back_as_it_was_written(name, entry):
+def test_recipe_round_trip(name, entry):
     recipe = recipe_of("feature", entry, fitted=True)
     assert recipe.to_dict() == entry
     for option, value in entry.items():
@@ -45,13 +45,13 @@ def test_a_recipe_comes_back_as_it_was_written(name, entry):
         ({"kind": "cross", "columns": ["a", "b"]}, "ids", True, ("a", "b")),
     ],
 )
-def test_what_a_recipe_gives(entry, gives, has_vocabulary, inputs):
+def test_properties_of_recipes(entry, gives, has_vocabulary, inputs):
     recipe = recipe_of("f", entry)
     assert (recipe.gives, recipe.has_vocabulary, recipe.inputs) == (gives, has_vocabulary, inputs)
     assert recipe.to_dict()["kind"] == recipe.kind
 
 
-def test_what_a_reader_wants_to_know_is_written_at_its_default():
+def test_main_options_are_written_even_at_their_defaults():
     assert recipe_of("f", "numerical").to_dict() == {"kind": "numerical", "column": "f", "transform": "standardise"}
     assert recipe_of("f", {"kind": "numerical", "buckets": 3}).to_dict() == {"kind": "numerical", "column": "f", "buckets": 3}
     assert recipe_of("f", "time").to_dict() == {"kind": "time", "column": "f", "part": "hour"}
@@ -104,7 +104,7 @@ def test_a_cross_reads_each_column_once():
         ({"kind": "categorical", "hash_buckets": 3, "frequency_threshold": 4}, "option frequency_threshold has no effect here .hash_buckets."),
     ],
 )
-def test_recipes_that_cannot_be(entry, message):
+def test_invalid_recipe_is_rejected(entry, message):
     with pytest.raises(ValueError, match=message):
         recipe_of("f", entry)
 
@@ -123,7 +123,7 @@ def test_recipes_that_cannot_be(entry, message):
         {"kind": "numerical", "clip": [None, None]},
     ],
 )
-def test_recipes_at_their_limits(entry):
+def test_options_at_their_bounds_are_accepted(entry):
     recipe = recipe_of("f", entry)
     for option, value in entry.items():
         assert getattr(recipe, option) == (tuple(value) if isinstance(value, list) else value)

@@ -25,7 +25,7 @@ def text(kind, value, dtype=None):
     return texts_of(recipe_of("f", {"kind": "categorical", "values": kind}, fitted=True), marks([value], dtype))[0]
 
 
-def test_whole_numbers_that_32_bits_tell_from_the_next_one():
+def test_whole_numbers_beyond_float32_precision_are_errors():
     assert text("float32", 2**24 - 1) == "16777215" and text("float32", 1 - 2**24) == "-16777215"
     for value in (2**24, -(2**24)):
         with pytest.raises(ValueKindError, match="cannot tell whole numbers of this size apart"):
@@ -89,7 +89,7 @@ def test_whole_numbers_that_32_bits_tell_from_the_next_one():
         ("datetime", "yesterday", None, "yesterday"),
     ],
 )
-def test_the_text_of_a_value(kind, value, dtype, expected):
+def test_canonical_text_of_a_value(kind, value, dtype, expected):
     assert text(kind, value, dtype) == expected
     if expected is not None:
         assert text(kind, expected) == expected  # the text of a text is the same text
@@ -114,7 +114,7 @@ def test_the_text_of_a_value(kind, value, dtype, expected):
         ("datetime", 1.5, None, "'1.5' is from a column of floats of 64 bits, expected times"),
     ],
 )
-def test_what_cannot_be_told_for_certain(kind, value, dtype, message):
+def test_ambiguous_value_is_an_error(kind, value, dtype, message):
     with pytest.raises(ValueKindError) as raised:
         text(kind, value, dtype)
     assert str(raised.value).startswith(message) or str(raised.value).endswith(message)
@@ -149,7 +149,7 @@ def test_what_cannot_be_told_for_certain(kind, value, dtype, message):
         ([MOMENT], "ns", "datetime"),
     ],
 )
-def test_the_kind_of_values(values, dtype, expected):
+def test_inferred_kind_of_values(values, dtype, expected):
     assert evidence(marks(values, dtype)).kind == expected
 
 
@@ -160,7 +160,7 @@ def of(*columns) -> Evidence:
     return together
 
 
-def test_the_kind_of_columns_of_several_types():
+def test_inferred_kind_of_columns_of_mixed_types():
     assert of(([1],), ([2.0],), (["3"],), ([4.0], "Float32")).kind == "float"
     assert of(([1],), (["2.5"],)).kind == "float"
     assert of(([1],), ([Decimal("2.5")],), (["3"],)).kind == "decimal"
@@ -172,7 +172,7 @@ def test_the_kind_of_columns_of_several_types():
             _ = of(*columns).kind
 
 
-def test_every_kind_has_its_rule_and_is_known_to_recipes():
+def test_every_kind_has_a_rule_and_is_accepted_in_fitted_recipes():
     for kind in VALUES:
         assert text(kind, "a") == "a"
     with pytest.raises(ValueError, match="values is 'number', expected one of text, integer"):
