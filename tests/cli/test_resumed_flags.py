@@ -164,7 +164,7 @@ def resumed(dataset, first):
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_a_run_that_goes_on_has_what_the_first_was_given(name, first, resumed):
+def test_resumed_run_inherits_the_flag(name, first, resumed):
     expected = valued(name, values_of(name)[0])
     assert expected != OPTIONS[name].default
     assert resumed[name] == expected, (
@@ -174,7 +174,7 @@ def test_a_run_that_goes_on_has_what_the_first_was_given(name, first, resumed):
 
 
 @pytest.mark.parametrize("name", OF_A_START)
-def test_a_run_that_goes_on_says_for_itself(name, dataset, first, resumed):
+def test_resumed_run_does_not_inherit_the_flag(name, dataset, first, resumed):
     own = {"dataset_path": str(dataset), "restore_checkpoint_path": str(first), "log_path": ""}
     assert resumed[name] == own.get(name, OPTIONS[name].default)
     if OF_A_START[name] is not None:
@@ -182,7 +182,7 @@ def test_a_run_that_goes_on_says_for_itself(name, dataset, first, resumed):
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_a_flag_that_is_given_again(name, dataset, first, capfd):
+def test_flag_given_again_overrides_or_is_rejected(name, dataset, first, capfd):
     word = values_of(name)[1]
     if name in OF_THE_MODEL | OF_THE_POSITION:
         with pytest.raises(UserError) as raised:
@@ -203,7 +203,7 @@ def shown(value):
 
 
 @pytest.mark.parametrize(("given", "instead"), INSTEAD)
-def test_a_flag_that_says_it_in_another_way(given, instead, dataset, first, resumed):
+def test_alternative_flag_replaces_the_inherited_one(given, instead, dataset, first, resumed):
     assert resumed[instead] != OPTIONS[instead].default
     assert config_of(dataset, first, f"--{given}", values_of(given)[0])[instead] == OPTIONS[instead].default
 
@@ -213,7 +213,7 @@ def test_a_flag_that_says_it_in_another_way(given, instead, dataset, first, resu
     [(("--mode", EVAL), OF_THE_MODEL | OF_A_SCORE), (("--resume", "weights"), OF_THE_MODEL | {"out_of_range"})],
     ids=["eval", "weights"],
 )
-def test_other_runs_have_the_model_and_what_its_scores_depend_on(flags, expected, dataset, first, resumed):
+def test_eval_and_resume_weights_inherit_only_flags_of_the_model_and_scores(flags, expected, dataset, first, resumed):
     found = config_of(dataset, first, *flags)
     alone = parse(["--dataset_path", str(dataset), "--restore_checkpoint_path", str(first), "--log_path", "", *flags], "").flat()
     different = {name for name in OPTIONS if found[name] != alone[name]} - {"gradient_slices"}  # these follow from the batch size
