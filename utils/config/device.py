@@ -63,7 +63,7 @@ class DeviceConfig:
     )
     inter_op_parallelism: int | None = option(
         None,
-        "threads that run operations in parallel; the default is TensorFlow's, or 1 with --intra_op_parallelism 1",
+        "threads that run operations in parallel; the default is TensorFlow's, or 1 where each operation has one thread",
         unit="threads",
         bounds=Bounds(f"1 to {_MAX_THREADS} threads", 1, _MAX_THREADS),
     )

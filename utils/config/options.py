@@ -124,7 +124,7 @@ class DataConfig:
     )
     dataset_subset: float | None = option(
         None,
-        "fraction of the training rows, the first ones, to train on; rows that --valid_fraction holds out do not count",
+        "fraction of the training rows, the first ones, to train on, after --valid_fraction has held out its rows",
         modes=(TRAIN,),
         resume=INHERIT,
         bounds=Bounds("above 0 and at most 1", 0, 1, above=True),
@@ -186,7 +186,7 @@ class ModelConfig:
 
     embedding_dim: int | tuple[int, ...] = option(
         128,
-        "width of every embedding table, or of each feature's (a list, or a JSON file of one); widths in the feature specification take precedence",
+        "width of every embedding table, or of each feature's (a list, or a JSON file of one), where the feature specification gives none",
         unit="columns",
         reader=Reader(widths, EXPECTED, "N|N,N,…|FILE.json"),
         resume=MODEL,
