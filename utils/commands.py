@@ -75,7 +75,7 @@ def _of_tensorflow(error: Exception) -> str | None:
     """Return one line for errors of TensorFlow, Horovod or the dynamic loader that are not defects of this program; None for any other."""
     kind = type(error).__name__
     if isinstance(error, ImportError) and "failed to map segment" in str(error):  # loading a library failed: `ulimit -v`, or a folder mounted noexec
-        return f"a library cannot be loaded: out of memory, or its folder is mounted noexec: {error}"
+        return f"out of memory, or the folder of a library is mounted noexec: {error}"
     if kind == "ResourceExhaustedError":
         return f"out of memory: {str(error).splitlines()[0]}"
     if kind == "HorovodInternalError" or "Horovod has been shut down" in str(error):

@@ -52,7 +52,7 @@ class RenewedLock:
         self._lock.release()
 
 
-def _look() -> None:
+def _record_threads() -> None:
     """Record, before a fork, the libraries whose threads run."""
     names = []
     for path in Path("/proc/self/task").glob("*/comm"):
@@ -66,11 +66,11 @@ def _is_of(library: str, name: str, start: str) -> bool:
     return name.startswith(start) and (library != POLARS or name.removeprefix(start).isdigit())
 
 
-def _begin_anew() -> None:
+def _reset_in_child() -> None:
     """Mark the parent's libraries as lost and renew all locks, in the child after a fork."""
     _lost.update(_running | _began)
     for lock in list(_locks):
         lock.renew()
 
 
-os.register_at_fork(before=_look, after_in_child=_begin_anew)
+os.register_at_fork(before=_record_threads, after_in_child=_reset_in_child)

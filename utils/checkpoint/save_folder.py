@@ -33,14 +33,14 @@ def claim(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int)
         raise UserError(f"--save_checkpoint_path {path}: no permission to write there")
     lock = Lock(path)
     try:
-        _look(path, restored, overwrite, needed_bytes)
+        _check(path, restored, overwrite, needed_bytes)
     except BaseException:
         lock.release()
         raise
     return lock
 
 
-def _look(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int) -> None:
+def _check(path: Path, restored: Path | None, overwrite: bool, needed_bytes: int) -> None:
     tidy(path)
     goes_on_here = restored is not None and restored.resolve().parent == path.resolve()
     if (steps := complete_steps(path)) and not goes_on_here and not overwrite:

@@ -35,8 +35,8 @@ def compare_programs(world: World) -> None:
     if world.size == 1:
         return
     mine = own_digests()
-    said = world.everyone(f"program {program.summary(mine)} on {socket.gethostname()}", "program")
-    known = [text.split() if isinstance(text, str) and text.startswith("program ") else ["", "", "", "?"] for text in said]
+    answers = world.everyone(f"program {program.summary(mine)} on {socket.gethostname()}", "program")
+    known = [text.split() if isinstance(text, str) and text.startswith("program ") else ["", "", "", "?"] for text in answers]
     ones = [words[1] for words in known]
     usual = max(ones, key=ones.count)
     others = [rank for rank, one in enumerate(ones) if one != usual]
