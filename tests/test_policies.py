@@ -41,8 +41,8 @@ def read_flags():
 @pytest.mark.parametrize(("group", "name"), FLAGS, ids=[name for _, name in FLAGS])
 def test_every_flag_is_read_somewhere(group, name):
     assert (group, name) in read_flags(), (
-        f"--{name} is accepted, and nothing reads it: checks of {group}.__post_init__, {' and '.join(NAMING)}, and getattr by a name do not count; "
-        f"what reads it must be annotated, from a `{group}` or a `Config` on"
+        f"--{name} is accepted but never read: checks of {group}.__post_init__, {' and '.join(NAMING)}, and getattr by a name do not count; "
+        f"code that reads it needs type annotations, from a `{group}` or a `Config` on"
     )
 
 

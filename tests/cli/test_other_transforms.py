@@ -101,7 +101,7 @@ def test_every_mode_rejects_other_transforms_unless_allowed(run, model, data, tm
         ("price", {"missing": 3}, "feature price: missing is 3 in"),
         ("range", {"boundaries": [1.0, 2.0]}, "feature range: boundary 1 is 1.0 in"),
         ("city", {"column": "user"}, "feature city: columns is ['user'] in"),
-        ("city", {"hash_buckets": None}, "feature city: hash_buckets is nothing in"),
+        ("city", {"hash_buckets": None}, "feature city: hash_buckets is not set in"),
         ("hour", {"part": "weekday"}, "feature hour: part is weekday in"),
         ("days", {"since": "2020-01-31"}, "feature days: since is 2020-01-31 in"),
         ("liked", {"separator": ";"}, "feature liked: separator is ; in"),

@@ -23,8 +23,8 @@ OPTIONS = {field.name: field for group in GROUPS for field in dataclasses.fields
 KINDS = {name: kind for group in GROUPS for name, kind in typing.get_type_hints(group).items() if name in OPTIONS}
 IN_TRAINING = [name for name, field in OPTIONS.items() if not field.metadata["modes"] or TRAIN in field.metadata["modes"]]
 
-# Flags that each start gives for itself: paths, the machine, logs, how it begins and where it stops. The value is the first run's; None where the
-# fixture `first` gives the flag anyway, or another flag of the first run excludes it.
+# Flags that every start sets for itself: paths, the machine, logs, how the run begins and where it stops. The value is the first run's; None where the
+# fixture `first` sets the flag anyway, or another flag of the first run excludes it.
 OF_A_START = {
     "mode": None,
     "log_path": None,
@@ -124,7 +124,7 @@ def values_of(name):
         return str((default or 1) + 1), str((default or 1) + 2)
     if float in (kind, *typing.get_args(kind)):
         return str((default or 1) / 2), str((default or 1) / 4)
-    raise AssertionError(f"--{name} is new: say in VALUES of {__file__} what else it may be, or in OF_A_START that each start says it for itself")
+    raise AssertionError(f"--{name} is new: add two values of it to VALUES in {__file__}, or add it to OF_A_START if every start sets it itself")
 
 
 def valued(name, word):
@@ -147,7 +147,7 @@ def first(dataset, tmp_path_factory):
     words = {name: word for name, word in OF_A_START.items() if word is not None} | {name: values_of(name)[0] for name in TAKEN}
     flags = [word for name, value in words.items() for word in (f"--{name}", value)]
     result = child(folder, "--dataset_path", dataset, "--save_checkpoint_path", folder / "c", *flags)
-    assert result.code == 0, f"{result.err}\na flag that is new and cannot stand beside the others needs other values: in VALUES, or in OF_A_START"
+    assert result.code == 0, f"{result.err}\na new flag that conflicts with the others needs other values in VALUES or in OF_A_START"
     return folder / "c"
 
 
@@ -168,8 +168,8 @@ def test_resumed_run_inherits_the_flag(name, first, resumed):
     expected = valued(name, values_of(name)[0])
     assert expected != OPTIONS[name].default
     assert resumed[name] == expected, (
-        f"--{name} falls back to {resumed[name]} when a run goes on whose first start had {expected}: say resume=INHERIT in its option, or, if "
-        f"each start says it for itself, in OF_A_START of {__file__}"
+        f"--{name} is {resumed[name]} in a resumed run whose first start had {expected}: set resume=INHERIT in its option, or add it to OF_A_START in "
+        f"{__file__} if every start sets it itself"
     )
 
 
