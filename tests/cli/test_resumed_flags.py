@@ -23,8 +23,8 @@ OPTIONS = {field.name: field for group in GROUPS for field in dataclasses.fields
 KINDS = {name: kind for group in GROUPS for name, kind in typing.get_type_hints(group).items() if name in OPTIONS}
 IN_TRAINING = [name for name, field in OPTIONS.items() if not field.metadata["modes"] or TRAIN in field.metadata["modes"]]
 
-# Flags that every start sets for itself: paths, the machine, logs, how the run begins and where it stops. The value is the first run's; None where the
-# fixture `first` sets the flag anyway, or another flag of the first run excludes it.
+# Flags that every start sets for itself: paths, the machine, logs, how the run begins and where it stops. The value is the first run's; None where
+# the fixture `first` sets the flag anyway, or another flag of the first run excludes it.
 OF_A_START = {
     "mode": None,
     "log_path": None,
@@ -168,8 +168,8 @@ def test_resumed_run_inherits_the_flag(name, first, resumed):
     expected = valued(name, values_of(name)[0])
     assert expected != OPTIONS[name].default
     assert resumed[name] == expected, (
-        f"--{name} is {resumed[name]} in a resumed run whose first start had {expected}: set resume=INHERIT in its option, or add it to OF_A_START in "
-        f"{__file__} if every start sets it itself"
+        f"--{name} is {resumed[name]} in a resumed run whose first start had {expected}: set resume=INHERIT in its option, or add it to OF_A_START "
+        f"in {__file__} if every start sets it itself"
     )
 
 
