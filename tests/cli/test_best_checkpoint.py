@@ -53,9 +53,9 @@ def test_final_figures_are_of_the_best_weights_beside_those_of_the_last(run, dat
 def test_folder_is_read_as_its_best_checkpoint_unless_checkpoint_choice_is_latest(run, dataset, kept, tmp_path):
     path, result = kept
     best, latest = pointed(path / "best"), pointed(path / "latest")
-    told = f"{path}: its best checkpoint is taken, {best.name}; --checkpoint_choice latest takes {latest.name}\n"
+    line = f"{path}: its best checkpoint is taken, {best.name}; --checkpoint_choice latest takes {latest.name}\n"
     found = evaluated(run, dataset, path)
-    assert found.out.count(told) == 1 and found.final["auc"] == result.final["auc"] and found.err == ""
+    assert found.out.count(line) == 1 and found.final["auc"] == result.final["auc"] and found.err == ""
     assert evaluated(run, dataset, path, "--restore_fallback").final["auc"] == result.final["auc"]
     found = evaluated(run, dataset, path, "--checkpoint_choice", "latest")
     assert "best checkpoint" not in found.out and found.final["auc"] == result.final["last_auc"]
@@ -66,12 +66,12 @@ def test_folder_is_read_as_its_best_checkpoint_unless_checkpoint_choice_is_lates
     for name, flags in (("folder", (path,)), ("best", (best,)), ("latest", (path, "--checkpoint_choice", "latest"))):
         flags = ("--mode", "predict", "--cpu", "--predictions_path", tmp_path / "p.parquet", "--restore_checkpoint_path", *flags)
         predicted = run("--dataset_path", dataset, *flags)
-        assert predicted.code == 0 and (told in predicted.out) == (name == "folder")
+        assert predicted.code == 0 and (line in predicted.out) == (name == "folder")
         scores[name] = polars.read_parquet(tmp_path / "p.parquet")["score"].to_numpy()
     np.testing.assert_array_equal(scores["folder"], scores["best"])
     assert not np.array_equal(scores["folder"], scores["latest"])
     measured = run("--dataset_path", dataset, "--cpu", "--mode", "inference", "--max_steps", "2", "--restore_checkpoint_path", path)
-    assert measured.code == 0 and told in measured.out
+    assert measured.code == 0 and line in measured.out
 
 
 def test_load_and_export_take_the_best(run, kept, tmp_path, capfd):

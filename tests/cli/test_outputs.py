@@ -1,4 +1,4 @@
-"""Tests that a run goes on where its output or log cannot be written: a closed pipe, a full disk, no standard streams at all."""
+"""Tests that a run continues where its output or log cannot be written: a closed pipe, a full disk, no standard streams at all."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A reader keeps its step, while the run goes on that deletes all but its newest ones."""
+"""A reader keeps its step while the run that writes the checkpoints removes all but its newest ones."""
 
 import sys
 
