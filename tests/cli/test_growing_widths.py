@@ -65,8 +65,8 @@ def test_growth_with_a_new_feature_in_another_order(run, tmp_path, old, grown, m
 
 def test_contradictory_or_missing_widths_are_errors(run, tmp_path, old, grown):
     edit_spec(grown, lambda found: found["feature_spec"]["cat_2"].pop("embedding_dim"))
-    missing = grow(run, tmp_path, old, grown, CROSS)
-    assert missing.code == 1 and "feature cat_2: is new, and the checkpoint's tables have different widths; say its own by embedding_dim" in unsaid.err
+    bare = grow(run, tmp_path, old, grown, CROSS)
+    assert bare.code == 1 and "feature cat_2: is new, and the checkpoint's tables have different widths; say its own by embedding_dim" in bare.err
     flags = ("--restore_checkpoint_path", tmp_path / "c", "--allow_growth", "--save_checkpoint_path", tmp_path / "e")
     listed = run("--dataset_path", grown, *RUN, *CROSS, *flags, "--embedding_dim", "2,3,6")
     assert listed.code == 0 and Checkpoint(tmp_path / "e").shape("tables/cat_0/weights") == (9, 6), listed.err

@@ -261,7 +261,7 @@ def test_metadata(tmp_path):
         ({"price": {"kind": "numerical", "bucket": 4}}, "feature price: option 'bucket' is unknown for kind numerical"),
         ({"price": {"kind": "numerical", "clip": [9, 1]}}, "clip is [9, 1], expected [MIN, MAX]"),
         ({"price": {"kind": "numerical", "buckets": 3, "transform": "log"}}, "option transform has no effect here"),
-        ({"price": {"kind": "numerical", "mean": 3.0}}, "option 'mean' is not known"),
+        ({"price": {"kind": "numerical", "mean": 3.0}}, "option 'mean' is unknown"),
         ({"c": {"kind": "cross", "columns": ["shop"]}}, "at least 2 column names"),
         ({"c": {"kind": "cross", "columns": ["shop", "price"]}, "price": "numerical"}, "feature c: price has no single text to join"),
         ({"u": {"kind": "categorical", "column": "clicked"}}, "feature u: reads clicked, the label's column, and would know the answer"),
