@@ -41,12 +41,12 @@ def document(tmp_path):
         ("$ echo first\nfirst\n$ ls README.md\nREADME.md", 0, "ls README.md: stands"),
     ],
 )
-def test_what_moved_is_said(document, block, code, said):
+def test_changed_output_is_reported(document, block, code, said):
     result = figures(document(block))
     assert result.returncode == code and said in result.stdout, result.stdout + result.stderr
 
 
-def test_an_update_writes_what_was_printed_and_nothing_else(document):
+def test_update_rewrites_only_changed_output(document):
     path = document("$ echo 1\n2\n3", "$ false\nkept", "$ seq 2")
     before = path.read_text()
     assert figures(path, "--update").returncode == 1
@@ -54,7 +54,7 @@ def test_an_update_writes_what_was_printed_and_nothing_else(document):
     assert figures(path).stdout.count("stands") == 2
 
 
-def test_blocks_that_read_real_rows_are_left_out_without_them(document, tmp_path):
+def test_blocks_that_need_the_criteo_sample_are_left_out_without_it(document, tmp_path):
     path = document("$ wc -l day_0.tsv\n2 day_0.tsv")
     assert "left out: CRITEO_SAMPLE_DIR is not set" in figures(path).stdout
     for name in ("day_0.tsv", "day_1.tsv"):

@@ -155,7 +155,7 @@ class Standin:
     [
         ("trains", r"saved: the launcher \((horovodrun|mpirun), process {0}\) is gone"),
         ("evaluates", r"worker: error: the launcher \((horovodrun|mpirun), process {0}\) is gone, so this run ends\n"),
-        ("hangs", r"worker: error: worker 0: the launcher \((horovodrun|mpirun), process {0}\) is gone, and nothing has moved for 1 s: .*\n"),
+        ("hangs", r"worker: error: worker 0: the launcher \((horovodrun|mpirun), process {0}\) is gone, and no progress was made for 1 s: .*\n"),
     ],
 )
 def test_worker_saves_or_ends_when_its_launcher_is_gone(tmp_path, state, words):

@@ -92,7 +92,7 @@ def test_a_damaged_checkpoint_is_refused(folder, tmp_path):
     content = bytearray(chunk.read_bytes())
     content[5] ^= 1  # the length and the recorded checksum stay the same
     chunk.write_bytes(content)
-    with pytest.raises(UserError, match=r"tables/b/weights: .*do not fit their checksum; the checkpoint is damaged"):
+    with pytest.raises(UserError, match=r"tables/b/weights: .*do not match their checksum; the checkpoint is damaged"):
         export(copy, tmp_path / "r")
     assert not (tmp_path / "r").exists()
 

@@ -315,4 +315,4 @@ def test_column_of_mixed_kinds_is_the_same_error(tmp_path, capsys):
         with pytest.raises(UserError) as raised:
             table.main([*map(str, words), "--dst", str(tmp_path / "out"), *engine])
         said.append(str(raised.value))
-    assert said[0] == said[1] and "feature k: column k holds whole numbers and texts of others" in said[0]
+    assert said[0] == said[1] and "feature k: column k holds whole numbers and other texts" in said[0]

@@ -179,7 +179,7 @@ def test_keys_keep_their_types(tmp_path):
         (["--train", "T", "--test", "T"], "--label is missing: expected --label COLUMN"),
         (["--train", "T", "--test", "T", "--label", "z"], "--label z: no column z; .*; the columns are s, t, part, y"),
         (["--train", "T", "--test", "T", "--label", "y > 1 and s > 2"], "expected a column, or one comparison"),
-        (["--train", "T", "--test", "T", "--label", "s > b"], "'b' is no number"),
+        (["--train", "T", "--test", "T", "--label", "s > b"], "'b' is not a number"),
         (["--train", "T", "--test", "T", "--label", "y", "--categorical", "q"], "--categorical q: no such column; the columns are s, t"),
         (
             ["--train", "T", "--test", "T", "--label", "y", "--categorical", "s", "--numerical", "s"],
