@@ -1,6 +1,6 @@
 """Installation of the Triton Inference Server from NVIDIA's wheel, in a folder of the cache.
 
-python -m serving.triton_install      fetches it and makes the environment of its backend, where they are not there yet
+python -m serving.triton_install      fetches it and makes the environment of its backend, where they do not exist yet
 """
 
 import os
@@ -59,7 +59,7 @@ def installed(say: Callable[[str], None] = lambda text: None) -> Installation:
     """
 
     def fill(staging: Path) -> None:
-        say(f"fetching {PACKAGE}=={VERSION}, which carries the Triton server, into {folder}")
+        say(f"fetching {PACKAGE}=={VERSION}, which contains the Triton server, into {folder}")
         _install(staging)
 
     folder = server_folder()

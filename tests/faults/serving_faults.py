@@ -114,7 +114,7 @@ class ServingFaults:
                 connection.close()
                 row.tries += 1
                 row.outcome["served again"] += 1
-        if aborted := sum("ended by itself by SIG" in text for text in said):
+        if aborted := sum("ended unexpectedly by SIG" in text for text in said):
             row.outcome["the server aborted and was started again"] = aborted
         return row
 

@@ -62,11 +62,11 @@ def test_a_dataset_of_another_model_is_refused(folder, tmp_path):
 def test_a_version_is_never_replaced_and_another_interface_is_refused(folder, tmp_path):
     export(folder / "c", tmp_path / "r")
     before = (tmp_path / "r/dlrm/1/MODEL.md").read_text()
-    with pytest.raises(UserError, match=r"dlrm/1: is there already, and no version is ever replaced; --model_version 2 is the next"):
+    with pytest.raises(UserError, match=r"dlrm/1: already exists, and versions are never replaced; use --model_version 2"):
         export(folder / "c", tmp_path / "r")
     assert (tmp_path / "r/dlrm/1/MODEL.md").read_text() == before
     other = train(folder / "other", tmp_path / "c2")
-    with pytest.raises(UserError, match="have other inputs than this one would"):
+    with pytest.raises(UserError, match="have other inputs than this export"):
         export(other, tmp_path / "r", "--model_version", "2")
     export(folder / "c", tmp_path / "r", "--model_version", "2", "--instances", "2")
     assert versions(tmp_path / "r/dlrm") == [1, 2] and sorted(path.name for path in (tmp_path / "r").iterdir()) == ["dlrm"]

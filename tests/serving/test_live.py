@@ -103,7 +103,7 @@ def test_a_version_made_by_hand_blocks_nothing(exported, repository, capfd):
     shutil.copytree(repository / "dlrm/1", repository / "dlrm/7")
     (repository / "dlrm/7" / FLAGS).unlink()
     assert publish(config(exported, repository)) == 8
-    assert "7/flags.json: cannot be read (No such file or directory); the flags of version 1 are taken" in capfd.readouterr().err
+    assert "7/flags.json: cannot be read (No such file or directory); using the export flags of version 1" in capfd.readouterr().err
     (repository / "dlrm/8" / FLAGS).write_text("{")
     for number in (1, 7):
         (repository / "dlrm" / str(number) / FLAGS).unlink(missing_ok=True)
@@ -118,10 +118,10 @@ def test_a_name_that_leads_elsewhere_is_refused(name):
 
 
 def test_one_of_both_is_given(exported, repository):
-    for changes, message in (({"checkpoint": None}, "--checkpoint is missing"), ({"model_version": 1}, "give one of both")):
+    for changes, message in (({"checkpoint": None}, "--checkpoint is missing"), ({"model_version": 1}, "drop one of them")):
         with pytest.raises(UserError, match=message):
             publish(config(exported, repository, **changes))
-    with pytest.raises(UserError, match="has no version 9; there is 1"):
+    with pytest.raises(UserError, match="has no version 9; expected one of 1"):
         publish(config(exported, repository, checkpoint=None, model_version=9))
 
 
@@ -189,7 +189,7 @@ def test_every_server_has_it_before_it_is_named(exported, repository, servers, m
 
 def test_where_one_refuses_all_have_again_what_they_had(exported, repository, servers):
     servers["b"].refuses = 2
-    with pytest.raises(UserError, match="b: no luck; version 2 is taken away, version 1 is served on"):
+    with pytest.raises(UserError, match="b: no luck; version 2 was removed; version 1 is still served"):
         publish(config(exported, repository, url=("a", "b"), keep=1))
     assert servers["a"].ready("dlrm") == servers["b"].ready("dlrm") == [1]
     assert versions(repository / "dlrm") == live(repository / "dlrm") == [1]
@@ -216,7 +216,7 @@ def test_what_a_server_has_is_kept(exported, repository, servers, state, capfd):
     servers["b"].load = lambda model, numbers: servers["b"].versions.update({"v1": state, "v3": "READY"})
     assert publish(config(exported, repository, url=("a", "b"), keep=1)) == 3
     assert versions(repository / "dlrm") == [1, 3]
-    assert "dlrm/1, which a server has not let go of" in capfd.readouterr().err
+    assert "dlrm/1, as a server still uses it" in capfd.readouterr().err
 
 
 def test_nothing_is_removed_where_a_server_cannot_be_asked(exported, repository, servers, capfd):
@@ -228,7 +228,7 @@ def test_nothing_is_removed_where_a_server_cannot_be_asked(exported, repository,
     assert publish(config(exported, repository, url=("a", "b"), keep=1)) == 2
     assert versions(repository / "dlrm") == [1, 2] and live(repository / "dlrm") == [2]
     errors = capfd.readouterr().err
-    assert "b: nobody is there; it is to serve version 2 when it is there again" in errors and "b: nobody is there; nothing is removed" in errors
+    assert "b: nobody is there; it will serve version 2 after its restart" in errors and "b: nobody is there; no old version was removed" in errors
 
 
 def test_nobody_there_is_said_before_anything_is_written(exported, repository, servers):

@@ -123,7 +123,7 @@ def test_what_tensorflow_cannot_make_of_raw_values_is_refused(raw_model, tmp_pat
     name, checkpoint = raw_model
     if name != "kinds":
         return
-    with pytest.raises(UserError, match=r"feature bought \(kind list\): .*--formats triton can, or --inputs ids"):
+    with pytest.raises(UserError, match=r"feature bought \(kind list\): .*use --formats triton, or --inputs ids"):
         export(checkpoint, tmp_path / "r", "--inputs", "raw", "--formats", "savedmodel")
     assert not (tmp_path / "r").exists()
 

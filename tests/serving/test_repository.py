@@ -25,7 +25,7 @@ def test_another_export_that_is_faster_by_a_moment_is_named(tmp_path, monkeypatc
         rename(source, target)
 
     monkeypatch.setattr(module.os, "rename", slow)
-    with pytest.raises(UserError, match="dlrm/2: another export has written it meanwhile; this one is dropped"):
+    with pytest.raises(UserError, match="dlrm/2: another export wrote this version in the meantime; this export is discarded"):
         staging.publish()
     assert (tmp_path / "r/dlrm/2/model.py").read_text() == "theirs"
     assert not any((tmp_path / "r/dlrm" / name).exists() for name in (CONFIG, CARD))

@@ -15,7 +15,7 @@ from serving.server_log import ending, last_words
 from serving.shared_memory import Segments
 
 FREE = ("--http_port", "0", "--grpc_port", "0", "--metrics_port", "0")
-ABORTED = "the server ended by itself by SIGABRT: terminate called after throwing an instance of 'boost::interprocess::lock_exception' what"
+ABORTED = "the server ended unexpectedly by SIGABRT: terminate called after throwing an instance of 'boost::interprocess::lock_exception' what"
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_server_that_aborts_is_started_again_where_it_was(fake):
     with serve(fake) as process:
         assert process.stdout.readline().startswith("ready after")
         line = process.stdout.readline()
-        assert line.startswith(ABORTED) and "it is started again (1 of 5 times in a row)" in line and "CudaDriver" not in line
+        assert line.startswith(ABORTED) and "restart 1 of at most 5 in a row" in line and "CudaDriver" not in line
         assert process.stdout.readline().startswith("ready again after")
         (_, *first), (_, *second) = fake.starts
         assert first == second  # the restarted server keeps its ports, so clients need not look for it
@@ -47,7 +47,7 @@ def test_one_that_always_aborts_is_given_up(fake):
     with serve(fake, "--restarts", "2") as process:
         assert process.wait(120) == 1
         errors = process.stderr.read()
-    assert errors.count("\n") == 1 and errors.startswith(f"serve: error: {ABORTED}") and "it was started again 2 times in a row" in errors
+    assert errors.count("\n") == 1 and errors.startswith(f"serve: error: {ABORTED}") and "it was restarted 2 times in a row" in errors
     assert len(fake.starts) == 3
 
 
@@ -62,7 +62,7 @@ def test_no_restarts_are_wanted(fake):
 def test_it_ends_while_it_is_being_started_again(fake):
     (fake.folder / "crash").write_text("1" * 9)
     with serve(fake) as process:
-        while "(3 of 5 times in a row)" not in process.stdout.readline():
+        while "restart 3 of at most 5 in a row" not in process.stdout.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -81,8 +81,8 @@ HARMLESS = 'E1123 12:24:16.456641 11964 server.cc:241] "CudaDriverHelper has not
             "Internal: UserError: /m/1/rows.npz: is missing",
         ),
         (HARMLESS + "out of luck\n+---+---+\n| a | b |\n+---+---+\n\n", "out of luck"),
-        (HARMLESS, "it says nothing"),
-        ("", "it says nothing"),
+        (HARMLESS, "it logged no error"),
+        ("", "it logged no error"),
     ],
 )
 def test_the_last_words_of_a_log(tmp_path, log, words):

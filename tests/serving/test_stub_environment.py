@@ -115,10 +115,10 @@ def test_what_pip_cannot_do_is_one_line(tmp_path, monkeypatch, says, cause):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("file/cache", r"file/cache: Not a directory; .*DLRM_CACHE_DIR names another folder"),
-        ("file", r"file: File exists; .*DLRM_CACHE_DIR names another folder"),
-        ("with a blank", r"with a blank/\S+: Triton hands this path to a shell as it is; DLRM_CACHE_DIR is to name a folder of plain letters"),
-        ("dépôt", r"dépôt/\S+: Triton hands this path to a shell as it is"),
+        ("file/cache", r"file/cache: Not a directory; .*set DLRM_CACHE_DIR to a writable one"),
+        ("file", r"file: File exists; .*set DLRM_CACHE_DIR to a writable one"),
+        ("with a blank", r"with a blank/\S+: Triton passes this path to a shell unquoted; set DLRM_CACHE_DIR to a path without spaces"),
+        ("dépôt", r"dépôt/\S+: Triton passes this path to a shell unquoted"),
     ],
 )
 def test_a_cache_that_cannot_be_is_one_line(tmp_path, monkeypatch, name, message):

@@ -221,7 +221,7 @@ def test_a_server_that_waits_for_a_process_that_is_no_more_is_ended(watched, mon
     try:
         _, _, said, _ = watched(0, pid=stand_in.pid, state="LOADING")
         assert stand_in.wait(60) == -9
-        assert said == ["m: the server waits for a backend process of version 1 that has ended; it is killed"]
+        assert said == ["m: the server waits for a backend process of version 1 that has ended; the server is killed"]
     finally:
         stand_in.kill()
         stand_in.wait()
