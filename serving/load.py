@@ -4,7 +4,7 @@
   python -m serving.load --url grpc://127.0.0.1:8001 --experiments static --tool perf_analyzer --perf_analyzer PATH
 
 static: requests of 1 to 65,536 samples, one at a time. dynamic: requests of 64, 1,024 and 4,096 samples, 1 to 64 at a time, which the server joins
-into batches. open: requests at random times (Poisson arrivals) and at a given rate, sent whether or not earlier ones have been answered, like those of
+into batches. open: requests at random times (Poisson arrivals) and at a given rate, sent whether or not earlier ones have been answered, as by real
 users; a latency counts from the time when the request was due. The search ends at the largest rate within --latency_limit_ms.
 """
 

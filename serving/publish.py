@@ -4,8 +4,8 @@
   python -m serving.publish --repository REPOSITORY --model_name dlrm --model_version 3 --url grpc://127.0.0.1:8001     # an existing version
 
 The version is exported with the flags of the newest version, its scores are proved, and then all of it becomes visible at once. Then each server
-loads it: a server answers with the old version until the new one is ready, and keeps the old one if the new one cannot be loaded; then the new version
-is removed. Once it is loaded, config.pbtxt names it: a server that starts serves the version named there. Without --url no server loads it, no version
+loads it: a server answers with the old version until the new one is ready, and keeps the old one if the new one cannot be loaded; the new one is then
+removed. Once it is loaded, config.pbtxt names it: a server that starts serves the version named there. Without --url no server loads it, no version
 is removed, and config.pbtxt stays as it is.
 """
 

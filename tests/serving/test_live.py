@@ -107,7 +107,7 @@ def test_a_version_made_by_hand_blocks_nothing(exported, repository, capfd):
     (repository / "dlrm/8" / FLAGS).write_text("{")
     for number in (1, 7):
         (repository / "dlrm" / str(number) / FLAGS).unlink(missing_ok=True)
-    with pytest.raises(UserError, match=r"8/flags\.json: cannot be read .*--mode export writes it"):
+    with pytest.raises(UserError, match=r"8/flags\.json: cannot be read .*--mode export writes there"):
         publish(config(exported, repository))
 
 
