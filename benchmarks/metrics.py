@@ -3,9 +3,9 @@
   python -m benchmarks.metrics
   python -m benchmarks.metrics --num_scores 89000000
 
-Groups have 2 to 12 rows, which stand together (in order of the groups) or anywhere.
+Groups have 2 to 12 rows, which are consecutive ("together") or in random order ("anywhere").
 
-Each round is a new process. Memory is the most that was resident beyond what was before, when scores and labels were there.
+Each round is a new process. Memory is the peak of resident memory minus that before the metrics, when scores and labels exist already.
 """
 
 import statistics

@@ -68,8 +68,8 @@ def test_a_part_beyond_its_limit_is_ended_with_what_it_started(tmp_path):
 
 def test_time_that_is_over_a_folder_that_is_used_and_a_part_that_is_unknown(tmp_path):
     late = first_run(tmp_path, "late", "--dry", "--only", "device,specification", "--minutes", "0")
-    assert late.returncode == 1 and "device: not begun, the 0 minutes are over" in late.stdout
+    assert late.returncode == 1 and "device: not started, because the 0 minutes (--minutes) are over" in late.stdout
     used = first_run(tmp_path, ".", "--dry")
-    assert used.returncode == 1 and "is there already; name a new folder" in used.stderr
+    assert used.returncode == 1 and "already exists; name a new folder" in used.stderr
     unknown = first_run(tmp_path, "new", "--dry", "--only", "speed")
-    assert unknown.returncode == 1 and "--only speed: there are device, products" in unknown.stderr and len(unknown.stderr.splitlines()) == 1
+    assert unknown.returncode == 1 and "--only speed: expected some of device, products" in unknown.stderr and len(unknown.stderr.splitlines()) == 1
