@@ -28,7 +28,7 @@ def run(tmp_path):
     return call
 
 
-def test_the_benchmark_preprocesses_as_often_as_told(run, tmp_path):
+def test_benchmark_runs_the_given_number_of_iterations(run, tmp_path):
     assert generate_outbrain.main(["--displays", "300", "--dst", str(tmp_path / "orig")]) == 0
     code, out, err = run("preproc_benchmark.sh", "-m", "nvtabular", "-t", 3, "-i", 1)
     assert code == 0, err
@@ -74,7 +74,7 @@ def test_the_flags_of_each_mode(run, tmp_path):
         ("preproc_benchmark.sh", ("--all",), "--all: expected -m spark|nvtabular|polars"),
     ],
 )
-def test_mistakes_are_one_line(run, script, arguments, message):
+def test_invalid_arguments_are_one_line(run, script, arguments, message):
     code, out, err = run(script, *arguments)
     assert code == 1 and out == "" and err.startswith(f"{script}: error: ") and message in err and err.count("\n") == 1
 

@@ -29,7 +29,7 @@ from serving.server import ServerConfig
         (PublishConfig, "keep", (0,), "at least 1"),
     ],
 )
-def test_values_beyond_the_limits(kind, name, values, expected):
+def test_values_beyond_the_limits_are_rejected(kind, name, values, expected):
     for value in values:
         with pytest.raises(ValueError, match=f"^--{name} .*: expected {expected}"):
             kind(**{name: value})
@@ -45,6 +45,6 @@ def test_values_beyond_the_limits(kind, name, values, expected):
         (PublishConfig, {"keep": 1}),
     ],
 )
-def test_values_at_the_limits(kind, options):
+def test_values_at_the_limits_are_accepted(kind, options):
     made = kind(**options)
     assert {name: getattr(made, name) for name in options} == options
