@@ -17,7 +17,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("DLRM_CACHE_DIR") or Path(home) / "dlrm-tf2").absolute()
 
 
-def made(folder: Path, fill: Callable[[Path], None]) -> Path:
+def ensure_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
     """Return a folder of the cache; create it if it does not exist. Of several processes one creates it while the others wait.
 
     Args:

@@ -18,7 +18,7 @@ import venv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from serving.cache import cache_folder, install, made
+from serving.cache import cache_folder, ensure_folder, install
 from utils.commands import run_command
 from utils.errors import UserError
 from utils.signals import EndedBySignals
@@ -49,8 +49,8 @@ def stub_environment(say: Callable[[str], None] = _SILENT) -> Path:
         say(f"fetching {_pin()}, which Triton's Python backend was built for, into {numpy}")
         install(staging, ["-r", str(REQUIREMENTS)], _pin(), "the package index")
 
-    made(numpy, fill)
-    return made(folder, lambda staging: _make(staging, folder, [str(numpy), *packages]))
+    ensure_folder(numpy, fill)
+    return ensure_folder(folder, lambda staging: _make(staging, folder, [str(numpy), *packages]))
 
 
 def numpy_folder() -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from serving.cache import cache_folder, install, made
+from serving.cache import cache_folder, ensure_folder, install
 from serving.stub_environment import stub_environment
 from utils.commands import run_command
 from utils.errors import UserError
@@ -63,7 +63,7 @@ def installed(say: Callable[[str], None] = lambda text: None) -> Installation:
         _install(staging)
 
     folder = server_folder()
-    return Installation(made(folder, fill) / "pytriton/tritonserver")
+    return Installation(ensure_folder(folder, fill) / "pytriton/tritonserver")
 
 
 def _python() -> str:
