@@ -37,7 +37,7 @@ class AccuracyOptions(Options):
 
     precisions: tuple[str, ...] = option(PRECISIONS, f"precisions to compare with {EXACT}: {', '.join(PRECISIONS)}")
     samples_per_file_batch: int = option(65536, "an eighth of the number of training rows, and half of the number of test rows", unit="samples")
-    batch_size: int = option(2048, "batch", unit="samples")
+    batch_size: int = option(2048, "batch size", unit="samples")
     embedding_dim: int = option(16, "columns of the tables and of the bottom MLP's output", unit="columns")
     top_mlp_dims: tuple[int, ...] = option((1024, 1024, 512, 256, 1), "layer widths of the top MLP")
     learning_rate: float = option(0.002, "learning rate of Adam; rises over the first eighth of the steps, falls to 0 over the last half")

@@ -32,9 +32,9 @@ class CheckpointOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"gib": 0.06}
 
-    num_rounds: int = option(4, "rounds, an even number for a fair order; medians over them are shown", unit="rounds")
+    num_rounds: int = option(4, "number of rounds, even for a fair order; medians over them are shown", unit="rounds")
     gib: float = option(4.0, "size of the tables", unit="GiB")
-    num_tables: int = option(6, "tables, equally large", unit="tables")
+    num_tables: int = option(6, "number of tables, all of the same size", unit="tables")
     folder: str | None = option(None, "folder on the disk to measure; the default is the system's temporary folder")
 
 

@@ -38,7 +38,7 @@ class DataloaderOptions(Options):
 
     dataset_path: str | None = option(None, "folder of a tf_raw dataset; the default is a new one in a temporary folder")
     num_samples: int = option(4_000_000, "rows of the new dataset", unit="samples")
-    batch_size: int = option(65536, "batch", unit="samples")
+    batch_size: int = option(65536, "batch size", unit="samples")
     record_batches: int = option(1, "batches in a turn of the pipeline with a record a sample, which is slow", unit="batches")
     shuffle_window: int = option(8, "shuffle window of the row with --shuffle_window", unit="batches")
     folder: str | None = option(None, "folder for the new dataset; the default is the system's temporary folder")

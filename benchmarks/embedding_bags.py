@@ -65,8 +65,8 @@ class BagOptions(Options):
         "seconds_per_turn": 0.01,
     }
 
-    batch_size: int = option(8192, "batch", unit="samples")
-    num_tables: int = option(26, "tables, equally large", unit="tables")
+    batch_size: int = option(8192, "batch size", unit="samples")
+    num_tables: int = option(26, "number of tables, all of the same size", unit="tables")
     cardinality: int = option(100_000, "rows of each table", unit="rows")
     embedding_dim: int = option(128, "width of the tables", unit="columns")
     hotness: str = option("mlperf", HOTNESS_HELP)

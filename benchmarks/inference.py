@@ -52,7 +52,7 @@ class InferenceOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 50, "embedding_dim": 8, "seconds": 0.01, "batch_sizes": (1, 64)}
 
-    num_rounds: int = option(5, "rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
+    num_rounds: int = option(5, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     rows: int = option(10_000, "rows of each of the 26 tables", unit="rows")
     embedding_dim: int = option(128, "columns of the tables", unit="columns")
     batch_sizes: tuple[int, ...] = option((1, 64, 1024, 8192, 65536), "samples scored at once", unit="samples")

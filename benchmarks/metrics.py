@@ -32,8 +32,8 @@ class MetricsOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "num_scores": 10_000, "num_ranked": 10_000}
 
-    num_scores: int = option(10_000_000, "scores", unit="samples")
-    num_ranked: int = option(27_000_000, "scores in groups", unit="samples")
+    num_scores: int = option(10_000_000, "number of scores", unit="samples")
+    num_ranked: int = option(27_000_000, "number of scores in groups", unit="samples")
 
 
 def main(chosen: MetricsOptions, report: Report) -> None:

@@ -20,7 +20,7 @@ class Options:
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1}
 
-    num_rounds: int = option(5, "rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
+    num_rounds: int = option(5, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     json: str | None = option(None, "file for all figures, as JSON")
     quick: bool = option(False, "run in seconds with tiny sizes, as a test; the figures are meaningless")
 

@@ -48,7 +48,7 @@ class PreprocOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 2000}
 
-    num_rounds: int = option(3, "rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
+    num_rounds: int = option(3, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     rows: int = option(2_000_000, "training rows of each file (test rows: a twentieth); for Outbrain's files, clicks", unit="rows")
     frequency_threshold: int = option(3, "least number of occurrences of a value that gets its own id", unit="rows")
     folder: str | None = option(None, "folder for the files; the default is the system's temporary folder")

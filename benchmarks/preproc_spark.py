@@ -54,7 +54,7 @@ class SparkOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "rows": 2000, "workers": ("1",), "kinds": ("table",)}
 
-    num_rounds: int = option(1, "rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
+    num_rounds: int = option(1, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     rows: int = option(2_000_000, "training rows of each file (test rows: a twentieth)", unit="rows")
     cores: int = option(2, "cores N of local[N]", unit="cores")
     workers: tuple[str, ...] = option(("1", "2", "4"), "numbers of workers of the clusters", unit="workers")

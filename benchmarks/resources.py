@@ -31,8 +31,8 @@ class ResourcesOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"workers": 1, "steps": 40, "checkpoint_every_steps": 10}
 
-    num_rounds: int = option(1, "runs, one after another", unit="runs")
-    workers: int = option(3, "workers")
+    num_rounds: int = option(1, "number of runs, one after another", unit="runs")
+    workers: int = option(3, "number of workers")
     steps: int = option(3000, "training steps", unit="steps")
     checkpoint_every_steps: int = option(50, "steps between two checkpoints", unit="steps")
 

@@ -42,7 +42,7 @@ class SmallSampleOptions(Options):
     QUICK: ClassVar[dict[str, Any]] = {"num_seeds": 1, "max_steps": 3}
 
     dataset_path: str | None = option(None, "folder of a tf_raw dataset with a train and a test split")
-    num_seeds: int = option(10, "seeds, from 0 on")
+    num_seeds: int = option(10, "number of seeds, beginning with seed 0")
     max_steps: int | None = option(None, "steps after which each run ends; the default is the whole training", unit="steps")
 
 

@@ -33,7 +33,7 @@ class StartupOptions(Options):
 
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "scale": 0.0005, "precisions": ("float32",), "xla": ("off",), "batch_size": 64}
 
-    num_rounds: int = option(3, "rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
+    num_rounds: int = option(3, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     scale: float = option(1.0, "rows of the tables, in proportion to the 4.2-billion-parameter model's (15.6 GiB)")
     batch_size: int = option(8192, "batch of the first step", unit="samples")
     precisions: tuple[str, ...] = option(("float32", "bfloat16"), f"precisions of the first step, as by --amp in dlrm.py: {', '.join(PRECISIONS)}")

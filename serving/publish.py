@@ -57,7 +57,7 @@ class PublishConfig:
         reader=_URLS,
         repeated=True,
     )
-    keep: int = option(2, "newest versions to keep", bounds=FROM_1)
+    keep: int = option(2, "number of newest versions to keep", bounds=FROM_1)
 
     def __post_init__(self):
         check_options(self)

@@ -52,7 +52,7 @@ class Work(NamedTuple):
 class EstimateOptions(Options):
     """Estimate."""
 
-    batch_size: int = option(65536, "batch", unit="samples")
+    batch_size: int = option(65536, "batch size", unit="samples")
     num_tables: int = option(26, "categorical features", unit="features")
 
 
