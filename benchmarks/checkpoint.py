@@ -34,7 +34,7 @@ class CheckpointOptions(Options):
 
     num_rounds: int = option(4, "number of rounds, even for a fair order; medians over them are shown", unit="rounds")
     gib: float = option(4.0, "size of the tables", unit="GiB")
-    num_tables: int = option(6, "number of tables, all of the same size", unit="tables")
+    num_tables: int = option(6, "number of tables, of one size", unit="tables")
     folder: str | None = option(None, "folder on the disk to measure; the default is the system's temporary folder")
 
 

@@ -66,7 +66,7 @@ class BagOptions(Options):
     }
 
     batch_size: int = option(8192, "batch size", unit="samples")
-    num_tables: int = option(26, "number of tables, all of the same size", unit="tables")
+    num_tables: int = option(26, "number of tables, of one size", unit="tables")
     cardinality: int = option(100_000, "rows of each table", unit="rows")
     embedding_dim: int = option(128, "width of the tables", unit="columns")
     hotness: str = option("mlperf", HOTNESS_HELP)

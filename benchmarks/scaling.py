@@ -51,7 +51,7 @@ class ScalingOptions(Options):
     num_rounds: int = option(3, "number of rounds; each measures all contenders in turn, and medians over rounds are shown", unit="rounds")
     workers: tuple[int, ...] = option((1, 2, 4), "numbers of workers")
     batch_size: int = option(8192, "global batch", unit="samples")
-    num_tables: int = option(26, "number of tables, all of the same size", unit="tables")
+    num_tables: int = option(26, "number of tables, of one size", unit="tables")
     cardinality: int = option(100_000, "rows of each table", unit="rows")
     embedding_dim: int = option(128, "columns of each table", unit="columns")
     bottom_mlp_dims: tuple[int, ...] = option((512, 256, 128), "layer widths of the bottom MLP")

@@ -33,7 +33,7 @@ class WholeRunOptions(Options):
     QUICK: ClassVar[dict[str, Any]] = {"num_rounds": 1, "batch_size": 64, "num_tables": 3, "cardinality": 50, "embedding_dim": 8, "steps": 4}
 
     batch_size: int = option(8192, "batch size", unit="samples")
-    num_tables: int = option(26, "number of tables, all of the same size", unit="tables")
+    num_tables: int = option(26, "number of tables, of one size", unit="tables")
     cardinality: int = option(100_000, "rows of each table", unit="rows")
     embedding_dim: int = option(128, "columns of each table", unit="columns")
     ids: str = option("uniform", "distribution of the ids", choices=tuple(EXPONENTS))
