@@ -25,8 +25,8 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$mode" ] || die "-m is missing; expected spark, nvtabular or polars"
 [[ $mode =~ ^(spark|nvtabular|polars)$ ]] || die "-m $mode: expected spark, nvtabular or polars"
-[[ $files =~ ^[1-9][0-9]{0,5}$ ]] || die "-t $files: expected a whole number of at least 1"
-[[ $iterations =~ ^[1-9][0-9]{0,5}$ ]] || die "-i $iterations: expected a whole number of at least 1"
+[[ $files =~ ^[1-9][0-9]{0,5}$ ]] || die "-t $files: expected a whole number from 1 to 999999"
+[[ $iterations =~ ^[1-9][0-9]{0,5}$ ]] || die "-i $iterations: expected a whole number from 1 to 999999"
 
 hms() { printf '%dh:%dm:%ds' $(($1 / 3600)) $(($1 % 3600 / 60)) $(($1 % 60)); }
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT

@@ -38,7 +38,7 @@ def test_aborted_server_is_restarted_at_the_same_ports(fake):
         (_, *first), (_, *second) = fake.starts
         assert first == second  # the restarted server keeps its ports, so clients need not look for it
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0 and process.stdout.read() == "ending\n"
+        assert process.wait(60) == 0 and process.stdout.read() == "stopping\n"
         assert not list(shared_memory.FOLDER.glob(f"dlrm_{process.pid}_*"))
 
 

@@ -39,7 +39,7 @@ def test_ignored_signals_stay_ignored(fake):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0 and process.stdout.read() == "ending\n"
+        assert process.wait(30) == 0 and process.stdout.read() == "stopping\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
@@ -51,7 +51,7 @@ def test_two_signals_at_once_count_as_one(fake, number):
             process.send_signal(one)
         process.send_signal(signal.SIGCONT)
         assert process.wait(30) == 0
-        assert process.stdout.read() == "ending\n" and process.stderr.read() == ""
+        assert process.stdout.read() == "stopping\n" and process.stderr.read() == ""
 
 
 def test_signal_during_an_unexpected_end_changes_nothing(fake):
