@@ -52,7 +52,7 @@ def test_sources_are_found():
 
 
 def test_project_keeps_the_house_rules():
-    assert list(house.broken(ROOT)) == []
+    assert list(house.violations(ROOT)) == []
 
 
 def test_documented_journeys_exist_and_are_short():
@@ -76,8 +76,8 @@ def write(folder, files):
         ({"model/a.py": "def f():\n    import dataloading.b", "dataloading/b.py": ""}, "model/a.py: model must not import dataloading"),
         ({"model/a.py": "import importlib\nimportlib.import_module('run.b')", "run/b.py": ""}, "model/a.py: model must not import run"),
         ({"training/a.py": "import horovod.tensorflow"}, "training/a.py: only utils/distributed.py imports horovod"),
-        ({"utils/a.py": "from utils.b import x", "utils/b.py": "from utils import a"}, "import circle: utils.a -> utils.b -> utils.a"),
-        ({"ops/a.cc": '#include "b.h"', "ops/b.h": '#include "a.h"', "ops/a.h": ""}, "include circle: a -> b -> a"),
+        ({"utils/a.py": "from utils.b import x", "utils/b.py": "from utils import a"}, "import cycle: utils.a -> utils.b -> utils.a"),
+        ({"ops/a.cc": '#include "b.h"', "ops/b.h": '#include "a.h"', "ops/a.h": ""}, "include cycle: a -> b -> a"),
         ({"run/a.py": "x = 1\n" * 401}, "run/a.py: 401 lines; expected at most 400"),
         ({"run/a.py": "class A:\n" + "    x = 1\n" * 150}, "run/a.py: class A has 151 lines; expected at most 150"),
         ({"run/a.py": "def f(a, b, c, d, e, f, g, *, h, i): ..."}, "run/a.py: f has 9 parameters; expected at most 8"),
@@ -90,7 +90,7 @@ def write(folder, files):
 )
 def test_violation_of_a_rule_is_reported(tmp_path, files, line):
     write(tmp_path, files)
-    assert list(house.broken(tmp_path)) == [line]
+    assert list(house.violations(tmp_path)) == [line]
 
 
 def local_file(module):

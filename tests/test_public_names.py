@@ -246,7 +246,7 @@ def test_an_older_export_is_served(before):
 def test_export_without_rows_is_a_one_line_error(before):
     """A repository that commit 9d7037b wrote has no rows, so that its answers cannot be checked here."""
     with served(before / "repository") as said:
-        assert said.startswith("serve: error: ") and "rows.npz: is missing" in said and "export it again" in said
+        assert said.startswith("serve: error: ") and "rows.npz: is missing" in said and "export the model again" in said
 
 
 def test_copied_model_imports_one_name_of_the_project(before):
